@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neuralpower.errors import InputError, unknown
-
 FLOAT, INTEGER, COMPLEX, BOOLEAN = "float", "integer", "complex", "boolean"  # sorts of numbers
 FEWEST_NETWORK_BITS = 16  # of the numbers of a module: transformers builds in no shorter ones
 HALF_BITS = 16  # of the numbers that autocast takes products in
@@ -28,7 +26,6 @@ class Dtype:
     aliases: tuple[str, ...] = ()  # the first is the shortest
     label: str = ""  # in tables and charts, where it is not `name`
     stored_as: str | None = None  # the type that it is in memory, where it is only a way to multiply
-    accumulates_in: str | None = None  # the type in which sums of products are kept; None: its own
     parts: str | None = None  # the real type of which a complex number is a pair
     peak: str | None = None  # the type whose peak on a spec sheet holds for it; None: sheets have none
     group: int = 0  # numbers that share a scale by the format's own definition; 0: none do
@@ -64,16 +61,6 @@ class Dtype:
         """Whether the weights of a module can be cast to it."""
         return self.floating and self.torch == self.name and self.bits >= FEWEST_NETWORK_BITS
 
-    @property
-    def of_autocast(self) -> bool:
-        """Whether autocast takes products in it."""
-        return self.of_networks and self.bits == HALF_BITS
-
-    @property
-    def peak_key(self) -> str | None:
-        """The key of a spec sheet that holds its peak; None where no sheet has one."""
-        return None if self.peak is None else PEAK + self.peak
-
 
 _ENTRIES = (
     Dtype(name="float64", bits=64, torch="float64", aliases=("f64", "fp64", "double"), peak="float64"),
@@ -85,25 +72,10 @@ _ENTRIES = (
         aliases=("tf32",),
         label="TF32",
         stored_as="float32",
-        accumulates_in="float32",
         peak=TENSORFLOAT32,
     ),
-    Dtype(
-        name="bfloat16",
-        bits=16,
-        torch="bfloat16",
-        aliases=("bf16",),
-        accumulates_in="float32",
-        peak="bfloat16",
-    ),
-    Dtype(
-        name="float16",
-        bits=16,
-        torch="float16",
-        aliases=("f16", "fp16", "half"),
-        accumulates_in="float32",
-        peak="float16",
-    ),
+    Dtype(name="bfloat16", bits=16, torch="bfloat16", aliases=("bf16",), peak="bfloat16"),
+    Dtype(name="float16", bits=16, torch="float16", aliases=("f16", "fp16", "half"), peak="float16"),
     # Groups of 8-bit floats have float32 scales (DeepSeek-V3, arXiv:2412.19437, section 3.3).
     Dtype(
         name="float8_e4m3fn",
@@ -111,59 +83,37 @@ _ENTRIES = (
         torch="float8_e4m3fn",
         aliases=("fp8",),
         label="float8",
-        accumulates_in="float32",
         peak="float8_e4m3fn",
         scale_bits=32,
     ),
-    Dtype(
-        name="float8_e5m2",
-        bits=8,
-        torch="float8_e5m2",
-        accumulates_in="float32",
-        peak="float8_e4m3fn",
-        scale_bits=32,
-    ),
+    Dtype(name="float8_e5m2", bits=8, torch="float8_e5m2", peak="float8_e4m3fn", scale_bits=32),
     # torch holds two of them in a `float4_e2m1fn_x2`; a group's scale is one byte.
-    Dtype(
-        name="float4_e2m1fn",
-        bits=4,
-        aliases=("fp4",),
-        label="float4",
-        accumulates_in="float32",
-        peak="float4_e2m1fn",
-        scale_bits=8,
-    ),
-    Dtype(  # OCP Microscaling Formats, version 1.0: a scale of type E8M0 for 32 numbers
-        name="mxfp4", bits=4, accumulates_in="float32", peak="float4_e2m1fn", group=32, scale_bits=8
-    ),
-    Dtype(  # NVIDIA's Blackwell: a scale of type E4M3 for 16 numbers
-        name="nvfp4", bits=4, accumulates_in="float32", peak="float4_e2m1fn", group=16, scale_bits=8
-    ),
-    Dtype(name="int8", bits=8, sort=INTEGER, torch="int8", accumulates_in="int32", peak="int8"),
-    Dtype(name="int4", bits=4, sort=INTEGER, accumulates_in="int32", peak="int4"),
-    Dtype(  # a group has a zero point of 4 bits beside its scale, as AWQ and GPTQ keep them
-        name="uint4", bits=4, sort=INTEGER, accumulates_in="int32", peak="int4", scale_bits=20
-    ),
+    Dtype(name="float4_e2m1fn", bits=4, aliases=("fp4",), label="float4", peak="float4_e2m1fn", scale_bits=8),
+    # OCP Microscaling Formats, version 1.0: a scale of type E8M0 for 32 numbers
+    Dtype(name="mxfp4", bits=4, peak="float4_e2m1fn", group=32, scale_bits=8),
+    # NVIDIA's Blackwell: a scale of type E4M3 for 16 numbers
+    Dtype(name="nvfp4", bits=4, peak="float4_e2m1fn", group=16, scale_bits=8),
+    Dtype(name="int8", bits=8, sort=INTEGER, torch="int8", peak="int8"),
+    Dtype(name="int4", bits=4, sort=INTEGER, peak="int4"),
+    # A group has a zero point of 4 bits beside its scale, as in AWQ and GPTQ.
+    Dtype(name="uint4", bits=4, sort=INTEGER, peak="int4", scale_bits=20),
     Dtype(name="complex64", bits=64, sort=COMPLEX, torch="complex64", parts="float32"),
     Dtype(name="complex128", bits=128, sort=COMPLEX, torch="complex128", parts="float64"),
     Dtype(name="int64", bits=64, sort=INTEGER, torch="int64"),
     Dtype(name="int32", bits=32, sort=INTEGER, torch="int32"),
     Dtype(name="int16", bits=16, sort=INTEGER, torch="int16"),
-    Dtype(name="uint8", bits=8, sort=INTEGER, torch="uint8", accumulates_in="int32"),
+    Dtype(name="uint8", bits=8, sort=INTEGER, torch="uint8"),
     Dtype(name="bool", bits=8, sort=BOOLEAN, torch="bool"),
 )
 
 
 def _registry(entries: tuple[Dtype, ...]) -> dict[str, Dtype]:
     """Entries by name; raises ValueError for a name or alias that stands twice."""
-    found: dict[str, Dtype] = {}
     taken = [name for entry in entries for name in (entry.name, *entry.aliases)]
     for name in taken:
         if taken.count(name) > 1:
             raise ValueError(f"dtype {name!r} stands twice in the registry")
-    for entry in entries:
-        found[entry.name] = entry
-    return found
+    return {entry.name: entry for entry in entries}
 
 
 DTYPES: Mapping[str, Dtype] = _registry(_ENTRIES)
@@ -171,28 +121,17 @@ ALIASES: Mapping[str, str] = {alias: entry.name for entry in _ENTRIES for alias 
 FLOATING = tuple(entry.name for entry in _ENTRIES if entry.floating)
 MEASURABLE = tuple(entry.name for entry in _ENTRIES if entry.floating and entry.torch)
 NETWORK_DTYPES = tuple(entry.name for entry in _ENTRIES if entry.of_networks)  # that a module can be cast to
-AUTOCAST_DTYPES = tuple(entry.name for entry in _ENTRIES if entry.of_autocast)
+AUTOCAST_DTYPES = tuple(entry.name for entry in _ENTRIES if entry.of_networks and entry.bits == HALF_BITS)
 PEAKS = tuple(entry.name for entry in _ENTRIES if entry.peak == entry.name)  # of spec sheets
 
 
 def full_name(text: str) -> str:
-    """The name behind an alias, any other text as it is: "bfloat16" for "bf16"."""
+    """The name behind an alias, such as "bfloat16" for "bf16"; any other text as it is."""
     return ALIASES.get(text, text)
 
 
-def dtype_named(text: str, error: type[InputError] = InputError) -> Dtype:
-    """The type of that name or alias, as torch prints it, too; raises `error`, which names the nearest."""
-    found = DTYPES.get(full_name(str(text).removeprefix("torch.")))
-    if found is None:
-        raise unknown("dtype", text, [*DTYPES, *ALIASES], error)
-    return found
-
-
 def peaks_of(peaks: Mapping[str, float], dtype: str) -> float | None:
-    """FLOP/s of a type, given those by type: its own, else that of the type whose peak holds for it.
-
-    None where neither is known.
-    """
+    """FLOP/s of a type: its own, else that of the type whose peak holds for it, else None."""
     if dtype in peaks:
         return peaks[dtype]
     entry = DTYPES.get(dtype)

@@ -32,7 +32,7 @@ class ModelError(InputError):
 
 
 class UsersError(ModelError):
-    """What the code of a model raised, as `error`, where `what` was done: also what would have ended the program."""
+    """What a model's code raised, as `error`, while it did `what`, also what would have ended the program."""
 
     def __init__(self, text: str, error: BaseException | None = None, what: str = "") -> None:
         super().__init__(text)
@@ -84,12 +84,12 @@ class Unmodelled(Exception):  # noqa: N818  # a verdict on a call, not a fault
 
 
 def one_line(error: BaseException) -> str:
-    """All that an error says, in one line; its class where it says nothing."""
+    """An error's text in one line; its class where it has none."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def said(error: BaseException | None) -> str:
-    """What a foreign error says of itself; "" where its class raises when it is asked, or answers with no text."""
+    """A foreign error's text; "" where its class raises when it is asked, or answers with no text."""
     try:
         return str(error)[:MOST_SAID]
     except KeyboardInterrupt:
@@ -99,7 +99,7 @@ def said(error: BaseException | None) -> str:
 
 
 def first_line(error: BaseException | None) -> str:
-    """The first line of what a foreign error says, shortened; its class where it says nothing."""
+    """The first line of a foreign error's text, shortened; its class where it has none."""
     line = next(iter(said(error).strip().splitlines()), "")
     return shortened(line) or type(error).__name__
 
@@ -116,14 +116,14 @@ def quoted(error: BaseException | None) -> str:
 
 
 def unwritten(refused: Exception, text: str, error: type[InputError] = InputError) -> NeuralPowerError:
-    """Whose fault it is that a file could not be written: the disk's where it is full or broken, else its place's, an `error`."""
+    """The error for a file that could not be written: DeviceError for a full or broken disk, else `error`."""
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     return DeviceError(text) if isinstance(refused, OSError) and refused.errno in full else error(text)
 
 
 @contextmanager
 def writing(path: object, instead: str, error: type[InputError] = InputError) -> Iterator[None]:
-    """Raise as `unwritten` says where the system refuses what is written within; `instead`: what another is to be chosen of."""
+    """Raise as `unwritten` says where the system refuses a write within: choose another `instead`."""
     try:
         yield
     except OSError as refused:

@@ -1,12 +1,12 @@
-"""Measurements of one device: appended to a journal while they are taken, sealed into one table per kind, read, screened.
+"""Measurements of one device: appended to a journal, sealed into one table per kind, read, screened.
 
     datasets/NAME/dataset.json          device, software, protocol, sessions
     datasets/NAME/journal.jsonl         one checksummed line per record, while a collection is under way
-    datasets/NAME/KIND.parquet (.csv)   one row per measurement: the kind's fields, runtime_s, and how it was taken
+    datasets/NAME/KIND.parquet (.csv)   a row per measurement: the kind's fields, runtime_s, how it was taken
     datasets/NAME/shard-2-of-8/         the same again: a share of a collection, measured apart
-    datasets/NAME/shard-003-fourth/     the same again: a collection that `neuralpower merge` has put beside others
+    datasets/NAME/shard-003-fourth/     the same again: a collection that `neuralpower merge` put there
 
-Anyone's measurements come in the same way: `dataset.json` with a schema and a device name, and tables with the fields.
+A user's own measurements need the same: `dataset.json` with a schema and a device name, and tables.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 SHORTEST_REST = 0.1  # of a backward pass that is hardly longer than autograd's start
 
 NETWORK = ("model", "batch", "input", "layers")  # columns of whole networks
-# A table of 20 columns for each of our kinds' fields, and of more rows than all collections here together, is read; wider and
-# longer ones are mistakes, or made to fill the memory.
+# A table of 20 columns for each of our kinds' fields, and of more rows than all collections here together, is
+# read. Wider and longer ones are mistakes, or made to fill the memory.
 MOST_COLUMNS, MOST_ROWS = 2000, 20_000_000
 
 
@@ -65,10 +65,8 @@ class Dataset:
     @property
     def sentinel_s(self) -> float | None:
         """The sentinel's time when the machine was at its usual speed: the median over the rows."""
-        columns = [
-            number_column(table["sentinel_s"]) for table in self.tables.values() if "sentinel_s" in table
-        ]
-        times = np.concatenate([np.empty(0), *columns])
+        tables = (table for table in self.tables.values() if "sentinel_s" in table)
+        times = np.concatenate([np.empty(0), *(number_column(table["sentinel_s"]) for table in tables)])
         times = times[(times >= SHORTEST_S) & (times <= LONGEST_S)]
         return float(np.median(times)) if len(times) else None
 
@@ -78,12 +76,10 @@ class Dataset:
 
 
 def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
-    """The dataset in a folder, sealed or not, or at a location such as `s3://bucket/name`; a folder of shards is one dataset.
+    """The dataset in a folder, sealed or not, or at a location such as `s3://bucket/name`, with its shards.
 
     Without `samples` the columns of raw times stay unread: fits need none, and they are most of a table.
-
-    Raises:
-        DatasetError: no such folder, no `dataset.json`, another schema, or a table that cannot be read.
+    Raises DatasetError: no such folder, no `dataset.json`, another schema, or a table that cannot be read.
     """
     if is_remote(path):
         with fetched(str(path)) as copy:
@@ -92,32 +88,28 @@ def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
     shards = shard_folders(folder)
     if not shards:
         return read_folder(folder, samples)
-    own = (
-        [folder] if (folder / "dataset.json").exists() else []
-    )  # a collection that went on where others were merged
+    # a collection that went on where others were merged
+    own = [folder] if (folder / "dataset.json").exists() else []
     parts = merge([read_folder(shard, samples, empty=True) for shard in (*shards, *own)])
     if not any(part.tables for part in parts):
         raise _holds_nothing(folder)
     if len(parts) > 1:
-        raise DatasetError(
-            f"{folder}: its shards are of {', '.join(part.device for part in parts)}; give one folder per device"
-        )
+        devices = ", ".join(part.device for part in parts)
+        raise DatasetError(f"{folder}: its shards are of {devices}; give one folder per device")
     return dataclasses.replace(parts[0], path=folder)
 
 
 def shard_folders(folder: Path) -> list[Path]:
     """The folders of its shards, in the order of the numbers in their names; empty where it has none."""
-    found = [file.parent for file in folder.glob("shard-*/dataset.json")]
-    return sorted(
-        found, key=lambda shard: ([int(number) for number in re.findall(r"\d+", shard.name)], shard.name)
-    )
+    found = (file.parent for file in folder.glob("shard-*/dataset.json"))
+    return sorted(found, key=lambda shard: ([*map(int, re.findall(r"\d+", shard.name))], shard.name))
 
 
 def merge(datasets: Sequence[Dataset]) -> list[Dataset]:
-    """Collections of one device as one dataset: rows one below the other, of equal keys the latest that is ok.
+    """Collections of one device as one dataset: their rows, for equal keys the latest that is ok.
 
-    Backward passes lose what autograd's start added to them, where their dataset says that it did. What has no
-    configurations' names, as somebody's own tables have none, is not joined.
+    Backward passes lose autograd's start where their dataset says that it is in them. Tables without names of
+    configurations, as a user's own, are not joined.
     """
     groups: dict[str, list[Dataset]] = {}
     for number, dataset in enumerate(map(_without_start, datasets)):
@@ -154,16 +146,15 @@ def _joined(datasets: Sequence[Dataset]) -> Dataset:
         apart = unlike(first.meta.get("hardware") or {}, other.meta.get("hardware") or {}, by_flags=False)
         if apart:
             raise DatasetError(
-                f"{first.name} is there and {other.name} here, both of {first.device!r}, yet of two devices: {'; '.join(apart)}; "
-                "train a predictor of each"
+                f"{first.name} is there and {other.name} here, both of {first.device!r}, yet of two devices: "
+                f"{'; '.join(apart)}; train a predictor of each"
             )
-    kinds = sorted({kind for dataset in datasets for kind in dataset.tables})
-    tables = {
-        kind: latest(
-            pd.concat([d.tables[kind] for d in datasets if kind in d.tables], ignore_index=True), KEY
-        )
-        for kind in kinds
-    }
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for kind, table in sorted(
+        (item for d in datasets for item in d.tables.items()), key=lambda item: item[0]
+    ):
+        parts.setdefault(kind, []).append(table)
+    tables = {kind: latest(pd.concat(some, ignore_index=True), KEY) for kind, some in parts.items()}
     meta = {name: value for name, value in datasets[0].meta.items() if name != "rows"}
     meta["sessions"] = [session for dataset in datasets for session in dataset.meta.get("sessions") or []]
     return Dataset(Path(" + ".join(dataset.name for dataset in datasets)), meta, tables)
@@ -172,7 +163,7 @@ def _joined(datasets: Sequence[Dataset]) -> Dataset:
 def latest(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """One row per key, the latest that is ok, else the latest; rows without `config_id` stay.
 
-    Rows that do not say which replicate they are, are told apart by their session.
+    The session tells rows apart that do not say which replicate they are.
     """
     import pandas as pd
 
@@ -186,10 +177,8 @@ def latest(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     if not twice.any():
         return table
     ok = table["status"].fillna("ok").eq("ok") if "status" in table else twice
-    last = (
-        index[twice].assign(ok=ok[twice]).sort_values("ok", kind="stable").duplicated([*index], keep="last")
-    )
-    superseded = last.index[last]
+    ordered = index[twice].assign(ok=ok[twice]).sort_values("ok", kind="stable")
+    superseded = ordered.index[ordered.duplicated([*index], keep="last")]
     return table.drop(superseded).reset_index(drop=True)
 
 
@@ -205,24 +194,22 @@ def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
 
     meta = read_meta(folder)
     parts: dict[str, list[pd.DataFrame]] = {}
+    known = [*KINDS, "network"]
     for file in sorted((*folder.glob("*.parquet"), *folder.glob("*.csv"))):
-        if file.stem not in KINDS and file.stem != "network":
-            raise unknown(f"layer kind of {file}", file.stem, [*KINDS, "network"], DatasetError)
+        if file.stem not in known:
+            raise unknown(f"layer kind of {file}", file.stem, known, DatasetError)
         check_regular(file, DatasetError)
         try:
             table = _read_parquet(file, samples) if file.suffix == ".parquet" else _read_csv(file)
         except Exception as error:  # each reader has its own errors
-            raise DatasetError(
-                f"{file}: cannot be read ({first_line(error)}); write it again, or take it away"
-            ) from None
+            text = f"{file}: cannot be read ({first_line(error)}); write it again, or take it away"
+            raise DatasetError(text) from None
         parts.setdefault(file.stem, []).append(table)
     fresh: dict[str, list[dict[str, Any]]] = {}
-    for kind, row in _results(folder):
-        if kind not in KINDS and kind != "network":
-            raise unknown(f"layer kind of {folder / NAME}", kind, [*KINDS, "network"], DatasetError)
-        fresh.setdefault(kind, []).append(
-            row if samples else {k: v for k, v in row.items() if k not in SAMPLES}
-        )
+    for kind, row in results(folder):
+        if kind not in known:
+            raise unknown(f"layer kind of {folder / NAME}", kind, known, DatasetError)
+        fresh.setdefault(kind, []).append({k: v for k, v in row.items() if samples or k not in SAMPLES})
     for kind, rows in fresh.items():
         table = pd.DataFrame(rows)
         with named(folder / NAME):
@@ -231,16 +218,15 @@ def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
         parts.setdefault(kind, []).append(table.assign(runtime_s=table.get("runtime_s", np.nan)))
     if not parts and not empty:
         raise _holds_nothing(folder)
-    tables = {
-        kind: pd.concat(some, ignore_index=True) if len(some) > 1 else some[0] for kind, some in parts.items()
-    }
-    return Dataset(
-        folder, meta, {kind: latest(table, ("config_id", "replicate")) for kind, table in tables.items()}
-    )
+    tables = {}
+    for kind, some in parts.items():
+        table = pd.concat(some, ignore_index=True) if len(some) > 1 else some[0]
+        tables[kind] = latest(table, ("config_id", "replicate"))
+    return Dataset(folder, meta, tables)
 
 
 def _read_csv(file: Path) -> pd.DataFrame:
-    """A table whose rows stand where they stand in the file, an empty one for each blank line; raises ValueError."""
+    """A table with a row for each line of the file, empty for blank ones; raises ValueError."""
     import pandas as pd
 
     from neuralpower.layers import KINDS
@@ -254,9 +240,8 @@ def _read_csv(file: Path) -> pd.DataFrame:
     _check_width(header.count(b",") + 1)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "error", pd.errors.ParserWarning
-            )  # about the first row; a last comma is no value
+            # about the first row; a last comma is no value
+            warnings.simplefilter("error", pd.errors.ParserWarning)
             table = pd.read_csv(
                 file, skipinitialspace=True, skip_blank_lines=False, skiprows=blank, index_col=False
             )
@@ -271,9 +256,7 @@ def _read_csv(file: Path) -> pd.DataFrame:
     table.columns = table.columns.str.strip()
     known = KINDS[file.stem].field_names() if file.stem in KINDS else NETWORK
     for name in (*known, *READ):
-        if (
-            f"{name}.1" in table or list(table.columns).count(name) > 1
-        ):  # the first is what pandas calls the second
+        if f"{name}.1" in table or list(table.columns).count(name) > 1:  # pandas calls the second name.1
             raise ValueError(f"column {name} stands twice")
         near = [other for other in table.columns if other != name and other.lower() == name]
         if near and name not in table:
@@ -294,9 +277,8 @@ def _read_parquet(file: Path, samples: bool) -> pd.DataFrame:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f"column {twice} stands twice")
-    table = pd.read_parquet(
-        file, columns=None if samples else [name for name in names if name not in SAMPLES]
-    )
+    columns = None if samples else [name for name in names if name not in SAMPLES]
+    table = pd.read_parquet(file, columns=columns)
     if any(table.index.names):  # a column that pandas was told to number rows by
         table = table.reset_index()
     coded = table.columns[[isinstance(kind, pd.CategoricalDtype) for kind in table.dtypes]]
@@ -310,16 +292,16 @@ def _check_width(columns: int) -> None:
         raise ValueError(f"it has {columns:,} columns, more than the {MOST_COLUMNS:,} that are read")
 
 
-def _results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, row) of a journal's results; raises DatasetError."""
     for record in read_journal(folder):
         if record.get("type") == "result":
             try:
                 result = msgspec.convert(record, ResultRecord)
             except msgspec.ValidationError:
-                kind, row = record.get("kind"), record.get("row")
+                kind, row = shown(record.get("kind")), shown(record.get("row"))
                 raise DatasetError(
-                    f"{folder / NAME}: a result is of kind {shown(kind)} with row {shown(row)}, but must have a name "
-                    "and an object; take the journal away, or mend it"
+                    f"{folder / NAME}: a result is of kind {kind} with row {row}, but must have a name and "
+                    "an object; take the journal away, or mend it"
                 ) from None
             yield result.kind, result.row

@@ -1,7 +1,7 @@
 """What `dataset.json` and a collection's journal may say: a Struct per object, whose types are its rules.
 
-The descriptions of `dataset.json`'s rules say them in words. null is not known. Names that no Struct has are left
-alone, as long as none is nearly one that means something.
+The descriptions of `dataset.json`'s rules say them in words. null is not known. Names that no Struct has are
+left alone, as long as none is nearly one that means something.
 """
 
 from __future__ import annotations
@@ -30,20 +30,18 @@ def _number(rule: Key) -> Any:
     return Annotated[float, Meta(ge=rule.low, le=rule.high, multiple_of=whole, description=words)]
 
 
-Peaks = msgspec.defstruct(
-    "Peaks", [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in PEAKS], module=__name__
-)
+PEAK_FIELDS = [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in PEAKS]
+Peaks = msgspec.defstruct("Peaks", PEAK_FIELDS, module=__name__)
+OF_SHEETS = ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w")
 NUMBERS = {
-    **{
-        name: KEYS[name]
-        for name in ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w")
-    },
+    **{name: KEYS[name] for name in OF_SHEETS},
     "base_clock": Key(0.01, 1, "of the boost clock"),
     "year": Key(1970, 2100, "", whole=True),
     "lanes_per_scheduler": Key(1, 1024, "lanes"),
 }
 Text = Annotated[str, Meta(description="a text")]
 Texts = Annotated[list[str], Meta(description="a list of names")]
+Seconds = Annotated[float, Meta(ge=0, lt=LONGEST_S, description="seconds, 0 or more")]
 Truth = Annotated[bool, Meta(description="true or false")]
 HardwareMeta = msgspec.defstruct(
     "HardwareMeta",
@@ -73,9 +71,7 @@ class DatasetMeta(msgspec.Struct, kw_only=True):
     schema: Literal[1]
     device: Annotated[str, Meta(pattern=r"\S", description="a name")]
     includes_launch: Truth | None = None
-    autograd_start_s: Annotated[float, Meta(ge=0, lt=LONGEST_S, description="seconds, 0 or more")] | None = (
-        None
-    )
+    autograd_start_s: Seconds | None = None
     sessions: Annotated[list[SessionMeta], Meta(description="a list of objects")] | None = None
     hardware: Annotated[HardwareMeta, Meta(description="an object")] | None = None  # type: ignore[valid-type]
 
@@ -120,10 +116,7 @@ class EventRecord(Record, kw_only=True, tag="event"):
 
 RECORDS = SessionRecord | StartRecord | ResultRecord | EventRecord
 META = ("includes_launch", "hardware", "autograd_start_s")  # what changes what is learnt
-OWNERS = {
-    "sessions": "{} of a session",
-    "peak_flops_per_s": "peak_flops_per_s of {}",
-}  # of a field, in messages
+OWNERS = {"sessions": "{} of a session", "peak_flops_per_s": "peak_flops_per_s of {}"}  # in messages
 
 
 def check_meta(meta: Mapping[str, Any]) -> None:
@@ -190,9 +183,8 @@ def _broken_rule(text: str, value: Any, part: Any) -> DatasetError:
             shown = value = value[step]
             field, owner = OWNERS.get(owner, "{}").format(step), step
             rule = next(one.description for one in within if isinstance(one, Meta) and one.description)
-            part = next(
-                (one for one in within if isinstance(one, type) and issubclass(one, msgspec.Struct)), None
-            )
+            structs = (one for one in within if isinstance(one, type) and issubclass(one, msgspec.Struct))
+            part = next(structs, None)
     return _impossible(field, shown, rule)
 
 

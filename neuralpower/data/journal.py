@@ -2,10 +2,10 @@
 
     crc32 {"schema":1,"seq":17,"type":"result",...}
 
-What `append` returned from is on the disk: it outlives the process and the machine, however they end. What is announced
-with `sync=False` outlives the process alone until the next record. A crash can tear the last line at most, and the next
-start moves it aside. A full disk can stop a collection, and costs nothing that was measured: a ballast file is freed then,
-which leaves room for the last records.
+Records are on the disk once `append` returns: they outlive the process and the machine. With `sync=False`
+they outlive the process alone until the next record. A crash can tear the last line at most, and the next
+start moves it aside. A full disk can stop a collection, and loses no measurement: a ballast file is freed
+then, for the last records.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise DatasetError(
-                f"{folder}: another run is writing to it; wait for it, or choose another --out"
-            ) from None
+            text = f"{folder}: another run is writing to it; wait for it, or choose another --out"
+            raise DatasetError(text) from None
         yield
     finally:
         os.close(lock)
@@ -74,7 +73,7 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file, remove it where it is empty, and give the lock back; a folder made for nothing goes, too."""
+        """Close the file, remove it if empty, with a folder made for nothing, and give the lock back."""
         if os.fstat(self._file).st_size:
             os.fsync(self._file)
         else:
@@ -89,14 +88,13 @@ class Journal:
         self._lock.close()
 
     def _repair(self) -> int:
-        """Move lines that a crash or the disk damaged to `journal.torn`; each of the others stands by itself: their number."""
+        """Move lines that a crash or the disk damaged to `journal.torn`; the number of the others."""
         if not self.path.exists():
             return 0
         data = self.path.read_bytes()
-        good: list[bytes] = []
-        torn: list[bytes] = []
-        for line in data.splitlines():
-            (good if _checked(line) is not None else torn).append(line + b"\n")
+        lines = [line + b"\n" for line in data.splitlines()]
+        good = [line for line in lines if _checked(line) is not None]
+        torn = [line for line in lines if _checked(line) is None]
         _check_version(self.path, data)
         kept = b"".join(good)
         if kept != data:
@@ -109,8 +107,7 @@ class Journal:
     def append(self, *records: Mapping[str, Any], sync: bool = True) -> None:
         """Write records, and force them to the disk; without `sync` they may wait for the next ones.
 
-        Raises:
-            DeviceError: the disk is full. The records may have found room where the ballast was; there is room for one more.
+        Raises DeviceError where the disk is full; they may have the ballast's place, which holds one more.
         """
         lines = b"".join(_line({"schema": SCHEMA, "seq": self._seq + i, **r}) for i, r in enumerate(records))
         try:
@@ -120,8 +117,8 @@ class Journal:
                 self.ballast.unlink(missing_ok=True)
                 self._write(lines, sync=True)
             raise DeviceError(
-                f"{self.path}: a record could not be written ({error.strerror}); what was measured before is safe, "
-                "free some space and give the same command again"
+                f"{self.path}: a record could not be written ({error.strerror}); what was measured before is "
+                "safe, free some space and give the same command again"
             ) from None
         finally:
             self._seq += len(records)
@@ -167,13 +164,13 @@ def _check_version(path: Path, data: bytes) -> None:
     if foreign or (first is not None and first.get("schema", SCHEMA) != SCHEMA):
         given = "no checksums" if first is None else f"schema {first['schema']}"
         raise DatasetError(
-            f"{path}: is a journal of another version ({given}, this one writes {SCHEMA}); choose another --out, "
-            "or seal it with the version that wrote it"
+            f"{path}: is a journal of another version ({given}, this one writes {SCHEMA}); choose another "
+            "--out, or seal it with the version that wrote it"
         )
 
 
 def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """Records of an unsealed collection; lines that a crash tore are passed over.
+    """Records of an unsealed collection, without lines that a crash tore.
 
     Raises DatasetError for other versions, and for what is no journal.
     """
@@ -182,10 +179,9 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
         return []
     check_regular(path, DatasetError)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(
-                f"it has {path.stat().st_size:,} bytes, more than the {MOST_BYTES:,} that are read"
-            )
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise ValueError(f"it has {size:,} bytes, more than the {MOST_BYTES:,} that are read")
         data = path.read_bytes()
     except (ValueError, OSError) as error:
         raise DatasetError(f"{path}: cannot be read ({error}); take it away") from None

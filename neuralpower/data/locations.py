@@ -1,7 +1,7 @@
-"""Places that fsspec knows, such as `s3://bucket/name` or `memory://name`: a folder is fetched to be read, and published.
+"""Places that fsspec knows, such as `s3://bucket/name` or `memory://name`: fetch folders, and publish them.
 
-A collection writes to a local folder, since only a local disk can promise that a record is kept; its sealed tables are then
-published. Each file is put in place as a whole, `dataset.json` last: who sees it sees all tables.
+A collection writes to a local folder, since only a local disk can promise that a record is kept, and then
+publishes its sealed tables. Each file is put in place as a whole, and `dataset.json` last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_remote(location: str | Path) -> bool:
 
 @contextlib.contextmanager
 def fetched(location: str) -> Iterator[Path]:
-    """A local copy of a folder's files, of its shards' too, for as long as the context lasts; raises DatasetError."""
+    """A local copy of a folder's files, of its shards' too, while the context lasts; raises DatasetError."""
     with tempfile.TemporaryDirectory(prefix="neuralpower-") as name:
         folder = Path(name) / folder_name(location)
         if not fetch(location, folder):
@@ -41,7 +41,7 @@ def folder_name(location: str) -> str:
 
 
 def fetch(location: str, folder: Path) -> bool:
-    """Copy a location's files, of its shards too, into a folder; False where there are none. Raises DatasetError."""
+    """Copy a location's files, and its shards', to a folder; False where it has none. Raises DatasetError."""
     system, root = _opened(location)
     try:
         found = [file for file in system.find(root, maxdepth=2) if file.endswith(READ)]
@@ -55,7 +55,7 @@ def fetch(location: str, folder: Path) -> bool:
 
 
 def continue_from(location: str, folder: Path) -> None:
-    """Have a local folder go on with what is at a location; raises DatasetError where the two are of different devices."""
+    """Have a local folder go on with what is at a location; raises DatasetError for different devices."""
     system, root = _opened(location)
     there = _described(location, lambda: system.cat_file(f"{root.rstrip('/')}/{DESCRIPTION}"))
     if there is None:
@@ -64,14 +64,14 @@ def continue_from(location: str, folder: Path) -> None:
     if here is None:
         fetch(location, folder)
     elif here.get("device") != there.get("device"):
-        raise DatasetError(
-            f"{location}: holds measurements of {there.get('device')!r}, {folder} of {here.get('device')!r}; "
-            "choose another --out"
+        held = (
+            f"{location}: holds measurements of {there.get('device')!r}, {folder} of {here.get('device')!r}"
         )
+        raise DatasetError(f"{held}; choose another --out")
 
 
 def publish(folder: Path, location: str) -> None:
-    """Put a sealed folder's files at a location, in place of those of the same names; raises DatasetError."""
+    """Put a sealed folder's files at a location, in place of those that are there; raises DatasetError."""
     system, root = _opened(location)
     files = [file for pattern in PUBLISHED for file in sorted(folder.glob(pattern))]
     try:
@@ -97,16 +97,11 @@ def _opened(location: str) -> tuple[Any, str]:
 
     try:
         system, root = fsspec.core.url_to_fs(location)
-    except (
-        ImportError,
-        ValueError,
-        OSError,
-    ) as error:  # a protocol that is not known, or without its library
+    except (ImportError, ValueError, OSError) as error:  # an unknown protocol, or one without its library
         raise _failed(location, "opened", error) from None
     return system, str(root)
 
 
 def _failed(location: str, verb: str, error: Exception) -> DatasetError:
-    return DatasetError(
-        f"{location}: cannot be {verb} ({first_line(error)}); mend that, or give a local folder"
-    )
+    said = first_line(error)
+    return DatasetError(f"{location}: cannot be {verb} ({said}); mend that, or give a local folder")

@@ -16,35 +16,17 @@ from neuralpower.files.json_files import json_text, read_json
 from neuralpower.files.paths import check_regular, is_file, is_folder
 
 SAMPLES = ("samples_s",)  # columns of raw times
-SHORT = (  # columns of times beside the runtime and of shares: seven digits are plenty
-    *("runtime_median_s", "runtime_mean_s", "runtime_q25_s", "runtime_q75_s", "runtime_min_s"),
-    *(
-        "runtime_low_s",
-        "runtime_high_s",
-        "runtime_eager_s",
-        "first_call_s",
-        "dispatch_s",
-        "wall_s",
-        "power_wall_s",
-    ),
-    *(
-        "sentinel_s",
-        "sentinel_again_s",
-        "sentinel_slowdown",
-        "steal",
-        "nivcsw_per_call",
-        "minflt_per_call",
-        "start_s",
-    ),
-    *("window_runtime_s", "window_s", "settle_s"),
-)
-WHOLE = (  # columns of whole numbers, also where a row that failed has none
-    *("flops", "bytes", "n", "block_k", "copies", "warmups"),
-    *("attempt", "replicate", "ticks", "throttle_bits"),
-)
+# Columns of times beside the runtime and of shares: seven digits are plenty.
+SHORT = """
+    runtime_median_s runtime_mean_s runtime_q25_s runtime_q75_s runtime_min_s runtime_low_s runtime_high_s
+    runtime_eager_s first_call_s dispatch_s wall_s power_wall_s sentinel_s sentinel_again_s sentinel_slowdown
+    steal nivcsw_per_call minflt_per_call start_s window_runtime_s window_s settle_s
+""".split()
+# Columns of whole numbers, also where a row that failed has none.
+WHOLE = "flops bytes n block_k copies warmups attempt replicate ticks throttle_bits".split()
 SHORTEST_S = 1e-8  # below it, as above LONGEST_S, a runtime is a broken clock or a wrong unit
 KEY = ("config_id", "device_key", "software_key", "protocol_version", "replicate")  # of a measurement
-READ = (  # columns that say something of any row; a kind's fields stand beside them
+READ = (  # columns of any row, beside its kind's fields
     *("dtype", "phase", "runtime_s", "power_w", "energy_j", "energy_u_rel", "dispatch_s"),
     *("sentinel_s", "sentinel_again_s", "status", "session_id", *KEY),
 )
@@ -79,10 +61,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
     known = isinstance(meta, dict) and meta.get("schema") == SCHEMA and not isinstance(meta["schema"], bool)
     if not known or not meta.get("device"):
         given = {name: meta.get(name) for name in ("schema", "device")} if isinstance(meta, dict) else meta
-        said = f"{given!r:.200}"
-        raise DatasetError(
-            f'{file}: holds {said}; needed are at least {{"schema": {SCHEMA}, "device": "..."}}'
-        )
+        needed = f'{{"schema": {SCHEMA}, "device": "..."}}'
+        raise DatasetError(f"{file}: holds {given!r:.200}; needed are at least {needed}")
     with named(file):
         check_meta(meta)
     return dict(meta)
@@ -90,7 +70,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def named(place: Path) -> Iterator[None]:
-    """Put the place before what a DatasetError says that is raised within."""
+    """Put the place before the text of a DatasetError that is raised within."""
     try:
         yield
     except DatasetError as error:

@@ -49,16 +49,14 @@ def check_cells(names: Iterable[str], table: pd.DataFrame) -> None:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one kind that are fit for learning: `layer`'s fields are arrays, in the order of `runtime_s`."""
+    """The rows of one kind that are fit for learning: `layer`'s fields are arrays, as `runtime_s` is."""
 
     kind: str
     layer: Layer
     runtime_s: np.ndarray
     slowdown: np.ndarray  # of the machine while each was taken, 1 where not known
     power_w: np.ndarray  # NaN where not measured
-    energy_u_rel: (
-        np.ndarray
-    )  # what the measurement states as its relative uncertainty; NaN where it states none
+    energy_u_rel: np.ndarray  # the stated relative uncertainty; NaN where none is stated
     dispatch_s: np.ndarray  # of the host, to issue one call; NaN where not measured
     line: np.ndarray  # of each row in its table, the header being line 1
     rejected: tuple[Rejected, ...]
@@ -81,10 +79,8 @@ def screen(
 ) -> Rows:
     """The usable rows of a kind's table, and for each of the others its line and the reason.
 
-    `sentinel_s` is the dataset's own, that the rows' slow-downs refer to; `hardware` says what no row can exceed.
-
-    Raises:
-        DatasetError: a column that the kind needs is missing.
+    The rows' slow-downs refer to the dataset's `sentinel_s`; `hardware` says what no row can exceed. Raises
+    DatasetError where a column that the kind needs is missing.
     """
     import pandas as pd
 
@@ -159,9 +155,8 @@ def _reject_impossible(
         reject(~np.asarray(layer.possible(), dtype=bool), layer.rule)
         reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
         if hardware is not None:
-            reject(
-                flops / runtime > layer.savings * most_flops(layer, hardware), "faster than the device's peak"
-            )
+            most = layer.savings * most_flops(layer, hardware)
+            reject(flops / runtime > most, "faster than the device's peak")
 
 
 def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str], None]) -> dict[str, Any]:
@@ -204,16 +199,16 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
 
 def unusable(runtime_s: np.ndarray) -> dict[str, np.ndarray]:
     """Where a time cannot be one, [rows], by reason; the first holds."""
+    outside = (runtime_s < SHORTEST_S) | (runtime_s > LONGEST_S)
     return {
         "runtime_s is no number": ~np.isfinite(runtime_s),
         "runtime_s is not above 0": ~(runtime_s > 0),
-        f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s": (runtime_s < SHORTEST_S)
-        | (runtime_s > LONGEST_S),
+        f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s": outside,
     }
 
 
 def _runtime(table: pd.DataFrame) -> np.ndarray:
-    """Seconds per row, where none are stated by energy and power, NaN where nothing tells."""
+    """Seconds per row, from energy and power where none are stated, NaN where nothing tells."""
     stated, energy, power = (_optional(table, name) for name in ("runtime_s", "energy_j", "power_w"))
     empty = table["runtime_s"].isna().to_numpy() if "runtime_s" in table else True
     with np.errstate(all="ignore"):
@@ -223,12 +218,11 @@ def _runtime(table: pd.DataFrame) -> np.ndarray:
 def _power(
     table: pd.DataFrame, runtime: np.ndarray, hardware: Hardware | None, reject: Callable[[Any, str], None]
 ) -> np.ndarray:
-    """Watts per row, from the power or from energy over time, NaN where neither is there; impossible ones are rejected."""
+    """Watts per row, from power or from energy over time, else NaN; impossible ones are rejected."""
     power, energy, unsure = (_optional(table, name) for name in ("power_w", "energy_j", "energy_u_rel"))
     for name, values in (("power_w", power), ("energy_j", energy), ("energy_u_rel", unsure)):
-        reject(
-            ~np.isfinite(values) & (name in table and table[name].notna().to_numpy()), f"{name} is no number"
-        )
+        stated = name in table and table[name].notna().to_numpy()
+        reject(~np.isfinite(values) & stated, f"{name} is no number")
     reject(power <= 0, "power_w is not above 0")
     reject(energy <= 0, "energy_j is not above 0: the counter wrapped or was read backwards")
     reject(unsure < 0, "energy_u_rel is below 0")
@@ -255,7 +249,7 @@ def _optional(table: pd.DataFrame, column: str) -> np.ndarray:
 
 
 def number_column(values: pd.Series, truths: bool = False) -> np.ndarray:
-    """A column as float64, NaN where it holds nothing or no number; `truths`: true and false, however written, are 1 and 0."""
+    """A column as float64, NaN where it holds no number; `truths`: true and false, as text too, count."""
     import pandas as pd
 
     if values.dtype.kind in "mM" or (values.dtype.kind == "b" and not truths):

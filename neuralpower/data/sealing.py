@@ -18,14 +18,14 @@ from neuralpower.files.paths import check_regular
 if TYPE_CHECKING:
     import pandas as pd
 
-from neuralpower.data.dataset import _results, read_folder
+from neuralpower.data.dataset import read_folder, results
 from neuralpower.data.schema import SHORT, WHOLE
 
 
 def kept_rows(
     folder: Path, columns: Sequence[str] | None = None, ids: Collection[str] | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(kind, row) of what a collection's folder has a verdict on, tables first, then the journal; needs no torch.
+    """(kind, row) of a collection's results, of tables first, then of the journal; needs no torch.
 
     Some columns or all; some configurations or all. What is not known is None. Raises DatasetError.
     """
@@ -41,36 +41,28 @@ def kept_rows(
             chosen = None if ids is None else [("config_id", "in", list(ids))]
             table = pyarrow.parquet.read_table(file, columns=wanted, filters=chosen)
         except Exception as error:  # pyarrow has its own errors
-            raise DatasetError(
-                f"{file}: cannot be read ({first_line(error)}); move it away, or mend it"
-            ) from None
+            text = f"{file}: cannot be read ({first_line(error)}); move it away, or mend it"
+            raise DatasetError(text) from None
         yield from ((file.stem, row) for row in table.to_pylist() if row["config_id"] is not None)
-    yield from ((kind, row) for kind, row in _results(folder) if ids is None or row.get("config_id") in ids)
+    yield from ((kind, row) for kind, row in results(folder) if ids is None or row.get("config_id") in ids)
 
 
 def seal(folder: Path) -> dict[str, int]:
-    """Turn the journal into tables, next to the rows that are there; the journal is kept, compressed. Rows per kind.
+    """Turn the journal into tables, beside the rows that are there, and keep it compressed; rows per kind.
 
-    Raises:
-        DatasetError: the tables cannot be read or written; the journal then stays as it is.
-        DeviceError: because the disk is full.
+    Raises DatasetError where tables cannot be read or written, DeviceError where the disk is full; the
+    journal then stays as it is.
     """
     try:
         return _sealed(folder)
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-    ) as error:  # the last two by pyarrow, of values of two types in a column
+    except (OSError, ValueError, TypeError) as error:  # the last two by pyarrow: two types in a column
         text = (
-            f"{folder}: the tables cannot be written ({first_line(error)}); the journal holds everything that was measured, "
-            "mend that and give the same command again"
+            f"{folder}: the tables cannot be written ({first_line(error)}); the journal holds everything "
+            "that was measured, mend that and give the same command again"
         )
         raise unwritten(error, text, DatasetError) from None
     finally:
-        for left in folder.glob(
-            "*.new"
-        ):  # by this run or one that was killed: whoever seals is the only writer
+        for left in folder.glob("*.new"):  # by this run or a killed one: whoever seals is the only writer
             with contextlib.suppress(OSError):
                 left.unlink()
 
@@ -85,9 +77,8 @@ def _compact(table: pd.DataFrame) -> pd.DataFrame:
         elif name in WHOLE and (values.dropna() % 1 == 0).all():
             columns[name] = values.astype("Int64")
     if "samples_s" in table:
-        columns["samples_s"] = [
-            np.asarray(v, dtype=np.float32) if np.ndim(v) else None for v in table["samples_s"]
-        ]
+        samples = table["samples_s"]
+        columns["samples_s"] = [np.asarray(v, dtype=np.float32) if np.ndim(v) else None for v in samples]
     return table.assign(**columns)
 
 

@@ -17,14 +17,11 @@ from neuralpower.files.atomic import force
 
 
 def merge_folders(sources: Sequence[str | Path], out: Path) -> dict[str, dict[str, int]]:
-    """Copy datasets into a folder, each as a shard; of a dataset that has shards, each of them.
+    """Copy datasets, or the shards that they have, into a folder as shards; rows of each kind by new shard.
 
-    The new shards stand behind those that are there, in the order in which they were given. All of them appear,
-    each as a whole, or none does. What is returned says how many rows of each kind a new shard has, by its name.
-
-    Raises:
-        DatasetError: no such dataset, one that is not sealed, one of another device, one that is there already,
-            or a folder that cannot be written, or to which another writes.
+    The new shards come after those that are there, in the order given. All appear as a whole, or none does.
+    Raises DatasetError: no such dataset, one that is not sealed, one of another device, one that is there
+    already, or a folder that cannot be written, or to which another writes.
     """
     with contextlib.ExitStack() as stack:
         local = [stack.enter_context(fetched(str(s))) if is_remote(s) else Path(s) for s in sources]
@@ -59,9 +56,8 @@ def _sealed(folder: Path) -> Dataset:
     """The dataset of a folder; raises DatasetError where its collection is not at its end."""
     read_meta(folder)
     if (folder / NAME).exists():
-        raise DatasetError(
-            f"{folder}: its collection has not ended ({NAME} is there); wait for it, or give its collect-data again"
-        )
+        ended = f"its collection has not ended ({NAME} is there)"
+        raise DatasetError(f"{folder}: {ended}; wait for it, or give its collect-data again")
     return read_folder(folder, samples=False)
 
 

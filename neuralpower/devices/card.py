@@ -1,4 +1,4 @@
-"""Which card "cuda:0" is, as NVIDIA's driver numbers it: asked without torch, and without a context on the card.
+"""Which card "cuda:0" is, by NVIDIA's driver: asked without torch, and without a context on the card.
 
 Source: CUDA driver API, "Initialization" and "Device Management".
 """
@@ -21,7 +21,7 @@ def index_of(device: str) -> int:
 def card_uuid(device: str, driver: Any = None) -> str | None:
     """UUID of the card ("GPU-...") behind "cuda:0" under CUDA_VISIBLE_DEVICES; None where no driver answers.
 
-    A part of a card that is split (MIG) has its card's: parts share power, and memory's bandwidth more or less.
+    A part of a split card (MIG) has its card's: parts share power, and more or less the bandwidth.
     """
     with contextlib.suppress(OSError, AttributeError):  # no driver here, or one of another make
         driver = driver or ctypes.CDLL(LIBRARY)

@@ -10,39 +10,34 @@ from typing import Any
 
 from neuralpower.dtypes import peaks_of
 
-# What a FLOP takes in float32 without tensor cores falls by half in 3 years (Epoch AI, "Trends in Machine Learning Hardware",
-# 2023); what it took in 2016 is chosen on T4 and P4, each left out.
+# Energy of a FLOP in float32 without tensor cores halves in 3 years (Epoch AI, "Trends in Machine Learning
+# Hardware", 2023); that of 2016 is chosen on T4 and P4, each held out.
 ENERGY_HALVES, FLOP_J = 3.0, 18e-12
-TERM_HALVES, TERM_J = (
-    3.5,
-    20e-12,
-)  # in a term that one device's rows weigh: any factor will do, as long as it stays
+TERM_HALVES, TERM_J = 3.5, 20e-12  # in a term that one device's rows weigh: any factor will do, if it stays
 BOARD_W = 15.0  # what memory, fans and leakage take of the power limit
 WARP = 32  # threads of an instruction; a scheduler issues one per clock, Pascal's at times two
-# Instructions beside each multiply-add of a product: a thread that holds 8 x 8 results reads 16 numbers in 4 loads for 64 of
-# them, and issues about 4 more for addresses, copies and loops.
+# Instructions beside each multiply-add of a product: for 8 x 8 results a thread reads 16 numbers in 4 loads,
+# and issues about 4 more for addresses, copies and loops.
 BESIDE = 1 / 8
-# Faster memories reach more of what their sheets say: 75 % at 200 GB/s, 86 to 91 % at 900 to 1,600. The share grows with this
-# power of the bandwidth; what it is at any one bandwidth is learnt.
+# Faster memories reach more of what their sheets say: 75 % at 200 GB/s, 86 to 91 % at 900 to 1,600. The share
+# grows with this power of the bandwidth; its level is learnt.
 REACHED_POWER, REACHED_AT_BYTES_PER_S = 0.06, 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """What the special terms need to know of a device; a peak that is not known is 1: terms then have another scale."""
+    """What the special terms need to know of a device; an unknown peak is 1, which only scales terms."""
 
     cores: int = 1  # of a CPU; streaming multiprocessors or compute units of another device
     l2_bytes: int = 2**20  # of one core of a CPU, of the whole of another device
     llc_bytes: int = 32 * 2**20
-    platform: str = "cpu"  # the family of devices that it is of, or its maker: names in neuralpower.platforms
+    platform: str = "cpu"  # its family of devices, or its maker: names in neuralpower.platforms
     peak_flops_per_s: Mapping[str, float] = field(default_factory=dict)  # by dtype, dense
     memory_bytes_per_s: float = 1.0
-    base_clock: float = (
-        1.0  # that the power limit always allows, as a share of the clock at which the peaks hold
-    )
+    base_clock: float = 1.0  # that the power limit always allows, as a share of the peaks' clock
     limit_w: float | None = None
     idle_w: float | None = None
-    year: int | None = None  # when it came out: what an operation costs in energy falls with the years
+    year: int | None = None  # of its release: the energy of an operation falls with the years
     lanes_per_scheduler: float | None = None  # float32 lanes that one warp scheduler of an NVIDIA GPU feeds
 
     def peak(self, dtype: str) -> float:
@@ -51,25 +46,24 @@ class Hardware:
         return min(self.peak_flops_per_s.values(), default=1.0) if known is None else known
 
     def flops_at_power_limit(self, flops: Any) -> Any:
-        """Seconds that so many FLOP take where the power limit sets the pace, up to a factor; 0 where it is not known.
+        """Seconds of so many FLOP where the power limit sets the pace, up to a factor; 0 where it is unknown.
 
-        Energy per FLOP is taken to halve every TERM_HALVES years.
+        Energy per FLOP halves every TERM_HALVES years.
         """
         if self.limit_w is None or self.year is None:
             return 0.0 * flops
         return flops * 2 ** ((2016 - self.year) / TERM_HALVES) * TERM_J / self.limit_w
 
     def issued(self) -> float:
-        """The share of its float32 peak that its schedulers can issue in a product, which has other instructions, too."""
+        """The share of its float32 peak that its schedulers issue in a product, beside other instructions."""
         return min(1.0, WARP / self.lanes_per_scheduler / (1 + BESIDE)) if self.lanes_per_scheduler else 1.0
 
     def allowed(self) -> float:
-        """FLOP/s in float32 that its power limit allows for long; endless where limit or year is not known."""
+        """FLOP/s in float32 that its power limit allows for long; infinite where limit or year is unknown."""
         if self.limit_w is None or self.year is None:
             return math.inf
-        return max(self.limit_w - BOARD_W, self.limit_w / 2) / (
-            FLOP_J * 2 ** ((2016 - self.year) / ENERGY_HALVES)
-        )
+        joules = FLOP_J * 2 ** ((2016 - self.year) / ENERGY_HALVES)
+        return max(self.limit_w - BOARD_W, self.limit_w / 2) / joules
 
     @property
     def held_by_power(self) -> bool:
@@ -77,10 +71,10 @@ class Hardware:
         return self.allowed() < self.issued() * self.peak_flops_per_s.get("float32", 0.0)
 
     def sustained(self) -> Hardware:
-        """With the float32 peak that it sustains in products, and the bandwidth that its memory reaches, up to a factor.
+        """With the float32 peak that products sustain, and the bandwidth that it reaches, up to a factor.
 
-        The peak is less than the sheet's where a scheduler has as many lanes as an instruction has threads, and for boards of
-        little power. Tensor cores take far less of either, so other peaks stay.
+        The peak is below the sheet's where a scheduler has as many lanes as an instruction has threads, and
+        for boards of little power. Tensor cores take far less of either, so other peaks stay.
         """
         share = (self.memory_bytes_per_s / REACHED_AT_BYTES_PER_S) ** REACHED_POWER
         reached = dataclasses.replace(self, memory_bytes_per_s=self.memory_bytes_per_s * share)

@@ -17,12 +17,7 @@ from neuralpower.errors import unknown
 
 PROC = Path("/proc")
 SYS = Path("/sys")
-MODEL = (
-    "cores",
-    "l1d_bytes",
-    "l2_bytes",
-    "llc_bytes",
-)  # with the flags: virtual machines give several models one name
+MODEL = ("cores", "l1d_bytes", "l2_bytes", "llc_bytes")  # since virtual machines give several models one name
 
 
 @dataclass(frozen=True)
@@ -51,9 +46,9 @@ class Cpu:
 
 
 def unlike(there: Mapping[str, Any], here: Mapping[str, Any], by_flags: bool = True) -> list[str]:
-    """What tells one CPU from another, in words, of what is known of both (`Cpu.to_json`); nothing where they are alike.
+    """What tells one CPU from another, in words, by what is known of both (`Cpu.to_json`); empty where alike.
 
-    Which flags a CPU shows depends on the kernel, too: `by_flags` only where no more than a choice or a word follows.
+    A CPU's flags also depend on the kernel: use `by_flags` only where a choice or a word follows.
     """
     known = [name for name in ("name", *MODEL) if there.get(name) and here.get(name)]
     apart = [f"{name} {there[name]} there, {here[name]} here" for name in known if there[name] != here[name]]
@@ -70,9 +65,8 @@ def read_cpu(proc: Path = PROC, sys: Path = SYS) -> Cpu:
     name = re.search(r"^model name\s*:\s*(.+)$", text, re.M)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.M)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = {
-        text_of(sys / f"devices/system/cpu/cpu{cpu}/topology/core_cpus_list") or str(cpu) for cpu in allowed
-    }
+    cpus = sys / "devices/system/cpu"
+    cores = {text_of(cpus / f"cpu{cpu}/topology/core_cpus_list") or str(cpu) for cpu in allowed}
     caches = {level: _cache_bytes(sys, level, min(allowed)) for level in (1, 2, 3)}
     memory = re.search(r"^MemTotal:\s*(\d+) kB", text_of(proc / "meminfo"), re.M)
     words = (flags.group(1) if flags else "").split()
@@ -91,13 +85,10 @@ def read_cpu(proc: Path = PROC, sys: Path = SYS) -> Cpu:
 
 def _cache_bytes(sys: Path, level: int, cpu: int) -> int | None:
     for index in sorted((sys / f"devices/system/cpu/cpu{cpu}/cache").glob("index*")):
-        if (
-            text_of(index / "level").strip() == str(level)
-            and text_of(index / "type").strip() != "Instruction"
-        ):
-            size = re.match(r"(\d+)([KMG]?)", text_of(index / "size").strip())
-            if size:
-                return int(size.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size.group(2)]
+        said = {name: text_of(index / name).strip() for name in ("level", "type", "size")}
+        size = re.match(r"(\d+)([KMG]?)", said["size"])
+        if size and said["level"] == str(level) and said["type"] != "Instruction":
+            return int(size.group(1)) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[size.group(2)]
     return None
 
 
@@ -110,7 +101,7 @@ def text_of(path: Path) -> str:
 
 
 def clock_hz(proc: Path = PROC) -> float | None:
-    """Mean clock of all cores at this moment; None where the kernel does not say, as on most virtual ARM machines."""
+    """Mean clock of all cores now; None where the kernel does not say, as on most virtual ARM machines."""
     mhz = [float(value) for value in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", text_of(proc / "cpuinfo"), re.M)]
     return 1e6 * sum(mhz) / len(mhz) if mhz else None
 
@@ -123,14 +114,14 @@ def steal_ticks(proc: Path = PROC) -> tuple[int, int]:
 
 def worker_environment(threads: int) -> dict[str, str]:
     """Environment of a measuring process: its thread counts must be set before torch is imported."""
-    # of which one would bind the children's threads, too
+    # GOMP_CPU_AFFINITY would bind the children's threads, too
     environment = {k: v for k, v in os.environ.items() if k != "GOMP_CPU_AFFINITY"}
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
     return {**quiet, **environment, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 
 def cuda_number(name: str) -> int | None:
-    """Of "cuda:1" 1, of "cuda" 0, of "cpu" None; raises InputError for another name. Whether there is one, it does not ask."""
+    """1 for "cuda:1", 0 for "cuda", None for "cpu", there or not; raises InputError for another name."""
     found = re.fullmatch(r"cpu|cuda(?::(0|[1-9]\d*))?", name)
     if not found:
         raise unknown("device", name, ["cpu", "cuda", "cuda:0"])

@@ -1,7 +1,7 @@
 """The machine that a process measures on, as a dataset's session record has it; needs no torch.
 
-Source of the files: Linux, Documentation/admin-guide/pm/cpufreq.rst, cgroup-v1/ and cgroup-v2.rst, and sysfs-devices-node.
-What cannot be read is None, and none of it names a person or a host.
+Source of the files: Linux, Documentation/admin-guide/pm/cpufreq.rst, cgroup-v1/ and cgroup-v2.rst,
+sysfs-devices-node. What cannot be read is None, and nothing names a person or a host.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def read_machine(proc: Path = PROC, sys: Path = SYS, cgroups: Path = CGROUPS) ->
 
 
 def up_since(proc: Path = PROC) -> str | None:
-    """What changes with every start of the machine, and of the container that this process runs in; None if unknown."""
+    """A text that changes with every start of the machine or of this process's container; None: unknown."""
     boot, first = _text(proc / "sys/kernel/random/boot_id"), _text(proc / "1/stat")
-    # proc_pid_stat(5): starttime is the 22nd field, and the second one, in brackets, may hold blanks
+    # proc_pid_stat(5): starttime is the 22nd field; the second one, in brackets, may hold blanks
     after_name = first.rpartition(")")[2].split() if first else []
     return None if boot is None else f"{boot} {after_name[19] if len(after_name) > 19 else ''}".rstrip()
 
@@ -63,7 +63,7 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
 
 
 def cgroup_limits(proc: Path = PROC, cgroups: Path = CGROUPS) -> dict[str, float | int | None]:
-    """CPUs' worth of time and bytes of memory that this process's control groups allow at most; None: no limit is known."""
+    """CPUs' worth of time and bytes of memory that this process's control groups allow; None: no limit."""
     cpus: list[float] = []
     sizes: list[int] = []
     for line in (_text(proc / "self/cgroup") or "").splitlines():
@@ -79,7 +79,7 @@ def cgroup_limits(proc: Path = PROC, cgroups: Path = CGROUPS) -> dict[str, float
 
 
 def available_bytes(proc: Path = PROC, cgroup: Path = CGROUPS) -> int | None:
-    """What this process may still take of the host's memory: of the system and of its control group; None if unknown."""
+    """Bytes of memory that the system and its control group still leave to this process; None if unknown."""
     found = re.search(r"^MemAvailable:\s*(\d+) kB", _text(proc / "meminfo") or "", re.M)
     free = [int(found.group(1)) * 1024] if found else []
     limit, used = (_text(cgroup / name) or "" for name in ("memory.max", "memory.current"))
@@ -94,7 +94,7 @@ def _first_version(folder: Path) -> str:
 
 
 def _upwards(root: Path, path: str) -> Iterator[Path]:
-    """A group and all that it is part of; those that are not to be seen from here have no files."""
+    """A group and all above it; those that cannot be seen from here have no files."""
     folder = root / path.strip("/")
     while folder != root:
         yield folder
@@ -103,7 +103,7 @@ def _upwards(root: Path, path: str) -> Iterator[Path]:
 
 
 def _virtualisation(info: str, sys: Path) -> str | None:
-    """Who runs this machine where it is virtual, "none" where it is not; None where an architecture does not say."""
+    """Who runs a virtual machine, "none" for a real one; None where an architecture does not say."""
     if not re.search(r"^flags\s*:", info, re.M):
         return None
     if not re.search(r"^flags\s*:.*\bhypervisor\b", info, re.M):

@@ -1,19 +1,20 @@
-"""Spec sheets of devices: what their makers print, each number with its source; JSON files, shipped and a user's own.
+"""Spec sheets of devices: what makers print, each number with its source, in JSON files, shipped or a user's.
 
 A sheet is one object:
 
     {"schema": 1, "name": "My GPU", "class": "gpu", "vendor": "...", "year": 2024, "aliases": ["..."],
      "values": {"peak_flops_float32": {"value": 1.95e13, "source": "its data sheet (2024)"}, ...}}
 
-Values are SI, without a prefix; KEYS lists them. `vendor`, `year` and `aliases` may be left out, and a plain number
-may stand for a value that has no source but the user. All peaks are dense ones: a rate with sparsity has no place here.
+Values are SI, without a prefix; KEYS lists them. `vendor`, `year` and `aliases` may be left out. A plain
+number may stand for a value whose source is the user. All peaks are dense, never with sparsity.
 """
 
 from __future__ import annotations
 
 import importlib.resources
+import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 CLASSES = ("gpu", "cpu", "tpu", "soc")
 GIVEN = "given by the user"
+Names = Collection[str]
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class DeviceSpec:
     values: Mapping[str, Value]
 
     def get(self, key: str) -> float | None:
-        """The number of a key, None where the sheet has none; raises InputError for a key that no sheet can have."""
+        """The number of a key, None where the sheet has none; raises InputError for a key of no sheet."""
         if key not in KEYS:
             raise unknown("value of a spec sheet", key, KEYS)
         found = self.values.get(key)
@@ -103,8 +105,7 @@ class DeviceSpec:
         from neuralpower.devices.hardware import Hardware
 
         default = Hardware()
-        llc, l2 = self.get("llc_bytes"), self.get("l2_bytes")
-        base, boost = self.get("base_clock_hz"), self.get("clock_hz")
+        llc, l2, base, boost = map(self.get, ("llc_bytes", "l2_bytes", "base_clock_hz", "clock_hz"))
         lanes, schedulers = self.get("lanes"), self.get("schedulers")
         return Hardware(
             cores=int(self.get("cores") or default.cores),
@@ -129,7 +130,7 @@ class DeviceSpec:
             "vendor": self.vendor,
             "year": self.year,
             "aliases": list(self.aliases),
-            "values": {key: {"value": v.value, "source": v.source} for key, v in self.values.items()},
+            "values": {key: asdict(value) for key, value in self.values.items()},
         }
 
 
@@ -153,7 +154,7 @@ def find_spec(name: str) -> DeviceSpec:
 
 
 def read_spec(path: str | Path) -> DeviceSpec:
-    """The sheet in a file; raises InputError (unreadable, no JSON, another schema, or a field that breaks a rule)."""
+    """The sheet in a file; raises InputError (unreadable, no JSON, another schema, a broken rule)."""
     path = Path(path)
     check_regular(path)
     try:
@@ -199,7 +200,11 @@ class _Reader:
     def spec(self, data: Any) -> DeviceSpec:
         if not isinstance(data, dict):
             raise self.refusal("the sheet", data, "an object with schema, name, class and values")
-        self.fields(data)
+        if "schema" in data and (data["schema"] != SCHEMA or isinstance(data["schema"], bool)):
+            raise self.refusal("schema", data["schema"], f"{SCHEMA}, the one that this version reads")
+        self.names(data, "field", FIELDS, REQUIRED_FIELDS)
+        if data["class"] not in CLASSES:
+            raise unknown(f"class in {self.path}", data["class"], CLASSES)
         return DeviceSpec(
             name=self.text("name", data["name"]),
             slug=self.path.stem,
@@ -210,21 +215,7 @@ class _Reader:
             values=self.values(data["values"]),
         )
 
-    def fields(self, data: dict[str, Any]) -> None:
-        if "schema" in data and (data["schema"] != SCHEMA or isinstance(data["schema"], bool)):
-            raise self.refusal("schema", data["schema"], f"{SCHEMA}, the one that this version reads")
-        self.names(data, "field", FIELDS, REQUIRED_FIELDS)
-        if data["class"] not in CLASSES:
-            raise unknown(f"class in {self.path}", data["class"], CLASSES)
-
-    def names(
-        self,
-        data: dict[str, Any],
-        what: str,
-        known: Collection[str],
-        required: Collection[str],
-        where: str = "",
-    ) -> None:
+    def names(self, data: dict[str, Any], what: str, known: Names, required: Names, where: str = "") -> None:
         for name in data:
             if name not in known:
                 raise unknown(f"{what} in {self.path}", name, known)
@@ -238,17 +229,15 @@ class _Reader:
         self.names(data, "value", KEYS, REQUIRED, " among its values")
         if not any(key.startswith(PEAK) for key in data):
             peaks = ", ".join(key for key in KEYS if key.startswith(PEAK))
-            raise InputError(
-                f"{self.path}: has no peak among its values, but needs one at least; add one of {peaks}"
-            )
+            needed = f"has no peak among its values, but needs one at least; add one of {peaks}"
+            raise InputError(f"{self.path}: {needed}")
         values = {key: self.value(key, data[key]) for key in KEYS if key in data}
-        if "idle_w" in values and "limit_w" in values and values["idle_w"].value >= values["limit_w"].value:
-            limit = values["limit_w"].value
-            raise self.refusal(
-                "idle_w", values["idle_w"].value, f"less than limit_w, which is {limit:g} W; correct one"
-            )
-        base, boost = (values[key].value if key in values else None for key in ("base_clock_hz", "clock_hz"))
-        if base is not None and boost is not None and base > boost:
+        number = {key: value.value for key, value in values.items()}
+        idle, limit = number.get("idle_w", 0.0), number.get("limit_w", math.inf)
+        if idle >= limit:
+            raise self.refusal("idle_w", idle, f"less than limit_w, which is {limit:g} W; correct one")
+        base, boost = number.get("base_clock_hz", 0.0), number.get("clock_hz", math.inf)
+        if base > boost:
             raise self.refusal("base_clock_hz", base, f"at most clock_hz, which is {boost:g} Hz; correct one")
         return values
 
@@ -258,25 +247,20 @@ class _Reader:
         for name in data:
             if name not in ("value", "source"):
                 raise unknown(f"field of {key} in {self.path}", name, ("value", "source"))
+        place, source = f"{self.path}: {key} has no", data.get("source")
         if "value" not in data:
-            raise InputError(
-                f'{self.path}: {key} has no \'value\'; write {{"value": NUMBER, "source": TEXT}}'
-            )
-        source = data.get("source")
+            raise InputError(f'{place} \'value\'; write {{"value": NUMBER, "source": TEXT}}')
         if not isinstance(source, str) or not source.strip():
-            raise InputError(
-                f"{self.path}: {key} has no source; name the document or the arithmetic it comes from"
-            )
+            raise InputError(f"{place} source; name the document or the arithmetic it comes from")
         return Value(self.number(key, data["value"]), source)
 
     def number(self, key: str, data: Any) -> float:
         rule = KEYS[key]
         if isinstance(data, bool) or not isinstance(data, (int, float)):
             raise self.refusal(key, data, f"a number, in {rule.unit}")
-        if not rule.low <= data <= rule.high:  # so are zero, NaN and Infinity
-            raise self.refusal(
-                key, data, f"between {rule.low:g} and {rule.high:g} {rule.unit}; give it without a prefix"
-            )
+        if not rule.low <= data <= rule.high:  # zero, NaN and Infinity, too
+            bounds = f"between {rule.low:g} and {rule.high:g} {rule.unit}"
+            raise self.refusal(key, data, f"{bounds}; give it without a prefix")
         if rule.whole and data != int(data):
             raise self.refusal(key, data, "a whole number")
         return float(data)
@@ -287,13 +271,10 @@ class _Reader:
         return data
 
     def year(self, data: Any) -> int | None:
-        if data is None:
-            return None
-        if isinstance(data, bool) or not isinstance(data, int) or not 1970 <= data <= 2100:
-            raise self.refusal(
-                "year", data, "that of the device's release, from 1970 to 2100; correct it or leave it out"
-            )
-        return data
+        if data is None or (type(data) is int and 1970 <= data <= 2100):
+            return data
+        rule = "that of the device's release, from 1970 to 2100; correct it or leave it out"
+        raise self.refusal("year", data, rule)
 
     def aliases(self, data: Any) -> tuple[str, ...]:
         if not isinstance(data, list):

@@ -1,7 +1,7 @@
 """Files that a reader sees whole: the old one or the new one, never a part.
 
-A file is written beside its place, under a hidden name that ends in `.new`, and renamed at the end. What fails or is
-interrupted removes it again. What a killed process left is removed by the next one that writes the same file.
+A file is written beside its place, under a hidden name that ends in `.new`, and renamed at the end. A failure
+or an interrupt removes it; the next process that writes the same file removes what a killed one left.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def force(path: Path) -> None:
 
 @contextlib.contextmanager
 def aside(path: Path) -> Iterator[Path]:
-    """A new, empty file to write within; it takes the place of `path` at the end, and is removed where anything fails.
+    """A new, empty file that takes the place of `path`, on the disk, at the end; removed if anything fails.
 
-    It is on the disk then. A link is followed. Where `path` is a device or a pipe, it is written to itself. Raises OSError.
+    A link is followed. Where `path` is a device or a pipe, it is written to itself. Raises OSError.
     """
     if path.exists() and not path.is_file():
         yield path
@@ -94,13 +94,13 @@ def _sweep(target: Path) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old one or the new one, never a part; it is on the disk then."""
+    """Write a text file to the disk, so that a reader sees the old one or the new one, never a part."""
     with writing(path, "place", DatasetError), aside(path) as new:
         new.write_text(text)
 
 
 def check_place(path: Path, example: str) -> None:
-    """Raise InputError where `replace_file` will not be able to write: to be asked before a long work."""
+    """Raise InputError where `replace_file` could not write: a check before long work."""
     if not path.name or (is_there(path) and not is_file(path)):
         raise InputError(f"{path}: is no file; choose a file's name, such as {example}")
     with writing(path, "place"):

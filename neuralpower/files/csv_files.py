@@ -1,7 +1,7 @@
 """CSV as this program writes it: a header, then rows; empty for what is not known.
 
-A spreadsheet runs a text that begins like a formula. Such a text gets an apostrophe before it, which a spreadsheet takes
-for "this is text". Numbers stay numbers, also those that come as text.
+A spreadsheet runs a text that begins like a formula. Such a text gets an apostrophe before it, by which a
+spreadsheet knows text. Numbers stay numbers, also those that come as text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[Any]], instead: str = "file") -> None:
-    """Write a file, with its folder; raises InputError where it cannot, `instead`: what another is to be chosen of."""
+    """Write a file, with its folder for `instead="folder"`; raises InputError: choose another `instead`."""
     with writing(path, instead):
         if instead == "folder":
             path.parent.mkdir(parents=True, exist_ok=True)

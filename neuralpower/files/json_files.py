@@ -1,6 +1,6 @@
-"""Files that strangers may have written: read within limits, with one clause of what is wrong; JSON that holds no NaN.
+"""Files that strangers may have written: read within limits, with one clause of what is wrong.
 
-Who reads a file says in its own words which file it is and what to do: `read_json` raises ValueError with the reason alone.
+`read_json` raises ValueError with the reason alone: the caller says which file it is and what to do.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ import msgspec
 from neuralpower.errors import InputError
 from neuralpower.files.paths import why_irregular
 
-# Twenty times the largest predictor that comes with the package; lists of numbers take some twenty times their JSON.
+# 20 times the largest predictor of the package; in memory, lists of numbers take some 20 times their JSON.
 MOST_BYTES = 64 * 2**20
 SPACED = re.compile(r'"\s+:')  # between a name and its value
-LONG = 309  # digits of an integer: some of so many are beyond the largest float, none of fewer
+LONG = 309  # digits of the shortest integers beyond the largest float
 MOST = sys.float_info.max
 SHOWN = 40  # letters of a value in a message
 
 
 def read_text(path: Path, *, mark: bool = False) -> str:
-    """The text of a regular UTF-8 file of at most MOST_BYTES; with `mark`, one that begins with a byte-order mark, too.
+    """The text of a regular UTF-8 file of at most MOST_BYTES; `mark`: it may begin with a byte-order mark.
 
-    Raises:
-        ValueError: with what is wrong in one clause.
-        OSError: the system refuses.
+    Raises ValueError, with what is wrong in one clause, and OSError where the system refuses.
     """
     if reason := why_irregular(path):
         raise ValueError(reason)
@@ -55,10 +53,9 @@ def read_json(path: Path, *, mark: bool = False, endless: bool = False) -> Any:
 
 
 def parse_json(text: str, *, endless: bool = False) -> Any:
-    """What a JSON text holds; `endless`: NaN and numbers without end stay, for who refuses them by their fields' names.
+    """What a JSON text holds; `endless`: NaN and infinity stay, for a caller who refuses them by field.
 
-    Raises:
-        ValueError: it is no JSON, a name stands twice in an object, a number is NaN or without end, or it is nested too deep.
+    Raises ValueError: no JSON, a name twice in an object, a number that is NaN or infinite, nested too deep.
     """
     try:
         value = msgspec.json.decode(text)
@@ -113,7 +110,7 @@ def _no_number(literal: str) -> Any:
 
 
 def not_finite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
-    """(place, number) of each number in plain values that is NaN or beyond all floats, as 1e999 is; the place is `a.b[3]`."""
+    """(place, number) of each number in plain values that is NaN or beyond all floats; places as `a.b[3]`."""
     if isinstance(value, (float, int)):
         if not -MOST <= value <= MOST:
             yield place, value
@@ -126,7 +123,7 @@ def not_finite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
 
 
 def nullable(value: Any) -> Any:
-    """Plain values with None for each number that is NaN or without end: for what a reader takes null as "not known"."""
+    """Plain values with None for each number that is NaN or infinite, where null means "not known"."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, (list, tuple)):
@@ -142,13 +139,14 @@ def json_text(value: Any, *, indent: int | None = None, compact: bool = False) -
     except ValueError:
         place, number = next(not_finite(value), ("", math.nan))
         raise InputError(
-            f"{place or 'the answer'} is {number}, which is no number: the sizes that were asked for, or numbers of a file that "
-            "was given, are beyond what can be computed; choose smaller sizes, or another file"
+            f"{place or 'the answer'} is {number}, which is no number: the sizes that were asked for, or "
+            "numbers of a file that was given, are beyond what can be computed; choose smaller sizes, or "
+            "another file"
         ) from None
 
 
 def shown(value: Any) -> str:
-    """A value of a stranger's file as a message has it: JSON in one line, cut off where it is long."""
+    """A value of a stranger's file for a message: JSON in one line, cut off where it is long."""
     try:
         text = json.dumps(value)
     except (ValueError, TypeError, RecursionError):

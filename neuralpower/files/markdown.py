@@ -1,10 +1,11 @@
 """Markdown as this program writes it: text whose only markup is `code`, and tables.
 
-Names come from others, and viewers of Markdown take raw HTML and links of any kind: both are written as letters.
+Names come from others, and viewers take raw HTML and links of any kind: both are written as letters.
 """
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 
@@ -12,7 +13,6 @@ from neuralpower.files.terminal import visible
 
 CODE = re.compile(r"(?<!\\)`([^`<&|\\\n]+)`")
 SPECIAL = re.compile(r"[\\`\[\]|]")
-ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def inline(text: str) -> str:
@@ -27,8 +27,7 @@ def inline(text: str) -> str:
 def escaped(text: str) -> str:
     """Text without any markup, in one line."""
     line = visible(re.sub(r"\s*\n\s*", " ", text))
-    line = SPECIAL.sub(lambda match: f"\\{match[0]}", line)
-    return re.sub("[&<>]", lambda match: ENTITIES[match[0]], line)
+    return html.escape(SPECIAL.sub(lambda match: f"\\{match[0]}", line), quote=False)
 
 
 def table(
@@ -36,12 +35,5 @@ def table(
 ) -> list[str]:
     """Lines of a table; `right`: the columns that are flush right."""
     rules = ["---:" if flush else "---" for flush in right or [False] * len(header)]
-    return [
-        _row([inline(cell) for cell in header]),
-        _row(rules),
-        *(_row([inline(c) for c in row]) for row in rows),
-    ]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    first, *others = ([inline(cell) for cell in row] for row in (header, *rows))
+    return [f"| {' | '.join(cells)} |" for cells in (first, rules, *others)]

@@ -1,7 +1,7 @@
 """Whole numbers as text: each takes the same few bits, the highest first; base 64 makes letters of the bits.
 
-Such a text is a third as long as a JSON list, and is read faster. Nothing is compressed: what it takes in memory
-follows from how many numbers it says that it holds.
+Such a text is a third as long as a JSON list, and is read faster. It is not compressed, so that its count of
+numbers says how much memory it takes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def packed(numbers: Array, bits: int) -> str:
 def unpacked(text: str, bits: int, count: int) -> Array:
     """The numbers [count] of such a text, int64.
 
-    Raises:
-        ValueError: it is no base 64, or holds more or fewer than `count` numbers of so many bits.
+    Raises ValueError: it is no base 64, or holds more or fewer than `count` numbers of so many bits.
     """
     try:
         data = np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8)

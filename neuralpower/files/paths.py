@@ -1,4 +1,4 @@
-"""Files that a user names: whether they are there, and what they are. No name raises but as one line, no pipe hangs."""
+"""Files that a user names: whether they are there, and what they are; errors are one line, no pipe hangs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from pathlib import Path
 from neuralpower.errors import InputError
 
 KINDS_OF_FILE = {
-    stat.S_IFDIR: "it is a folder",
-    stat.S_IFIFO: "it is a pipe",
-    stat.S_IFSOCK: "it is a socket",
-    stat.S_IFCHR: "it is a device",
-    stat.S_IFBLK: "it is a device",
+    **{stat.S_IFDIR: "it is a folder", stat.S_IFIFO: "it is a pipe", stat.S_IFSOCK: "it is a socket"},
+    **dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "it is a device"),
 }
 
 
@@ -34,29 +31,26 @@ def is_there(path: str | Path) -> bool:
 
 def _mode(path: str | Path) -> int:
     try:
-        return os.stat(path).st_mode  # noqa: PTH116  # Path's raises for other reasons in every version of Python
+        return os.stat(path).st_mode  # noqa: PTH116  # Path's errors differ by version of Python
     except (OSError, ValueError):  # the second of a name with a NUL
         return 0
 
 
 def why_irregular(path: str | Path) -> str:
     """Why a path is no regular file, in a clause; "" where it is one, and where nothing is there."""
-    mode = _mode(path)
-    return (
-        ""
-        if not mode or stat.S_ISREG(mode)
-        else KINDS_OF_FILE.get(stat.S_IFMT(mode), "it is no regular file")
-    )
+    if not is_there(path) or is_file(path):
+        return ""
+    return KINDS_OF_FILE.get(stat.S_IFMT(_mode(path)), "it is no regular file")
 
 
 def check_regular(path: str | Path, error: type[InputError] = InputError) -> None:
-    """Raise `error` for a pipe or a device, which may have no end; a folder, or none at all, is for the reader to refuse."""
+    """Raise `error` for a pipe or a device, which may have no end, but not for a folder or nothing."""
     if (reason := why_irregular(path)) and not is_folder(path):
         raise error(f"{path}: {reason.removeprefix('it ')}; give a regular file")
 
 
 def check_read(path: str | Path) -> None:
-    """Raise InputError for a pipe that nobody reads, since whoever writes to it waits without end."""
+    """Raise InputError for a pipe that nobody reads: a writer would wait without end."""
     if stat.S_ISFIFO(_mode(path)):
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
@@ -65,6 +59,6 @@ def check_read(path: str | Path) -> None:
 
 
 def shown(path: str | Path) -> str:
-    """A name as a message has it: the beginning of one that is too long to be a file's."""
+    """A name for a message: the beginning of one that is too long to be a file's."""
     text = str(path)
     return text if len(text) <= 255 else f"{text[:60]}... ({len(text)} letters)"

@@ -1,7 +1,7 @@
 r"""What a terminal is sent: letters, and nothing that moves its cursor, hides text or turns its order round.
 
-Names of layers, devices, files and models come from others. They are stored as they are, and made visible where they are
-printed: `\x1b` stands for the escape that begins a terminal's commands, `\u202e` for a mark that reverses what follows.
+Names of layers, devices, files and models come from others. They are stored as they are, and made visible in
+print: `\x1b` is the escape that begins a terminal's commands, `\u202e` a mark that reverses what follows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SHORT = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
 
 def visible(text: object) -> str:
-    """A name, or a line: what a terminal would obey or hide is written as an escape, newlines and tabs, too."""
+    """A name, or a line, with escapes for what a terminal would obey or hide, newlines and tabs, too."""
     return UNSAFE_IN_A_LINE.sub(_escape, str(text))
 
 
 def visible_lines(text: str) -> str:
-    """The same of a text that the program has laid out, whose newlines and tabs are its own."""
+    """The same for a text of the program, whose newlines and tabs are its own."""
     return UNSAFE.sub(_escape, text)
 
 
@@ -41,7 +41,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class Visible:
-    """A stream whose text is made visible; Rich, which draws with a terminal's commands, finds the stream itself."""
+    """A stream that makes text visible; Rich, which uses a terminal's commands, finds the stream itself."""
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream  # the name by which rich.console.Console.file looks for it
@@ -62,13 +62,13 @@ class Visible:
 
 
 def shown_by(stream: TextIO | Visible) -> TextIO:
-    """The stream that a visible one writes to; itself where it is none."""
+    """The stream that a visible one writes to; any other itself."""
     return stream.rich_proxied_file if isinstance(stream, Visible) else stream
 
 
 @contextlib.contextmanager
 def visible_streams() -> Iterator[None]:
-    """All that is printed within, by whomever, goes through `visible_lines`: also the traceback of an error that leaves it."""
+    """Print all within through `visible_lines`, also the traceback of an error that leaves it."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (s if isinstance(s, Visible) else Visible(s) for s in before)
     try:

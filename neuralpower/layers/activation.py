@@ -2,88 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.layers.base import Bytes, Layer, contiguous_run, strided
-from neuralpower.layers.call import Call
-from neuralpower.layers.elementwise import Elementwise
+from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
+from neuralpower.layers.base import contiguous_run, first, strided
+from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.pointwise import EFFORTS, Pointwise, effort, per_function
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
 
+NAMES = """
+    relu gelu silu sigmoid tanh hardswish hardsigmoid hardtanh leaky_relu elu softplus mish relu6 log_sigmoid
+    selu gelu_tanh celu prelu
+""".split()
 FUNCTIONS: dict[str, Any] = {
+    name: getattr(F, name.replace("log_sigmoid", "logsigmoid"), None) for name in NAMES
+}
+FUNCTIONS |= {
     "relu": torch.relu,
-    "gelu": F.gelu,
-    "silu": F.silu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
-    "hardswish": F.hardswish,
-    "hardsigmoid": F.hardsigmoid,
-    "hardtanh": F.hardtanh,
-    "leaky_relu": F.leaky_relu,
-    "elu": F.elu,
-    "softplus": F.softplus,
-    "mish": F.mish,
-    "relu6": F.relu6,
-    "log_sigmoid": F.logsigmoid,
-    "selu": F.selu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "celu": F.celu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
     "prelu": lambda x: F.prelu(x, x.new_ones(1)),
 }
-INPLACE = {
+INPLACE: dict[str, Any] = {
     "relu": torch.relu_,
-    "silu": lambda x: F.silu(x, inplace=True),
-    "relu6": lambda x: F.relu6(x, inplace=True),
-    "hardtanh": lambda x: F.hardtanh(x, inplace=True),
+    **{name: functools.partial(getattr(F, name), inplace=True) for name in ("silu", "relu6", "hardtanh")},
 }
-COMMON = (
-    "relu",
-    "relu",
-    "gelu",
-    "gelu",
-    "silu",
-    "sigmoid",
-    "tanh",
-    "hardswish",
-    "hardsigmoid",
-    "hardtanh",
-    "leaky_relu",
-    "elu",
-    "softplus",
-    "mish",
-    "gelu_tanh",
-)
-# FLOP per element: the additions, multiplications and comparisons of the usual formula, 1 for a root or an exponential
+COMMON = """
+    relu relu gelu gelu silu sigmoid tanh hardswish hardsigmoid hardtanh leaky_relu elu softplus mish
+    gelu_tanh
+""".split()
+# FLOP per element by the usual formula, 1 for each operation, also for a root or an exponential.
 FLOPS = {
-    "gelu": 8,
-    "gelu_tanh": 8,
-    "silu": 4,
-    "sigmoid": 3,
+    **dict.fromkeys(("gelu", "gelu_tanh", "mish"), 8),
     "tanh": 5,
-    "mish": 8,
-    "softplus": 3,
-    "hardswish": 4,
-    "hardsigmoid": 3,
-    "elu": 3,
-    "log_sigmoid": 3,
+    **dict.fromkeys(("silu", "hardswish"), 4),
+    **dict.fromkeys(("sigmoid", "softplus", "hardsigmoid", "elu", "log_sigmoid"), 3),
 }
+RECOMPUTED = (
+    "gelu",
+    "gelu_tanh",
+    "silu",
+    "mish",
+    "softplus",
+    "log_sigmoid",
+)  # derivatives that y does not give
+OPERATORS = [f"aten.{name}{suffix}" for name in NAMES if name != "gelu_tanh" for suffix in ("", "_")]
 
-RECOMPUTED = frozenset(
-    "gelu gelu_tanh silu mish softplus log_sigmoid".split()
-)  # derivatives that are no arithmetic of y
 
-
-@layer_kind(
-    "activation",
-    *(f"aten.{name}{suffix}" for name in FUNCTIONS if name != "gelu_tanh" for suffix in ("", "_")),
-)
-@dataclass(frozen=True, kw_only=True)
+@layer_kind("activation", *OPERATORS)
 class Activation(Pointwise):
     """y = function(x), element by element."""
 
@@ -95,22 +66,19 @@ class Activation(Pointwise):
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """`aten.gelu(x, approximate=...)`, `aten.relu_(x)` and their like."""
-        name, x = operator.removeprefix("aten."), args[0]
-        y = output[0] if isinstance(output, (tuple, list)) else output
+        name, x, y = operator.removeprefix("aten."), args[0], first(output)
         function = name.rstrip("_")
         if function == "gelu" and kwargs.get("approximate", "none") == "tanh":
             function = "gelu_tanh"
-        return cls(
-            function=function, elements=y.numel(), inplace=name.endswith("_"), run=contiguous_run(x, y)
-        )
+        run, inplace = contiguous_run(x, y), name.endswith("_")
+        return cls(function=function, elements=y.numel(), inplace=inplace, run=run)
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """Common functions, a few elements to a large map."""
         function = draw.choice(COMMON)
-        return cls(
-            function=function, elements=draw.size(16, 2**24), inplace=function in INPLACE and draw.chance(0.4)
-        )
+        elements, inplace = draw.size(16, 2**24), function in INPLACE and draw.chance(0.4)
+        return cls(function=function, elements=elements, inplace=inplace)
 
     def build(self, device: torch.device) -> Call:
         """The functional call."""
@@ -132,10 +100,6 @@ class Activation(Pointwise):
         return effort(self.function)
 
     def backward(self) -> tuple[Layer, ...]:
-        """One pass: the gradient and x (or y) in, the gradient of x out; functions of exponentials compute them again."""
+        """One pass: the gradient and x or y in, that of x out; exponentials are computed again."""
         function = self.function if self.function in RECOMPUTED else "mul"
-        return (
-            Elementwise(
-                dtype=self.dtype, function=function, elements=self.elements, operands=2, broadcast=False
-            ),
-        )
+        return (pass_of(self.dtype, function, self.elements),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,14 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import InputError, Unmodelled
-from neuralpower.layers.base import Bytes, Layer, memory_terms, peak_flops
-from neuralpower.layers.call import Call
-from neuralpower.layers.operands import Operand, Operands
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
-from neuralpower.layers.terms import ceil_to, past
+from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers.base import peak_flops
+from neuralpower.layers.operands import Operand, Operands, own_operand
+from neuralpower.layers.terms import ceil_to, either, past
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-# queries x keys of a tile, and whether the query heads that share keys lie in one tile
+# Queries and keys of a tile, and whether the query heads that share keys lie in one tile.
 WALKS = ((64, 64, True), (128, 128, True), (64, 64, False), (128, 128, False))
 LARGE_HEAD = 256  # what the fused kernels are made for; above, others step in
 DROPPED = 0.1  # of the weights, in what is measured: it costs nothing more to drop other shares
@@ -29,9 +26,8 @@ SPLITS = (64, 128)  # keys that one step of a decoder's query reads
 
 
 @layer_kind("attention", "aten.scaled_dot_product_attention")
-@dataclass(frozen=True, kw_only=True)
 class Attention(Layer):
-    """query [batch, query_heads, query_length, head_size], key and value [batch, key_heads, key_length, head_size]."""
+    """query [batch, query_heads, query_length, head_size]; keys and values with key_heads and key_length."""
 
     batch: int
     query_heads: int
@@ -42,12 +38,8 @@ class Attention(Layer):
     causal: bool
     masked: bool
     window: int = 0  # keys that a query sees at most, itself and those before it; 0: all
-    key_itemsize: int = (
-        0  # bytes per element of keys and values where a cache keeps them in a shorter type; 0: dtype's
-    )
-    dropout: bool = (
-        False  # of the weights, in training: a CPU leaves its fused kernel, and draws a number per score
-    )
+    key_itemsize: int = 0  # bytes per element of keys and values in a cache of a shorter type; 0: dtype's
+    dropout: bool = False  # of the weights, in training: a CPU then draws a number per score, unfused
     key_dtype: str = ""  # of keys and values: what `key_itemsize` says, by name
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
@@ -66,7 +58,7 @@ class Attention(Layer):
         given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
         query, key, value = given["query"], given["key"], given["value"]
         if query.dim() == 3:
-            query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+            query, key, value = (t.unsqueeze(0) for t in (query, key, value))
         if query.dim() != 4 or value.shape[-1] != query.shape[-1]:
             raise Unmodelled(f"attention of query {tuple(query.shape)} with values {tuple(value.shape)}")
         return cls(
@@ -83,7 +75,7 @@ class Attention(Layer):
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
-        """Encoders, causal decoders, windows (many short sequences), cross attention, one-row decoding; grouped keys."""
+        """Encoders, causal decoders, windows, cross attention, one-row decoding, some with grouped keys."""
         heads = draw.choice((1, 2, 3, 4, 6, 8, 12, 12, 16, 20, 25, 32))
         grouped = [h for h in range(1, heads) if heads % h == 0]
         key_heads = draw.choice(grouped) if grouped and draw.chance(0.25) else heads
@@ -110,7 +102,7 @@ class Attention(Layer):
 
     @classmethod
     def sample_training(cls, draw: Draw) -> Self:
-        """Scores are dropped of texts and of windows, not of one token."""
+        """Texts and windows drop scores, one token does not."""
         layer = cls.sample(draw)
         return replace(layer, query_length=max(layer.query_length, 4), dropout=True)
 
@@ -120,9 +112,9 @@ class Attention(Layer):
         return (self.query_heads % self.key_heads == 0) & ~twice
 
     def build(self, device: torch.device) -> Call:
-        """Operands as the projections leave them: [batch, length, heads, head_size], seen transposed; a window is a mask.
+        """Operands as projections leave them: [batch, length, heads, size] transposed; a window is a mask.
 
-        Raises InputError where keys and values are of another type than the query: torch's attention takes one type.
+        Raises InputError where keys and values have another type than the query: torch takes one type.
         """
         for name, usual in (("key_itemsize", "leave it 0"), ("key_dtype", "leave it out")):
             value = getattr(self, name)
@@ -131,21 +123,15 @@ class Attention(Layer):
                     f"attention with {name} {value} cannot be built: torch wants keys of the query's type; "
                     f"{usual}, or bring such measurements in as a table"
                 )
+        asked, known = (self.query_length, self.query_heads), (self.key_length, self.key_heads)
         query, key, value = (
-            self.tensor(self.batch, length, heads, self.head_size, device=device).transpose(1, 2)
-            for length, heads in (
-                (self.query_length, self.query_heads),
-                (self.key_length, self.key_heads),
-                (self.key_length, self.key_heads),
-            )
+            self.tensor(self.batch, *sides, self.head_size, device=device).transpose(1, 2)
+            for sides in (asked, known, known)
         )
-        mask = (
-            self.tensor(self.batch, 1, self.query_length, self.key_length, device=device)
-            if self.masked
-            else None
-        )
+        scores = (self.query_length, self.key_length)
+        mask = self.tensor(self.batch, 1, *scores, device=device) if self.masked else None
         if self.window:
-            ones = torch.ones(self.query_length, self.key_length, dtype=torch.bool, device=device)
+            ones = torch.ones(*scores, dtype=torch.bool, device=device)
             last = self.key_length - self.query_length  # key that the first query stands on
             band = ones.triu(last - self.window + 1).tril(last)
             mask = band if mask is None else mask.masked_fill(~band, float("-inf"))
@@ -162,21 +148,18 @@ class Attention(Layer):
         return self.batch, self.query_heads, self.query_length, self.head_size
 
     def flops(self) -> int:
-        """Two products of 2 B H S L D each, L at most the window; a causal mask does not halve them, as is the convention."""
-        return (
-            4 * self.batch * self.query_heads * self.query_length * self._seen(self.window) * self.head_size
-        )
+        """Two products of 2 B H S L D, L at most the window; by convention causal masks do not halve them."""
+        queries = self.batch * self.query_heads * self.query_length
+        return 4 * queries * self._seen(self.window) * self.head_size
 
     def bytes(self) -> Bytes:
         """Query, mask and the keys and values in reach in, the context out; scores stay in the cache."""
         query = self.batch * self.query_heads * self.query_length * self.head_size
         keys = self.batch * self.key_heads * self._seen(self.window, self.query_length - 1)
+        usual = self.operand_types.weights.bytes(keys, self.head_size)
+        key_bytes = either(self.key_itemsize * keys * self.head_size, usual)  # of one; values take as many
         mask = self.batch * self.query_length * self.key_length * self.masked
-        return Bytes(
-            self.itemsize * (query + mask) + 2 * self._key_bytes(keys),
-            0,
-            self.itemsize * query,
-        )
+        return Bytes(self.itemsize * (query + mask) + 2 * key_bytes, 0, self.itemsize * query)
 
     def _seen(self, window: Any, more: Any = 0) -> Any:
         """Keys within `window` (0: all) and `more`, of all there are."""
@@ -184,42 +167,20 @@ class Attention(Layer):
             return min(window + more, self.key_length) if window else self.key_length
         return np.where(window > 0, np.minimum(window + more, self.key_length), self.key_length)
 
+    @functools.cached_property
     def operand_types(self) -> Operands:
         """Keys and values are what the query is multiplied by; `key_itemsize` says their bytes alone."""
-        return self._operand_types
-
-    @functools.cached_property
-    def _operand_types(self) -> Operands:
-        usual, named = Operand(self.dtype), np.asarray(self.key_dtype) != ""
-        if not np.any(named):
-            return Operands(usual, usual, usual, self.dtype)
-        one = isinstance(self.key_dtype, str)
-        keys = Operand(self.key_dtype if one else np.where(named, self.key_dtype, self.dtype))
-        return Operands(usual, keys, usual, self.dtype)
+        usual = Operand(self.dtype)
+        return Operands(usual, own_operand(self.dtype, self.key_dtype, 0, usual), usual)
 
     def _key_itemsize(self) -> Any:
         """Bytes per element of keys and values."""
-        usual = self.operand_types().weights.itemsize
-        if isinstance(self.key_itemsize, int):
-            return self.key_itemsize or usual
-        return np.where(self.key_itemsize > 0, self.key_itemsize, usual)
-
-    def _key_bytes(self, keys: Any) -> Any:
-        """B of so many keys of one head each, as of so many values, with the scales that their type has."""
-        usual = self.operand_types().weights.bytes(keys, self.head_size)
-        if isinstance(self.key_itemsize, int):
-            return self.key_itemsize * keys * self.head_size or usual
-        return np.where(self.key_itemsize > 0, self.key_itemsize * keys * self.head_size, usual)
+        return either(self.key_itemsize, self.operand_types.weights.itemsize)
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Products, scores and what they read, for full, causal and masked attention; heads in whole waves over the cores."""
-        b, h, s, t, d = (
-            self.batch,
-            self.query_heads,
-            self.query_length,
-            self._seen(self.window),
-            self.head_size,
-        )
+        """Products, scores and what they read, full, causal and masked; heads in whole waves."""
+        b, h, s, d = self.batch, self.query_heads, self.query_length, self.head_size
+        t = self._seen(self.window)
         scores = b * h * s * t
         waves = ceil_to(b * h * ceil_to(s, 32) // 32, hardware.cores)
         return {
@@ -236,14 +197,14 @@ class Attention(Layer):
             "keys": b * h * t * d,
             "heads": b * h,
             "head_rows": b * h * s,
-            **memory_terms(self, hardware),
+            **super().terms(hardware),
         }
 
     def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Fused attention: tiles of queries in waves over the cores, each walking its keys; few queries split the keys.
+        """Fused attention: tiles of queries in waves over the cores walk their keys; few queries split them.
 
-        Tiles, causal halves and packed groups of heads as in FlashAttention-2 and -3 (Dao, arXiv:2307.08691; Shah et al.,
-        arXiv:2407.08608), splits as in Flash-Decoding (Dao et al., 2023).
+        Sources: FlashAttention-2 and -3 (Dao, arXiv:2307.08691; Shah et al., arXiv:2407.08608) for tiles,
+        causal halves and packed groups of heads, Flash-Decoding (Dao et al., 2023) for splits.
         """
         peak, memory, cores = peak_flops(self, hardware), hardware.memory_bytes_per_s, hardware.cores
         size, key_size, d = self.itemsize, self._key_itemsize(), self.head_size
@@ -296,13 +257,12 @@ class Attention(Layer):
         tiles = np.ceil(self.query_length / span)
         last = ceil_to(self._seen(self.window, np.minimum(span, self.query_length)), k)
         first = np.where(self.causal, np.minimum(ceil_to(np.minimum(span, self.key_length), k), last), last)
-        rising = np.minimum(
-            tiles, np.ceil(last / span)
-        )  # tiles, each with `span` more keys than the one before
+        # tiles that each see `span` more keys than the one before
+        rising = np.minimum(tiles, np.ceil(last / span))
         return last - (last - first) / 2 * rising / tiles
 
     def _splits(self, hardware: Hardware, k: int) -> tuple[Any, Any]:
-        """(parts that the keys are split into where there are fewer tiles than cores, steps of k keys in each)."""
+        """(parts that the keys are split into where tiles are fewer than cores, steps of k keys in each)."""
         steps = np.ceil(self._seen(self.window) / k)
         splits = np.clip(hardware.cores // self._tasks(64, True), 1, steps)
         return splits, np.ceil(steps / splits)
@@ -316,7 +276,7 @@ class Attention(Layer):
         return {
             "causal": self.causal,
             "masked": self.masked,
-            "sharing": self.query_heads / self.key_heads,
+            "sharing": self._sharing(),
             "length_mod_16": self.key_length % 16,
             "head_mod_16": self.head_size % 16,
             "tasks": np.log2(self.batch * self.query_heads),
@@ -340,18 +300,18 @@ class Attention(Layer):
         for q, packed in ((64, True), (128, True), (128, False)):
             tasks = self._tasks(q, packed)
             waves = np.ceil(tasks / hardware.cores)
-            name = f"{q}" + "_packed" * packed
+            name = str(q) + "_packed" * packed
             features[f"fill_{name}"] = tasks / (waves * hardware.cores)
             features[f"waves_{name}"] = np.minimum(np.log2(waves), 6)
         return features
 
     def backward(self) -> tuple[Layer, ...]:
-        """Four products, for the gradients of values, weights, queries and keys: as two passes, which draw nothing again."""
+        """Four products, for values, weights, queries and keys: as two passes without dropout."""
         again = replace(self, phase="forward", dropout=False)
         return again, again
 
     def group(self) -> Any:
-        """One query, as a decoder has it, reads keys and hardly computes: other code than the rest, as dropout is."""
+        """A decoder's one query reads keys and hardly computes: it runs code of its own, as dropout does."""
         usual = np.where(np.asarray(self.query_length) == 1, "decode", "prefill")
         return np.where(np.asarray(self.dropout, dtype=bool), "dropout", usual)
 

@@ -1,23 +1,24 @@
-"""What every layer kind shares: its fields are table columns, polynomial variables and building recipe at once.
+"""What every layer kind shares; its fields are table columns, variables of a polynomial, and how to build it.
 
-Formulas (`flops`, `bytes`, `terms`, `features`, `group`) are plain arithmetic on `self`, so that they serve one layer (fields are
-integers) and a whole table (`columns_of`: fields are arrays) alike.
+Formulas (`flops`, `bytes`, `terms`, `features`, `group`) are plain arithmetic on `self`. So they serve one
+layer, whose fields are integers, and a whole table (`columns_of`), whose fields are arrays.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
+from typing_extensions import Self, dataclass_transform
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
@@ -27,22 +28,19 @@ from neuralpower.layers.operands import Operand, Operands, by_dtype, whole
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.terms import MAPPED_BYTES, beyond_launch, past
 
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, TRAINING = "forward", "backward", "training"
 KEEPS_NOTHING, KEEPS_INPUTS, KEEPS_OUTPUTS = "nothing", "inputs", "outputs"
 
 LARGEST = 2**53  # whole number that a table's column holds exactly
 RECURRING = "recurring"  # last word of a group of calls that a loop makes again and again
 QUANTISED = "quantised"  # last word before it of a group of calls whose operands have types of their own
-NEAR_BYTES = 16 * 2**20  # what goes through the caches from one such call to the next, at most
+NEAR_BYTES = 16 * 2**20  # what goes through the caches from one repeated call to the next, at most
+
+Args = Sequence[Any]  # of a call, by position
+Named = Mapping[str, Any]  # by name
 
 
-class _Bytes(NamedTuple):
-    input: int
-    weights: int
-    output: int
-
-
-class Bytes(_Bytes):
+class Bytes(NamedTuple("_Bytes", [("input", int), ("weights", int), ("output", int)])):
     """Whole bytes that must cross memory once: what is read besides weights, the weights, what is written."""
 
     __slots__ = ()
@@ -53,65 +51,58 @@ class Bytes(_Bytes):
 
 
 class OperatorNames(frozenset[str]):
-    """Some names, and beside them that of any operator: aten's by itself, another library's as library.name."""
+    """Some names, and that of any operator: aten's by itself, another library's as library.name."""
 
     def __contains__(self, name: object) -> bool:
         """Whether it is one of them, or an operator."""
         if super().__contains__(name):
             return True
         library, _, own = str(name).rpartition(".")
-        if not all(part.isidentifier() for part in str(name).split(".")) or library in (
-            "aten",
-            "torch",
-            "Tensor",
-        ):
+        valid = all(part.isidentifier() for part in str(name).split("."))
+        if not valid or library in ("aten", "torch", "Tensor"):
             return False
         return bool(library) or isinstance(getattr(torch.ops.aten, own, None), torch._ops.OpOverloadPacket)
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Layer(ABC):
-    """One call of one kind, on any device; subclasses add the fields of their kind."""
+    """One call of one kind, on any device; subclasses, all data classes, add the fields of their kind."""
 
     dtype: str = "float32"
     phase: str = "forward"
-    recurs: bool = (
-        False  # made again and again in a loop of Python's: code, weights and operands are in the caches
-    )
+    recurs: bool = False  # repeated by a loop of Python's: code, weights and operands are in the caches
 
     kind: ClassVar[str] = ""
     operators: ClassVar[tuple[str, ...]] = ()
     dimensions: ClassVar[tuple[str, ...]] = ()  # the polynomial's variables, names of fields or properties
-    # Of the polynomial where kernels run over many cores: most shapes of networks are larger than measured ones.
+    # Of the polynomial where kernels run over many cores: most networks exceed measured shapes.
     kernel_degrees: ClassVar[tuple[int, ...]] = (0,)
-    savings: ClassVar[float] = (
-        1.1  # counted FLOP for each that a clever kernel runs, at most (and clocks above the sheet's)
-    )
-    multiplies: ClassVar[bool] = (
-        False  # made of products, which tensor cores take in TF32 where that is allowed
-    )
+    # Counted FLOP for each that a clever kernel runs, at most; clocks above the sheet's are in it, too.
+    savings: ClassVar[float] = 1.1
+    multiplies: ClassVar[bool] = False  # made of products, which tensor cores may take in TF32
     sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
-    recurring_share: ClassVar[float] = 0.0  # of these, how many more are such as loops make
-    training_share: ClassVar[float] = (
-        0.0  # of these, how many more that only training has, beside backward passes
-    )
-    short_s: ClassVar[float] = (
-        3e-5  # of a call: networks teach apart what so much of each takes, when its code is warm
-    )
+    recurring_share: ClassVar[float] = 0.0  # how many more a loop repeats, for each of these
+    training_share: ClassVar[float] = 0.0  # how many more only training has, beside backward passes
+    short_s: ClassVar[float] = 3e-5  # the part of a warm call that networks teach apart
     # Fields that older datasets lack: at 0 they tell no layers apart; `recurs` is one of every kind's.
     later: ClassVar[frozenset[str]] = frozenset()
     # What `group` and its like can give: a predictor's file has no regressor of another.
     group_names: ClassVar[Collection[str]] = ("all",)
     alone: ClassVar[frozenset[str]] = frozenset()  # groups that no other stands in for
     rule: ClassVar[str] = ""  # in words, how its fields must agree
-    words: ClassVar[
-        Mapping[str, Collection[str]]
-    ] = {}  # what its fields of text may hold, beside dtype and phase
+    # What its fields of text may hold, beside dtype and phase.
+    words: ClassVar[Mapping[str, Collection[str]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Make a subclass a data class."""
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True)(cls)
 
     @classmethod
     @abstractmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
-        """Read one operator call, given its output and arguments; raises Unmodelled if the fields cannot say it."""
+        """Read a call, given its output and arguments; raises Unmodelled where the fields cannot say it."""
 
     @classmethod
     @abstractmethod
@@ -140,10 +131,11 @@ class Layer(ABC):
     def bytes(self) -> Bytes:
         """B that must cross memory."""
 
+    @functools.cached_property
     def operand_types(self) -> Operands:
         """The types of what it reads and writes: `dtype`, unless the kind has fields that say otherwise."""
         one = Operand(self.dtype)
-        return Operands(one, one, one, self.dtype)
+        return Operands(one, one, one)
 
     def quantised(self) -> Any:
         """Whether an operand has a type or scales of its own: such calls run different code."""
@@ -154,15 +146,23 @@ class Layer(ABC):
         return 0
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """Shape that such a call returns by the fields, in any order, axes joined or of size 1; None where they cannot say.
+        """The shape that such a call returns by the fields, which `check_output` compares with the real one.
 
-        The tracer compares it with what the operator returns (`check_output`).
+        Its axes may stand in any order, be joined or of size 1. None where the fields cannot say it.
         """
         return None
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Special terms beside the polynomial, all non-negative."""
-        return memory_terms(self, hardware)
+        """Special terms beside the polynomial, all non-negative: bytes, and those that no cache holds."""
+        moved = self.bytes()
+        total = sum(moved)
+        return {
+            "bytes": total,
+            "output_bytes": moved.output,
+            "bytes_past_l2": past(total, hardware.l2_bytes * hardware.cores),
+            "bytes_past_llc": past(total, hardware.llc_bytes),
+            "output_bytes_mapped": moved.output * (moved.output >= MAPPED_BYTES),
+        }
 
     def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Special terms where kernels run over many cores, in seconds at the device's peaks."""
@@ -177,19 +177,19 @@ class Layer(ABC):
         }
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """More such terms, which only rows of the very device can weigh; those named `..._past_...` are thresholds."""
+        """More terms, which only the device's own rows can weigh; `..._past_...` are thresholds."""
         return {}
 
     def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """More such terms, which only several devices can weigh: each one's caches and cores hide what they stand for."""
+        """More terms, which only several devices can weigh: one's caches and cores hide what they mean."""
         return {}
 
     def alignment(self) -> dict[str, Any]:
-        """How well it fits kernels, in shares from 0 to 1: rows begin where memory is read at once, tiles are full."""
+        """How well it fits kernels, in shares from 0 to 1: rows that begin aligned, how full tiles are."""
         return {}
 
     def tells_of_others(self) -> Any:
-        """Whether its time on one device says something of the next, which may not choose such code for its size."""
+        """Whether its time on one device tells of the next, which may choose other code for its size."""
         return True
 
     def features(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Layer(ABC):
         return self.features()
 
     def power_features(self, hardware: Hardware) -> dict[str, Any]:
-        """What the residual of kernels' power sees beside that, and beside how far the call uses the units."""
+        """What the residual of kernels' power sees beside that and beside the use of the units."""
         return {}
 
     def differentiable(self) -> bool:
@@ -209,20 +209,18 @@ class Layer(ABC):
         return self.dtype in FLOATING
 
     def backward(self) -> tuple[Layer, ...]:
-        """Layers whose forward passes do the work of this layer's backward pass, for where none was measured."""
+        """Layers whose forward passes do the work of its backward pass, where none was measured."""
         return tuple(itertools.chain(*self.gradients().values())) or (self,)
 
     def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """The same by the operand whose gradient it makes, as `operands_of` names them; none where one pass makes all of them.
+        """The same by the operand, as `operands_of` names it, whose gradient it makes; "" is for any of them.
 
-        What is under "" is done for any of them.
+        Empty where one pass makes all gradients.
         """
         return {}
 
     @classmethod
-    def operands_of(
-        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
         """Tensors of a call, by the names that `gradients` gives to them."""
         return {}
 
@@ -230,14 +228,13 @@ class Layer(ABC):
         """The part of `backward` that makes the gradients of these operands; all of it for None."""
         if asked is None:
             return self.backward()
-        return tuple(
-            itertools.chain(*(made for name, made in self.gradients().items() if name in ("", *asked)))
-        )
+        made = (layers for name, layers in self.gradients().items() if name in ("", *asked))
+        return tuple(itertools.chain(*made))
 
     def share_of(self, asked: Collection[str]) -> float:
-        """The share of a backward pass, measured as a whole, that makes the gradients of these operands.
+        """The share of a whole backward pass that makes the gradients of these operands.
 
-        It goes by the products, of which a whole one has twice the forward pass's; by bytes where there are none.
+        It goes by the products, of which the whole has twice the forward pass's, else by bytes.
         """
         parts = self.backward_of(asked)
         products = [int(part.flops()) for part in parts if part.kind == self.kind]
@@ -251,9 +248,9 @@ class Layer(ABC):
         return KEEPS_OUTPUTS
 
     def of_real(self) -> Self:
-        """The product of real numbers that one of complex numbers with these fields is; raises Unmodelled.
+        """The real product that computes a complex one with these fields; raises Unmodelled.
 
-        (a + bi)(c + di) is [a, b] times [[c, d], [-d, c]]: twice as much to sum over, and twice as many results.
+        (a + bi)(c + di) is [a, b] times [[c, d], [-d, c]]: the inner side and the results double.
         """
         raise Unmodelled("products of complex numbers are not learnt")
 
@@ -282,7 +279,7 @@ class Layer(ABC):
         return self.kernel_group()
 
     def launches(self) -> Any:
-        """Steps that the host issues one after the other for one call, up to a factor: its time grows with them."""
+        """Steps that the host issues in a row for a call, up to a factor: its time grows with them."""
         return 1
 
     @property
@@ -305,9 +302,8 @@ class Layer(ABC):
             return torch.randn(shape, device=device, dtype=torch.float32).to(self.torch_dtype)
         if self.torch_dtype.is_complex:
             return torch.randn(shape, device=device, dtype=self.torch_dtype)
-        return torch.randint(1, 3, shape, device=device).to(
-            self.torch_dtype
-        )  # no zeros: an integer division by one traps
+        # without zeros: an integer division by one traps
+        return torch.randint(1, 3, shape, device=device).to(self.torch_dtype)
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
@@ -331,10 +327,8 @@ class Layer(ABC):
 
     def identity(self) -> dict[str, Any]:
         """What its configuration is named by: kind and fields, without later ones that are 0."""
-        return {
-            "kind": self.kind,
-            **{n: v for n, v in self.to_row().items() if v or n not in later_fields(self)},
-        }
+        later = later_fields(self)
+        return {"kind": self.kind, **{n: v for n, v in self.to_row().items() if v or n not in later}}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
@@ -344,25 +338,52 @@ class Layer(ABC):
             value = row.get(name)
             if value is None or value != value:
                 if f.default is dataclasses.MISSING:
-                    raise DatasetError(
-                        f"{cls.kind}: no value for {name!r}; needed are {', '.join(cls.field_names())}"
-                    )
+                    needed = ", ".join(cls.field_names())
+                    raise DatasetError(f"{cls.kind}: no value for {name!r}; needed are {needed}")
                 value = f.default
             values[name] = _as_field(cls.kind, name, f.type, value)
         for name, known in _words(cls).items():
             if values[name] not in known:
                 raise unknown(f"{name} of {cls.kind}", values[name], known, DatasetError)
         layer = cls(**values)
-        try:
-            possible = layer.possible()
-        except ZeroDivisionError:
-            possible = False
-        if not possible:
-            raise DatasetError(f"{cls.kind}: its fields contradict each other; {cls.rule}")
-        return layer
+        with contextlib.suppress(ZeroDivisionError):
+            if layer.possible():
+                return layer
+        raise DatasetError(f"{cls.kind}: its fields contradict each other; {cls.rule}")
 
 
 L = TypeVar("L", bound=Layer)
+KINDS: dict[str, type[Layer]] = {}
+BY_OPERATOR: dict[str, type[Layer]] = {}
+
+
+def form(*operators: str) -> Callable[[type[L]], type[L]]:
+    """Have a class read operators as layers of the kind that it derives from; raises ValueError if taken."""
+
+    def register(kind: type[L]) -> type[L]:
+        for operator in operators:
+            if operator in BY_OPERATOR:
+                raise ValueError(
+                    f"operator {operator!r} already belongs to kind {BY_OPERATOR[operator].kind!r}"
+                )
+        BY_OPERATOR.update(dict.fromkeys(operators, kind))
+        return kind
+
+    return register
+
+
+def layer_kind(name: str, *operators: str) -> Callable[[type[L]], type[L]]:
+    """Register a kind for operators ("aten.softmax"); raises ValueError where a name is taken."""
+
+    def register(kind: type[L]) -> type[L]:
+        if name in KINDS:
+            raise ValueError(f"layer kind {name!r} is already defined by {KINDS[name].__module__}")
+        form(*operators)(kind)
+        kind.kind, kind.operators = name, operators
+        KINDS[name] = kind
+        return kind
+
+    return register
 
 
 def plain_group(group: str) -> str:
@@ -391,7 +412,7 @@ def _words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
 
 @functools.cache
 def dtype_words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
-    """What those of a kind's fields may hold that name a type; "" is that of `dtype`."""
+    """What a kind's fields that name a type may hold; "" stands for that of `dtype`."""
     own = {name: frozenset(("", *DTYPES)) for name in _declared(kind) if name.endswith("_dtype")}
     return {"dtype": DTYPES, **own}
 
@@ -402,12 +423,12 @@ def _as_field(kind: str, name: str, declared: Any, value: Any) -> Any:
         return str(value).removeprefix("torch.")  # a dtype as torch prints it
     if type(value).__name__ == declared and (declared != "int" or 0 <= value <= LARGEST):
         return value
+    if isinstance(value, str):
+        plain: Any = value.strip().lower().replace("true", "1").replace("false", "0")
+    else:
+        plain = value
     try:
-        number = (
-            float(value)
-            if not isinstance(value, str)
-            else float(value.strip().lower().replace("true", "1").replace("false", "0"))
-        )
+        number = float(plain)
     except (TypeError, ValueError, OverflowError):
         raise DatasetError(f"{kind}: {name} is {value!r}, must be a number") from None
     if declared == "bool":
@@ -425,12 +446,12 @@ def torch_dtype(name: str) -> torch.dtype:
     Raises DatasetError for a name that nothing has, and for a type of which torch has no tensors.
     """
     known = DTYPES.get(name) if isinstance(name, str) else None
-    if known is not None and known.torch is None:
+    if known and known.torch is None:
         raise DatasetError(
             f"dtype {name}: torch has no tensors of it; choose int8 or float8_e4m3fn, or bring such "
             "measurements in as a table"
         )
-    dtype = getattr(torch, str(name) if known is None else str(known.torch), None)
+    dtype = getattr(torch, str(known.torch if known else name), None)
     if not isinstance(dtype, torch.dtype):
         raise DatasetError(f"unknown dtype {name!r}: known are {', '.join(DTYPES)}")
     return dtype
@@ -451,35 +472,24 @@ def in_tf32(layer: L) -> L:
     return typed(layer, TENSORFLOAT32) if layer.dtype == "float32" else layer
 
 
-def memory_terms(layer: Any, hardware: Hardware) -> dict[str, Any]:
-    """Bytes moved, and the part of them that no longer fits each level of the memory hierarchy."""
-    moved = layer.bytes()
-    total = sum(moved)
-    return {
-        "bytes": total,
-        "output_bytes": moved.output,
-        "bytes_past_l2": past(total, hardware.l2_bytes * hardware.cores),
-        "bytes_past_llc": past(total, hardware.llc_bytes),
-        "output_bytes_mapped": moved.output * (moved.output >= MAPPED_BYTES),
-    }
-
-
 def peak_flops(layer: Any, hardware: Hardware) -> Any:
     """FLOP/s of the layer's dtype at best; an array where the layer is a table's columns."""
     return by_dtype(layer.dtype, hardware.peak)
 
 
 def most_flops(layer: Any, hardware: Hardware) -> Any:
-    """FLOP/s that no such layer can exceed: its dtype's own peak; no end where that is not known; as `peak_flops`."""
+    """FLOP/s that no such layer can exceed: its dtype's own peak, infinite where that is not known."""
     return by_dtype(layer.dtype, lambda dtype: hardware.peak_flops_per_s.get(dtype, math.inf))
+
+
+def first(output: Any) -> Any:
+    """An operator's first output, or its only one."""
+    return output[0] if isinstance(output, (tuple, list)) and output else output
 
 
 def check_output(layer: Layer, operator: str, output: Any) -> None:
     """Raise Unmodelled where the fields say another shape than that of the operator's first output."""
-    said, real = (
-        layer.output_shape(operator),
-        output[0] if isinstance(output, (tuple, list)) and output else output,
-    )
+    said, real = layer.output_shape(operator), first(output)
     if said is None or not isinstance(real, Tensor):
         return
     known = all(isinstance(size, int) for size in (*said, *real.shape))  # those of nested tensors are symbols
@@ -490,7 +500,7 @@ def check_output(layer: Layer, operator: str, output: Any) -> None:
 
 
 def _same_sizes(said: Sequence[int], real: Sequence[int]) -> bool:
-    """Whether `said` are the axes of `real` in any order, or neighbours joined in theirs; axes of size 1 do not count."""
+    """Whether `said` are the axes of `real` in any order, or joined in its order, except those of size 1."""
     wanted, left = [s for s in said if s != 1], [s for s in real if s != 1]
     if sorted(wanted) == sorted(left):
         return True
@@ -504,9 +514,9 @@ def _same_sizes(said: Sequence[int], real: Sequence[int]) -> bool:
 
 
 def contiguous_run(tensor: Tensor, like: Tensor) -> int:
-    """Length of the stretches of `tensor` that lie side by side in memory, walked in the order of `like`'s memory.
+    """Length of contiguous stretches of `tensor`, walked in the order of `like`'s memory; 0 for all of it.
 
-    0 stands for "all of it": a walk without jumps. Both have the same shape.
+    Both have the same shape.
     """
     order = sorted(range(tensor.dim()), key=lambda d: (like.stride(d), tensor.stride(d), -d))
     run = 1
@@ -520,7 +530,7 @@ def contiguous_run(tensor: Tensor, like: Tensor) -> int:
 
 
 def strided(layer: Layer, elements: int, run: int, device: torch.device, *, dense: bool = True) -> Tensor:
-    """A tensor of `elements` numbers in stretches of `run` (0: contiguous): a transpose, or a slice where not `dense`."""
+    """`elements` numbers in stretches of `run` (0: contiguous): a transpose, or a slice if not `dense`."""
     if run == 0:
         return layer.tensor(elements, device=device)
     stretches = elements // run

@@ -13,7 +13,7 @@ from torch import Tensor
 class Call:
     """One call to time: `function(*args, **kwargs)`; the tensors in `warm` are written afresh just before it.
 
-    `recurs`: it runs again and again, as a whole network or what a loop makes, and is timed just after an untimed run of its own.
+    With `recurs` it is timed just after an untimed run of its own, as a network is, or what a loop repeats.
     """
 
     function: Callable[..., Any]

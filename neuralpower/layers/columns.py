@@ -10,12 +10,12 @@ import numpy as np
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import L, Layer, later_fields
-from neuralpower.layers.quantised import OWN
+from neuralpower.layers.operands import OWN
 from neuralpower.layers.terms import distinct
 
 
 def columns_of(kind: type[L], layers: Sequence[L]) -> L:
-    """A layer of `kind` whose fields are arrays, one element per layer: the formulas then serve a whole table."""
+    """A layer of `kind` whose fields are arrays, one element per layer; its formulas serve a whole table."""
     return as_columns(kind, {name: [getattr(layer, name) for layer in layers] for name in kind.field_names()})
 
 
@@ -64,7 +64,7 @@ def fingerprint(columns: Layer) -> np.ndarray:
 
 
 def scramble(values: np.ndarray) -> np.ndarray:
-    """A permutation of all 64-bit numbers without order: the finaliser of splitmix64 (Steele et al., OOPSLA 2014)."""
+    """A permutation of all 64-bit numbers: the finaliser of splitmix64 (Steele et al., OOPSLA 2014)."""
     mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)

@@ -1,43 +1,36 @@
-"""What the convolution kinds share: sizes named by axis, output sizes, costs, terms, sweep.
-
-A kind names its `axes` ("height", "width") and its functional call, and writes its fields out: `in_height`,
-`kernel_height`, `stride_height`, `padding_height`, `dilation_height` and so on.
-"""
+"""Convolutions over one axis, an image or a volume; in transposed ones each input adds a scaled kernel."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import KEEPS_INPUTS, Bytes, Layer, memory_terms
-from neuralpower.layers.call import Call
+from neuralpower.layers import BY_OPERATOR, Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers.base import KEEPS_INPUTS, Args, Named, check_output
 from neuralpower.layers.columns import same_rank
 from neuralpower.layers.reduction import Reduction
-from neuralpower.layers.sweep import Draw
 from neuralpower.layers.terms import ceil_to, floor_div
+from neuralpower.layers.windowed import Windowed, image, is_channels_last
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-SMALL, NARROW = (
-    20_480,
-    3,
-)  # numbers of a sample, and a kernel's side, up to which PyTorch does without oneDNN on a CPU
+TRANSPOSED = (*ARGUMENTS[:5], "output_padding", "groups", "dilation")
+GENERAL = (*ARGUMENTS[:6], "transposed", "output_padding", "groups")  # of `aten.convolution`
+SMALL, NARROW = 20_480, 3  # numbers of a sample, and side of a kernel, up to which a CPU does without oneDNN
 BLOCKS = (4, 8, 16)  # channels that oneDNN's vectors take at once
 FAR = 6  # padding beyond which oneDNN has no loop over such blocks
 
 
-@dataclass(frozen=True, kw_only=True)
-class Convolution(Layer):
+class Convolution(Windowed):
     """A convolution over `axes`; x [batch, in_channels, *in], y [batch, out_channels, *out]."""
 
     batch: int
@@ -47,7 +40,7 @@ class Convolution(Layer):
     bias: bool
     channels_last: bool = False  # memory format of the input
 
-    axes: ClassVar[tuple[str, ...]] = ()
+    sized: ClassVar[tuple[str, ...]] = ("in", "kernel", "stride", "padding", "dilation")
     function: ClassVar[Callable[..., Tensor]]
     argument_order: ClassVar[tuple[str, ...]] = ARGUMENTS
     largest_input: ClassVar[int] = 512
@@ -77,11 +70,6 @@ class Convolution(Layer):
                     )
                 value = [all_ // 2 for all_ in whole] if value == "same" else 0
             sizes[name] = same_rank(name, value, rank)
-        fields = {
-            f"{name}_{axis}": v
-            for name, values in sizes.items()
-            for axis, v in zip(cls.axes, values, strict=True)
-        }
         return cls(
             batch=x.shape[0],
             in_channels=x.shape[1],
@@ -89,22 +77,7 @@ class Convolution(Layer):
             groups=int(given.get("groups", 1)),
             bias=given.get("bias") is not None,
             channels_last=is_channels_last(x),
-            **{name: value for name, value in fields.items() if name in cls.field_names()},
-        )
-
-    def sizes(self, name: str) -> tuple[Any, ...]:
-        """The values of `name` ("kernel", "stride", ...) along the axes."""
-        return reader(self.axes, name)(self)
-
-    @functools.cached_property
-    def out_sizes(self) -> tuple[Any, ...]:
-        """Output size per axis."""
-        names = ("in", "padding", "dilation", "kernel", "stride")
-        return tuple(
-            [
-                floor_div(size + 2 * padding - dilation * (kernel - 1) - 1, stride) + 1
-                for size, padding, dilation, kernel, stride in zip(*map(self.sizes, names), strict=True)
-            ]
+            **cls.fields_of(sizes),
         )
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
@@ -117,16 +90,6 @@ class Convolution(Layer):
         return self.batch, self.out_channels, *self.out_sizes
 
     @property
-    def positions(self) -> Any:
-        """Output positions of one image."""
-        return math.prod(self.out_sizes)
-
-    @property
-    def window(self) -> Any:
-        """Kernel positions."""
-        return math.prod(self.sizes("kernel"))
-
-    @property
     def mac_positions(self) -> Any:
         """Positions at which every kernel weight is multiplied once."""
         return self.positions
@@ -137,7 +100,7 @@ class Convolution(Layer):
         return floor_div(every, self.groups)
 
     def flops(self) -> int:
-        """2 FLOP per multiply-add; padding counts as computed, the bias does not count, as is the convention."""
+        """2 FLOP per multiply-add; by convention padding counts as computed, the bias does not count."""
         return 2 * self.macs()
 
     def possible(self) -> Any:
@@ -163,21 +126,15 @@ class Convolution(Layer):
         """The functional call."""
         x = image(self, self.batch, self.in_channels, self.sizes("in"), device)
         bias = self.tensor(self.out_channels, device=device) if self.bias else None
-        given: dict[str, Any] = {
-            "input": x,
-            "weight": self.weight(device),
-            "bias": bias,
-            "groups": self.groups,
-        }
-        for name in set(self.argument_order) - set(given):
-            given[name] = self.sizes(name)
+        given: dict[str, Any] = {"input": x, "weight": self.weight(device), "bias": bias}
+        given["groups"] = self.groups
+        given |= {name: self.sizes(name) for name in self.argument_order if name not in given}
         return Call(type(self).function, tuple(given[name] for name in self.argument_order), warm=(x,))
 
     def weight(self, device: torch.device) -> Tensor:
         """[out_channels, in_channels / groups, *kernel]."""
-        return self.tensor(
-            self.out_channels, self.in_channels // self.groups, *self.sizes("kernel"), device=device
-        )
+        inner = self.in_channels // self.groups
+        return self.tensor(self.out_channels, inner, *self.sizes("kernel"), device=device)
 
     def group(self) -> Any:
         """Dense, grouped and depthwise convolutions run different code."""
@@ -190,33 +147,30 @@ class Convolution(Layer):
         return KEEPS_INPUTS
 
     def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Two more convolutions, for the gradients of input and weights, each with as many multiply-adds; the bias's sums."""
+        """Two more convolutions with as many multiply-adds, for input and weights; a sum for the bias."""
         again = replace(self, phase="forward", bias=False)
         elements, channels = math.prod(self.made), self.made[1]
         summed = Reduction(dtype=self.dtype, function="sum", elements=elements, outputs=channels, last=False)
         return {"input": (again,), "weight": (again,), "bias": (summed,) if self.bias else ()}
 
     @classmethod
-    def operands_of(
-        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
         """The first three arguments of every convolution."""
         return {**dict(zip(ARGUMENTS[:3], args, strict=False)), **kwargs}
 
     @functools.cached_property
     def native(self) -> Any:
         """Whether a CPU takes it without oneDNN."""
-        return small_for_onednn(
-            self.batch, self.in_channels, self.sizes("in"), self.sizes("kernel"), self.groups
-        )
+        kernel = self.sizes("kernel")
+        return small_for_onednn(self.batch, self.in_channels, self.sizes("in"), kernel, self.groups)
 
     @functools.cached_property
     def block(self) -> Any:
-        """Channels of a group that oneDNN's loop takes at once: the largest of BLOCKS that divides those of input and output.
+        """Channels of a group that oneDNN's loop takes at once: the largest of BLOCKS that divides both.
 
-        Depthwise, it takes as many groups at once. 0 where there is one group, or where none divides them and each group's
-        input is unfolded for a product of its own (oneDNN: src/cpu/x64/jit_avx512_common_conv_kernel.cpp, init_conf;
-        src/cpu/gemm_convolution.cpp).
+        A depthwise loop takes as many groups at once. 0 for one group, and where no block divides the
+        channels: each group's input is then unfolded for a product of its own. Source: oneDNN,
+        src/cpu/x64/jit_avx512_common_conv_kernel.cpp (init_conf) and src/cpu/gemm_convolution.cpp.
         """
         inner, outer = floor_div(self.in_channels, self.groups), floor_div(self.out_channels, self.groups)
         block = np.where((inner == 1) & (outer == 1), max(BLOCKS), 0)
@@ -226,7 +180,7 @@ class Convolution(Layer):
         return np.where(self.groups > 1, block * near, 0)
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Multiply-adds by kernel, stride and map size; padded to registers; what im2col and repacking move."""
+        """Multiply-adds by kernel, stride and map, padded to registers; what im2col and repacking move."""
         macs, moved = self.macs(), self.bytes()
         inner, outer = self.in_channels / self.groups, self.out_channels / self.groups
         window, positions, width = self.window, self.positions, self.out_sizes[-1]
@@ -264,7 +218,7 @@ class Convolution(Layer):
             "macs_product": macs_by_group * by_group,
             "unfolded_product": unfolded * (by_group & moves),
             "waves": ceil_to(self.batch * self.groups, hardware.cores) / self.groups * macs / self.batch,
-            **memory_terms(self, hardware),
+            **super().terms(hardware),
         }
 
     def features(self) -> dict[str, Any]:
@@ -292,10 +246,8 @@ class Convolution(Layer):
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
-        """Dense, grouped and depthwise; 1x1 to 11x11; strides 1, 2 and patches; now and then an image's 3 channels."""
-        style = draw.choice(
-            ("dense", "dense", "dense", "depthwise", "depthwise", "grouped", "grouped", "image")
-        )
+        """Dense, grouped and depthwise; 1x1 to 11x11; strides 1, 2 and patches; some over an image."""
+        style = draw.choice("dense dense dense depthwise depthwise grouped grouped image".split())
         kernel = draw.choice((1, 1, 1, 3, 3, 3, 3, 5, 7, 11))
         stride = draw.choice((1, 1, 1, 2)) if style != "image" else draw.choice((1, 2, 2, 4))
         inner, outer, groups = draw.size(8, 1024), draw.size(8, 1024), 1
@@ -313,7 +265,7 @@ class Convolution(Layer):
             elif way == "width":
                 sides = [draw.choice((4, 8, 8, 16, 24, 32, 64))] * 2
                 groups = max(inner // sides[0], 2)
-            else:  # a few wide groups, mostly of single pixels: projections of transformers that are squeezed so
+            else:  # a few wide groups, mostly of single pixels, as in squeezed transformers' projections
                 groups, sides = draw.choice((2, 4, 4, 8)), [draw.size(64, 1024) for _ in range(2)]
                 kernel = draw.choice((1, 1, 3))
             inner, outer = groups * sides[0], groups * sides[1]
@@ -323,11 +275,8 @@ class Convolution(Layer):
             kernel, stride, inner, outer = 1, 1, draw.size(64, 4096), draw.size(64, 4096)
         dilation = 2 if kernel == 3 and style == "dense" and draw.chance(0.08) else 1
         smallest = max(dilation * (kernel - 1) + 1, 4) if style != "image" else max(32, kernel)
-        sizes = [
-            draw.octaves(
-                smallest, max(cls.largest_input if style == "image" else cls.largest_input // 2, smallest)
-            )
-        ]
+        largest = cls.largest_input if style == "image" else cls.largest_input // 2
+        sizes = [draw.octaves(smallest, max(largest, smallest))]
         sizes += [
             sizes[0] if draw.chance(0.85) else draw.octaves(smallest, 2 * sizes[0]) for _ in cls.axes[1:]
         ]
@@ -336,70 +285,175 @@ class Convolution(Layer):
         elif kernel == 1 and style == "dense" and draw.chance(0.25):
             sizes, stride = [1] * len(cls.axes), 1  # of a pooled map, as squeeze-and-excitation has them
         batch = draw.choice((1, 1, 1, 2, 4, 8, draw.octaves(1, 32)))
-        if (
-            style == "dense" and not tokens and len(cls.axes) < 3 and draw.chance(0.15)
-        ):  # words or patches, each a sample
+        if style == "dense" and not tokens and len(cls.axes) < 3 and draw.chance(0.15):
+            # words or patches, each a sample
             batch, sizes = draw.octaves(32, 2048), [draw.octaves(smallest, max(32, smallest))] * len(cls.axes)
             inner, outer = draw.size(8, 128), draw.size(8, 128)
         padding = 0 if stride == kernel or draw.chance(0.1) else dilation * (kernel - 1) // 2
-        values = {
-            "kernel": kernel,
-            "stride": stride,
-            "padding": padding,
-            "dilation": dilation,
-            "output_padding": 0,
-        }
-        fields: dict[str, Any] = {
-            f"{name}_{axis}": value for name, value in values.items() for axis in cls.axes
-        }
-        fields |= {f"in_{axis}": size for axis, size in zip(cls.axes, sizes, strict=True)}
+        alike = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
+        bias, last = draw.chance(0.4), inner > 1 and draw.chance(0.06 if len(cls.axes) == 2 else 0.3)
         return cls(
             batch=batch,
             in_channels=inner,
             out_channels=outer,
             groups=groups,
-            bias=draw.chance(0.4),
-            channels_last=inner > 1
-            and draw.chance(0.06 if len(cls.axes) == 2 else 0.3)
-            and math.prod(sizes) > 1,
-            **{name: value for name, value in fields.items() if name in cls.field_names()},
+            bias=bias,
+            channels_last=last and math.prod(sizes) > 1,
+            **cls.fields_of({"in": sizes, **{name: [n] * len(cls.axes) for name, n in alike.items()}}),
         )
 
 
-def small_for_onednn(
-    batch: Any, channels: Any, sizes: Sequence[Any], kernel: Sequence[Any], groups: Any
-) -> Any:
-    """Whether PyTorch unfolds an input [batch, channels, *sizes] for one product on a CPU, rather than ask oneDNN.
+@layer_kind("conv1d", "aten.conv1d", "aten.conv_tbc")
+class Conv1d(Convolution):
+    """One call of torch.nn.functional.conv1d, as in speech and text networks."""
 
-    As its `use_mkldnn` has it (aten/src/ATen/native/Convolution.cpp): of a volume it looks at the first two sizes and the
-    last two of the kernel, and what has one axis is an image of height 1.
+    axes = ("length",)
+    function = F.conv1d
+    largest_input = 16384
+    sweep_share = 1.5
+    short_s = 5e-4
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten.conv1d`, and `aten.conv_tbc(x [length, batch, in], W [kernel, in, out], b, padding)`."""
+        if operator != "aten.conv_tbc":
+            return super().from_call(operator, output, *args, **kwargs)
+        x, weight, bias, *padding = args
+        given = {"input": x.permute(1, 2, 0), "weight": weight.permute(2, 1, 0), "bias": bias}
+        given["padding"] = padding[0] if padding else kwargs.get("pad", 0)
+        return super().from_call("aten.conv1d", output.permute(1, 2, 0), **given)
+
+
+@layer_kind("conv2d", "aten.conv2d", "aten.convolution")
+class Conv2d(Convolution):
+    """One call of torch.nn.functional.conv2d."""
+
+    axes = ("height", "width")
+    sweep_share = 6.0
+    function = F.conv2d
+    largest_input = 320
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten.conv2d`; `aten.convolution`, of which complex ones consist, is the kind of its axes."""
+        if operator != "aten.convolution":
+            return super().from_call(operator, output, *args, **kwargs)
+        given: dict[str, Any] = {**dict(zip(GENERAL, args, strict=False)), **kwargs}
+        name = f"aten.conv{'_transpose' if given['transposed'] else ''}{given['weight'].dim() - 2}d"
+        return BY_OPERATOR[name].from_call(name, output, **given)  # type: ignore[return-value]  # of any axes
+
+
+@layer_kind("conv3d", "aten.conv3d", "aten.conv_transpose3d")
+class Conv3d(Convolution):
+    """One call of torch.nn.functional.conv3d."""
+
+    transposed: bool = False  # it leads back, from what the other fields call its output to their input
+
+    axes = ("depth", "height", "width")
+    later = frozenset({"transposed"})
+    sweep_share = 2.0
+    function = F.conv3d
+    largest_input = 48
+
+    @classmethod
+    def from_call(cls, operator: str, output: Tensor, *args: Any, **kwargs: Any) -> Self:
+        """`aten.conv3d`; `aten.conv_transpose3d` has the products of the convolution that leads back."""
+        if operator != "aten.conv_transpose3d":
+            return super().from_call(operator, output, *args, **kwargs)
+        given: dict[str, Any] = {**dict(zip(TRANSPOSED, args, strict=False)), **kwargs}
+        back = super().from_call("aten.conv3d", given["input"], **{**given, "input": output})
+        check_output(back, "aten.conv3d", given["input"])
+        return replace(back, transposed=True)
+
+    @property
+    def made(self) -> tuple[Any, ...]:
+        """[batch, channels, depth, height, width] of the side that it leads to."""
+        there, back = (self.out_channels, *self.out_sizes), (self.in_channels, *self.sizes("in"))
+        return self.batch, *(a + self.transposed * (b - a) for a, b in zip(there, back, strict=True))
+
+    def bytes(self) -> Bytes:
+        """Input, weights and output, once each."""
+        read, weights, written = super().bytes()
+        more = self.transposed * (written - read)
+        return Bytes(read + more, weights, written - more)
+
+    def build(self, device: torch.device) -> Call:
+        """The functional call; a transposed one adds to its output what its stride leaves open."""
+        if not self.transposed:
+            return super().build(device)
+        x = image(self, self.batch, self.out_channels, self.out_sizes, device)
+        bias = self.tensor(self.in_channels, device=device) if self.bias else None
+        names = ("in", "kernel", "stride", "padding", "dilation")
+        extra = tuple(
+            (size + 2 * padding - dilation * (kernel - 1) - 1) % stride
+            for size, kernel, stride, padding, dilation in zip(*map(self.sizes, names), strict=True)
+        )
+        settings = (self.sizes("stride"), self.sizes("padding"), extra, self.groups, self.sizes("dilation"))
+        return Call(F.conv_transpose3d, (x, self.weight(device), bias, *settings), warm=(x,))
+
+
+@layer_kind("conv_transpose2d", "aten.conv_transpose2d", "aten.conv_transpose1d")
+class ConvTranspose2d(Convolution):
+    """One call of torch.nn.functional.conv_transpose2d; PyTorch runs those of one axis with height 1."""
+
+    axes = ("height", "width")
+    sized = ("in", "kernel", "stride", "padding", "output_padding", "dilation")
+    output_padding_height = output_padding_width = 0
+    sweep_share = 1.2
+    function = F.conv_transpose2d
+    argument_order = TRANSPOSED
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten.conv_transposeNd(x, W, b, stride, padding, output_padding, groups, dilation)`."""
+        if operator != "aten.conv_transpose1d":
+            return super().from_call(operator, output, *args, **kwargs)
+        given: dict[str, Any] = {**dict(zip(cls.argument_order, args, strict=False)), **kwargs}
+        given |= {name: given[name].unsqueeze(-2) for name in ("input", "weight")}
+        for name, of_height in (("stride", 1), ("dilation", 1), ("padding", 0), ("output_padding", 0)):
+            given[name] = (of_height, *same_rank(name, given.get(name, of_height), 1))
+        return super().from_call(operator, output.unsqueeze(-2), **given)
+
+    @property
+    def out_sizes(self) -> tuple[Any, ...]:
+        """Output size per axis (torch.nn.ConvTranspose2d)."""
+        axes = zip(*map(self.sizes, self.sized), strict=True)
+        return tuple((n - 1) * step - 2 * p + d * (k - 1) + extra + 1 for n, k, step, p, extra, d in axes)
+
+    @property
+    def mac_positions(self) -> Any:
+        """Input positions: each meets every weight."""
+        return math.prod(self.sizes("in"))
+
+    def weight(self, device: torch.device) -> Tensor:
+        """[in_channels, out_channels / groups, *kernel]."""
+        outer = self.out_channels // self.groups
+        return self.tensor(self.in_channels, outer, *self.sizes("kernel"), device=device)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """Upsampling by 2, 4 or 8 and learned smoothing, from small maps."""
+        stride = draw.choice((1, 2, 2, 2, 4, 8))
+        kernel = draw.choice((stride, 2 * stride, 3, 4, 5)) if stride <= 4 else stride
+        kernel = max(kernel, stride)
+        size = draw.octaves(4, 64)
+        both = {"in": size, "kernel": kernel, "stride": stride, "padding": (kernel - stride) // 2}
+        both |= {"output_padding": 0, "dilation": 1}
+        return cls(
+            batch=draw.choice((1, 1, 2, 4)),
+            in_channels=draw.size(8, 512),
+            out_channels=draw.size(1, 512),
+            groups=1,
+            bias=draw.chance(0.6),
+            **cls.fields_of({name: (value, value) for name, value in both.items()}),
+        )
+
+
+def small_for_onednn(batch: Any, channels: Any, sizes: Args, kernel: Args, groups: Any) -> Any:
+    """Whether PyTorch unfolds an input [batch, channels, *sizes] for one product on a CPU, without oneDNN.
+
+    Source: `use_mkldnn` (aten/src/ATen/native/Convolution.cpp). It looks at a volume's first two sizes and
+    its kernel's last two, and takes what has one axis for an image of height 1.
     """
     narrow = np.minimum(*kernel[-2:]) <= NARROW if len(kernel) > 1 else True
     return (groups == 1) & (batch == 1) & (channels * math.prod(sizes[:2]) <= SMALL) & narrow
-
-
-@functools.cache
-def along(axes: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """The fields that hold `name` along the axes."""
-    return tuple(f"{name}_{axis}" for axis in axes)
-
-
-@functools.cache
-def reader(axes: tuple[str, ...], name: str) -> Callable[[object], tuple[Any, ...]]:
-    """What reads these fields of a layer: a search asks for them millions of times."""
-    first, *others = along(axes, name)
-    return attrgetter(first, *others) if others else lambda layer: (getattr(layer, first),)
-
-
-def is_channels_last(x: Tensor) -> bool:
-    """Whether x [batch, channels, *sizes] lies in memory with its channels side by side."""
-    return (
-        x.shape[1] > 1 and x.stride(1) == 1 and x.numel() > x.shape[0] * x.shape[1] and not x.is_contiguous()
-    )
-
-
-def image(layer: Any, batch: int, channels: int, sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """A random x [batch, channels, *sizes], in the memory format of `layer`."""
-    if layer.channels_last:
-        return torch.movedim(layer.tensor(batch, *sizes, channels, device=device), -1, 1)
-    return torch.as_tensor(layer.tensor(batch, channels, *sizes, device=device))

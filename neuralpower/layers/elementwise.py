@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,39 +15,30 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import Unmodelled
+from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.base import (
     FORWARD,
     KEEPS_INPUTS,
     KEEPS_NOTHING,
     KEEPS_OUTPUTS,
     NEAR_BYTES,
-    Bytes,
-    Layer,
+    Args,
+    Named,
     OperatorNames,
     contiguous_run,
+    first,
     strided,
 )
-from neuralpower.layers.call import Call
 from neuralpower.layers.pointwise import EFFORTS, RANDOM, Pointwise, effort
 from neuralpower.layers.reduction import Reduction
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
 
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 ALIASES = {
-    "__and__": "bitwise_and",
-    "__or__": "bitwise_or",
-    "rsub": "sub",
-    "true_divide": "div",
-    "multiply": "mul",
-    "subtract": "sub",
-    "divide": "div",
-    "special_expit": "sigmoid",
-    "clamp_min": "clamp",
-    "clamp_max": "clamp",
+    **{"__and__": "bitwise_and", "__or__": "bitwise_or", "special_expit": "sigmoid", "multiply": "mul"},
+    **{"rsub": "sub", "subtract": "sub", "true_divide": "div", "divide": "div"},
+    **{"clamp_min": "clamp", "clamp_max": "clamp"},
 }
 BINARY = "add add add mul mul sub div maximum ge masked_fill".split()
 INTEGER = "add sub mul ge eq".split()
@@ -53,34 +46,28 @@ COMPLEX = tuple(name for name, dtype in DTYPES.items() if dtype.complex)
 COMPLEX_UNARY, COMPLEX_BINARY = "mul neg reciprocal exp exp log".split(), "add mul mul sub div".split()
 UNARY = "add mul sub div neg abs exp log sqrt rsqrt cos sin square cube pow clamp reciprocal erf".split()
 SLOW = [name for name in UNARY if effort(name) == "transcendental"]
-# Operands of each pass that a gradient takes, where that is not one pass over it and the input: x^n asks for n x^(n-1) grad
+# Operands of each pass of a gradient, where it is not one pass over two: x^n asks for n x^(n-1) grad.
 PASSES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("square", "cube", "pow", "rsqrt"), (1, 1, 2)),
     **dict.fromkeys(("sqrt", "abs"), (1, 2)),
     **dict.fromkeys(("maximum", "minimum"), (1, 2, 2, 2)),  # ties share it
     "add": (),
     **dict.fromkeys(("neg", "sub"), (1,)),
-    "dropout_training": (
-        2,
-        1,
-    ),  # the gradient times the mask, times a number: aten/src/ATen/native/Dropout.cpp
+    "dropout_training": (2, 1),  # grad times the mask, times a number: aten/src/ATen/native/Dropout.cpp
 }
 SUMS, PRODUCTS = ("add", "sub", "neg"), ("mul", "div")
 FLAT = frozenset(
     """
-    ge gt le lt eq ne isin logical_not logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or bernoulli
-    sign floor ceil round trunc floor_divide isnan isinf isfinite
+    ge gt le lt eq ne isin logical_not logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or
+    bernoulli sign floor ceil round trunc floor_divide isnan isinf isfinite
     """.split()
 )  # no gradient passes through
 # beside those that torch tags as pointwise
 OPERATORS = """
-    where masked_fill masked_fill_ rsub square dropout clip true_divide multiply isin nan_to_num special_expit lerp addcmul
-    addcdiv glu logical_not bernoulli bernoulli_ floor_divide _weight_norm_interface
+    where masked_fill masked_fill_ rsub square dropout clip true_divide multiply isin nan_to_num special_expit
+    lerp addcmul addcdiv glu logical_not bernoulli bernoulli_ floor_divide _weight_norm_interface
 """
-DROPOUT, TRAINING = (
-    "dropout",
-    "dropout_training",
-)  # in evaluation nothing, in training a random number per element
+DROPOUT, DROPPING = "dropout", "dropout_training"  # nothing in evaluation, a random number each in training
 KEPT = 0.9  # share of the elements, in what is measured: it costs nothing more to keep other shares
 MOST_STEPS = 32  # parts of what a loop reads, in what is measured
 LONG = 16  # from so many on, how long the stretches of a broadcast are no longer matters
@@ -88,7 +75,7 @@ SCALAR = {"add", "mul", "sub", "div", "ge", "gt", "le", "lt", "eq", "ne", "remai
 
 
 class Parts:
-    """A function of one part of a tensor [stretches, steps, run] after the other, and of what it is called with."""
+    """A function that takes the next part of a tensor [stretches, steps, run] at each call."""
 
     def __init__(self, function: Any, whole: Tensor) -> None:
         self.function, self.parts = function, itertools.cycle(whole.unbind(1))
@@ -99,7 +86,6 @@ class Parts:
 
 
 @layer_kind("elementwise", *(f"aten.{name}" for name in OPERATORS.split()))
-@dataclass(frozen=True, kw_only=True)
 class Elementwise(Pointwise):
     """y = function(a, b, ...); the operators that torch tags as pointwise come here, too."""
 
@@ -115,8 +101,7 @@ class Elementwise(Pointwise):
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """Any operator whose output elements each depend on one element of every operand."""
-        name = operator.removeprefix("aten.")
-        y = output[0] if isinstance(output, (tuple, list)) else output
+        name, y = operator.removeprefix("aten."), first(output)
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
         if not isinstance(y, Tensor):
             raise Unmodelled(f"{operator} returns no tensor")
@@ -134,7 +119,7 @@ class Elementwise(Pointwise):
         if function == "pow" and len(args) > 1 and isinstance(args[1], (int, float)):
             function = POWERS.get(args[1], "pow")
         if function == DROPOUT and (args[2] if len(args) > 2 else kwargs.get("train", False)):
-            function = TRAINING
+            function = DROPPING
         return cls(
             function=function,
             elements=y.numel(),
@@ -148,23 +133,17 @@ class Elementwise(Pointwise):
     def sample(cls, draw: Draw) -> Self:
         """One or two operands, equal or broadcast, fresh or in place, side by side or with jumps."""
         elements = draw.size(2, 2**24)
+        make = functools.partial(cls, broadcast=False)
         if draw.chance(0.4):
-            return cls(function=draw.choice(UNARY), elements=elements, operands=1, broadcast=False)
+            return make(function=draw.choice(UNARY), elements=elements, operands=1)
         if draw.chance(0.08):  # of transforms and their inverses
             operands = draw.choice((1, 2))
             function = draw.choice(COMPLEX_UNARY if operands == 1 else COMPLEX_BINARY)
             elements = max(elements // 16, 2)
-            return cls(
-                dtype="complex64", function=function, elements=elements, operands=operands, broadcast=False
-            )
+            return make(dtype="complex64", function=function, elements=elements, operands=operands)
         if draw.chance(0.12):  # positions and masks
-            return cls(
-                dtype="int64",
-                function=draw.choice(INTEGER),
-                elements=elements,
-                operands=draw.choice((1, 2)),
-                broadcast=False,
-            )
+            function, operands = draw.choice(INTEGER), draw.choice((1, 2))
+            return make(dtype="int64", function=function, elements=elements, operands=operands)
         function = draw.choice(BINARY)
         broadcast = function in ("add", "mul", "sub", "div") and elements >= 64 and draw.chance(0.35)
         inplace = function in ("add", "mul", "sub") and not broadcast and draw.chance(0.25)
@@ -183,15 +162,10 @@ class Elementwise(Pointwise):
 
     @classmethod
     def sample_recurring(cls, draw: Draw) -> Self:
-        """The same, but that more of them read parts, and more take exponentials: decays and gates do."""
+        """The same, but more of them read parts, and more take exponentials, as decays and gates do."""
         if draw.chance(0.3):
-            return cls(
-                function=draw.choice(SLOW),
-                elements=draw.size(2, 2**20),
-                operands=1,
-                broadcast=False,
-                recurs=True,
-            )
+            function, elements = draw.choice(SLOW), draw.size(2, 2**20)
+            return cls(function=function, elements=elements, operands=1, broadcast=False, recurs=True)
         layer = super().sample_recurring(draw)
         whole = layer.operands == 2 and not layer.broadcast and not layer.inplace and layer.dtype in FLOATING
         if whole and draw.chance(0.5):
@@ -201,68 +175,52 @@ class Elementwise(Pointwise):
 
     @classmethod
     def sample_training(cls, draw: Draw) -> Self:
-        """Dropout of hidden states and of scores; one in place is made of its parts, of which random numbers are one."""
+        """Dropout of hidden states and of scores; in place it has random numbers apart."""
         elements, inplace = draw.size(64, 2**24), draw.chance(0.1)
-        function = "bernoulli" if inplace else TRAINING
+        function = "bernoulli" if inplace else DROPPING
         return cls(function=function, elements=elements, operands=1, broadcast=False, inplace=inplace)
 
     def build(self, device: torch.device) -> Call:
         """The torch function of that name, or one of the same effort where it cannot be called so."""
-        if (
-            self.recurs
-            and self.run
-            and self.phase == FORWARD
-            and not self.broadcast
-            and self.function != "where"
-        ):
+        parted = self.recurs and self.run and self.phase == FORWARD and not self.broadcast
+        if parted and self.function != "where":
             return self._parted(device)
         short = self.broadcast and 0 < self.run < LONG
-        first = strided(self, self.elements, 0 if short else self.run, device, dense=self.operands > 1)
+        x = strided(self, self.elements, 0 if short else self.run, device, dense=self.operands > 1)
         if short:
-            first = first.reshape(-1, self.run)
+            x = x.reshape(-1, self.run)
         elif self.broadcast:
-            inner = next(
-                (d for d in range(min(1024, math.isqrt(self.elements)), 1, -1) if self.elements % d == 0), 1
-            )
-            first = first.reshape(-1, inner)
-        others = [self._operand(first, device) for _ in range(self.operands - 1)]
-        warm = (*others, first) if not self.broadcast else (first,)
+            longest = min(1024, math.isqrt(self.elements))
+            x = x.reshape(-1, next((d for d in range(longest, 1, -1) if self.elements % d == 0), 1))
+        # one number for each stretch, else a row, or as many numbers
+        shape = (len(x), 1) if short else x.shape[-1:] if self.broadcast else x.shape
+        others = [self.tensor(*shape, device=device) for _ in range(self.operands - 1)]
+        warm = (*others, x) if not self.broadcast else (x,)
         name = self.function
         if name == "masked_fill" and others:
-            mask = others[0] > 0
-            return Call(torch.masked_fill, (first, mask, 0.5), warm=(first,))
+            return Call(torch.masked_fill, (x, others[0] > 0, 0.5), warm=(x,))
         if name == "where" and others:
-            return Call(
-                torch.where, (others[0] > 0, first, others[1] if len(others) > 1 else 0.0), warm=(first,)
-            )
-        if name == TRAINING:
-            return Call(torch.dropout, (first, 1 - KEPT, True), warm=warm)
+            return Call(torch.where, (others[0] > 0, x, others[1] if len(others) > 1 else 0.0), warm=(x,))
+        if name == DROPPING:
+            return Call(torch.dropout, (x, 1 - KEPT, True), warm=warm)
         if name == "bernoulli" and self.inplace:
-            return Call(Tensor.bernoulli_, (first, KEPT), warm=warm)
+            return Call(Tensor.bernoulli_, (x, KEPT), warm=warm)
         if name == "clamp":
-            return Call(torch.clamp, (first, -0.5, 0.5), warm=warm)
+            return Call(torch.clamp, (x, -0.5, 0.5), warm=warm)
         if name in ("cube", "pow") and not others:
-            return Call(torch.pow, (first, 3.0 if name == "cube" else 1.7), warm=warm)
+            return Call(torch.pow, (x, 3.0 if name == "cube" else 1.7), warm=warm)
         function: Any = None if name.startswith("_") else getattr(torch, name, None)
         if self.inplace:
             function = getattr(Tensor, f"{name}_", function)
         if name in SCALAR and not others:
-            return Call(function, (first, 1.5 if self.dtype in FLOATING else 1), warm=warm)
-        call = Call(function, (first, *others), warm=warm)
-        try:
-            if function is None:
-                raise TypeError(name)
-            Call(function, tuple(torch.empty_like(t, device="meta") for t in call.args))()
-        except (
-            TypeError,
-            RuntimeError,
-        ):  # its arguments are not (first, others...): what it costs is its class of work
-            stand_in: Any = {"cheap": torch.add, "transcendental": torch.exp}.get(
-                str(effort(name)), torch.erf
-            )
-            arguments = (first, others[0] if others else 1.5) if stand_in is torch.add else (first,)
-            return Call(stand_in, arguments, warm=warm)
-        return call
+            return Call(function, (x, 1.5 if self.dtype in FLOATING else 1), warm=warm)
+        with contextlib.suppress(TypeError, RuntimeError):  # its arguments may be others, or it may be None
+            function(*(torch.empty_like(t, device="meta") for t in (x, *others)))
+            return Call(function, (x, *others), warm=warm)
+        # else it costs what its class of work costs
+        stand_ins: dict[str, Any] = {"cheap": torch.add, "transcendental": torch.exp}
+        stand_in = stand_ins.get(str(effort(name)), torch.erf)
+        return Call(stand_in, (x, others[0] if others else 1.5) if stand_in is torch.add else (x,), warm=warm)
 
     def _parted(self, device: torch.device) -> Call:
         """The call as a loop makes it: at each step another part of a tensor that was just computed."""
@@ -270,15 +228,8 @@ class Elementwise(Pointwise):
         steps = int(np.clip(NEAR_BYTES // (self.elements * self.itemsize), 2, MOST_STEPS))
         whole = self.tensor(stretches, steps, self.run, device=device)
         alike = replace(self, recurs=False, run=0, inplace=False).build(device)
-        others = tuple(
-            arg.reshape(stretches, self.run) if isinstance(arg, Tensor) else arg for arg in alike.args[1:]
-        )
-        return Call(Parts(alike.function, whole), others, alike.kwargs, warm=(whole,))
-
-    def _operand(self, first: Tensor, device: torch.device) -> Tensor:
-        if self.broadcast and 0 < self.run < LONG:
-            return self.tensor(len(first), 1, device=device)  # one number for each stretch
-        return self.tensor(*(first.shape[-1:] if self.broadcast else first.shape), device=device)
+        others = (a.reshape(stretches, self.run) if isinstance(a, Tensor) else a for a in alike.args[1:])
+        return Call(Parts(alike.function, whole), tuple(others), alike.kwargs, warm=(whole,))
 
     def flops(self) -> int:
         """One per element and operation."""
@@ -312,66 +263,66 @@ class Elementwise(Pointwise):
         return super().differentiable() and self.function not in FLAT
 
     def backward(self) -> tuple[Layer, ...]:
-        """A pass per operand with a gradient; none for a sum, whose gradient is its operands'; a broadcast factor's is summed.
+        """A pass per operand with a gradient; none for a sum, whose gradient is its operands'.
 
-        What a sum broadcasts is taken to be a mask or a constant, without a gradient.
+        A broadcast factor's gradient is summed. What a sum broadcasts counts as a mask, without one.
         """
         if not self.differentiable():
             return ()
         factors = (self.operands,) * self.operands if self.function in PRODUCTS else (2,)
-        passes: tuple[Layer, ...] = tuple(
-            Elementwise(
-                dtype=self.dtype, function="mul", elements=self.elements, operands=operands, broadcast=False
-            )
-            for operands in PASSES.get(self.function, factors)
-        )
-        if self.broadcast and self.function in PRODUCTS:
-            passes += (Reduction(dtype=self.dtype, function="sum", elements=self.elements, outputs=1),)
-        return passes
+        passes = (pass_of(self.dtype, "mul", self.elements, n) for n in PASSES.get(self.function, factors))
+        summed = self.broadcast and self.function in PRODUCTS
+        return (*passes, self._summed()) if summed else tuple(passes)
+
+    def _summed(self) -> Reduction:
+        """The sum that is the gradient of a broadcast operand."""
+        return Reduction(dtype=self.dtype, function="sum", elements=self.elements, outputs=1)
 
     def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Of two operands, one of which is broadcast: its gradient is summed; a sum passes the other's on as it is."""
+        """For two operands, one of them broadcast: its gradient is summed, a sum passes the other's on."""
         if not self.broadcast or self.operands != 2 or self.function not in (*PRODUCTS, "add", "sub"):
             return {}
-        summed = Reduction(dtype=self.dtype, function="sum", elements=self.elements, outputs=1)
         product = (replace(self, phase=FORWARD, function="mul", broadcast=False, inplace=False, run=0),)
         passed = product if self.function in PRODUCTS else ()
-        return {"whole": passed, "part": (*passed, summed)}
+        return {"whole": passed, "part": (*passed, self._summed())}
 
     @classmethod
-    def operands_of(
-        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
         """The operand of the output's shape, and one that is broadcast, where there are these two."""
-        y = output[0] if isinstance(output, (tuple, list)) else output
+        y = first(output)
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and t.numel() > 1]
         whole = [t for t in tensors if t.shape == y.shape]
         return {"whole": whole, "part": [t for t in tensors if t.shape != y.shape]} if len(whole) == 1 else {}
 
     def share_of(self, asked: Collection[str]) -> float:
-        """As many of its two passes as there are operands that ask."""
+        """One of its two passes for each operand that asks."""
         return len(asked) / 2
 
     def in_training(self) -> Self:
         """Dropout drops."""
-        return replace(self, function=TRAINING) if self.function == DROPOUT else self
+        return replace(self, function=DROPPING) if self.function == DROPOUT else self
 
     def only_in_training(self) -> bool:
         """Dropout, and what it is made of."""
         return self.function in RANDOM
 
     def group(self) -> Any:
-        """Arithmetic runs at memory speed, roots and exponentials do not; random numbers are slower still on a CPU.
+        """Arithmetic is bandwidth-bound, roots and exponentials are not; random numbers are slowest on a CPU.
 
-        Complex numbers have code of their own, of which exponentials are not vectorised.
+        Complex numbers have code of their own, which does not vectorise exponentials.
         """
         found, arithmetic = effort(self.function), np.isin(self.function, COMPLEX_BINARY + COMPLEX_UNARY[:3])
         of_complex = np.where(arithmetic, "complex", "complex_transcendental")
         return np.where(np.isin(self.dtype, COMPLEX), of_complex, found)
 
 
+def pass_of(dtype: str, function: str, elements: int, operands: int = 2) -> Elementwise:
+    """A pass over operands of one size."""
+    return Elementwise(dtype=dtype, function=function, elements=elements, operands=operands, broadcast=False)
+
+
 def _repeated_run(operand: Tensor, y: Tensor) -> int:
-    """Elements of y side by side, of which an operand with fewer has one for all, or one for each: what an inner loop takes."""
+    """Elements of y in a row for which a smaller operand has one, or one each: what an inner loop takes."""
     shape = (1,) * (y.dim() - operand.dim()) + tuple(operand.shape)
     run, repeats = 1, None
     for size, own in zip(reversed(y.shape), reversed(shape), strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,22 +10,18 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import BACKWARD, Bytes, Layer, memory_terms
-from neuralpower.layers.call import Call
-from neuralpower.layers.elementwise import Elementwise
+from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers.base import BACKWARD
+from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.reduction import Reduction
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
-from neuralpower.layers.terms import past
+from neuralpower.layers.terms import either
 
 RENORM = "aten.embedding_renorm_"  # what `max_norm` runs before a lookup
 RENORMED = "each row that is looked up is taken to be longer than max_norm, and to be scaled"
 
 
 @layer_kind("embedding", "aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forward_only")
-@dataclass(frozen=True, kw_only=True)
 class Embedding(Layer):
     """y [tokens, width] from a table [vocabulary, width]."""
 
@@ -52,16 +48,13 @@ class Embedding(Layer):
     @property
     def rows(self) -> Any:
         """Of the result."""
-        return self.bags + (self.bags == 0) * self.tokens
+        return either(self.bags, self.tokens)
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """Tables of words, positions and token types."""
-        return cls(
-            tokens=draw.octaves(1, 4096),
-            vocabulary=draw.choice((2, draw.octaves(100, 60000))),
-            width=draw.size(16, 4096),
-        )
+        tokens, vocabulary = draw.octaves(1, 4096), draw.choice((2, draw.octaves(100, 60000)))
+        return cls(tokens=tokens, vocabulary=vocabulary, width=draw.size(16, 4096))
 
     def build(self, device: torch.device) -> Call:
         """Random rows of the table."""
@@ -87,28 +80,24 @@ class Embedding(Layer):
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Rows of tables that no cache holds."""
-        table = self.vocabulary * self.width * self.itemsize
+        table = self.vocabulary * self.width
         return {
             "elements": self.tokens * self.width,
-            "elements_large_table": self.tokens * self.width * (past(table, hardware.llc_bytes) > 0),
-            "table_backward": self.vocabulary
-            * self.width
-            * (np.asarray(self.phase) == BACKWARD),  # zeros to add to
-            **memory_terms(self, hardware),
+            "elements_large_table": self.tokens * self.width * (table * self.itemsize > hardware.llc_bytes),
+            "table_backward": table * (np.asarray(self.phase) == BACKWARD),  # zeros to add to
+            **super().terms(hardware),
         }
 
     def backward(self) -> tuple[Layer, ...]:
-        """The gradient's rows are added into a table of zeros: a scatter moves what a lookup does, after a fill."""
+        """Rows of the gradient are added into zeros: after a fill, a scatter moves what a lookup moves."""
         zeros = Movement(dtype=self.dtype, function="fill", elements=self.vocabulary * self.width)
         return zeros, replace(self, phase="forward")
 
 
 def renormalised(dtype: str, rows: int, width: int) -> tuple[Layer, ...]:
-    """`aten.embedding_renorm_` of so many places: they are sorted, each row's norm is taken and the row scaled."""
+    """`aten.embedding_renorm_` sorts so many places, takes each row's norm and scales the row."""
     return (
         Movement(dtype="int64", function="sort", elements=rows, run=rows),
         Reduction(dtype=dtype, function="norm", elements=rows * width, outputs=rows),
-        Elementwise(
-            dtype=dtype, function="mul", elements=rows * width, operands=1, broadcast=False, inplace=True
-        ),
+        replace(pass_of(dtype, "mul", rows * width, 1), inplace=True),
     )

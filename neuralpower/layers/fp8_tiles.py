@@ -1,7 +1,7 @@
-"""Which tile a library takes for a product of 8 bits: the one whose way through the caches takes the fewest cycles.
+"""Which tile a library takes for a product of 8 bits: the one whose cache traffic takes fewest cycles.
 
-The rule is DeepGEMM's for NVIDIA's Hopper (deepseek-ai/DeepGEMM, MIT licence): of all tiles that fit a core's registers,
-alone or with a neighbour that shares what both read, the one with the least traffic, and the fullest waves, wins.
+The rule is DeepGEMM's for NVIDIA's Hopper (deepseek-ai/DeepGEMM, MIT licence). It compares all tiles that fit
+a core's registers, alone or with a neighbour that shares what both read: least traffic and fullest waves win.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from neuralpower.devices.hardware import Hardware
 ROWS, COLUMNS = (64, 128, 16, 32, 256), (*range(16, 161, 16), 192)
 LARGEST = 128  # of one side at least, so that the sums stay in registers
 SHARING = ((1, 1), (1, 2), (2, 1))  # neighbours that share the columns, and the rows, that they read
-OPERATION = (
-    64  # rows that a core multiplies at a time, filled or not; smaller tiles are for products of no more rows
-)
+OPERATION = 64  # rows that a core multiplies at a time, filled or not; smaller tiles are for fewer rows
 OUTER, INNER = 64.0, 128.0  # bytes a cycle for each core from the cache of all, and from its own
 OUTER_IN_ALL = 6154.0  # bytes a cycle
 WRITTEN = 2  # bytes of a result
@@ -32,7 +30,7 @@ CANDIDATES = np.array(
 
 
 def chosen_tile(hardware: Hardware, m: Any, n: Any, k: Any) -> dict[str, Any]:
-    """Rows and columns of the tile for 8-bit products [m, k] x [k, n], who shares it, its waves and how full they are."""
+    """Sides of the tile for products [m, k] x [k, n] of 8 bits, who shares it, and its waves."""
     sides = np.stack([np.ravel(side).astype(float) for side in np.broadcast_arrays(m, n, k)])
     chunks = range(0, max(sides.shape[1], 1), CHUNK)
     best = np.concatenate([np.argmin(_cycles(hardware, *sides[:, i : i + CHUNK]), axis=0) for i in chunks])
@@ -50,7 +48,7 @@ def chosen_tile(hardware: Hardware, m: Any, n: Any, k: Any) -> dict[str, Any]:
 
 
 def _cycles(hardware: Hardware, m: Any, n: Any, k: Any) -> Any:
-    """Of products with each candidate, up to a factor, [candidates, products]; infinite where it is not for them."""
+    """Cycles with each candidate, up to a factor, [candidates, products]; infinite where it is unfit."""
     down, right, x, y = CANDIDATES.T[:, :, None]
     tiles = np.ceil(m / x) * np.ceil(n / y)
     waves = np.ceil(tiles / hardware.cores)

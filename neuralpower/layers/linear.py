@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,24 +11,20 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Layer, memory_terms
-from neuralpower.layers.call import Call
+from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers.base import Args, Named
 from neuralpower.layers.fp8_tiles import chosen_tile
 from neuralpower.layers.reduction import Reduction
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
 from neuralpower.layers.terms import ceil_to, past
 from neuralpower.layers.tiles import MatrixProduct
 
-FEW_ROWS = 16  # that a CPU's library treats by other code than many
-ROW_BY_ROW = 3  # rows that take as many times what one takes; four are a block of their own
-PAGE = 1024  # numbers of four bytes; weights whose rows lie that far apart, or a multiple, share few sets of a cache
+FEW_ROWS = 16  # for which a CPU's library has other code than for many
+ROW_BY_ROW = 3  # rows that each take what one takes; four are a block of their own
+PAGE = 1024  # numbers of four bytes; rows of weights a multiple of it apart share few sets of a cache
 
 
 @layer_kind("linear", "aten.linear", "aten.addmm")
-@dataclass(frozen=True, kw_only=True)
 class Linear(MatrixProduct):
     """y [rows, out_features] from x [rows, in_features]."""
 
@@ -46,7 +42,7 @@ class Linear(MatrixProduct):
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
-        """`aten.linear(x, W, b)`, and `aten.addmm(b, x, W)`, whose b may be a matrix: what it adds is little beside the product."""
+        """`aten.linear(x, W, b)`, and `aten.addmm(b, x, W)`, where b may be a matrix: little work."""
         if operator == "aten.addmm":
             x, weight = args[1:3]
             return cls(
@@ -70,7 +66,7 @@ class Linear(MatrixProduct):
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
-        """Half with few rows, as decoders have them, half of these with weights of large ones; wide outputs, as vocabularies."""
+        """Half with few rows, as in decoders, half of these with weights of large ones; some vocabularies."""
         few = draw.chance(0.5)
         rows = 1 if few and draw.chance(0.25) else draw.octaves(1, 16) if few else draw.octaves(8, 4096)
         if few and draw.chance(0.5):
@@ -96,11 +92,8 @@ class Linear(MatrixProduct):
         x = self.tensor(self.rows, self.in_features, device=device)
         bias = self.tensor(self.out_features, device=device) if self.bias else None
         if self.transposed:
-            return Call(
-                F.linear,
-                (x, self.tensor(self.out_features, self.in_features, device=device), bias),
-                warm=(x,),
-            )
+            weight = self.tensor(self.out_features, self.in_features, device=device)
+            return Call(F.linear, (x, weight, bias), warm=(x,))
         weight = self.tensor(self.in_features, self.out_features, device=device)
         if bias is None:
             return Call(F.linear, (x, weight.t()), warm=(x,))
@@ -120,7 +113,7 @@ class Linear(MatrixProduct):
 
     def bytes(self) -> Bytes:
         """Inputs, weights and outputs, once each, in their own types; a bias is of the output's."""
-        operands = self.operand_types()
+        operands = self.operand_types
         bias = operands.output.bytes(1, self.out_features * self.bias)
         return Bytes(
             operands.input.bytes(self.rows, self.in_features),
@@ -135,7 +128,7 @@ class Linear(MatrixProduct):
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Products padded to register tiles, and weights that must come from memory."""
         _, m, n, k = self.sides()
-        weights = n * k * self.operand_types().weights.itemsize
+        weights = n * k * self.operand_types.weights.itemsize
         return {
             "macs_tile_8x16": ceil_to(m, 8) * ceil_to(n, 16) * k,
             "macs_tile_48x64": ceil_to(m, 48) * ceil_to(n, 64) * k,
@@ -145,7 +138,7 @@ class Linear(MatrixProduct):
             "weights_past_l2": past(weights, hardware.l2_bytes * hardware.cores),
             "weights_as_in_out": n * k * (1 - self.transposed),
             "macs_as_in_out": m * n * k * (1 - self.transposed),
-            **memory_terms(self, hardware),
+            **super().terms(hardware),
         }
 
     def power_features(self, hardware: Hardware) -> dict[str, Any]:
@@ -165,7 +158,7 @@ class Linear(MatrixProduct):
         }
 
     def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Two more products, grad x = grad y W and grad W = (grad y)^T x; the bias's gradient sums grad y over its rows."""
+        """Two more products, grad x = grad y W and grad W = (grad y)^T x; grad b sums grad y's rows."""
         rows, n, k = self.rows, self.out_features, self.in_features
         left, right = (n, k) if self.transposed else (k, n)  # the weights' gradient lies as they do
         summed = Reduction(dtype=self.dtype, function="sum", elements=rows * n, outputs=n, last=False)
@@ -176,9 +169,7 @@ class Linear(MatrixProduct):
         }
 
     @classmethod
-    def operands_of(
-        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
         """What is added as a whole matrix is no bias: its gradient is that of the output."""
         if operator != "aten.addmm":
             return {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
@@ -197,11 +188,10 @@ class Linear(MatrixProduct):
         return replace(self, in_features=2 * self.in_features, out_features=2 * self.out_features)
 
     def group(self) -> Any:
-        """One row is a matrix-vector product, other code in every library; a few rows take what reading the weights takes."""
-        return np.where(
-            np.asarray(self.rows) > FEW_ROWS, "matrix", np.where(np.asarray(self.rows) == 1, "vector", "few")
-        )
+        """One row is a matrix-vector product, other code in every library; a few rows read the weights."""
+        rows = np.asarray(self.rows)
+        return np.where(rows > FEW_ROWS, "matrix", np.where(rows == 1, "vector", "few"))
 
     def kernel_group(self) -> Any:
-        """Tiles, waves and bytes say of any number of rows what it takes, but of one."""
+        """Tiles, waves and bytes tell the time of any number of rows but one."""
         return np.where(np.asarray(self.rows) == 1, "vector", "matrix")

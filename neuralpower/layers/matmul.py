@@ -1,44 +1,38 @@
-"""Batched matrix product of activations: C[b] = A[b] B[b]."""
+"""Batched matrix product of activations: C[b] = A[b] B[b], and what PyTorch makes of such products.
+
+Products of more than two factors, or of longer ones, have backward passes of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Layer, memory_terms
-from neuralpower.layers.call import Call
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
+from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers.base import Args, Named, form
+from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.terms import ceil_to
 from neuralpower.layers.tiles import MatrixProduct
 
 # position of the left operand among the arguments
 LEFT = {
-    "aten.bmm": 0,
-    "aten.mm": 0,
-    "aten.mv": 0,
-    "aten.dot": 0,
-    "aten.vdot": 0,
-    "aten.baddbmm": 1,
-    "aten.addbmm": 1,
-    "aten.addmv": 1,
-    "aten.addr": 1,
-    "aten._grouped_mm": 0,
-    "aten._scaled_mm": 0,
-    "aten._int_mm": 0,
+    **dict.fromkeys(("aten.bmm", "aten.mm", "aten.mv", "aten.dot", "aten.vdot"), 0),
+    **dict.fromkeys(("aten.baddbmm", "aten.addbmm", "aten.addmv", "aten.addr"), 1),
+    **dict.fromkeys(("aten._grouped_mm", "aten._scaled_mm", "aten._int_mm"), 0),
 }
-LIBRARY = 400  # multiply-adds of each matrix from which a CPU's bmm asks MKL (aten/src/ATen/native/LinearAlgebra.cpp)
+OF_BILINEAR = ([1, 3], [0], [1, 2], [2, 3])  # axes that each factor lacks, and those that are summed over
+LIBRARY = (
+    400  # multiply-adds of a matrix from which a CPU's bmm asks MKL: aten/src/ATen/native/LinearAlgebra.cpp
+)
 
 
 @layer_kind("matmul", *LEFT)
-@dataclass(frozen=True, kw_only=True)
 class Matmul(MatrixProduct):
     """[batch, rows, inner] x [batch, inner, columns]."""
 
@@ -58,13 +52,11 @@ class Matmul(MatrixProduct):
         left, right = args[LEFT[operator]], args[LEFT[operator] + 1]
         if (
             operator == "aten._grouped_mm"
-        ):  # tokens by expert; how many each gets is data, equal shares are assumed
+        ):  # tokens by expert: how many each gets is data, here an equal share
             if left.dim() != 2 or right.dim() != 3:
                 raise Unmodelled(f"grouped product of {tuple(left.shape)} and {tuple(right.shape)}")
             left = left.new_empty((right.shape[0], -(-left.shape[0] // right.shape[0]), left.shape[1]))
-        elif (
-            operator == "aten.addbmm"
-        ):  # the products of a batch are added up: one with all their inner sides in a row
+        elif operator == "aten.addbmm":  # sums the products of a batch: one with all inner sides in a row
             left, right = left.transpose(0, 1).flatten(1), right.flatten(0, 1)
         elif operator == "aten.addr":  # a column by a row
             left, right = left.unsqueeze(1), right.unsqueeze(0)
@@ -90,28 +82,21 @@ class Matmul(MatrixProduct):
         length, rows = draw.octaves(4, 1024), draw.octaves(1, 1024)
         shape = draw.random.random()
         if shape < 0.3:
-            return cls(
-                batch=batch, rows=rows, inner=head, columns=length, transposed=draw.chance(0.8) and length > 1
-            )
+            transposed = draw.chance(0.8) and length > 1
+            return cls(batch=batch, rows=rows, inner=head, columns=length, transposed=transposed)
         if shape < 0.6:
             return cls(batch=batch, rows=rows, inner=length, columns=head)
-        inner, columns = draw.size(1, 2048), draw.size(1, 2048)
-        return cls(
-            batch=draw.octaves(1, 16),
-            rows=rows,
-            inner=inner,
-            columns=columns,
-            transposed=draw.chance(0.3) and min(inner, columns) > 1,
-        )
+        inner, columns, batch = draw.size(1, 2048), draw.size(1, 2048), draw.octaves(1, 16)
+        transposed = draw.chance(0.3) and min(inner, columns) > 1
+        return cls(batch=batch, rows=rows, inner=inner, columns=columns, transposed=transposed)
 
     def build(self, device: torch.device) -> Call:
         """torch.bmm on operands that were both just written; raises InputError where they have own types."""
         self.check_buildable()
         left = self.tensor(self.batch, self.rows, self.inner, device=device)
-        if self.transposed:
-            right = self.tensor(self.batch, self.columns, self.inner, device=device).transpose(1, 2)
-        else:
-            right = self.tensor(self.batch, self.inner, self.columns, device=device)
+        lies = (self.columns, self.inner) if self.transposed else (self.inner, self.columns)
+        right = self.tensor(self.batch, *lies, device=device)
+        right = right.transpose(1, 2) if self.transposed else right
         return Call(torch.bmm, (left, right), warm=(right, left))
 
     def sides(self) -> tuple[Any, Any, Any, Any]:
@@ -119,7 +104,7 @@ class Matmul(MatrixProduct):
         return self.batch, self.rows, self.columns, self.inner
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[batch, rows, columns]; of experts, whose shares of the tokens are assumed, nothing."""
+        """[batch, rows, columns]; None for experts, whose shares of the tokens are assumed."""
         return None if operator == "aten._grouped_mm" else (self.batch, self.rows, self.columns)
 
     def flops(self) -> int:
@@ -128,7 +113,7 @@ class Matmul(MatrixProduct):
 
     def bytes(self) -> Bytes:
         """Both operands in, the product out, each in its own type."""
-        operands = self.operand_types()
+        operands = self.operand_types
         left = operands.input.bytes(self.batch * self.rows, self.inner)
         right = operands.weights.bytes(self.batch * self.columns, self.inner)
         return Bytes(left + right, 0, operands.output.bytes(self.batch * self.rows, self.columns))
@@ -155,7 +140,7 @@ class Matmul(MatrixProduct):
             "macs_native": b * m * n * k * self.native,
             "library": by_library,
             "matrices_library": b * by_library,
-            **memory_terms(self, hardware),
+            **super().terms(hardware),
         }
 
     def features(self) -> dict[str, Any]:
@@ -184,9 +169,75 @@ class Matmul(MatrixProduct):
         }
 
     @classmethod
-    def operands_of(
-        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
         """The two factors; the gradient of what is added to their product comes for nothing."""
         first = LEFT[operator]
         return {"left": args[first], "right": args[first + 1]}
+
+
+@form("aten._trilinear")
+class Bilinear(Matmul):
+    """y [rows, outputs], y_o = x1 W_o x2: for each output x1 [rows, in1] W_o [in1, in2] by the rows of x2.
+
+    The second product has `in2` multiply-adds for each row, as one more column of x1: `inner` is in1 + 1.
+    Source: aten/src/ATen/native/Linear.cpp, `_trilinear`, which walks over the outputs. The bias is an
+    addition of its own.
+    """
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten._trilinear(x1, W, x2, expand1, expand2, expand3, sumdim, unroll_dim)` of `bilinear`."""
+        x, weight, *_ = args
+        if tuple(map(list, args[3:7])) != OF_BILINEAR:
+            raise Unmodelled(f"{operator} over other axes than a bilinear layer has")
+        outputs, first, second = weight.shape
+        return cls(batch=outputs, rows=x.shape[0], inner=first + 1, columns=second)
+
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """[rows, outputs]."""
+        return self.rows, self.batch
+
+    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
+        """For each output, grad y_o times one other factor or its product, and a product with the other."""
+        outputs, rows, first, second = self.batch, self.rows, self.inner - 1, self.columns
+        of_left = Matmul(dtype=self.dtype, batch=outputs * rows, rows=1, inner=second, columns=first)
+        of_weight = Matmul(dtype=self.dtype, batch=outputs, rows=first, inner=rows, columns=second)
+        of_right = Matmul(dtype=self.dtype, batch=outputs, rows=rows, inner=first, columns=second)
+        return {
+            "left": (self._scaled(outputs * rows * first * second), of_left),
+            "weight": (self._scaled(outputs * rows * first), of_weight),
+            "right": (of_right, self._scaled(outputs * rows * second)),
+        }
+
+    def _scaled(self, elements: int) -> Elementwise:
+        return Elementwise(dtype=self.dtype, function="mul", elements=elements, operands=2, broadcast=True)
+
+    @classmethod
+    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
+        """The first three."""
+        return dict(zip(("left", "weight", "right"), args, strict=False))
+
+
+@form("aten._euclidean_dist")
+class Distances(Matmul):
+    """Distances of all rows of x to all of y, |x - y|^2 = |x|^2 - 2 x y + |y|^2; the squares are two columns.
+
+    Source: aten/src/ATen/native/Distance.cpp, `_euclidean_dist`: [-2 x, |x|^2, 1] by [y, 1, |y|^2].
+    """
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`aten._euclidean_dist(x [..., m, k], y [..., n, k])`."""
+        x, y = (t.new_empty((*t.shape[:-1], t.shape[-1] + 2)) for t in args[:2])
+        return super().from_call("aten.bmm", output, x, y.mT)
+
+    def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
+        """Both products, whichever is asked for, with the other side's rows, without columns for squares."""
+        batch, rows, columns, inner = self.batch, self.rows, self.columns, self.inner - 2
+        of_x = Matmul(dtype=self.dtype, batch=batch, rows=rows, inner=columns, columns=inner)
+        return {"": (of_x, Matmul(dtype=self.dtype, batch=batch, rows=columns, inner=rows, columns=inner))}
+
+    @classmethod
+    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
+        """The two sides."""
+        return {"left": args[0], "right": args[1]}

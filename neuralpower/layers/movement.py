@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,9 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import (
-    BACKWARD,
-    KEEPS_NOTHING,
-    KEEPS_OUTPUTS,
-    Bytes,
-    Layer,
-    contiguous_run,
-    strided,
-)
-from neuralpower.layers.call import Call
+from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
+from neuralpower.layers.base import BACKWARD, KEEPS_NOTHING, KEEPS_OUTPUTS, contiguous_run, strided
 from neuralpower.layers.pointwise import Pointwise
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
 
 FUNCTIONS = {
     "copy": """
@@ -68,42 +59,28 @@ FUNCTIONS = {
     "upsample_cubic": "upsample_bicubic2d _upsample_bicubic2d_aa",
 }
 OPERATORS = {f"aten.{name}": function for function, names in FUNCTIONS.items() for name in names.split()}
-SWEPT = (
-    "copy copy copy copy cast cat cat append append pad roll repeat index gather scatter fill triangle scan sort upsample_nearest "
-    "upsample_linear upsample_cubic sort topk topk search select index_add scatter_rows unfold fold unique"
-).split()
+SWEPT = """
+    copy copy copy copy cast cat cat append append pad roll repeat index gather scatter fill triangle scan
+    sort upsample_nearest upsample_linear upsample_cubic sort topk topk search select index_add scatter_rows
+    unfold fold unique
+""".split()
 APPENDED = 9  # a cache has at least so many times what a step adds to it
-ALIAS = "alias"  # a view that a loop makes: what the call itself takes
-VIEWED = ("copy", "cat", "append")  # what their gradients are: views of the one that came
-APART = (
-    *(
-        "append",
-        "sort",
-        "topk",
-        "search",
-        "select",
-        "scan",
-        "upsample_linear",
-        "upsample_cubic",
-        "scatter",
-        "gather",
-        "index",
-    ),
-    *("index_add", "scatter_rows", "unfold", "fold", "unique", ALIAS),
-)
+ALIAS = "alias"  # a view that a loop makes: its time is that of the call itself
+VIEWED = ("copy", "cat", "append")  # their gradients are views of the one that came
+APART = """
+    append sort topk search select scan upsample_linear upsample_cubic scatter gather index index_add
+    scatter_rows unfold fold unique alias
+""".split()
 ROWS = ("index_add", "scatter_rows")  # whole rows go to a place each: `run` is their length
-RANKED = ("sort", "topk")  # row by row, of which `run` is the length
+RANKED = ("sort", "topk")  # row by row: `run` is their length
 READ = (*RANKED, "search", "select", "unique", "fold")  # what they read says how long they take
-FEW, PLACES = (
-    8,
-    256,
-)  # of a row's numbers the topmost, and sorted ones among which a place is searched, in what is measured
+FEW, PLACES = 8, 256  # the topmost of a row, and the sorted numbers that are searched, in what is measured
+PLAIN = ("copy", "cast", "cat", "append", "pad", "roll", "repeat", "unfold", "fold")  # not by places
 
 
 @layer_kind("movement", *OPERATORS)
-@dataclass(frozen=True, kw_only=True)
 class Movement(Pointwise):
-    """elements numbers are written; what torch returns as a view is free and never comes here, but where a loop makes it."""
+    """`elements` numbers are written; views are free, and come here only where a loop makes them."""
 
     sweep_share = 2.2
     recurring_share = 0.2
@@ -114,9 +91,8 @@ class Movement(Pointwise):
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """Any operator of FUNCTIONS."""
-        tensors = [
-            t for t in (output if isinstance(output, (tuple, list)) else (output,)) if isinstance(t, Tensor)
-        ]
+        outputs = output if isinstance(output, (tuple, list)) else (output,)
+        tensors = [t for t in outputs if isinstance(t, Tensor)]
         if not tensors:
             raise Unmodelled(f"{operator} returns no tensor")
         y, function = tensors[0], OPERATORS[operator]
@@ -125,7 +101,7 @@ class Movement(Pointwise):
             function = "cast"
         if operator in ("aten.cat", "aten.concat") and _appends(args, kwargs):
             function = "append"
-        source = args[1] if operator == "aten.copy_" else x
+        source: Any = args[1] if operator == "aten.copy_" else x
         elements = sum(t.numel() for t in tensors)
         if x is not None and (function in READ or operator == "aten.masked_select"):
             elements = y.numel() if operator == "aten.searchsorted" else x.numel()
@@ -138,18 +114,15 @@ class Movement(Pointwise):
             run = _row(operator, y, args)
             if function == "scatter" and run:
                 function = "scatter_rows"
-        if (
-            function in ("copy", "cast", "roll")
-            and isinstance(source, Tensor)
-            and source.numel() == y.numel() > 1
-        ):
+        moved = function in ("copy", "cast", "roll") and isinstance(source, Tensor)
+        if moved and source.numel() == y.numel() > 1:
             # what changes its shape is copied in the order of its axes
             run = contiguous_run(source, y if source.shape == y.shape else source.new_empty(source.shape))
         return cls(function=function, elements=elements, inplace=operator.endswith("_"), run=run)
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
-        """Transposed copies above all: they are what attention and windowed networks do."""
+        """Transposed copies above all, as in attention and windowed networks."""
         function = draw.choice(SWEPT)
         if function in ROWS:
             run, rows = draw.choice((8, 16, 32, 64, 64, 128, 256)), draw.octaves(2, 2**15)
@@ -191,37 +164,28 @@ class Movement(Pointwise):
         if function == "fill":
             return Call(torch.zeros, ((n,),), {"dtype": self.torch_dtype, "device": device})
         if function == "copy" and self.inplace:
-            return Call(
-                Tensor.copy_, (self.tensor(n, device=device), strided(self, n, self.run, device).reshape(-1))
-            )
+            source = strided(self, n, self.run, device).reshape(-1)
+            return Call(Tensor.copy_, (self.tensor(n, device=device), source))
         if function in ("copy", "cast"):
             x = strided(self, n, self.run, device)
             if function == "cast":
                 other = torch.float32 if self.dtype != "float32" else torch.bfloat16
                 return Call(Tensor.to, (x, other), warm=(x,))
             return Call(torch.clone, (x,), {"memory_format": torch.contiguous_format}, warm=(x,))
-        if function == "append":
-            return self._appended(device)
-        if function.startswith("upsample"):
-            return self._resampled(device)
-        if function in ROWS:
-            return self._to_places(device)
-        if function in ("unfold", "fold"):
-            return self._folded(device)
         if function == "unique":
             return Call(torch.unique, (torch.randint(0, n, (n,), device=device).to(self.torch_dtype),))
-        return self._of_rows(device)
+        own = {"append": self._appended, "unfold": self._folded, "fold": self._folded}
+        own |= dict.fromkeys(ROWS, self._to_places)
+        usual = self._resampled if function.startswith("upsample") else self._of_rows
+        return own.get(function, usual)(device)
 
     def _appended(self, device: torch.device) -> Call:
         """A cache of keys, and those of one token more."""
         n = self.elements
         width = next(d for d in (128, 64, 32, 16, 8, 4, 2, 1) if n % d == 0 and (n // d > APPENDED or d == 1))
-        heads = next(
-            h for h in (8, 4, 2, 1) if n % (width * h) == 0 and (n // (width * h) > APPENDED or h == 1)
-        )
-        cache = self.tensor(
-            1, heads, n // (width * heads) - 1, width, device=device
-        )  # last read a step ago: cold
+        rows = n // width
+        heads = next(h for h in (8, 4, 2, 1) if rows % h == 0 and (rows // h > APPENDED or h == 1))
+        cache = self.tensor(1, heads, rows // heads - 1, width, device=device)  # last read a step ago: cold
         new = self.tensor(1, heads, 1, width, device=device)
         return Call(torch.cat, ([cache, new],), {"dim": -2}, warm=(new,))
 
@@ -245,47 +209,44 @@ class Movement(Pointwise):
         return Call(F.fold, (x, side, kernel), {"padding": padding}, warm=(x,))
 
     def _of_rows(self, device: torch.device) -> Call:
-        """What is done to a matrix [rows, width]."""
+        """An operation on a matrix [rows, width]."""
         n, function = self.elements, self.function
         width = next(d for d in range(min(256, math.isqrt(n)), 0, -1) if n % d == 0)
         if function in RANKED and self.run:
             width = self.run
         rows = n // width
         x = self.tensor(rows, width, device=device)
-        if function == "cat":
-            half = max(rows // 2, 1)
-            return Call(torch.cat, ([x[:half], x[half:]],), warm=(x,))
-        if function == "pad":
-            narrow = x[:, : width - 1] if width > 1 else x
-            return Call(F.pad, (narrow, (0, width - narrow.shape[1])), warm=(x,))
-        if function == "index":
-            return Call(torch.index_select, (x, 0, torch.randint(0, rows, (rows,), device=device)), warm=(x,))
-        if function in ("gather", "scatter"):
-            index = torch.randint(0, rows, (rows, width), device=device)
-            if function == "gather":
-                return Call(torch.gather, (x, 0, index), warm=(x,))
-            return Call(torch.scatter, (x, 0, index, self.tensor(rows, width, device=device)), warm=(x,))
-        if function == "search":
-            return Call(torch.searchsorted, (self.tensor(PLACES, device=device).sort()[0], x), warm=(x,))
+        half, narrow = max(rows // 2, 1), x[:, : max(width - 1, 1)]
         if function == "repeat":
             x = x if rows % 2 == 0 or width % 2 else x.reshape(2 * rows, -1)
             times = 2 if len(x) % 2 == 0 else 1
             return Call(Tensor.repeat, (x[: len(x) // times], times, 1), warm=(x,))
-        table: dict[str, tuple[Any, ...]] = {
-            "roll": (torch.roll, x, 1, 0),
-            "triangle": (torch.tril, x),
-            "scan": (torch.cumsum, x, -1),
-            "sort": (torch.sort, x, -1),
-            "topk": (torch.topk, x, min(FEW, width)),
-            "select": (
-                torch.histc,
+
+        def places(*shape: int) -> Tensor:
+            return torch.randint(0, rows, shape, device=device)
+
+        calls: dict[str, Callable[[], tuple[Any, ...]]] = {
+            "cat": lambda: (torch.cat, [x[:half], x[half:]]),
+            "pad": lambda: (F.pad, narrow, (0, width - narrow.shape[1])),
+            "index": lambda: (torch.index_select, x, 0, places(rows)),
+            "gather": lambda: (torch.gather, x, 0, places(rows, width)),
+            "scatter": lambda: (
+                torch.scatter,
                 x,
-                64,
-                -3.0,
-                3.0,
-            ),  # the others take as long, and their outputs' sizes are data
+                0,
+                places(rows, width),
+                self.tensor(rows, width, device=device),
+            ),
+            "search": lambda: (torch.searchsorted, self.tensor(PLACES, device=device).sort()[0], x),
+            "roll": lambda: (torch.roll, x, 1, 0),
+            "triangle": lambda: (torch.tril, x),
+            "scan": lambda: (torch.cumsum, x, -1),
+            "sort": lambda: (torch.sort, x, -1),
+            "topk": lambda: (torch.topk, x, min(FEW, width)),
+            # the others take as long, and their outputs' sizes are data
+            "select": lambda: (torch.histc, x, 64, -3.0, 3.0),
         }
-        operator, *arguments = table[function]
+        operator, *arguments = calls[function]()
         return Call(operator, tuple(arguments), warm=(x,))
 
     def _to_places(self, device: torch.device) -> Call:
@@ -296,9 +257,8 @@ class Movement(Pointwise):
         index = torch.randint(0, len(target), (rows,), device=device)
         if self.function == "index_add":
             return Call(Tensor.index_add_, (target, 0, index, source), warm=(source,))
-        return Call(
-            Tensor.scatter_add_, (target, 0, index[:, None].expand(rows, width), source), warm=(source,)
-        )
+        places = index[:, None].expand(rows, width)
+        return Call(Tensor.scatter_add_, (target, 0, places, source), warm=(source,))
 
     def flops(self) -> int:
         """None."""
@@ -313,15 +273,12 @@ class Movement(Pointwise):
     def features(self) -> dict[str, Any]:
         """The commonest functions of the cheap group, told apart."""
         function = np.asarray(self.function)
-        return {
-            **super().features(),
-            **{name: (function == name) * 1.0 for name in ("cat", "pad", "roll", "fill", "cast", "repeat")},
-        }
+        names = ("cat", "pad", "roll", "fill", "cast", "repeat")
+        return {**super().features(), **{name: (function == name) * 1.0 for name in names}}
 
     def keeps(self) -> str:
-        """Nothing, but where it went by places that are kept."""
-        plain = self.function in ("copy", "cast", "cat", "append", "pad", "roll", "repeat", "unfold", "fold")
-        return KEEPS_NOTHING if plain else KEEPS_OUTPUTS
+        """Nothing, but places."""
+        return KEEPS_NOTHING if self.function in PLAIN else KEEPS_OUTPUTS
 
     def differentiable(self) -> bool:
         """A fill depends on nothing, and places are whole numbers."""
@@ -339,9 +296,9 @@ class Movement(Pointwise):
         return (replace(self, phase="forward", function=function, inplace=False, run=run),)
 
     def group(self) -> Any:
-        """Copies in order run at memory speed, what grows a cache reads it cold; searches each have their own.
+        """Copies in order are bandwidth-bound, what grows a cache reads it cold; each search is its own code.
 
-        Backward, copies and what joins are their own.
+        Backward passes of copies and joins are views.
         """
         function = np.asarray(self.function)
         views = (np.asarray(self.phase) == BACKWARD) & np.isin(function, VIEWED)
@@ -349,21 +306,18 @@ class Movement(Pointwise):
 
 
 def _written(operator: str, y: Tensor, args: Any) -> int:
-    """Numbers that a scatter writes into y: as many as there are places; masks, which say nothing of that, are for all of y."""
+    """Numbers that a scatter writes into y: one for each place; all of y for a mask, which does not tell."""
     name = operator.removeprefix("aten.").rstrip("_")
     if name.startswith("scatter"):
         return int(args[2].numel())
     if name in ("index_add", "index_copy", "index_fill"):
         return y.numel() // max(y.shape[args[1]], 1) * int(args[2].numel()) if y.dim() else 1
-    places = (
-        {axis: index for axis, index in enumerate(args[1]) if index is not None}
-        if name == "index_put"
-        else {}
-    )
+    indices = args[1] if name == "index_put" else ()
+    places = {axis: index for axis, index in enumerate(indices) if index is not None}
     if not places or any(index.dtype in (torch.bool, torch.uint8) for index in places.values()):
         return y.numel()
     one = y.numel() // max(math.prod(y.shape[axis] for axis in places), 1)
-    shape = torch.broadcast_shapes(*(i.shape for i in places.values()))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    shape = torch.broadcast_shapes(*(i.shape for i in places.values()))  # type: ignore[no-untyped-call]
     return one * math.prod(shape)
 
 
@@ -391,7 +345,7 @@ def _ranked(operator: str, x: Tensor, args: Any, kwargs: Any) -> int:
 
 
 def _appends(args: Any, kwargs: Any) -> bool:
-    """Whether a concatenation is a cache of keys or values [batch, heads, length, head size] with a step's appended."""
+    """Whether a concatenation appends to a cache of keys or values [batch, heads, length, head size]."""
     parts, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
     if len(parts) != 2 or parts[0].dim() != 4 or dim not in (-2, 2):
         return False

@@ -1,9 +1,10 @@
-"""Normalisation: by batch statistics, over the last axes, by root mean square, by groups of channels, by instance."""
+"""Normalisation: over a batch, the last axes, groups of channels or an instance, or by root mean square."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,11 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import WARP, Hardware
+from neuralpower.devices.hardware import WARP
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Layer, contiguous_run, memory_terms
-from neuralpower.layers.call import Call
-from neuralpower.layers.elementwise import Elementwise
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
+from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers.base import Args, Named, contiguous_run
+from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.terms import aligned, evicted
 
 OPERATORS = {
@@ -28,15 +27,12 @@ OPERATORS = {
     "aten.group_norm": "group",
     "aten.instance_norm": "instance",
 }
-ROWS_IN_FLIGHT = (
-    16  # per core: blocks of 128 threads to a row, aten/src/ATen/native/cuda/layer_norm_kernel.cu
-)
+ROWS_IN_FLIGHT = 16  # a core: blocks of 128 threads to a row (aten/src/ATen/native/cuda/layer_norm_kernel.cu)
 CACHE_SHARES = (0.125, 0.25, 0.5, 1.0)  # of the L2, that rows in flight take
 GROUPS = 32  # of the group norm that is built for timing, where the channels allow it
 
 
 @layer_kind("norm", *OPERATORS)
-@dataclass(frozen=True, kw_only=True)
 class Norm(Layer):
     """layer, rms: x [rows, width]; batch, group, instance: x [rows, width, spatial]."""
 
@@ -54,12 +50,10 @@ class Norm(Layer):
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
-        """`aten.layer_norm(x, normalized_shape, ...)`, `aten.batch_norm(x, ..., training, ...)` and their like."""
+        """`aten.layer_norm(x, normalized_shape, ...)`, `aten.batch_norm(x, ..., training, ...)` and so on."""
         x, function = args[0], OPERATORS[operator]
         if function in ("layer", "rms"):
-            width = 1
-            for size in args[1]:
-                width *= int(size)
+            width = math.prod(map(int, args[1]))
             rows, spatial = x.numel() // max(width, 1), 1
         else:
             if x.dim() < 2:
@@ -76,18 +70,7 @@ class Norm(Layer):
     def sample(cls, draw: Draw) -> Self:
         """Layer norms of transformers, batch norms of convolutional networks."""
         function = draw.choice(
-            (
-                "layer",
-                "layer",
-                "layer",
-                "batch",
-                "batch",
-                "batch",
-                "group",
-                "rms",
-                "instance",
-                "batch_training",
-            )
+            "layer layer layer batch batch batch group rms instance batch_training".split()
         )
         strided = draw.chance(0.08)
         if function in ("layer", "rms"):
@@ -106,35 +89,30 @@ class Norm(Layer):
     def build(self, device: torch.device) -> Call:
         """The functional call with scale and shift."""
         scale, shift = self.tensor(self.width, device=device), self.tensor(self.width, device=device)
-        if self.function in ("layer", "rms"):
-            shape = (self.width, self.rows) if self.strided else (self.rows, self.width)
-            x = self.tensor(*shape, device=device)
-            x = x.t() if self.strided else x
-            if self.function == "rms":
-                return Call(F.rms_norm, (x, (self.width,), scale), warm=(x,))
-            return Call(F.layer_norm, (x, (self.width,), scale, shift), warm=(x,))
+        shape = [self.rows, self.width, *([] if self.function in ("layer", "rms") else [self.spatial])]
         if self.strided:
-            x = self.tensor(self.rows, self.spatial, self.width, device=device).transpose(1, 2)
-        else:
-            x = self.tensor(self.rows, self.width, self.spatial, device=device)
+            shape[-2:] = shape[-1], shape[-2]
+        x = self.tensor(*shape, device=device)
+        x = x.transpose(-1, -2) if self.strided else x
+        if self.function == "rms":
+            return Call(F.rms_norm, (x, (self.width,), scale), warm=(x,))
+        if self.function == "layer":
+            return Call(F.layer_norm, (x, (self.width,), scale, shift), warm=(x,))
         if self.function == "group":
             groups = next(g for g in range(min(GROUPS, self.width), 0, -1) if self.width % g == 0)
             return Call(F.group_norm, (x, groups, scale, shift), warm=(x,))
         if self.function == "instance":
             return Call(F.instance_norm, (x, None, None, scale, shift), warm=(x,))
-        mean, variance = (
-            self.tensor(self.width, device=device),
-            self.tensor(self.width, device=device).abs() + 0.5,
-        )
+        mean, spread = self.tensor(self.width, device=device), self.tensor(self.width, device=device)
         training = self.function == "batch_training"
-        return Call(F.batch_norm, (x, mean, variance, scale, shift, training), warm=(x,))
+        return Call(F.batch_norm, (x, mean, spread.abs() + 0.5, scale, shift, training), warm=(x,))
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
         """That of the input."""
         return self.rows, self.width, self.spatial
 
     def flops(self) -> int:
-        """Five per element: two for the statistics, subtract, scale, shift (as in the Roofline literature)."""
+        """5 per element: two for the statistics, subtract, scale, shift (as in the Roofline literature)."""
         return 5 * self.rows * self.width * self.spatial
 
     def bytes(self) -> Bytes:
@@ -154,18 +132,17 @@ class Norm(Layer):
             "elements_strided": elements * self.strided,
             "elements_bare": elements * (self.spatial == 1),
             "maps": self.rows * self.width * (self.spatial > 1),
-            **memory_terms(self, hardware),
+            **super().terms(hardware),
         }
 
     def alignment(self) -> dict[str, Any]:
         """That of a layer norm's rows to whole warps, which read four elements to a thread."""
         by_rows = np.isin(self.function, ("layer", "rms")) & ~np.asarray(self.strided, dtype=bool)
-        return {
-            name: share * by_rows for name, share in aligned("row_elements", self.width, 4 * WARP).items()
-        }
+        shares = aligned("row_elements", self.width, 4 * WARP)
+        return {name: share * by_rows for name, share in shares.items()}
 
     def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Rows are read once for the statistics and once to be scaled: from memory, where those in flight outgrow the cache."""
+        """Rows are read for the statistics, and again to be scaled: from memory where many are in flight."""
         rows = np.asarray(self.spatial) == 1
         seconds = self.bytes().input / hardware.memory_bytes_per_s * rows
         in_flight = hardware.cores * ROWS_IN_FLIGHT * self.width * self.itemsize
@@ -196,19 +173,16 @@ class Norm(Layer):
         return self.function == "batch_training"
 
     def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Grad y and x in, grad x out, then both once more for the gradients of scale and shift: five tensors.
+        """Grad y and x in, grad x out, then both again for the gradients of scale and shift: five tensors.
 
         A norm moves two of them, a product of two tensors three.
         """
         elements = self.rows * self.width * self.spatial
-        three = Elementwise(dtype=self.dtype, function="mul", elements=elements, operands=2, broadcast=False)
-        return {"weight": (replace(self, phase="forward"),), "input": (three,)}
+        return {"weight": (replace(self, phase="forward"),), "input": (pass_of(self.dtype, "mul", elements),)}
 
     @classmethod
-    def operands_of(
-        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Scale and shift are one: a pass makes the gradients of both. What comes before them is the input, or its shape."""
+    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
+        """Scale and shift are one, since a pass makes both gradients; the input or its shape comes first."""
         first = 1 if OPERATORS[operator] in ("batch", "instance") else 2
         named = [kwargs.get(name) for name in ("weight", "bias")]
         return {"input": args[0], "weight": (*args[first : first + 2], *named)}

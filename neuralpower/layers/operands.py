@@ -13,6 +13,9 @@ import numpy as np
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers.terms import distinct, floor_div
 
+# Fields of a quantised layer that tell its operands apart.
+OWN = ("weights_dtype", "weights_group", "input_dtype", "input_group", "output_dtype")
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -43,17 +46,19 @@ class Operand:
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands of a layer that takes products in `dtype`."""
+    """The operands of a layer."""
 
     input: Operand
     weights: Operand  # what the input is multiplied by: weights, the right factor, keys and values
     output: Operand
-    dtype: Any
 
-    @property
-    def accumulate(self) -> Operand:
-        """Sums of products before they are written: float32 for shorter floats, int32 for 8 bits and less."""
-        return Operand(by_dtype(self.dtype, lambda name: DTYPES[name].accumulates_in or name))
+
+def own_operand(dtype: Any, own: Any, group: Any, usual: Operand) -> Operand:
+    """The operand of type `own` ("": `dtype`) and its groups; `usual` where it has neither of its own."""
+    if isinstance(own, str):
+        return Operand(own or dtype, group) if own or group else usual
+    named = own != ""  # of a table's rows
+    return Operand(np.where(named, own, dtype), group) if np.any(named) or np.any(group) else usual
 
 
 def by_dtype(dtype: Any, value: Callable[[str], Any]) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,15 +10,11 @@ import torch
 from torch import nn
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Layer, memory_terms
-from neuralpower.layers.call import Call
+from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.pointwise import per_function
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
 
-# numbers of state per parameter with a dense gradient: momentum; squares; first and second moments
+# Numbers of state per parameter with a dense gradient: momentum; squares; first and second moments.
 STATES = {"sgd": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "adagrad": 1}
 SWEPT = ("sgd", "rmsprop", "adam", "adamw")  # that are measured
 CLASSES: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
@@ -44,7 +38,6 @@ def possible(function: str, implementation: str) -> bool:
 
 
 @layer_kind("optimizer", "optimizer.step")
-@dataclass(frozen=True, kw_only=True)
 class Optimizer(Layer):
     """`optimizer.step()` over `tensors` parameters with `elements` numbers in all."""
 
@@ -57,10 +50,7 @@ class Optimizer(Layer):
     dimensions = ("tensors", "elements")
     sweep_share = 2.0
     words = {"function": STATES, "implementation": IMPLEMENTATIONS}
-    group_names = tuple(
-        function if way == "loop" else f"{function}_{way}"
-        for function, way in itertools.product(STATES, IMPLEMENTATIONS)
-    )
+    group_names = tuple(f"{function}{way}" for function in STATES for way in ("", "_foreach", "_fused"))
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
@@ -85,12 +75,8 @@ class Optimizer(Layer):
         tensors = draw.octaves(1, 256)
         function = draw.choice(SWEPT)
         ways = [way for way in IMPLEMENTATIONS if possible(function, way)]
-        return cls(
-            function=function,
-            implementation=draw.choice(ways),
-            tensors=tensors,
-            elements=tensors * draw.octaves(16, max(3 * 10**7 // tensors, 17)),
-        )
+        way, each = draw.choice(ways), draw.octaves(16, max(3 * 10**7 // tensors, 17))
+        return cls(function=function, implementation=way, tensors=tensors, elements=tensors * each)
 
     def build(self, device: torch.device) -> Call:
         """Parameters of equal size, the last one taking what does not divide."""
@@ -103,9 +89,7 @@ class Optimizer(Layer):
         runs = self.implementation if device.type != "meta" or self.implementation != "fused" else "loop"
         ways = {way: way == runs for way in ("foreach", "fused") if possible(self.function, way)}
         optimizer = CLASSES[self.function](parameters, lr=1e-6, **momentum, **ways)
-        optimizer.defaults["fused"] = (
-            self.implementation == "fused"
-        )  # which torch refuses to run on meta tensors
+        optimizer.defaults["fused"] = self.implementation == "fused"  # torch refuses it for meta tensors
         return Call(optimizer.step, ())
 
     def flops(self) -> int:
@@ -128,7 +112,7 @@ class Optimizer(Layer):
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Traffic per state."""
-        return {"state_elements": self.elements * self.states, **memory_terms(self, hardware)}
+        return {"state_elements": self.elements * self.states, **super().terms(hardware)}
 
     def launches(self) -> Any:
         """A list of tensors is walked on the host."""
@@ -137,13 +121,12 @@ class Optimizer(Layer):
     def group(self) -> Any:
         """Each optimizer is fitted apart, and so is each way of running it."""
         function, way = np.asarray(self.function), np.asarray(self.implementation)
-        return np.where(
-            way == "loop", function, np.char.add(np.char.add(function.astype(str), "_"), way.astype(str))
-        )
+        named = np.char.add(np.char.add(function.astype(str), "_"), way.astype(str))
+        return np.where(way == "loop", function, named)
 
 
 def _implementation(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> str:
-    """What `step` will run: torch takes lists of tensors on an accelerator unless it is told otherwise."""
+    """How `step` will run: by default torch takes lists of tensors on an accelerator."""
     if optimizer.defaults.get("fused"):
         return "fused"
     foreach = optimizer.defaults.get("foreach")

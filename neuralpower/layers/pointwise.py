@@ -1,16 +1,14 @@
-"""What activations, element-wise arithmetic and movements share: one pass over memory, with or without jumps."""
+"""What activations, arithmetic and movements share: a pass over memory, with or without jumps."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import Layer, memory_terms
+from neuralpower.layers import Hardware, Layer
 from neuralpower.layers.terms import distinct, past
 
 HEAVY = frozenset(
@@ -25,12 +23,11 @@ TRANSCENDENTAL = frozenset(
     floor_divide exp2 glu logaddexp xlogy gelu_tanh
     """.split()
 )
-RANDOM = frozenset(
-    {"dropout_training", "bernoulli"}
-)  # a random number each, which a CPU draws one after the other
+RANDOM = frozenset({"dropout_training", "bernoulli"})  # a random number each: a CPU draws one by one
+SORTS = {"gelu": {"gelu"}, "random": RANDOM, "heavy": HEAVY, "transcendental": TRANSCENDENTAL}
+EFFORTS = (*SORTS, "cheap")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pointwise(Layer):
     """One function of each element."""
 
@@ -53,7 +50,7 @@ class Pointwise(Layer):
             "jumps_past_l2": jumps * (elements * self.itemsize > hardware.l2_bytes),
             "elements_fresh": elements * (1 - self.inplace),
             "elements_past_l2": past(elements * self.itemsize, hardware.l2_bytes),
-            **memory_terms(self, hardware),
+            **super().terms(hardware),
         }
 
     def features(self) -> dict[str, Any]:
@@ -67,27 +64,17 @@ class Pointwise(Layer):
 
 
 def code(function: Any) -> Any:
-    """A number per function name, the same in any session: trees can tell functions apart by it."""
+    """A number per function name, the same in any session, by which trees tell functions apart."""
     names, inverse = distinct(np.asarray(function).reshape(-1))
     numbers = np.array([zlib.crc32(str(name).encode()) % 1000 for name in names], dtype=np.float64)[inverse]
     return numbers if np.ndim(function) else float(numbers[0])
 
 
-EFFORTS = ("gelu", "random", "heavy", "transcendental", "cheap")  # what `effort` gives
-
-
 def effort(function: Any) -> Any:
-    """Gelu (vectorised, and in most transformers), random, heavy, transcendental or cheap, per function name."""
+    """The effort of each function name; gelu is its own: it is vectorised, and in most transformers."""
     names, inverse = np.unique(np.asarray(function), return_inverse=True)
-    return np.array([_effort(str(name)) for name in names])[inverse].reshape(np.shape(function))
-
-
-def _effort(name: str) -> str:
-    if name == "gelu":
-        return "gelu"
-    if name in RANDOM:
-        return "random"
-    return "heavy" if name in HEAVY else "transcendental" if name in TRANSCENDENTAL else "cheap"
+    found = [next((effort for effort, some in SORTS.items() if name in some), "cheap") for name in names]
+    return np.array(found)[inverse].reshape(np.shape(function))
 
 
 def per_function(function: Any, table: Mapping[str, int], default: int) -> Any:

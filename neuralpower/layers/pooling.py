@@ -1,15 +1,12 @@
-"""What the pooling kinds share: sizes named by axis, output sizes, costs, terms.
+"""Pooling over an image, a video or a volume, by window or to a given output size.
 
-A kind names its `axes` ("height", "width") and writes its fields out: `in_height`, `kernel_height`, `stride_height`,
-`padding_height` and so on.
+One-dimensional pooling has height 1.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,44 +14,44 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Layer, memory_terms
-from neuralpower.layers.call import Call
+from neuralpower.layers import Bytes, Call, Draw, Hardware, layer_kind
+from neuralpower.layers.base import first
 from neuralpower.layers.columns import same_rank
-from neuralpower.layers.convolution import along, image, is_channels_last, reader
-from neuralpower.layers.terms import floor_div
+from neuralpower.layers.windowed import Windowed, image, is_channels_last
 
 FUNCTIONS = ("max", "avg", "adaptive_avg", "adaptive_max")
 NAME = re.compile(rf"({'|'.join(FUNCTIONS)})_pool(\d)d")
 ARGUMENTS = ("input", "kernel_size", "stride", "padding")
+OVER_IMAGES = [f"aten.{function}_pool{rank}d" for function in FUNCTIONS for rank in (1, 2)]
+OVER_IMAGES += ["aten.max_pool1d_with_indices", "aten.max_pool2d_with_indices", "aten.mkldnn_max_pool2d"]
+# Below torch's composite operators max pooling always finds indices, and a global average is a mean.
+OVER_VOLUMES = "max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d".split()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pooling(Layer):
-    """A pooling over `axes`, x [batch, channels, *in]; an adaptive one records the window that its output size amounts to.
+class Pooling(Windowed):
+    """A pooling over `axes`; an adaptive one records the window that its output size amounts to.
 
-    Its windows, and the last of ceil mode, need not come out even: then the map is the one that holds them all.
+    Where its windows, or the last of ceil mode, do not come out even, the map is the one that holds them all.
     """
 
     function: str
     batch: int
     channels: int
 
-    axes: ClassVar[tuple[str, ...]] = ()
-
+    sized = ("in", "kernel", "stride", "padding")
     dimensions = ("images", "out_positions", "window")
     words = {"function": FUNCTIONS}
     group_names = FUNCTIONS
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
-        """`aten.max_poolNd(x, kernel, stride, padding, ...)`, `aten.adaptive_avg_poolNd(x, output_size)` and their like.
+        """`aten.max_poolNd(x, kernel, stride, padding, ...)`, `aten.adaptive_avg_poolNd(x, output_size)`, ...
 
-        One over fewer axes than the kind has is of size 1 along the first.
+        One over fewer axes than the kind has size 1 along the first.
         """
         ((function, digit),) = NAME.findall(operator)
-        x, y, rank = args[0], output[0] if isinstance(output, (tuple, list)) else output, int(digit)
+        x, y, rank = args[0], first(output), int(digit)
         batch, channels, *sizes = (1,) * (rank + 2 - x.dim()) + tuple(x.shape)  # of one sample, perhaps
         if len(sizes) != rank:
             raise Unmodelled(f"{operator} of a tensor with {x.dim()} axes")
@@ -69,24 +66,14 @@ class Pooling(Layer):
             padding = same_rank("padding", given.get("padding") or 0, rank)
             # a window in ceil mode may reach beyond the map; what it reads is the map
             kernel = tuple(min(k, s + 2 * p) for k, s, p in zip(kernel, sizes, padding, strict=True))
-        # where windows overlap by less than a whole number, or the last in ceil mode is cut: a map with as many whole ones
+        # windows may overlap unevenly, or the last in ceil mode be cut: take a map with as many whole ones
         axes = zip(sizes, out, kernel, stride, padding, strict=True)
         sizes = [s if (s + 2 * p - k) // t + 1 == o else (o - 1) * t + k - 2 * p for s, o, k, t, p in axes]
-        fields: dict[str, Any] = {}
-        for name, values in (("in", sizes), ("kernel", kernel), ("stride", stride), ("padding", padding)):
-            fields |= dict.fromkeys(along(cls.axes, name), int(name != "padding"))
-            fields |= zip(along(cls.axes, name)[-rank:], values, strict=True)
+        before = (1,) * (len(cls.axes) - rank)  # the axes that it does not have
+        said = {"in": (*before, *sizes), "kernel": (*before, *kernel), "stride": (*before, *stride)}
+        fields = cls.fields_of({**said, "padding": (0,) * len(before) + tuple(padding)})
         fields["channels_last"] = x.dim() == rank + 2 and is_channels_last(x)
         return cls(function=function, batch=batch, channels=channels, **fields)
-
-    @property
-    @abstractmethod
-    def channels_last(self) -> Any:
-        """Memory format of the input: a kind's last field, which a table may leave out."""
-
-    def sizes(self, name: str) -> tuple[Any, ...]:
-        """The values of `name` ("kernel", "stride", ...) along the axes."""
-        return reader(self.axes, name)(self)
 
     @property
     def images(self) -> Any:
@@ -98,27 +85,11 @@ class Pooling(Layer):
         """Numbers in a map."""
         return math.prod(self.sizes("in"))
 
-    @property
-    def window(self) -> Any:
-        """Numbers that one output reads."""
-        return math.prod(self.sizes("kernel"))
-
-    @property
-    def out_sizes(self) -> tuple[Any, ...]:
-        """Output size per axis."""
-        axes = zip(*map(self.sizes, ("in", "padding", "kernel", "stride")), strict=True)
-        return tuple(
-            [floor_div(size + 2 * padding - kernel, stride) + 1 for size, padding, kernel, stride in axes]
-        )
-
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
         """[batch, channels, *out]."""
         return self.batch, self.channels, *self.out_sizes
 
-    @property
-    def out_positions(self) -> Any:
-        """Outputs per map."""
-        return math.prod(self.out_sizes)
+    out_positions: ClassVar[Any] = Windowed.positions  # outputs per map
 
     def build(self, device: torch.device) -> Call:
         """The functional call."""
@@ -127,11 +98,7 @@ class Pooling(Layer):
         if self.function.startswith("adaptive"):
             axes = zip(self.sizes("in"), self.sizes("stride"), strict=True)
             return Call(function, (x, tuple(max(size // step, 1) for size, step in axes)), warm=(x,))
-        options = {
-            "kernel_size": self.sizes("kernel"),
-            "stride": self.sizes("stride"),
-            "padding": self.sizes("padding"),
-        }
+        options = {name: self.sizes(name.removesuffix("_size")) for name in ARGUMENTS[1:]}
         return Call(function, (x,), options, warm=(x,))
 
     def flops(self) -> int:
@@ -153,7 +120,7 @@ class Pooling(Layer):
             "inputs": self.images * self.in_positions,
             "outputs": outputs,
             "outputs_channels_last": outputs * self.channels_last,
-            **memory_terms(self, hardware),
+            **super().terms(hardware),
         }
 
     def features(self) -> dict[str, Any]:
@@ -169,3 +136,65 @@ class Pooling(Layer):
     def group(self) -> Any:
         """The four functions are four kernels."""
         return np.asarray(self.function)
+
+
+@layer_kind("pool2d", *OVER_IMAGES)
+class Pool2d(Pooling):
+    """One call of torch.nn.functional.max_pool2d and its like; x [batch, channels, in_height, in_width]."""
+
+    channels_last: bool = False  # memory format of the input
+
+    axes = ("height", "width")
+    sweep_share = 1.2
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """Windows of 2 and 3 as classic networks have them, larger ones, and global pooling."""
+        function = draw.choice(("max", "max", "avg", "adaptive_avg", "adaptive_avg", "adaptive_max"))
+        size = draw.octaves(2, 256)
+        width = size if draw.chance(0.9) else draw.octaves(2, 256)
+        batch, channels = draw.choice((1, 1, 2, 4, 8, draw.octaves(1, 32))), draw.size(3, 2048)
+        if function.startswith("adaptive"):
+            out = draw.choice([o for o in (1, 1, 1, 2, 7) if size % o == 0 and width % o == 0])
+            kernel, padding = (size // out, width // out), 0
+            stride = kernel
+        else:
+            side = min(draw.choice((2, 2, 3, 3, 3, 5, 7)), size, width)
+            step = draw.choice((1, 2, 2, side))
+            kernel, stride, padding = (side, side), (step, step), draw.choice((0, side // 2))
+        sizes = {"in": (size, width), "kernel": kernel, "stride": stride, "padding": (padding, padding)}
+        return cls(function=function, batch=batch, channels=channels, **cls.fields_of(sizes))
+
+
+@layer_kind("pool3d", *(f"aten.{name}" for name in OVER_VOLUMES))
+class Pool3d(Pooling):
+    """One call of torch.nn.functional.max_pool3d or the like; x [batch, channels, *in]."""
+
+    channels_last: bool = False  # memory format of the input
+
+    axes = ("depth", "height", "width")
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """A pooling over any axes; one along the depth alone, as over channels, is one of images."""
+        layer = super().from_call(operator, output, *args, **kwargs)
+        beside = tuple(layer.sizes(name)[1:] for name in ("kernel", "stride", "padding"))
+        if layer.function != "avg" or beside != ((1, 1), (1, 1), (0, 0)):
+            return layer
+        sizes = {name: layer.sizes(name)[:2] for name in cls.sized}
+        sizes["in"] = (layer.in_depth, layer.in_height * layer.in_width)
+        fields = Pool2d.fields_of(sizes)
+        flat: Any = Pool2d(function="avg", batch=layer.batch, channels=layer.channels, **fields)
+        return flat  # [depth, height width]
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """As of images; along the depth as along a volume's height, or by one or two frames of a video."""
+        flat = Pool2d.sample(draw)
+        size, window, stride, padding = (flat.sizes(name)[0] for name in cls.sized)
+        mean = flat.function == "adaptive_avg" and flat.out_positions == 1  # if of all frames, too
+        if mean or draw.chance(0.6):
+            window = stride = draw.choice((1, 1, 2))
+            size, padding = window * draw.octaves(2, 32), 0
+        depth = {"in_depth": size, "kernel_depth": window, "stride_depth": stride, "padding_depth": padding}
+        return cls(**depth, **flat.to_row())

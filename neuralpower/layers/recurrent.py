@@ -1,12 +1,12 @@
 """Recurrent networks over whole sequences: LSTM, GRU and plain cells.
 
-Sequences of several lengths, packed, are as much work as they have steps together: lengths 20, 7 and 3 have 30.
+The work of packed sequences follows from the steps that they have together: lengths 20, 7 and 3 have 30.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,15 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import Bytes, Layer, memory_terms
-from neuralpower.layers.call import Call
+from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers.base import Args, Named
 from neuralpower.layers.pointwise import per_function
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
+from neuralpower.layers.terms import either
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 @layer_kind("recurrent", *(f"aten.{name}" for name in GATES))
-@dataclass(frozen=True, kw_only=True)
 class Recurrent(Layer):
     """x [batch, steps, input_size] through num_layers of hidden_size, in one direction or both.
 
@@ -49,20 +46,21 @@ class Recurrent(Layer):
     words = {"function": GATES}
     group_names = tuple(GATES)
     later = frozenset({"packed_steps", "proj_size"})
-    rule = "packed steps must be enough for the longest sequence and one of each other, and at most the steps of all"
+    rule = "packed steps must be enough for the longest sequence and one of each other, "
+    rule += "and at most the steps of all"
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """`aten.lstm(x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)`.
 
-        A packed sequence is `(x [steps of all sequences, inputs], batch of each step, hx, ..., bidirectional)`; its first step
-        has all sequences, as the states do.
+        Packed, it is `(x [steps of all sequences, inputs], batch of each step, hx, ..., bidirectional)`; the
+        first step has all sequences, as the states do.
         """
         function, x = operator.removeprefix("aten."), args[0]
         packed = _is_packed(args)
         hidden, _, _, layers, *_ = args[1 + packed :]
         state = hidden[0] if isinstance(hidden, (tuple, list)) else hidden
-        # of a cell; what it hands on may be narrower
+        # of a cell, which may hand on fewer numbers
         width = hidden[1].shape[2] if function == "lstm" else state.shape[2]
         if packed:
             batch, steps = state.shape[1], args[1].numel()
@@ -105,36 +103,24 @@ class Recurrent(Layer):
     def build(self, device: torch.device) -> Call:
         """The torch module in eval mode."""
         make = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.function, nn.RNN)
-        options: dict[str, Any] = (
-            {"nonlinearity": self.function.removeprefix("rnn_")} if make is nn.RNN else {}
-        )
-        if self.proj_size:
-            options["proj_size"] = self.proj_size
-        module = make(
-            self.input_size,
-            self.hidden_size,
-            self.num_layers,
-            batch_first=True,
-            device=device,
-            dtype=self.torch_dtype,
-            bidirectional=self.bidirectional,
-            **options,
-        ).eval()
+        where: dict[str, Any] = {"device": device, "dtype": self.torch_dtype}
+        options: dict[str, Any] = {"batch_first": True, "bidirectional": self.bidirectional, **where}
+        options |= {"nonlinearity": self.function.removeprefix("rnn_")} if make is nn.RNN else {}
+        options |= {"proj_size": self.proj_size} if self.proj_size else {}
+        module = make(self.input_size, self.hidden_size, self.num_layers, **options).eval()
         x: Any = self.tensor(self.batch, self.steps, self.input_size, device=device)
         warm = x
         if self.packed_steps:
             warm = self.tensor(self.packed_steps, self.input_size, device=device)
             x = PackedSequence(warm, self._batches())
         states = self.num_layers * self.directions, self.batch
-        state = torch.zeros(*states, self.outputs, device=device, dtype=self.torch_dtype)
-        cell = torch.zeros(*states, self.hidden_size, device=device, dtype=self.torch_dtype)
-        # step after step its code runs, so that it is warm in any network, which it is not in turn with other layers
-        return Call(
-            module, (x, (state, cell) if self.function == "lstm" else state), warm=(warm,), recurs=True
-        )
+        state, cell = (torch.zeros(*states, size, **where) for size in (self.outputs, self.hidden_size))
+        # its code runs at each step: it is warm in any network, but would not be in turn with other layers
+        hidden = (state, cell) if self.function == "lstm" else state
+        return Call(module, (x, hidden), warm=(warm,), recurs=True)
 
     def _batches(self) -> Tensor:
-        """Sequences that each step of a packed one has: the longest has all steps, the others share the rest evenly."""
+        """Sequences at each step: the longest has all steps, the others share the rest evenly."""
         each, more = divmod(self.packed_steps - self.steps, max(self.batch - 1, 1))
         lengths = torch.full((self.batch,), each)
         lengths[1 : 1 + more] += 1
@@ -154,12 +140,12 @@ class Recurrent(Layer):
     @property
     def outputs(self) -> Any:
         """Numbers that a direction hands on at each step."""
-        return self.proj_size + (self.proj_size == 0) * self.hidden_size
+        return either(self.proj_size, self.hidden_size)
 
     @property
     def sequence_steps(self) -> Any:
         """Steps of all sequences together."""
-        return self.packed_steps + (self.packed_steps == 0) * self.batch * self.steps
+        return either(self.packed_steps, self.batch * self.steps)
 
     @property
     def weights(self) -> Any:
@@ -198,21 +184,18 @@ class Recurrent(Layer):
         return {"": (again,), "weights": (again,)}
 
     @classmethod
-    def operands_of(
-        cls, operator: str, output: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
         """The list of weights and biases; packed, the batch of each step stands before it."""
         return {"weights": args[2 + _is_packed(args)]}
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Steps are sequential: each pays for its dispatch and reads the weights again."""
-        cells = self.steps * self.num_layers * self.directions
         return {
             "macs": self.sequence_steps * self.weights,
             "weights_each_step": self.steps * self.weights,
-            "cells": cells,
+            "cells": self.launches(),
             "states": self.num_layers * self.directions * self.sequence_steps * self.hidden_size * self.gates,
-            **memory_terms(self, hardware),
+            **super().terms(hardware),
         }
 
     def features(self) -> dict[str, Any]:
@@ -224,6 +207,6 @@ class Recurrent(Layer):
         return np.asarray(self.function)
 
 
-def _is_packed(args: Sequence[Any]) -> bool:
+def _is_packed(args: Args) -> bool:
     """Whether the second argument is the batch of each step, rather than the states."""
     return isinstance(args[1], Tensor) and not args[1].is_floating_point()

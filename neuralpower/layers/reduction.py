@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,39 +9,24 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import Unmodelled
-from neuralpower.layers.base import Bytes, Layer, OperatorNames, memory_terms
-from neuralpower.layers.call import Call
+from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers.base import OperatorNames, first
 from neuralpower.layers.movement import Movement
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
 
-FUNCTIONS: dict[str, Any] = {
-    "sum": torch.sum,
-    "mean": torch.mean,
-    "var": torch.var,
-    "std": torch.std,
-    "amax": torch.amax,
-    "amin": torch.amin,
-    "argmax": torch.argmax,
-    "argmin": torch.argmin,
-    "max": torch.max,
-    "min": torch.min,
-    "prod": torch.prod,
-    "linalg_vector_norm": torch.linalg.vector_norm,
-    "logsumexp": torch.logsumexp,
-    "any": torch.any,
-    "all": torch.all,
-    "norm": torch.linalg.vector_norm,
-    "var_mean": torch.var_mean,
-    "std_mean": torch.std_mean,
-}
+NAMES = """
+    sum mean var std amax amin argmax argmin max min prod linalg_vector_norm logsumexp any all norm var_mean
+    std_mean
+""".split()
+FUNCTIONS: dict[str, Any] = {name: getattr(torch, name, None) for name in NAMES}
+FUNCTIONS |= dict.fromkeys(("norm", "linalg_vector_norm"), torch.linalg.vector_norm)
+SPREADS, INDICES = ("var", "std", "var_mean", "std_mean"), ("argmax", "argmin")
+EXTREMA = (*INDICES, "max", "min", "amax", "amin")
+OF_INTEGERS = (*EXTREMA, "sum", "prod", "any", "all")
 SWEPT = ("sum", "mean", "mean", "mean", "var", "amax", "argmax", "linalg_vector_norm", "logsumexp", "max")
 
 
 @layer_kind("reduction", *(f"aten.{name}" for name in FUNCTIONS), "aten.count_nonzero")
-@dataclass(frozen=True, kw_only=True)
 class Reduction(Layer):
     """elements numbers in, outputs numbers out."""
 
@@ -59,7 +43,7 @@ class Reduction(Layer):
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
         """`aten.mean(x)`, `aten.mean(x, dim, keepdim)` and their like."""
-        x, y = args[0], output[0] if isinstance(output, (tuple, list)) else output
+        x, y = args[0], first(output)
         if not isinstance(x, Tensor) or not isinstance(y, Tensor):
             raise Unmodelled(f"{operator} without a tensor")
         axes = args[1] if len(args) > 1 else kwargs.get("dim")
@@ -70,9 +54,8 @@ class Reduction(Layer):
         if isinstance(axes, (tuple, list)) and axes and x.dim():
             gone = {a % x.dim() for a in axes if isinstance(a, int)}
             last = all(d in gone or x.shape[d] == 1 for d in range(min(gone, default=0), x.dim()))
-        return cls(
-            function=operator.removeprefix("aten."), elements=x.numel(), outputs=max(y.numel(), 1), last=last
-        )
+        function, outputs = operator.removeprefix("aten."), max(y.numel(), 1)
+        return cls(function=function, elements=x.numel(), outputs=outputs, last=last)
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -86,18 +69,7 @@ class Reduction(Layer):
         width = max(self.elements // self.outputs, 1)
         shape = (self.outputs, width) if self.last else (width, self.outputs)
         x = self.tensor(*shape, device=device)
-        if not x.is_floating_point() and self.function not in (
-            "sum",
-            "prod",
-            "any",
-            "all",
-            "max",
-            "min",
-            "amax",
-            "amin",
-            "argmax",
-            "argmin",
-        ):
+        if not x.is_floating_point() and self.function not in OF_INTEGERS:
             x = x.float()
         function = FUNCTIONS.get(self.function, torch.sum)
         return Call(function, (x,), {"dim": -1 if self.last else 0}, warm=(x,))
@@ -116,12 +88,10 @@ class Reduction(Layer):
         function = np.asarray(self.function)
         return {
             "elements_across": self.elements * across,
-            "elements_two_passes": self.elements
-            * np.isin(function, ("var", "std", "var_mean", "std_mean", "logsumexp")),
-            "elements_extrema": self.elements
-            * np.isin(function, ("argmax", "argmin", "max", "min", "amax", "amin")),
+            "elements_two_passes": self.elements * np.isin(function, (*SPREADS, "logsumexp")),
+            "elements_extrema": self.elements * np.isin(function, EXTREMA),
             "outputs_across": self.outputs * across,
-            **memory_terms(self, hardware),
+            **super().terms(hardware),
         }
 
     def features(self) -> dict[str, Any]:
@@ -130,21 +100,15 @@ class Reduction(Layer):
         return {
             "last": self.last,
             "width": np.log2(np.maximum(self.elements / self.outputs, 1)),
-            "two_passes": np.isin(function, ("var", "std", "var_mean", "std_mean")) * 1.0,
+            "two_passes": np.isin(function, SPREADS) * 1.0,
             "exponential": (function == "logsumexp") * 1.0,
-            "index": np.isin(function, ("argmax", "argmin", "max", "min")) * 1.0,
+            "index": np.isin(function, EXTREMA[:4]) * 1.0,
             "sum": np.isin(function, ("sum", "mean")) * 1.0,
         }
 
     def differentiable(self) -> bool:
         """No index and no truth value has a gradient."""
-        return super().differentiable() and self.function not in (
-            "argmax",
-            "argmin",
-            "any",
-            "all",
-            "count_nonzero",
-        )
+        return super().differentiable() and self.function not in (*INDICES, "any", "all", "count_nonzero")
 
     def backward(self) -> tuple[Layer, ...]:
         """Results' gradients spread over the inputs: a few numbers in, all elements out, as a fill."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from typing_extensions import Self
 
-from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import Bytes, Layer, memory_terms
-from neuralpower.layers.call import Call
-from neuralpower.layers.registry import layer_kind
-from neuralpower.layers.sweep import Draw
+from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, ceil_to, evicted
 
 LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
@@ -25,18 +21,10 @@ EVICTED = (
 )  # shares of the L2 in flight from which some, and all, of a row is read from memory again
 CACHE_STEPS = (1, 2, 4)  # of the L2: bytes cost most until so much of it is filled
 LAUNCHES_US = (5, 10)  # the part of the bytes' time, at the peak, that a launch hides
+NAMES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "special_softmax", "_safe_softmax")
 
 
-@layer_kind(
-    "softmax",
-    "aten.softmax",
-    "aten._softmax",
-    "aten.log_softmax",
-    "aten._log_softmax",
-    "aten.special_softmax",
-    "aten._safe_softmax",
-)
-@dataclass(frozen=True, kw_only=True)
+@layer_kind("softmax", *(f"aten.{name}" for name in NAMES))
 class Softmax(Layer):
     """One softmax, or its logarithm, over an axis."""
 
@@ -91,11 +79,11 @@ class Softmax(Layer):
             "elements": elements,
             "elements_16": self.rows * ceil_to(self.width, 16),
             "elements_strided": elements * self.strided,
-            **memory_terms(self, hardware),
+            **super().terms(hardware),
         }
 
     def kernel_group(self) -> Any:
-        """Rows that one warp holds are read once, longer ones by a block of threads in several passes: two kernels."""
+        """Two kernels: a warp holds a short row and reads it once, a block reads a long one several times."""
         return np.where(self._held_by_a_warp(), "short", "long")
 
     def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
@@ -110,18 +98,18 @@ class Softmax(Layer):
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Bytes that outlast a launch, until the cache is full: they cost more than those that follow.
 
-        What grows no more leaves the largest softmaxes to the terms that do: without it the small ones bend those.
+        These terms stop growing, so that small softmaxes do not bend the terms of the largest.
         """
         memory, total = hardware.memory_bytes_per_s, sum(self.bytes())
-        terms: dict[str, Any] = {}
-        for step in CACHE_STEPS:
-            held = np.minimum(total, step * hardware.l2_bytes) / memory
-            for name, seconds in beyond_launch(held, LAUNCHES_US).items():
-                terms[f"bytes_up_to_{step}_l2_{name}"] = seconds
-        return terms
+        held = {step: np.minimum(total, step * hardware.l2_bytes) / memory for step in CACHE_STEPS}
+        return {
+            f"bytes_up_to_{step}_l2_{name}": seconds
+            for step, bytes_s in held.items()
+            for name, seconds in beyond_launch(bytes_s, LAUNCHES_US).items()
+        }
 
     def alignment(self) -> dict[str, Any]:
-        """That of rows which one warp holds: it reads them 32 elements at a time."""
+        """That of the rows that a warp holds: it reads them 32 elements at a time."""
         short = self._held_by_a_warp() & ~np.asarray(self.strided, dtype=bool)
         shares = aligned("short_row_bytes", self.width * self.itemsize, SECTOR, LINE)
         return {name: share * short for name, share in shares.items()}
@@ -131,11 +119,10 @@ class Softmax(Layer):
         return self.group()
 
     def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Long rows are read for the maximum, the sum and the result: from memory, where those in flight outgrow the cache."""
+        """Long rows are read three times, from memory where those in flight outgrow the cache."""
         long, terms = ~self._held_by_a_warp(), super().kernel_terms(hardware)
-        elements = np.maximum(
-            THREADS * ELEMENTS_OF_A_THREAD, THREADS // THREADS_OF_A_ROW * np.asarray(self.width)
-        )
+        rows = THREADS // THREADS_OF_A_ROW
+        elements = np.maximum(THREADS * ELEMENTS_OF_A_THREAD, rows * np.asarray(self.width))
         share = evicted(hardware.cores * elements * self.itemsize, hardware.l2_bytes, *EVICTED)
         return {
             "bytes_long_rows": terms["bytes"] * long,
@@ -148,5 +135,5 @@ class Softmax(Layer):
         return {"width_mod_16": self.width % 16, "strided": self.strided}
 
     def backward(self) -> tuple[Layer, ...]:
-        """Grad y and y in, grad x out, row by row: three tensors, as many as one and a half softmaxes move."""
+        """Grad y and y in, grad x out, row by row: three tensors, which one and a half softmaxes move."""
         return (replace(self, phase="forward", rows=-(-3 * self.rows // 2)),)

@@ -21,7 +21,7 @@ class Draw:
         return round(math.exp(self.random.uniform(math.log(low), math.log(high))))
 
     def size(self, low: int, high: int) -> int:
-        """As `octaves`, but three times in four a multiple of a power of two, as most widths of networks are."""
+        """As `octaves`, but three times in four a multiple of a power of two, as networks' widths are."""
         value = self.octaves(low, high)
         if self.random.random() < 0.25:
             return value

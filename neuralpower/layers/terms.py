@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-SECTOR, LINE = (
-    32,
-    128,
-)  # bytes that an accelerator's memory hands over at least, and that a cache keeps together
+SECTOR, LINE = 32, 128  # bytes that an accelerator's memory hands over at least, and of a cache's line
 FEW_LABELS = 8
 LAUNCHES_US = (5, 10, 20, 40, 80)
-# Outputs of this size and more are mapped afresh at each call by glibc (DEFAULT_MMAP_THRESHOLD_MAX), page by page.
+# Outputs of this size and more are mapped afresh at each call by glibc (DEFAULT_MMAP_THRESHOLD_MAX).
 MAPPED_BYTES = 32 * 2**20
 
 
@@ -27,27 +24,32 @@ def ceil_to(value: Any, step: int) -> Any:
     return -floor_div(-value, step) * step
 
 
+def either(value: Any, usual: Any) -> Any:
+    """`value` where it is above 0, else what is usual; integers or arrays."""
+    return np.where(value > 0, value, usual) if isinstance(value, np.ndarray) else value or usual
+
+
 def past(value: Any, threshold: float) -> Any:
     """The part of `value` above `threshold`, else 0: the slope of a cost that grows once a cache is full."""
     return np.maximum(value - threshold, 0)
 
 
 def aligned(name: str, run: Any, *units: int) -> dict[str, Any]:
-    """Share, by name and unit, of many rows `run` long, one behind the other, that begin at a multiple of the unit."""
+    """Share, by name and unit, of contiguous rows of length `run` that begin at a multiple of the unit."""
     return {f"{name}_at_{unit}": np.gcd(np.asarray(run, dtype=np.int64), unit) / unit for unit in units}
 
 
 def evicted(in_flight_bytes: Any, cache_bytes: float, start: float, end: float) -> Any:
-    """Share, in [0, 1], of what is read a second time that no longer is in the cache, by the shares of it in flight at once.
+    """Share, in [0, 1], of what is read again that has left the cache, by how much of the cache is in flight.
 
-    None up to `start`, all from `end` on, straight in the logarithm between.
+    It is 0 up to the share `start`, 1 from `end` on, and straight in the logarithm between.
     """
     octaves = np.log2(np.maximum(in_flight_bytes, 1) / (start * cache_bytes)) / np.log2(end / start)
     return np.clip(octaves, 0.0, 1.0)
 
 
 def distinct(labels: np.ndarray) -> tuple[Any, Any]:
-    """(different labels, position of each row's label among them); fast where they are few, as in a table of one kind."""
+    """(different labels, each row's position among them); fast for few, as in a table of one kind."""
     code, names = np.zeros(len(labels), dtype=np.intp), list(labels[:1])
     rest = np.flatnonzero(labels != labels[0]) if names else code
     while len(rest) and len(names) < FEW_LABELS:
@@ -58,5 +60,5 @@ def distinct(labels: np.ndarray) -> tuple[Any, Any]:
 
 
 def beyond_launch(seconds: Any, steps_us: Sequence[int] = LAUNCHES_US) -> dict[str, Any]:
-    """The part of the work, in seconds at the device's peaks, that outlasts a host's launch of so many microseconds."""
+    """The part of the work, in seconds at the device's peaks, that outlasts launches of these steps."""
     return {f"beyond_{step}_us": past(seconds, step * 1e-6) for step in steps_us}

@@ -1,24 +1,25 @@
-"""How an accelerator runs matrix products: in tiles, one per core at a time, in waves over the cores.
+"""Matrix products: their operands, and how an accelerator runs them, in tiles and in waves over the cores.
 
-Every term is in seconds at the device's peaks, so that a weight of 1 means "as fast as the data sheet says" and one set of
-weights can serve several devices. Tiles and waves are those of blocked matrix products (NVIDIA, "Matrix Multiplication
-Background User's Guide", sections on tile and wave quantisation).
+Every term is in seconds at the device's peaks: a weight of 1 means "as fast as the data sheet says", and one
+set of weights can serve several devices. Tiles and waves are those of blocked matrix products (NVIDIA,
+"Matrix Multiplication Background User's Guide", sections on tile and wave quantisation).
 """
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from neuralpower.devices.hardware import Hardware
+from neuralpower.errors import InputError
+from neuralpower.layers import Hardware, Layer
 from neuralpower.layers.base import KEEPS_INPUTS, peak_flops
-from neuralpower.layers.quantised import OwnOperands
+from neuralpower.layers.operands import OWN, Operand, Operands, own_operand
 from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, past
 
-# rows x columns of the product that one core computes at a time, as the common libraries' kernels have them
+# Rows and columns of the product that one core computes at a time, as in the common libraries' kernels.
 TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 WHOLE_TILES = (64, 128, 256)
 ALIGNED_DTYPES = ("float32", "float64")
@@ -27,17 +28,53 @@ BEYOND_LAUNCH = ((64, 64), (128, 128))  # tiles whose time is compared with a la
 CACHE_STEPS = (1, 4, 16, 64, 256, 1024)  # an operand of so many times the cache
 INNER_STEPS = (256, 1024, 4096, 16384)
 FEW_ROWS = 16
-# Beyond such an inner side a P100 falls from 65 to 25 % of its peak, T4, V100 and A100 hardly or not at all; networks of our
-# days have none, but for gradients through a vocabulary.
+# Beyond such an inner side a P100 falls from 65 to 25 % of its peak, T4, V100 and A100 hardly or not at all.
+# Today only gradients through a vocabulary have one.
 COMMON_INNER = 8192
 WORK_STEPS = (34, 36, 38, 40)  # log2 of FLOP: libraries take other kernels for very large products
 
 
-@dataclass(frozen=True, kw_only=True)
-class MatrixProduct(OwnOperands):
-    """Products of matrices, all of the same sizes."""
+class MatrixProduct(Layer):
+    """Products of matrices of the same sizes in `dtype`, whose operands may have other types in memory.
 
+    W4A16 has `dtype` bfloat16 and `weights_dtype` int4. W8A8 has `dtype` int8 and `output_dtype` bfloat16.
+    """
+
+    weights_dtype: str = ""  # of weights, or of a product's right factor; "": `dtype`
+    weights_group: int = 0  # weights of one output that share a scale; 0: as their type says
+    input_dtype: str = ""  # "": `dtype`
+    input_group: int = 0  # inputs of one row that share a scale
+    output_dtype: str = ""  # "": `dtype`
+
+    later = frozenset(OWN)
     multiplies = True
+
+    @functools.cached_property
+    def operand_types(self) -> Operands:
+        """Each by its own type where it has one."""
+        usual = Operand(self.dtype)
+        return Operands(
+            own_operand(self.dtype, self.input_dtype, self.input_group, usual),
+            own_operand(self.dtype, self.weights_dtype, self.weights_group, usual),
+            own_operand(self.dtype, self.output_dtype, 0, usual),
+        )
+
+    def quantised(self) -> Any:
+        """Whether an operand has a type or scales of its own."""
+        own = [getattr(self, name) for name in OWN]
+        if isinstance(self.dtype, str):
+            return any(own)
+        return np.logical_or.reduce([value > 0 if value.dtype.kind == "f" else value != "" for value in own])
+
+    def check_buildable(self) -> None:
+        """Raise InputError where an operand has a type of its own: torch's products take one type."""
+        for name in OWN:
+            value = getattr(self, name)
+            if value:
+                raise InputError(
+                    f"{self.kind} with {name} {value} cannot be built: torch multiplies operands of one "
+                    "type; leave it out, or bring such measurements in as a table"
+                )
 
     @abstractmethod
     def sides(self) -> tuple[Any, Any, Any, Any]:
@@ -75,44 +112,36 @@ class MatrixProduct(OwnOperands):
         return terms
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """What tiles load and store, the power limit, sizes at which libraries change kernels: no data sheet can weigh these.
+        """What tiles load and store, the power limit, and sizes at which libraries change kernels.
 
-        Energy per FLOP differs by a factor of six between GPUs of one year; a library's choice of kernels is one device's.
+        No data sheet can weigh these: energy per FLOP differs sixfold between GPUs of one year, and a library
+        chooses kernels for one device.
         """
         (b, m, n, k), size, (left, right, product) = self.sides(), self.itemsize, self._itemsizes()
         peak, memory, at_once = peak_flops(self, hardware), hardware.memory_bytes_per_s, self._in_one_call
-        work = 2 * b * m * n * k
-        operands = (
-            ("left", m * k * left),
-            ("right", k * n * right),
-            ("product", m * n * product),
-            ("all", sum(self.bytes())),
-        )
+        work, moved = 2 * b * m * n * k, sum(self.bytes())
         terms = {"flops_at_power_limit": hardware.flops_at_power_limit(work)}
         for x, y in TILES:
             tiles, waves = self._tiles(hardware, x, y)
             terms[f"loads_{x}x{y}"] = tiles * k * (x * left + y * right) / memory * at_once
             terms[f"stores_{x}x{y}"] = waves * hardware.cores * x * y * product / memory * at_once
-        # 8-bit products are several calls: what the host takes to launch them hides the device's work up to then, and with few
-        # rows that is the tiles' walk along k or the weights' way from memory, whichever is longer, not their sum
+        # 8-bit products are several calls, whose launches hide the device's work up to then: with few rows
+        # the tiles' walk along k or the weights' way from memory, whichever is longer, not their sum.
         short, scaled = (size < 2) * (m > 1), self._scaling_s(hardware)  # one row has no tiles
         for x, y in BEYOND_LAUNCH:
             _, waves = self._tiles(hardware, x, y)
-            busy = np.maximum(waves * hardware.cores * x * y * 2 * k / peak, sum(self.bytes()) / memory)
+            busy = np.maximum(waves * hardware.cores * x * y * 2 * k / peak, moved / memory)
             for name, seconds in beyond_launch((busy + scaled) * short).items():
                 terms[f"tiles_{x}x{y}_{name}"] = seconds
-        for name, held in operands:
+        for name, held in {**self._held(), "all": moved}.items():
             for step in CACHE_STEPS:
                 terms[f"flops_{name}_past_{step}_l2"] = work / peak * (held > step * hardware.l2_bytes)
-        for step in INNER_STEPS:
-            terms[f"flops_inner_past_{step}"] = work / peak * (k > step)
-        for step in WORK_STEPS:
-            terms[f"flops_past_2^{step}"] = work / peak * (work > 2.0**step)
-        return terms
+        terms |= {f"flops_inner_past_{step}": work / peak * (k > step) for step in INNER_STEPS}
+        return terms | {f"flops_past_2^{step}": work / peak * (work > 2.0**step) for step in WORK_STEPS}
 
     def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
-        """How the products fill tiles and waves, what the caches hold of them, and how their sides are aligned."""
-        (b, m, n, k), (left, right, product) = self.sides(), self._itemsizes()
+        """How products fill tiles and waves, what the caches hold of them, how their sides are aligned."""
+        b, m, n, k = self.sides()
         features = {"intensity": np.log2(m * n * k / (m * k + k * n + m * n))}
         for x, y in FEATURED:
             tiles, waves = self._tiles(hardware, x, y)
@@ -120,17 +149,17 @@ class MatrixProduct(OwnOperands):
             features[f"fill_{name}"] = tiles / (waves * hardware.cores)
             features[f"padding_{name}"] = b * m * n / (tiles * x * y)
             features[f"waves_{name}"] = np.minimum(np.log2(waves), 6)
-        for name, held in (("left", m * k * left), ("right", k * n * right), ("product", m * n * product)):
+        for name, held in self._held().items():
             features[f"{name}_in_l2"] = np.log2(held / hardware.l2_bytes)
         for name, side in (("rows", m), ("columns", n), ("inner", k)):
             features[f"{name}_aligned"] = sum((side % step == 0) * 1.0 for step in (2, 4, 8, 16))
         return features
 
     def alignment(self) -> dict[str, Any]:
-        """How rows begin that are k long (of the left operand, of weights) and n long (of the product); how it fills tiles.
+        """How rows of length k (left operand, weights) and n (product) begin, and how full tiles are.
 
-        Libraries choose tiles by what the last of them would waste: where it is at most half full, smaller and slower ones. Of
-        tensor cores' kernels, which are others, nothing is known: their shares are 0.
+        Libraries choose smaller and slower tiles where the last one would be at most half full. Nothing is
+        known of tensor cores' kernels, which are others: their shares are 0.
         """
         (_, m, n, k), known = self.sides(), np.isin(self.dtype, ALIGNED_DTYPES)
         left, _, product = self._itemsizes()
@@ -138,10 +167,8 @@ class MatrixProduct(OwnOperands):
         shares |= aligned("column_bytes", n * product, SECTOR, LINE)
         for name, side in (("rows", m), ("columns", n)):
             for tile in WHOLE_TILES:
-                halves = np.ceil(np.asarray(side) * 2 / tile)
-                shares[f"{name}_fill_{tile}"] = np.where(
-                    halves > 1, halves % 2 == 0, 0.5
-                )  # of half a tile: not known
+                halves = np.ceil(np.asarray(side) * 2 / tile)  # a single one: not known
+                shares[f"{name}_fill_{tile}"] = np.where(halves > 1, halves % 2 == 0, 0.5)
         return {name: share * known for name, share in shares.items()}
 
     def tells_of_others(self) -> Any:
@@ -150,16 +177,21 @@ class MatrixProduct(OwnOperands):
 
     def _itemsizes(self) -> tuple[Any, Any, Any]:
         """Bytes of one number of the left factor, the right one and the product."""
-        operands = self.operand_types()
+        operands = self.operand_types
         return operands.input.itemsize, operands.weights.itemsize, operands.output.itemsize
+
+    def _held(self) -> dict[str, Any]:
+        """Bytes of one product's factors and result."""
+        (_, m, n, k), (left, right, product) = self.sides(), self._itemsizes()
+        return {"left": m * k * left, "right": k * n * right, "product": m * n * product}
 
     @property
     def _in_one_call(self) -> Any:
-        """1, or 0 for products of 8 bits: several calls, whose launches hide bytes, so that only those beyond a launch count."""
+        """1, or 0 for products of 8 bits: several calls, whose launches hide the bytes."""
         return 1.0 * (self.itemsize >= 2)
 
     def _scaling_s(self, hardware: Hardware) -> Any:
-        """Seconds before a product of 8 bits, by calls that outlast small ones: its left operand is read wide, scaled, written."""
+        """Seconds before a product of 8 bits, in which its left operand is read wide, scaled and written."""
         b, m, _, k = self.sides()
         return 4 * b * m * k * (self.itemsize < 2) / hardware.memory_bytes_per_s
 

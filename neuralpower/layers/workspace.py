@@ -1,14 +1,14 @@
-"""What an operator's kernel needs for itself on a CPU while it runs, beside what it is given and returns.
+"""What an operator's kernel needs for itself on a CPU while it runs, beside operands and results.
 
-Convolutions are oneDNN's (torch: aten/src/ATen/native/mkldnn/Conv.cpp), which works on copies in blocks of 16 channels:
+Convolutions are oneDNN's (torch: aten/src/ATen/native/mkldnn/Conv.cpp): on copies in blocks of 16 channels,
 
-    forward    input' and weight' are made, output' is computed, the two are freed, output is copied out of output'
-    backward   of the input: gradient' and weight' are made, input-gradient' is computed, then copied out; of the weight,
-               while that is kept: input' and gradient' are made, weight-gradient' is computed, then copied out
+    forward    make input' and weight', compute output', free the two, copy output out of output'
+    backward   of the input: make gradient' and weight', compute input-gradient', copy it out; while that is
+               kept, of the weight: make input' and gradient', compute weight-gradient', copy it out
 
-A tensor in the order channels_last, or of fewer than five channels, is taken as it is. An LSTM's weights are put into an
-order of their own at every call (RNN.cpp there). A max pooling makes the places of the largest, asked for or not. Elsewhere
-a kernel's needs are small, and part of the framework's.
+A tensor in the order channels_last, or of fewer than five channels, is taken as it is. An LSTM's weights are
+reordered at every call (RNN.cpp there). A max pooling always makes the places of the largest. Other kernels'
+needs are small, and part of the framework's.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neuralpower.layers.base import Args, Named
 from neuralpower.layers.convolution import small_for_onednn
 
 BLOCK = 16  # channels in a block
 PLAIN = 4  # channels at most that are left in their order
 
 
-def workspace_blocks(
-    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
-) -> tuple[int, ...]:
+def workspace_blocks(operator: str, args: Args, kwargs: Named, output: Any) -> tuple[int, ...]:
     """Bytes of what a call makes for itself, one after the other; none where no rule is known.
 
     All but the last are given back before the outputs are made.
@@ -44,7 +43,7 @@ def workspace_bytes(blocks: Sequence[int]) -> int:
 
 
 def _convolution(at: int) -> Callable[..., tuple[int, ...]]:
-    """The rule of an operator of input [batch, channels, ...], weight and more, `groups` the `at`-th of these from 0."""
+    """The rule of an operator of input [batch, channels, ...], weight and more, where `groups` is at `at`."""
 
     def rule(output: Tensor, input: Tensor, weight: Tensor, *more: Any, **named: Any) -> tuple[int, ...]:
         groups = more[at] if len(more) > at else named.get("groups", 1)
@@ -55,16 +54,14 @@ def _convolution(at: int) -> Callable[..., tuple[int, ...]]:
     return rule
 
 
-def _convolution_backward(
-    output: Any, gradient: Tensor, input: Tensor, weight: Tensor, *more: Any
-) -> tuple[int, ...]:
-    """Of `aten.convolution_backward`; the last two of `more` are the groups, and which gradients are asked for."""
+def _backward(output: Any, gradient: Tensor, input: Tensor, weight: Tensor, *more: Any) -> tuple[int, ...]:
+    """The rule of `aten.convolution_backward`; `more` ends in groups, and which gradients are asked for."""
     groups, mask = more[-2:]
     if not _blocked(input, weight, groups):
         return ()
-    weights, size = _weight_bytes(weight, groups), weight.numel() * weight.element_size()
+    weights, size = _weight_bytes(weight, groups), weight.nbytes
     above, below = _copy_bytes(gradient), _copy_bytes(input)
-    kept = input.numel() * input.element_size() if mask[0] else 0
+    kept = input.nbytes if mask[0] else 0
     made = size if mask[1] else 0
     of_input = max(above + weights + below, below + kept) if mask[0] else 0
     of_weight = kept + max(below + above + weights, weights + size) if mask[1] else 0
@@ -72,25 +69,23 @@ def _convolution_backward(
 
 
 def _lstm(output: Any, *args: Any, **_: Any) -> tuple[int, ...]:
-    """Of `aten.lstm(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)`.
+    """`aten.lstm(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first)`.
 
-    Layer by layer: its weights in oneDNN's order, four gates for every step, and the output of the layer below.
+    A layer takes its weights in oneDNN's order, four gates for every step, and the output of the layer below.
     """
     input, params, layers, both = args[0], args[2], args[4], args[7]
     if not isinstance(args[3], bool):  # a packed sequence goes another way
         return ()
     size = len(params) // (layers * (2 if both else 1))
-    matrices = max(
-        sum(p.numel() for p in params[i : i + size] if p.dim() == 2) for i in range(0, len(params), size)
-    )
-    steps = math.prod(input.shape[:-1])
-    hidden = params[1].shape[1]
+    starts = range(0, len(params), size)
+    matrices = max(sum(p.numel() for p in params[i : i + size] if p.dim() == 2) for i in starts)
+    steps, hidden = math.prod(input.shape[:-1]), params[1].shape[1]
     below = steps * output[0].shape[-1] if layers > 1 else 0
     return (int((matrices + 4 * steps * hidden + below) * input.element_size()),)
 
 
 def _max_pool(output: Any, *_: Any, **__: Any) -> tuple[int, ...]:
-    """Of a pooling that hands out the largest alone: where each was, as 64-bit numbers."""
+    """The rule of a pooling that returns the largest alone: the places of these, as 64-bit numbers."""
     return (int(output.numel() * 8),)
 
 
@@ -106,7 +101,7 @@ def _blocked(source: Tensor, weight: Tensor, groups: int) -> bool:
 
 
 def _copy_bytes(tensor: Tensor) -> int:
-    """Of a tensor [batch, channels, ...] in blocks of channels."""
+    """Bytes of a tensor [batch, channels, ...] in blocks of channels."""
     channels = tensor.shape[1]
     if channels <= PLAIN:
         return 0
@@ -114,7 +109,7 @@ def _copy_bytes(tensor: Tensor) -> int:
 
 
 def _weight_bytes(weight: Tensor, groups: int) -> int:
-    """Of weights in blocks of output and input channels; those of a group are too few to be blocked on both sides."""
+    """Bytes of weights in blocks of output and input channels; a group is too small for blocks on both."""
     first, second, *kernel = weight.shape
     if groups == 1 and second > PLAIN:
         second = _in_blocks(second)
@@ -127,11 +122,8 @@ def _in_blocks(channels: int) -> int:
 
 _RULES: Mapping[str, Callable[..., tuple[int, ...]]] = {
     "aten.convolution": _convolution(6),
-    "aten.convolution_backward": _convolution_backward,
+    "aten.convolution_backward": _backward,
     "aten.lstm": _lstm,
     "aten.max_pool2d": _max_pool,
-    "aten.conv2d": _convolution(4),
-    "aten.conv3d": _convolution(4),
-    "aten.conv_transpose2d": _convolution(4),
-    "aten.conv_transpose3d": _convolution(4),
+    **{f"aten.conv{name}d": _convolution(4) for name in ("2", "3", "_transpose2", "_transpose3")},
 }

@@ -49,7 +49,7 @@ def platform_name(said: Mapping[str, Any], default: str = "cpu") -> str:
 
 
 def hardware_of(said: Mapping[str, Any]) -> Hardware:
-    """A device as files say it, which have `accelerator` beside or in place of `platform`; other keys are passed over."""
+    """A device as files say it, with `accelerator` beside or for `platform`; other keys do not count."""
     known = {f.name: said[f.name] for f in dataclasses.fields(Hardware) if f.name in said}
     return Hardware(**{**known, "platform": platform_name(said)})
 
@@ -60,7 +60,7 @@ def hardware_to_json(hardware: Hardware) -> dict[str, Any]:
 
 
 def platform_for(device: str) -> Platform:
-    """The platform that runs a device of torch's, such as "cpu" or "cuda:0"; raises InputError for another name."""
+    """The platform that runs a device of torch's, "cpu" or "cuda:0"; raises InputError for another name."""
     kind = str(device).partition(":")[0]
     for platform in PLATFORMS.values():
         if kind and platform.torch_type == kind:

@@ -1,20 +1,19 @@
-"""Devices that run kernels over many cores, of any maker; what only one maker's devices have is in a file of its own."""
+"""Devices of any maker that run kernels over many cores; what only one maker's have is in its own file."""
 
-from neuralpower.layers.base import FORWARD
+from neuralpower.layers.base import FORWARD, TRAINING
 from neuralpower.layers.optimizer import FOREACH
 from neuralpower.platforms.base import Framework, Platform
 
-TRAINING = "training"
-
-# A CUDA context with cuBLAS's work space, and the caching allocator's rounding to blocks of 2 MiB: assumed, not measured.
+# A CUDA context with cuBLAS's work space, and the allocator's rounding to 2 MiB: assumed, not measured.
 FRAMEWORK = Framework(600_000_000, 600_000_000, 0.1, 0.1, 0)
 
-# 72 training steps of 40 networks on an A100, float32: predictions were 30 % below the real peaks in the median, and 92 %
-# of the peaks above the high figure. Of forward passes nothing was measured: servers of language models leave a tenth free.
+# 72 training steps of 40 networks on an A100, float32: predictions were 30 % below the real peaks in the
+# median, and 92 % of the peaks above the high figure. Language models' servers leave a tenth free.
 MARGINS = {FORWARD: 0.1, TRAINING: 0.3}
 ASSUMED = (
-    "on an accelerator, memory beside tensors is an assumed overhead, not an upper bound: of 72 training steps on an A100 the "
-    "prediction was 30 % too low in the median, and 92 % of the real peaks lay above its high figure"
+    "on an accelerator, memory beside tensors is an assumed overhead, not an upper bound: of 72 training "
+    "steps on an A100 the prediction was 30 % too low in the median, and 92 % of the real peaks lay above "
+    "its high figure"
 )
 
 # A step of a recurrent layer that was not learnt is two kernels of 3 to 5 us.

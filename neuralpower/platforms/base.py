@@ -1,7 +1,7 @@
 """A platform: a family of devices that compute alike, and all that is special to it.
 
-Learner, memory model, training step and collector ask the platform of a device, by `platform_of(hardware)`. A file beside
-this one with a `PLATFORM` adds one: nothing else names the platforms.
+Learner, memory model, training step and collector ask the platform of a device, by `platform_of(hardware)`.
+A file beside this one with a `PLATFORM` adds one: nothing else names the platforms.
 """
 
 from __future__ import annotations
@@ -25,19 +25,16 @@ class Framework:
 
     forward_bytes: int
     training_bytes: int
-    forward_kept: (
-        float  # of gradients, activations and work space: what an allocator keeps of freed memory, at most
-    )
+    # Shares of gradients, activations and work space: what an allocator keeps of freed memory, at most.
+    forward_kept: float
     training_kept: float
     process_bytes: int  # of the device's own: what the process takes before there is a network
     untrimmed_bytes: int = 0  # that an allocator may leave at its end, at most
     onednn_bytes: int = 0  # a library that starts with the first convolution
-    compiler_bytes: int = (
-        0  # torch's compiler, which making an optimizer imports, and so do transformers' classes
-    )
+    compiler_bytes: int = 0  # torch's compiler, which an optimizer imports, and so do transformers' classes
 
     def margin_bytes(self, phase: str, moving: Numbers, tensors: Numbers) -> Numbers:
-        """Code once more, and what the allocator keeps at most where `moving` of `tensors` bytes come and go."""
+        """Code again, and what the allocator keeps at most when `moving` of `tensors` bytes come and go."""
         share = self.forward_kept if phase == FORWARD else self.training_kept
         kept = np.maximum(share * moving, np.minimum(self.untrimmed_bytes, 4 * moving + tensors / 32))
         return self.code_bytes(phase) + kept
@@ -49,7 +46,7 @@ class Framework:
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """What is known of all devices of a family; the defaults are those of a device that runs kernels over many cores."""
+    """What is known of all devices of a family; by default they run kernels over many cores."""
 
     name: str
     called: str = "an accelerator"  # in messages
@@ -62,24 +59,20 @@ class Platform:
     # ---- memory
     framework: Framework
     allocator: str = (
-        ""  # whose model says what is kept of freed memory (predict/memory/allocators.py); "": assumed
+        ""  # whose model says what freed memory is kept (predict/memory/allocators.py); "": assumed
     )
     workspace: bool = False  # whether the work space that layers state is that of the platform's kernels
-    margins: Mapping[str, float] = field(
-        default_factory=dict
-    )  # share of memory kept free, by phase; others: forward
+    margins: Mapping[str, float] = field(default_factory=dict)  # share kept free by phase; others: forward
     memory_note: str = ""  # in words, what is assumed of memory
     # ---- time
     optimizer: str = LOOP  # how torch steps an optimizer unless it is told: loop, foreach or fused
     step_s: float = 0.0  # of a recurrent layer that was not learnt: a step waits for the one before it
     like: tuple[str, str, str, str] | None = (
-        None  # regressor of a pass over memory, for kinds that were not learnt
+        None  # regressor of a memory pass, for kinds that were not learnt
     )
     keeps_weights: bool = False  # whether a small network's weights stay in the cache from pass to pass
     # ---- measurement
-    rig: str = (
-        ""  # module whose `open_rig(device, power, threads, deep_idle)` opens a device; "": none is measured
-    )
+    rig: str = ""  # module whose `open_rig(device, power, threads, deep_idle)` opens a device; "": none is
 
     @property
     def device_names(self) -> list[str]:

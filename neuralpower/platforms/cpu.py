@@ -3,9 +3,10 @@
 from neuralpower.platforms.base import Framework, Platform
 from neuralpower.platforms.views import CpuView, PooledView
 
-# Code that is paged in, libraries' and threads' buffers, in a process that has imported torch and the network's classes.
-# What glibc's heap keeps at most is more than was seen, and no less than the 64 MiB that it leaves at its end; a small heap
-# has a small end. Chosen over the first table of benchmarks/memory.py. Python with torch and transformers was 381 MB.
+# Code that is paged in, libraries' and threads' buffers, in a process with torch and the network's classes.
+# What glibc's heap keeps is above what was seen, and no less than the 64 MiB that it leaves at its end; a
+# small heap has a small end. Chosen over the first table of benchmarks/memory.py; Python, torch and
+# transformers took 381 MB.
 FRAMEWORK = Framework(16_000_000, 30_000_000, 3.0, 1.25, 400_000_000, 64 << 20, 8_000_000, 72_000_000)
 
 PLATFORM = Platform(

@@ -5,7 +5,7 @@
     PooledView       several CPUs at once: what is relative to their peaks alone
     PooledKernelView several such devices at once
 
-A view takes `columns`, a layer whose fields are arrays [rows] (or one layer), and returns numbers or arrays of that length.
+A view takes `columns`, a layer with arrays [rows] as fields, or one layer, and returns arrays or numbers.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.base import QUANTISED, RECURRING, Layer, peak_flops
 
 DEGREES = (1, 2, 3)  # of a polynomial in a layer's sizes
-# Of a GPU's memory bandwidth, which no call gets past: the most by any of 300,000 calls on five of NVIDIA's, 2016 to 2020.
+# Share of a GPU's memory bandwidth: the most by any of 300,000 calls on five of NVIDIA's, 2016 to 2020.
 REACHED_AT_MOST = 0.9
 
 
 class View:
     """What all views share: a polynomial in the sizes, the kind's own terms, no thresholds, no alignment."""
 
-    pooled: ClassVar[str] = (
-        ""  # by what rows of several devices are learnt from together; "" where they are not
-    )
+    kernels: ClassVar[bool] = False  # whether layers are kernels over many cores
+    pooled: ClassVar[str] = ""  # by what rows of several devices are pooled; "" where they are not
 
     def hardware(self, hardware: Hardware) -> Hardware:
         """The device as the terms see it."""
@@ -39,19 +38,21 @@ class View:
         return DEGREES
 
     def group(self, columns: Layer) -> Any:
-        """The name of the code that runs, by which calls of one kind are fitted apart; what is quantised is another."""
+        """The name of the code that runs, by which calls of one kind are fitted apart, quantised ones too."""
         return _marked(self.code(columns), QUANTISED, columns.quantised())
 
     def code(self, columns: Layer) -> Any:
         """The same as the kind says it."""
-        return columns.group()
+        return columns.kernel_group() if self.kernels else columns.group()
 
     def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """Terms beside the polynomial, none below 0; "flops" among them."""
-        return _with_flops(columns, columns.terms(hardware))
+        """Terms beside the polynomial, none below 0; "flops" among them; seconds at the peaks for kernels."""
+        terms = columns.kernel_terms(hardware) if self.kernels else columns.terms(hardware)
+        terms.setdefault("flops", columns.flops())
+        return terms
 
     def own_terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """More of them, which rows of the very device must weigh; those named `..._past_...` are thresholds."""
+        """More of them, which only the device's own rows can weigh; `..._past_...` are thresholds."""
         return {}
 
     def alignment(self, columns: Layer) -> dict[str, Any]:
@@ -66,23 +67,19 @@ class View:
         self, columns: Layer, hardware: Hardware, axes: Mapping[str, Any], flops: Any, size: Any
     ) -> dict[str, Any]:
         """What the residual's trees see; `size` in bytes."""
-        return {
-            **axes,
-            "flops": np.log2(flops + 1),
-            "bytes": np.log2(size + 1),
-            **self.own_features(columns, hardware),
-        }
+        own = self.own_features(columns, hardware)
+        return {**axes, "flops": np.log2(flops + 1), "bytes": np.log2(size + 1), **own}
 
     def own_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """What they see of the kind's own."""
-        return columns.features()
+        return columns.kernel_features(hardware) if self.kernels else columns.features()
 
     def power_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """What they see beside that where power is learnt."""
         return {}
 
     def held_by_power(self, columns: Layer, hardware: Hardware) -> bool:
-        """Whether the level of a device's rows tells how warm it got, so that it is learnt apart from the others'."""
+        """Whether the level of a device's rows tells how warm it got, and is learnt apart from others'."""
         return False
 
     def least_s(self, columns: Layer, hardware: Hardware) -> Any:
@@ -105,17 +102,11 @@ class CpuView(View):
 class KernelView(View):
     """One device that runs kernels over many cores."""
 
+    kernels = True
+
     def degrees(self, columns: Layer) -> tuple[int, ...]:
         """As the kind has them: most shapes of networks are larger than measured ones."""
         return columns.kernel_degrees
-
-    def code(self, columns: Layer) -> Any:
-        """The kernel that runs."""
-        return columns.kernel_group()
-
-    def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """In seconds at the device's peaks."""
-        return _with_flops(columns, columns.kernel_terms(hardware))
 
     def own_terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """The kind's."""
@@ -125,17 +116,13 @@ class KernelView(View):
         """The kind's."""
         return columns.alignment()
 
-    def own_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """The kind's."""
-        return columns.kernel_features(hardware)
-
     def power_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """The kind's."""
         return columns.power_features(hardware)
 
 
 class PooledView(View):
-    """Several CPUs at once, each by what is relative to its peaks; the devices' own numbers are axes of the box."""
+    """Several CPUs at once, each relative to its peaks; the devices' own numbers are axes of the box."""
 
     pooled = "what is relative to their peaks"
 
@@ -172,20 +159,18 @@ class PooledView(View):
 class PooledKernelView(PooledView):
     """Several devices that run kernels over many cores."""
 
+    kernels = True
+
     def code(self, columns: Layer) -> Any:
         """The kernel, by what holds on all devices."""
         return columns.pooled_group()
 
     def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """In seconds at the device's peaks; no FLOP of a pass, which waits for its bytes."""
-        terms = _with_flops(columns, columns.kernel_terms(hardware))
+        terms = super().terms(columns, hardware)
         if not columns.multiplies:
             del terms["flops"]  # what they would say of it, they say of other devices' peaks
         return terms | columns.pooled_terms(hardware)
-
-    def own_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """The kind's."""
-        return columns.kernel_features(hardware)
 
     def least_s(self, columns: Layer, hardware: Hardware) -> Any:
         """What memory takes for the weights, and for what the last-level cache cannot hold of the rest."""
@@ -196,11 +181,6 @@ class PooledKernelView(PooledView):
     def unknown(self, hardware: Hardware) -> Iterator[str]:
         """The power limit, and the year that says what an operation costs in energy."""
         return (name for name in ("limit_w", "year") if getattr(hardware, name) is None)
-
-
-def _with_flops(columns: Layer, terms: dict[str, Any]) -> dict[str, Any]:
-    terms.setdefault("flops", columns.flops())
-    return terms
 
 
 def _marked(group: Any, word: str, holds: Any) -> Any:

@@ -12,10 +12,11 @@ from torch.utils._pytree import tree_iter
 
 from neuralpower.errors import InputError, ModelError, is_count, unknown
 from neuralpower.layers.base import BACKWARD, FORWARD
+from neuralpower.layers.base import TRAINING as TRAINING
 from neuralpower.layers.optimizer import CLASSES, IMPLEMENTATIONS, possible
 from neuralpower.platforms import Platform
 
-TRAINING, OPTIMIZER = "training", "optimizer"
+OPTIMIZER = "optimizer"
 MOST_MICRO_BATCHES = 4096  # each is followed layer by layer
 STEPS = (FORWARD, BACKWARD, OPTIMIZER)
 Loss = Callable[[Any], Tensor]

@@ -191,11 +191,7 @@ with Journal(Path(sys.argv[1])) as journal:
 def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(folder)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
+        [sys.executable, "-c", FULL_DISK, str(folder)], capture_output=True, text=True, check=True, cwd=ROOT
     )
     answer = json.loads(done.stdout)
     # 4000 B hold eleven records of some 350 B, not a thousand
@@ -962,9 +958,12 @@ ATTENTION = {
 @pytest.mark.parametrize(
     ("kind", "columns", "lines", "reason"),
     [
-        ("activation", {**ACTIVATION, "function": ["gelu", "GELU", "gelu", "relu", "ReLU"]}, [3, 6], "unknown function 'G"),
-        ("reduction", {**SUMS, "function": ["sum", "nansum", "Sum", "mean", "my.sum"]}, [4], "unknown function 'Sum'"),
-        ("reduction", {**SUMS, "function": ["aten.sum", "__class__", "3.5", "name", "sum"]}, [2, 3, 4, 5], "unknown function"),
+        ("activation", {**ACTIVATION, "function": "gelu GELU gelu relu ReLU".split()}, [3, 6],
+         "unknown function 'G"),
+        ("reduction", {**SUMS, "function": "sum nansum Sum mean my.sum".split()}, [4],
+         "unknown function 'Sum'"),
+        ("reduction", {**SUMS, "function": "aten.sum __class__ 3.5 name sum".split()}, [2, 3, 4, 5],
+         "unknown function"),
         ("conv1d", CONV1D, [6], "groups must divide the channels"),
         ("conv1d", {**CONV1D, "groups": [0, 1, 2, 3, 4]}, [2], "the fields describe no possible layer"),
         ("conv1d", {**CONV1D, "groups": 1, "dilation_length": range(5)}, [2], "groups must divide"),

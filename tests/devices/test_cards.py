@@ -28,7 +28,7 @@ def card(rows: list[dict[str, Any]], **meta: Any) -> str:
 
 def test_the_noise_floor_is_the_distance_of_replicates() -> None:
     rows = [row("a", 1e-5), row("b", 2e-5), row("c", 4e-5), row("d", 1e-5), row("e", 1e-5)]
-    # 10, 20 and 5 % apart: median 10 %; 90 % of the way from the first to the last of three: 10 + 0.8 * 10 = 18 %
+    # 10, 20 and 5 % apart: median 10 %; 90 % of the way from first to last of three: 10 + 0.8 * 10 = 18 %
     rows += [row("a", 1.1e-5, 1), row("b", 1.6e-5, 1), row("c", 4.2e-5, 1)]
     rows += [row("d", 9e-5, 1, status="noisy"), row("f", 1e-5, 1)]  # of which nothing is learnt
     assert "| `softmax` | runtime | 3 | 10.0% | 18.0% |" in card(rows)
@@ -67,7 +67,8 @@ def test_gaps_and_the_meter_are_said() -> None:
         row("c", 1e-5, power_w=None, power_source="none", power_reason="not measured"),
         row("d", 1e-5, power_w=None, power_source="none", power_reason="not measured"),
     ]
-    sessions = [{**META["sessions"][0], "self_test": {"update_period_s": 0.001, "idle_w": 12.5}}]  # type: ignore[index]
+    tested = {"update_period_s": 0.001, "idle_w": 12.5}
+    sessions = [{**META["sessions"][0], "self_test": tested}]  # type: ignore[index]
     text = card(rows, sessions=sessions)
     assert "| power | rapl |" in text
     assert "| meter's self-test | idle_w 12.5, update_period_s 0.001 |" in text

@@ -246,7 +246,8 @@ def test_a_sheet_survives_its_file(spec: DeviceSpec, tmp_path: Path) -> None:
         (valued(cores=10**400), "cores is 1000.* ..., but must be between"),
         (
             valued(peak_flops_float32=19.5),
-            "peak_flops_float32 is 19.5, but must be between 1e+09 and 1e+17 FLOP/s; give it without a prefix",
+            "peak_flops_float32 is 19.5, but must be between 1e+09 and 1e+17 FLOP/s; give it without "
+            "a prefix",
         ),
         (
             valued(memory_bytes_per_s=2039),

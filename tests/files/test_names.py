@@ -1,4 +1,4 @@
-"""Names of strangers: layers, devices, files and candidates attack no terminal, page or spreadsheet that shows them."""
+"""Names of strangers: layers, devices, files and candidates attack no terminal, page or spreadsheet."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ CLEAR = "\x1b[2J\x1b]0;owned\x07"  # empties a terminal, and gives it another ti
 REVERSED = "\u202egnp_exe\u2066"
 UNSAFE = (
     [*map(chr, range(9)), *map(chr, range(11, 32)), *map(chr, range(0x7F, 0xA0))]
-    + list(
-        "\u061c\u200b\u200c\u200d\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069"
-    )
+    + list("\u061c\u200b\u200c\u200d\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e")
+    + list("\u2060\u2066\u2067\u2068\u2069")
     + ["\ufeff", "\ud800", "\udfff", "\U000e0041"]
 )
 NETWORK = """import sys

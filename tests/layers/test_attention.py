@@ -1,4 +1,4 @@
-"""Attention with sliding windows and with keys of a shorter type, beside the contract that every kind keeps."""
+"""Attention with sliding windows and with keys of a shorter type, beside every kind's contract."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ def test_a_window_limits_the_keys_that_count() -> None:
     assert SHAPE.flops() == dataclasses.replace(SHAPE, window=100).flops() == 9_216
     # six queries in a row reach all 6 keys between them; the last one alone reaches 16 of 1,000
     assert dataclasses.replace(SHAPE, window=3).bytes() == SHAPE.bytes()
-    # keys and values: 2 tensors * 4 B * 2 sequences * 2 heads * 16 keys * 8 wide = 4,096; query: 2 * 4 * 8 * 4 B = 256
+    # keys and values: 2 * 4 B * 2 sequences * 2 heads * 16 keys * 8 wide = 4,096; query: 2 * 4 * 8 * 4 = 256
     assert dataclasses.replace(DECODE, window=16).bytes().input == 4_096 + 256
 
 

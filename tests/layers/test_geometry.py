@@ -1,4 +1,4 @@
-"""Fields say what an operator returns: paddings by name, packed sequences, other products; gradients that are asked for."""
+"""Fields say what an operator returns: paddings by name, packed sequences, products; gradients asked for."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,12 +15,11 @@ import neuralpower
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import check_output
-from neuralpower.layers.conv2d import Conv2d
-from neuralpower.layers.conv3d import Conv3d
+from neuralpower.layers.convolution import Conv2d, Conv3d
 from neuralpower.layers.embedding import Embedding
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import Movement
-from neuralpower.layers.pool2d import Pool2d
+from neuralpower.layers.pooling import Pool2d
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
@@ -98,7 +97,7 @@ def test_an_uneven_padding_is_a_copy_that_is_padded_on_one_side_as_pytorch_runs_
     model, x = nn.Conv2d(16, 32, (4, 3), padding="same"), torch.zeros(2, 16, 8, 8)
     found = trace(model, (x,))
     pad, convolution = found.layers
-    # 3 rows in all are 1 above and 2 below: a row is added below, and 1 more on both sides; columns have 1 on both
+    # 3 rows in all are 1 above and 2 below: a row is added below, then 1 on both sides; columns have 1 each
     assert pad == Movement(function="pad", elements=2 * 16 * 9 * 8)
     assert isinstance(convolution, Conv2d)
     assert convolution.made == (2, 32, 8, 8)
@@ -107,8 +106,8 @@ def test_an_uneven_padding_is_a_copy_that_is_padded_on_one_side_as_pytorch_runs_
     # the copy lives beside the image, the weights and the result
     _, parts = peak([storage for storage in found.storages if storage.part != "workspace"])
     assert parts["activations"] == 8 * 16 * 9 * 8 + 8 * 32 * 64
-    # the general operator of convolutions works on copies in blocks of 16 channels: the image and the weights, freed before
-    # the result is copied
+    # the general operator of convolutions works on copies in blocks of 16 channels: the image and the
+    # weights, freed before the result is copied
     (room,) = (storage.bytes for storage in found.storages if storage.part == "workspace")
     assert room == 4 * (2 * 16 * 72 + 32 * 16 * 12)
 
@@ -395,7 +394,7 @@ def filled(*sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize(
     ("function", "sizes", "flops"),
     [
-        # for each of 5 outputs [2, 3] by [3, 4], then 2 rows of 4 by those of the other input: 2 * 5 * (2 * 3 * 4 + 2 * 4)
+        # for each of 5 outputs [2, 3] by [3, 4], then 2 rows of 4 by the others: 2 * 5 * (2 * 3 * 4 + 2 * 4)
         (F.bilinear, ((2, 3), (2, 4), (5, 3, 4), (5,)), 320),
         (F.bilinear, ((2, 3), (2, 4), (5, 3, 4)), 320),
         (F.bilinear, ((3,), (4,), (5, 3, 4)), 160),
@@ -571,7 +570,7 @@ def test_a_norm_without_learnt_scale_makes_the_gradient_of_its_input_alone() -> 
         ]
 
     x, elements = asking(4, 6), 4 * 4 * 6
-    # gradient and input are read and a gradient written, three of 24 numbers; scale and shift read both once more
+    # gradient and input are read, a gradient written, three of 24 numbers; scale and shift read both again
     assert moved(nn.LayerNorm(6, elementwise_affine=False), x) == [3 * elements] * 2
     assert moved(nn.LayerNorm(6), x.detach()) == [2 * elements + 2 * 4 * 6] * 2
     assert moved(nn.LayerNorm(6), x) == [5 * elements + 2 * 4 * 6] * 2
@@ -608,8 +607,8 @@ def test_a_frozen_base_passes_gradients_to_its_input_alone() -> None:
     x = torch.zeros(4, 6)
     tasks = backward(both, x)
     down, up, base = 2 * 4 * 6 * 2, 2 * 4 * 2 * 5, 2 * 4 * 6 * 5
-    # second block: input and weights of down and up, input of base; then the input of the frozen head between them;
-    # first block: weights of both, the input of up
+    # second block: input and weights of down and up, input of base; then the input of the frozen head between
+    # them; first block: weights of both, the input of up
     products_back = 2 * (down + up) + base + base + down + 2 * up
     assert done(tasks)[0] == products_back == counted_backward(both, x)
     assert not [task for task in tasks if task.path == "0.base"]
@@ -663,7 +662,7 @@ def test_a_convolutions_bias_sums_what_comes_out(convolution: Any) -> None:
 def test_each_side_of_a_bilinear_layer_has_a_product_back() -> None:
     model, x, y = nn.Bilinear(3, 4, 5, bias=False), asking(2, 3), asking(2, 4)
     once = 2 * 5 * 2 * 3 * 4
-    # what the profiler of torch shows: x1 a product, and 5 * 2 * 12 numbers scaled; W, 5 * 2 * 3; x2, 5 * 2 * 4
+    # torch's profiler shows: x1 a product, and 5 * 2 * 12 numbers scaled; W, 5 * 2 * 3; x2, 5 * 2 * 4
     assert done(backward(model, x, y)) == (3 * once, 120 + 30 + 40)
     assert done(backward(model, x.detach(), y.detach())) == (once, 30)
     assert done(backward(frozen(model, "weight"), x, y.detach())) == (once, 120)

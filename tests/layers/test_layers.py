@@ -17,17 +17,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of, layer_kind
-from neuralpower.layers.conv2d import Conv2d
-from neuralpower.layers.conv3d import Conv3d
-from neuralpower.layers.conv_transpose2d import ConvTranspose2d
-from neuralpower.layers.convolution import Convolution
+from neuralpower.layers.convolution import Conv2d, Conv3d, Convolution, ConvTranspose2d
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import Movement
-from neuralpower.layers.pool2d import Pool2d
-from neuralpower.layers.pool3d import Pool3d
-from neuralpower.layers.pooling import Pooling
+from neuralpower.layers.pooling import Pool2d, Pool3d, Pooling
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
@@ -52,12 +47,12 @@ CONTRACT = {
     "reduction": "function elements outputs",
     "recurrent": "function batch steps input_size hidden_size num_layers bidirectional",
     "optimizer": "function tensors elements",
-    "conv2d": "batch in_channels in_height in_width out_channels kernel_height kernel_width stride_height stride_width "
-    "padding_height padding_width dilation_height dilation_width groups bias",
-    "pool2d": "function batch channels in_height in_width kernel_height kernel_width stride_height stride_width "
-    "padding_height padding_width",
-    "pool3d": "function batch channels in_depth in_height in_width kernel_depth kernel_height kernel_width stride_depth "
-    "stride_height stride_width padding_depth padding_height padding_width",
+    "conv2d": "batch in_channels in_height in_width out_channels kernel_height kernel_width stride_height "
+    "stride_width padding_height padding_width dilation_height dilation_width groups bias",
+    "pool2d": "function batch channels in_height in_width kernel_height kernel_width stride_height "
+    "stride_width padding_height padding_width",
+    "pool3d": "function batch channels in_depth in_height in_width kernel_depth kernel_height kernel_width "
+    "stride_depth stride_height stride_width padding_depth padding_height padding_width",
 }
 
 
@@ -140,7 +135,7 @@ def test_work_and_terms_are_never_negative(kind: type[Layer]) -> None:
 
 @every_kind
 def test_flops_are_what_pytorch_counts_where_it_does(kind: type[Layer]) -> None:
-    # grouped and transposed convolutions are counted too high by torch (see the tests of the tracer), attention and
+    # torch counts grouped and transposed convolutions too high (see the tests of the tracer), attention and
     # recurrent cells on a CPU as 0: those have hand arithmetic below
     layers = [layer for layer in layers_of(kind, 30) if getattr(layer, "groups", 1) == 1]
     if kind.kind in ("linear", "matmul", "conv1d", "conv2d", "conv3d"):
@@ -178,7 +173,7 @@ def test_softmax_flops() -> None:
 
 
 def test_lstm_and_gru_flops() -> None:
-    # 4 gates * 16 * (8 + 16) weights = 1,536; 2 FLOP * 2 sequences * 5 steps * 1,536 = 30,720; 3 gates for a GRU
+    # 4 gates (3 for a GRU) * 16 * (8 + 16) weights = 1,536; 2 FLOP * 2 sequences * 5 steps * 1,536 = 30,720
     cell = Recurrent(
         function="lstm", batch=2, steps=5, input_size=8, hidden_size=16, num_layers=1, bidirectional=False
     )
@@ -190,17 +185,9 @@ def test_lstm_and_gru_flops() -> None:
 
 def test_depthwise_convolution_flops() -> None:
     # 8 channels, 8 x 8 outputs of 9 multiply-adds: 8 * 64 * 9 * 2 = 9,216
-    shape = {
-        "batch": 1,
-        "in_channels": 8,
-        "in_height": 10,
-        "in_width": 10,
-        "out_channels": 8,
-        "groups": 8,
-        "bias": False,
-    }
-    layer = Conv2d(**shape, kernel_height=3, kernel_width=3, stride_height=1, stride_width=1, padding_height=0,
-                   padding_width=0, dilation_height=1, dilation_width=1)  # fmt: skip
+    sizes = {"in": (10, 10), "kernel": (3, 3), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    channels = {"in_channels": 8, "out_channels": 8, "groups": 8}
+    layer = Conv2d(batch=1, bias=False, **channels, **Conv2d.fields_of(sizes))
     assert layer.flops() == 9_216
     assert layer.parameters() == 72
     assert str(layer.group()) == "depthwise"
@@ -502,7 +489,7 @@ def test_a_matrix_that_is_added_to_a_product_hides_none_of_it() -> None:
             2 * 5 * 30 * 40 * (8 + 2),  # their squares are two more columns
         ),
         (lambda: torch._int_mm(*torch.empty(2, 32, 32, dtype=torch.int8, device=META)), 2 * 32**3),
-        # 4 * 5 rows by a matrix of 8 x 6 for each of 7 outputs, and each of these 6 times one of the other input
+        # 4 * 5 rows by a matrix of 8 x 6 for each of 7 outputs, each of these 6 times one of the other input
         (
             lambda: nn.Bilinear(8, 6, 7, device=META)(*(torch.empty(4, 5, n, device=META) for n in (8, 6))),
             2 * 20 * 48 * 7 + 2 * 20 * 6 * 7,
@@ -577,7 +564,7 @@ def test_a_pooling_is_built_with_as_many_outputs_as_it_has(
 
 
 def test_normalisation_over_neighbouring_channels_is_a_pooling_along_them() -> None:
-    # torch pads 8 channels by 2 on both sides and averages 5 neighbours: 2 images of 12 x (4 * 6), 8 x 24 windows of 5
+    # torch pads 8 channels by 2 on both sides and averages 5: 2 images of 12 x (4 * 6), 8 x 24 windows of 5
     model = nn.LocalResponseNorm(5)
     found = trace(model, (torch.empty(2, 8, 4, 6),))
     (pool,) = (layer for layer in found.layers if layer.kind == "pool2d")
@@ -621,7 +608,7 @@ def test_the_mean_of_a_whole_volume_is_the_reduction_that_runs() -> None:
 def test_a_pooling_knows_its_memory_format(kind: str) -> None:
     for layer in layers_of(KINDS[kind], 40):
         assert isinstance(layer, Pooling)
-        last = dataclasses.replace(layer, channels_last=True)  # type: ignore[call-arg]  # a field of both kinds
+        last = type(layer)(**{**layer.to_row(), "channels_last": True})
         map_of_one = layer.channels == 1 or layer.in_positions == 1
         assert map_of_one or trace_call(last.build(META)).layers == (last,)
 

@@ -19,8 +19,7 @@ from neuralpower.layers.base import Bytes
 from neuralpower.layers.columns import as_columns, fingerprint
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
-from neuralpower.layers.operands import Operand
-from neuralpower.layers.quantised import OWN
+from neuralpower.layers.operands import OWN, Operand
 from neuralpower.layers.softmax import Softmax
 from neuralpower.layers.sweep import Draw
 from neuralpower.learn.predictor_lookup import load
@@ -108,15 +107,8 @@ def test_keys_of_another_type_move_their_own_bytes() -> None:
     assert dataclasses.replace(ATTENTION, key_dtype="mxfp4").bytes().input == query + keys // 2 + keys // 32
     with pytest.raises(DatasetError, match="contradict each other; .* key_itemsize is 0 where"):
         Attention.from_row({**ATTENTION.to_row(), "key_dtype": "int4", "key_itemsize": 1})
-    assert ATTENTION.operand_types().weights.dtype == "bfloat16"
-    assert dataclasses.replace(ATTENTION, key_dtype="int8").operand_types().weights.dtype == "int8"
-
-
-def test_sums_are_kept_in_a_wider_type() -> None:
-    assert PLAIN.operand_types().accumulate.dtype == FP8.operand_types().accumulate.dtype == "float32"
-    assert W8A8.operand_types().accumulate.dtype == "int32"
-    assert dataclasses.replace(PLAIN, dtype="float64").operand_types().accumulate.dtype == "float64"
-    assert columns_of(Linear, [PLAIN, W8A8]).operand_types().accumulate.dtype.tolist() == ["float32", "int32"]
+    assert ATTENTION.operand_types.weights.dtype == "bfloat16"
+    assert dataclasses.replace(ATTENTION, key_dtype="int8").operand_types.weights.dtype == "int8"
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -124,7 +116,7 @@ def test_operands_are_of_the_layers_type_unless_it_says_otherwise(kind: type[Lay
     draw, itemsizes = Draw(3), {name: dtype.itemsize for name, dtype in DTYPES.items()}
     drawn = [kind.sample(draw) for _ in range(200)]
     for i, layer in enumerate(drawn):
-        types = layer.operand_types()
+        types = layer.operand_types
         assert {one.dtype for one in (types.input, types.weights, types.output)} == {layer.dtype}
         assert not layer.quantised()
         if layer.dtype == "float32":
