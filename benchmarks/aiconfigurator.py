@@ -1,10 +1,10 @@
-"""AIConfigurator's measurements of an H200: matrix products and attention, predicted by neuralpower beside published errors.
+"""AIConfigurator's measurements of an H200, predicted by neuralpower beside published errors.
 
 python -m benchmarks.aiconfigurator PATH [--save FILE]
 
 PATH holds aiconfigurator/ (ai-dynamo/aiconfigurator, Apache-2.0) with h200_gemm, h200_context_attention and
-h200_generation_attention.parquet. Nothing is chosen by an error on rows that a figure is made of, but for the learner's own
-settings, see `held_out`. Prints Markdown tables.
+h200_generation_attention.parquet. Nothing is chosen by an error on rows that a figure is made of, but for the
+learner's own settings, see `held_out`. Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from neuralpower.layers.columns import fingerprint
 from neuralpower.layers.fp8_tiles import chosen_tile
 from neuralpower.learn import fit as regress
 from neuralpower.learn.features import describe, describe_power
-from neuralpower.learn.held_out import FOLDS
+from neuralpower.learn.held_out import FOLDS, fit_residual
+from neuralpower.learn.lasso import fit_base
 from neuralpower.learn.problem import Problem
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.rows import SHORTEST_WITH_POWER_S, hardware_from
@@ -54,7 +55,8 @@ META = {
         "idle_w": None,
         "year": 2024,
     },
-    "source": "ai-dynamo/aiconfigurator at 095f58a5 (Apache-2.0): vLLM 0.22.0, CUDA-graph replay, power by NVML",
+    "source": "ai-dynamo/aiconfigurator at 095f58a5 (Apache-2.0): vLLM 0.22.0, CUDA-graph replay, "
+    "power by NVML",
 }
 DTYPES = {"bfloat16": "bfloat16", "fp8_block": "float8_e4m3fn"}
 FEW = 5000  # training rows that the original learner is given: on all of them it takes hours
@@ -114,7 +116,7 @@ def parts(dataset: Dataset, hardware: Hardware) -> Iterator[tuple[str, Rows]]:
 
 @dataclass(frozen=True)
 class Result:
-    """Predictions of rows that the fit had not seen, by method, and the bounds of neuralpower's; each [rows]."""
+    """Predictions of held-out rows, by method, and the bounds of neuralpower's; each [rows]."""
 
     measured: Array
     predicted: Mapping[str, Array]
@@ -128,7 +130,7 @@ class Result:
         return Result(self.measured[index], cut, self.low[index], self.high[index], self.runtime_s[index])
 
     def line(self, method: str) -> str:
-        """Median, 90th percentile and mean of the absolute percentage error, and the share in the interval."""
+        """Median, 90th percentile and mean absolute percentage error, and the share in the interval."""
         error = 100 * np.abs(self.predicted[method] / self.measured - 1)
         share = 100 * np.mean((self.low <= self.measured) & (self.measured <= self.high))
         inside = f"{share:.0f} %" if method == "neuralpower" else ""
@@ -149,21 +151,35 @@ def joined(results: list[Result]) -> Result:
 
 def predicted(regressor: Regressor, asked: Problem) -> tuple[Array, Array, Array]:
     """(prediction, low, high), each [rows]."""
-    value, outside = regressor.predict(asked.dimensions, asked.special, asked.features, asked.axes)
+    value, outside = regressor.predict(asked)
     low, high = regressor.spread.bounds(value, outside)
     return value, value * np.exp(low), value * np.exp(high)
+
+
+def refit(problem: Problem, like: regress.Fitted) -> Regressor:
+    """A regressor fitted to other rows, with the old parts, reach, intervals, scores and alignment."""
+    old = like.regressor
+    base = fit_base(problem, like.parts)
+    if old.alignment:
+        saved = old.alignment.saved(problem.special, base.base(problem))
+        problem = dataclasses.replace(problem, target=problem.target * np.exp(saved))
+        base = fit_base(problem, like.parts)
+    trees = fit_residual(problem, base) if old.trees is not None else None
+    kept = {name: getattr(old, name) for name in ("reach", "alignment", "spread", "scores")}
+    return dataclasses.replace(base, trees=trees, **kept)
 
 
 def held_out(problem: Problem, asked: Problem) -> tuple[Array, Array, Array]:
     """(prediction, low, high) of each row by a fit without its fold.
 
-    Bases, alpha, alignment, reach and intervals are chosen once, without the first fold; weights and trees are fitted ten times.
+    Bases, alpha, alignment, reach and intervals are chosen once, without the first fold; weights and trees
+    are fitted ten times.
     """
     fold = (problem.config % np.uint64(FOLDS)).astype(int)
     settings = regress.fit(problem.at(fold != 0))
     result = np.empty((3, len(problem)))
     for one in range(FOLDS):
-        regressor = regress.refit(problem.at(fold != one), settings)
+        regressor = refit(problem.at(fold != one), settings)
         result[:, fold == one] = predicted(regressor, asked.at(fold == one))
     return result[0], result[1], result[2]
 
@@ -221,8 +237,8 @@ def watts(rows: Rows, hardware: Hardware, runtime_s: Array, config: Array) -> Re
 def compiled(rows: Rows, hardware: Hardware) -> Array:
     """Whether a product's kernel was compiled right before its power was read, [rows], bool.
 
-    DeepGEMM compiles a kernel for each (n, k) and tile, and these rows were measured from the largest m down. The meter tells
-    the mean of the last second: where the device waited for a compiler, it starts near idle.
+    DeepGEMM compiles a kernel for each (n, k) and tile, and these rows were measured from the largest m down.
+    The meter tells the mean of the last second: where the device waited for a compiler, it starts near idle.
     """
     columns: Any = rows.layer
     sides = [
@@ -247,7 +263,8 @@ def beside_mean(result: Result, shortest_s: float) -> Result:
 def print_table(title: str, rows: Mapping[str, tuple[Result, str]]) -> None:
     """One line per figure and method, the published one beside neuralpower's."""
     print(
-        f"\n{title}\n\n| | rows | predictor | median | 90th percentile | mean | in 90 % interval |\n|{'---|' * 7}"
+        f"\n{title}\n\n| | rows | predictor | median | 90th percentile | mean | in 90 % interval "
+        f"|\n|{'---|' * 7}"
     )
     for name, (result, published) in rows.items():
         if published:
@@ -311,13 +328,15 @@ def main() -> None:
             "2.00 | 9.7" if "context" in name else "1.1 | ",
         )
     print_table(
-        "H200, runtime: absolute percentage error on rows that the fit has not seen, ten folds. AIConfigurator's are those that\n"
-        "it prints for its own tables of H100, H200 and GB200 (n = 65,536: H200, vLLM 0.24.0): same protocol, other rows.\n"
-        f"The original is NeuralPower's polynomial Lasso on seconds, given {FEW:,} of the training rows.",
+        "H200, runtime: absolute percentage error on rows that the fit has not seen, ten folds. "
+        "AIConfigurator's are those that\nit prints for its own tables of H100, H200 and GB200 (n = 65,536: "
+        "H200, vLLM 0.24.0): same protocol, other rows.\nThe original is NeuralPower's polynomial Lasso on "
+        f"seconds, given {FEW:,} of the training rows.",
         lines,
     )
     print_table(
-        "H200, power of matrix products, whole (n, k) held out, at the predicted runtime: absolute percentage error.",
+        "H200, power of matrix products, whole (n, k) held out, at the predicted runtime: absolute "
+        "percentage error.",
         {
             f"{dtype}, {1e3 * shortest:.1f} ms and more": (beside_mean(joined(found), shortest), "")
             for dtype, found in power.items()

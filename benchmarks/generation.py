@@ -1,6 +1,6 @@
-"""Prefill and a decoder's step of families that appear nowhere in what is collected: predicted beside measured, here.
+"""Prefill and a decoder's step of families that no dataset holds, predicted beside measured, here.
 
-python -m benchmarks.generation [RESULT.json]      # measures (10 minutes), or shows what `evaluate --json` has written
+python -m benchmarks.generation [RESULT.json]  # measures (10 minutes), or shows what `evaluate --json` wrote
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ def main() -> None:
     """Print one line per model and phase, then the errors of each phase."""
     networks = result(LIST, "--rounds", "21")["networks"]
     print(
-        "| model | phase | batch | tokens | predicted, ms | measured p10, ms | slow-down | error raw | error |"
+        "| model | phase | batch | tokens | predicted, ms | measured p10, ms | slow-down | error raw | "
+        "error |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for n in networks:
         tokens = n["context"] if n["phase"] == "decode" else n["prompt"]
         print(
-            f"| {name(n)} | {n['phase']} | {n['batch_size']} | {tokens} | {n['predicted_s']['value'] * 1e3:.1f} "
-            f"| {n['measured_s'] * 1e3:.1f} | {n['slowdown']:.2f} | {n['error_raw']:+.1%} | {n['error']:+.1%} |"
+            f"| {name(n)} | {n['phase']} | {n['batch_size']} | {tokens} | "
+            f"{n['predicted_s']['value'] * 1e3:.1f} | {n['measured_s'] * 1e3:.1f} | {n['slowdown']:.2f} | "
+            f"{n['error_raw']:+.1%} | {n['error']:+.1%} |"
         )
     print("\n| phase | models | median | mean | worst | bias |\n|---|---|---|---|---|---|")
     for phase in ("prefill", "decode"):

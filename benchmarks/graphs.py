@@ -1,7 +1,8 @@
-"""NeuSight's networks as lists of layers: built with transformers on the meta device, traced, made to match what was measured.
+"""NeuSight's networks as lists of layers: built with transformers on meta, traced, made as measured.
 
-It measured transformers 4.38 in float32 with eager attention. Three things have changed since, and are put back here:
-how attention scales and masks its scores, a mask for BERT, and a loop over experts that each take their whole capacity.
+It measured transformers 4.38 in float32 with eager attention. Three things have changed since, and are put
+back here: how attention scales and masks its scores, a mask for BERT, and a loop over experts that each take
+their whole capacity.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def backward(config: Path, batch_size: int, length: int) -> tuple[Layer, ...]:
 
 
 def _backward(layer: Layer) -> tuple[Layer, ...]:
-    """As the layer has it; CUDA multiplies a softmax's gradient and output first (aten/src/ATen/native/cuda/SoftMax.cu)."""
+    """As the layer; CUDA multiplies a softmax's gradient and output first (ATen/native/cuda/SoftMax.cu)."""
     if not isinstance(layer, Softmax):
         return layer.backward()
     elements = layer.rows * layer.width

@@ -1,6 +1,6 @@
-"""Networks of families that appear nowhere in what is collected: predicted beside measured, here. Prints a Markdown table.
+"""Networks of families that no dataset holds, predicted beside measured, here. Prints a Markdown table.
 
-python -m benchmarks.heldout [RESULT.json]      # measures (5 minutes), or shows what `evaluate --json` has written
+python -m benchmarks.heldout [RESULT.json]  # measures (5 minutes), or shows what `evaluate --json` wrote
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LIST = Path(__file__).with_suffix(".txt")
 
 
 def result(cases: Path, *options: str) -> dict[str, Any]:
-    """The figures of `neuralpower evaluate @CASES --json`, or those in the file that is given as the first argument."""
+    """The figures of `neuralpower evaluate @CASES --json`, or of the file that is the first argument."""
     if len(sys.argv) > 1:
         text = Path(sys.argv[1]).read_text()
     else:
@@ -42,8 +42,9 @@ def show(data: dict[str, Any]) -> None:
     print("|---|---|---|---|---|---|---|---|")
     for n in data["networks"]:
         print(
-            f"| {name(n)} | {n['batch_size']} | {n['seq_len'] or '-'} | {n['predicted_s']['value'] * 1e3:.2f} "
-            f"| {n['measured_s'] * 1e3:.2f} | {n['slowdown']:.2f} | {n['error_raw']:+.1%} | {n['error']:+.1%} |"
+            f"| {name(n)} | {n['batch_size']} | {n['seq_len'] or '-'} | "
+            f"{n['predicted_s']['value'] * 1e3:.2f} | {n['measured_s'] * 1e3:.2f} | {n['slowdown']:.2f} | "
+            f"{n['error_raw']:+.1%} | {n['error']:+.1%} |"
         )
 
 

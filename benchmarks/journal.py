@@ -34,7 +34,8 @@ import json, resource, sys, time
 from neuralpower.data.dataset import read_dataset
 start = time.perf_counter()
 data = read_dataset(sys.argv[1], samples=False)
-print(json.dumps([time.perf_counter() - start, len(data), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps([time.perf_counter() - start, len(data), most]))
 """
 SCREEN = """
 import json, resource, sys, time
@@ -43,7 +44,8 @@ from neuralpower.data.screening import screen
 start = time.perf_counter()
 data = read_dataset(sys.argv[1], samples=False)
 rows = sum(len(screen(kind, table, data.sentinel_s)) for kind, table in data.tables.items())
-print(json.dumps([time.perf_counter() - start, rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps([time.perf_counter() - start, rows, most]))
 """
 
 

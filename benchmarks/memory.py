@@ -1,14 +1,14 @@
-"""Predicted against real memory peaks on this CPU: every network in fresh processes, in a forward pass and in training.
+"""Predicted against real memory peaks on this CPU: every network in fresh processes, forward and in training.
 
     tensors    weights, gradients, optimizer, cache, inputs and activations at their peak
     predicted  with work space of kernels, what the framework takes and what glibc's heap keeps
-    real       largest resident memory of a fresh process over three passes or steps, less what it had when torch and the
-               network's classes were imported; the median where it ran more than once
+    real       largest resident memory of a fresh process over three passes or steps, less what it had when
+               torch and the network's classes were imported; the median where it ran more than once
     without heap  predicted, less what the heap keeps
     needed     the same as real where freed memory is given back at once (MALLOC_MMAP_THRESHOLD_)
 
 python -m benchmarks.memory [PART OF A NAME] [--again] [--recorded]
-    what is in memory.json is not run but for --again, which adds a run to each; with --recorded nothing is run
+    runs what is not in memory.json; --again adds a run to each, with --recorded nothing is run
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ UNSEEN = (  # of families that nothing was chosen by, measured once
     ("transformers:opt?num_hidden_layers=6", 2, 160),
     ("transformers:bloom?hidden_size=768&n_layer=6&n_head=12&vocab_size=30000", 2, 128),
     (
-        "transformers:gpt_neox?num_hidden_layers=6&hidden_size=768&intermediate_size=3072&num_attention_heads=12",
+        "transformers:gpt_neox?num_hidden_layers=6&hidden_size=768&intermediate_size=3072"
+        "&num_attention_heads=12",
         4,
         64,
     ),
@@ -194,7 +195,8 @@ def table(runs: Sequence[Run]) -> None:
     """Print a line for every run, then the errors by phase."""
     known = record()
     print(
-        "| MB | tensors | predicted | real | error | without heap | needed | high |\n|---|---|---|---|---|---|---|---|"
+        "| MB | tensors | predicted | real | error | without heap | needed | high "
+        "|\n|---|---|---|---|---|---|---|---|"
     )
     errors: dict[str, list[float]] = {}
     before: dict[str, list[float]] = {}

@@ -1,7 +1,8 @@
 """The real memory peak of a network in a process of its own: `benchmarks.memory` starts it for every run.
 
-python -m benchmarks.memory_run JSON: [model, batch, length, phase, context, recipe's settings]; prints the bytes at the
-peak of running it, less what the process had when torch and the network's classes were imported and nothing was built.
+python -m benchmarks.memory_run JSON: [model, batch, length, phase, context, recipe's settings]; prints the
+bytes at the peak of running it, less what the process had when torch and the network's classes were imported
+and nothing was built.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Every causal language model class of transformers: forward, prefill and a decoder's step traced, or why not.
+"""Every causal language model class of transformers: forward, prefill and decode traced, or why not.
 
-python -m benchmarks.models [docs/models.md | CLASS...]     # half an hour for the page; classes alone print their lines
+python -m benchmarks.models [docs/models.md | CLASS...]     # half an hour for the page; CLASS prints its line
 
-Each class is built from its default configuration, with as few layers as show every type of layer that it has. Where the
-default widths ask for a real run, which random weights of that size would need memory for, small widths are tried.
-Coverage is the share of all bytes that calls of known layer kinds move, over the three phases; no predictor is asked.
+Each class is built from its default configuration, with as few layers as show every type of layer that it
+has. Where the default widths ask for a real run, which random weights of that size would need memory for,
+small widths are tried. Coverage is the share of all bytes that calls of known layer kinds move, over the
+three phases; no predictor is asked.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class Outcome:
     def line(self) -> str:
         """A row of the table."""
         covered = "-" if self.coverage is None else f"{self.coverage:.1%}"
-        return f"| {self.name} | {' | '.join(self.phases)} | {self.cache or '-'} | {covered} | {self.note or '-'} |"
+        cells = (self.name, *self.phases, self.cache or "-", covered, self.note or "-")
+        return f"| {' | '.join(cells)} |"
 
 
 def classes() -> list[str]:
@@ -148,7 +150,7 @@ def _changes(config: Any, widths: dict[str, int], prefix: str = "") -> Iterator[
 
 
 def _needed(values: dict[str, Any], layers: int) -> int:
-    """As few layers as show every entry of the lists with one entry per layer, and the first that is not dense."""
+    """The fewest layers that show every entry of lists per layer, and the first that is not dense."""
     needed = 2
     for entries in values.values():
         if isinstance(entries, (list, tuple)) and len(entries) == layers:
@@ -230,19 +232,21 @@ def page(outcomes: Sequence[Outcome]) -> str:
     """The document."""
     import transformers
 
+    version = transformers.__version__.rpartition(".")[0]
     complete = sum(o.traced for o in outcomes)
     partly = sum(not o.traced and any(p in dict(WAYS) for p in o.phases) for o in outcomes)
     return "\n".join(
         [
             "# Language models that were traced",
             "",
-            f"All {len(outcomes)} classes of `AutoModelForCausalLM` in transformers "
-            f"{transformers.__version__.rpartition('.')[0]}, from their default configurations with few layers: "
-            f"**{complete} traced in forward, prefill and decode**, {partly} in some of these, "
-            f"{len(outcomes) - complete - partly} not at all. Written by `python -m benchmarks.models docs/models.md`.",
+            f"All {len(outcomes)} classes of `AutoModelForCausalLM` in transformers {version}, from their "
+            f"default configurations with few layers: **{complete} traced in forward, prefill and decode**, "
+            f"{partly} in some of these, "
+            f"{len(outcomes) - complete - partly} not at all. Written by "
+            "`python -m benchmarks.models docs/models.md`.",
             "",
-            "meta, fake, cpu: the way of tracing that succeeded. Coverage: share of all bytes moved by calls that a layer "
-            "kind describes.",
+            "meta, fake, cpu: the way of tracing that succeeded. Coverage: share of all bytes moved by "
+            "calls that a layer kind describes.",
             "",
             "| class | forward | prefill | decode | cache | coverage | note |",
             "|---|---|---|---|---|---|---|",

@@ -1,12 +1,11 @@
-"""NeuSight's measurements: kernels and whole networks, predicted by neuralpower beside simpler and published predictors.
+"""NeuSight's kernels and networks, predicted by neuralpower beside simpler and published predictors.
 
 python -m benchmarks.neusight PATH [--save FOLDER] [--trained FOLDER] [--without-portable]
 
-PATH holds neusight/ (see benchmarks/peers.py). One predictor per GPU learns from that GPU's training rows, a portable one
-from all five; that takes half an hour on two cores, minutes with `--trained models`: those were written by --save. Nothing
-is chosen by an error on test rows or measured networks, but for the form of the portable predictor and the share of a
-launch that a queue hides (docs/accuracy.md).
-Prints Markdown tables.
+PATH holds neusight/ (see benchmarks/peers.py). One predictor per GPU learns from that GPU's training rows, a
+portable one from all five; that takes half an hour on two cores, minutes with `--trained models`: those were
+written by --save. Nothing is chosen by an error on test rows or measured networks, but for the form of the
+portable predictor and the share of a launch that a queue hides (docs/accuracy.md). Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ FAMILIES = {
 PORTABLE = "nvidia-float32"
 SHIPPED = ("nvidia-a100-pcie-40gb", "nvidia-v100-pcie-32gb", "nvidia-t4", "nvidia-p100-pcie-16gb", PORTABLE)
 CONTRADICTORY = ("Tesla P4", "linear")  # its training and test rows do not describe the same machine
-# Memory that CUDA is asked for holds a pass up. The V100's three forward passes in training took 16 to 49 us longer for each
-# segment than its own predictor says.
+# Memory that CUDA is asked for holds a pass up. The V100's three forward passes in training took 16 to 49 us
+# longer for each segment than its own predictor says.
 SEGMENT_S = 40e-6
 METHODS = (
     "neuralpower",
@@ -99,7 +98,7 @@ def baselines(known: pd.DataFrame, asked: pd.DataFrame, kind: str) -> dict[str, 
 
 
 def kernel_errors(root: Path, device: str, predictor: Predictor) -> dict[str, dict[str, float]]:
-    """By method: mean absolute percentage error on a device's test rows of each family, and share in the interval."""
+    """By method, mean absolute percentage error on test rows of each family, and share in the interval."""
     hardware = hardware_from(device_meta(root, device))
     known, asked = (kernels(root / f"kernels_{part}.parquet", device) for part in ("train", "test"))
     errors: dict[str, dict[str, list[Array]]] = {}
@@ -139,7 +138,7 @@ def print_kernels(
 
 
 def predicted(root: Path, point: Point, mode: str, predictor: Predictor) -> Array:
-    """(seconds, low, high) of the point's network: the sum of its passes, which were measured one after the other."""
+    """(seconds, low, high) of the point's network: its passes, which were measured one after the other."""
     stem, length = MODELS[point.model]
     config, batch_size = root / "DLmodel_configs" / f"{stem}.json", point.batch_size
     passes = [graphs.forward(config, mode, batch_size, length)]
@@ -153,7 +152,7 @@ def predicted(root: Path, point: Point, mode: str, predictor: Predictor) -> Arra
 def print_networks(
     root: Path, title: str, mode: str, asked: Sequence[Point], predictor_of: Callable[[str], Predictor]
 ) -> pd.DataFrame:
-    """One row per network. Back come absolute percentage errors, a column per method, and `inside` the interval."""
+    """One row per network; returns absolute percentage errors by method, and `inside` the interval."""
     print(f"\n{title}\n\n| GPU | network | batch | measured, ms | predicted, ms | {' | '.join(METHODS)} |")
     print(f"|{'---|' * (5 + len(METHODS))}")
     found = []
@@ -175,7 +174,8 @@ def print_networks(
 def print_summary(results: Mapping[str, pd.DataFrame]) -> None:
     """Mean and median of every method over each set of networks."""
     print(
-        "\nAll networks: mean / median absolute percentage error, and how many lie in neuralpower's 90 % interval.\n"
+        "\nAll networks: mean / median absolute percentage error, and how many lie in neuralpower's 90 % "
+        "interval.\n"
     )
     print(f"| networks | n | {' | '.join(METHODS)} | in interval |\n|{'---|' * (3 + len(METHODS))}")
     for name, errors in results.items():
@@ -195,7 +195,7 @@ def known_or_fitted(dataset: Dataset, folder: Path | None) -> Predictor:
 
 
 def consistent(device: str, dataset: Dataset) -> Dataset:
-    """The dataset without tables that do not describe the device: nothing about others can be learnt from those."""
+    """The dataset without tables that do not describe the device: they say nothing about others."""
     kinds = {kind: table for kind, table in dataset.tables.items() if (device, kind) != CONTRADICTORY}
     return dataclasses.replace(dataset, tables=kinds)
 
@@ -238,16 +238,18 @@ def main() -> None:
 
     print_kernels(
         root,
-        "Kernels, same device: mean absolute percentage error on each GPU's test rows, which no fit has seen; the predictor\n"
-        "and the fitted baselines learnt from that GPU's training rows. Tesla P4's two collections of linear layers\n"
-        "contradict each other. Last column: share of test rows (without those) in the predicted 90 % interval.",
+        "Kernels, same device: mean absolute percentage error on each GPU's test rows, which no fit has "
+        "seen; the predictor\nand the fitted baselines learnt from that GPU's training rows. Tesla P4's two "
+        "collections of linear layers\ncontradict each other. Last column: share of test rows (without "
+        "those) in the predicted 90 % interval.",
         TRAINED,
         predictor_of,
     )
     same = print_networks(
         root,
-        "Networks, inference, same device: the predictor has learnt kernels of that GPU and seen no network. Error in percent\n"
-        "of the whole network's time; those of the others, absolute, as NeuSight printed them.",
+        "Networks, inference, same device: the predictor has learnt kernels of that GPU and seen no "
+        "network. Error in percent\nof the whole network's time; those of the others, absolute, as NeuSight "
+        "printed them.",
         "inf",
         [point for point in inference if point.device in TRAINED],
         predictor_of,
@@ -256,14 +258,15 @@ def main() -> None:
     if portable is not None:
         print_kernels(
             root,
-            "Kernels, zero-shot: the same errors of one portable predictor of the five GPUs above, on GPUs that it knows from\n"
-            "their data sheets alone.",
+            "Kernels, zero-shot: the same errors of one portable predictor of the five GPUs above, on GPUs "
+            "that it knows from\ntheir data sheets alone.",
             unseen,
             predictor_of,
         )
         zero = print_networks(
             root,
-            "Networks, inference, zero-shot: the portable predictor, on GPUs that it knows from their data sheets alone.",
+            "Networks, inference, zero-shot: the portable predictor, on GPUs that it knows from their data "
+            "sheets alone.",
             "inf",
             [point for point in inference if point.device in unseen],
             predictor_of,
@@ -271,8 +274,9 @@ def main() -> None:
         results |= {"inference, zero-shot": zero, "inference, all": pd.concat([same, zero])}
         results["training"] = print_networks(
             root,
-            "Networks, training step (forward and backward): the V100's own predictor, zero-shot for the others. No backward\n"
-            "pass of a kernel was measured; they are made of forward passes (`Layer.backward`).",
+            "Networks, training step (forward and backward): the V100's own predictor, zero-shot for the "
+            "others. No backward\npass of a kernel was measured; they are made of forward passes "
+            "(`Layer.backward`).",
             "train",
             list(points(root, "train")),
             predictor_of,

@@ -1,8 +1,9 @@
-"""What benchmarks on other projects' measurements share: simpler predictors, and NeuSight's measurements as datasets.
+"""For benchmarks on others' measurements: simpler predictors, and NeuSight's measurements as datasets.
 
-NeuSight is Lee et al., ASPLOS 2025. Its folder, neusight/, holds kernels_train.parquet and kernels_test.parquet (one row per
-kernel and GPU), device_configs/ (one JSON per GPU), networks_e2e_measured.csv (ms) and published_nvidia_{inf,train}.csv (the
-absolute errors that it printed, in percent).
+NeuSight is Lee et al., ASPLOS 2025. Its folder, neusight/, holds kernels_train.parquet and
+kernels_test.parquet (one row per kernel and GPU), device_configs/ (one JSON per GPU),
+networks_e2e_measured.csv (ms) and published_nvidia_{inf,train}.csv (the absolute errors that it printed, in
+percent).
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def kernels(file: Path, device: str) -> dict[str, pd.DataFrame]:
 
 
 def device_meta(root: Path, device: str) -> dict[str, Any]:
-    """`dataset.json` of a device: peaks from NeuSight's file, cores, clocks, power limit and year from the spec sheet."""
+    """`dataset.json` of a device: peaks from NeuSight's file, all else from the spec sheet."""
     config = json.loads((root / "device_configs" / f"{REPORTED[device]}.json").read_text())
     spec = find_spec(device)
     cache = int(config["L2Cache"] * 2**20)
@@ -111,7 +112,8 @@ def device_meta(root: Path, device: str) -> dict[str, Any]:
         "year": spec.year,
         "lanes_per_scheduler": spec.hardware().lanes_per_scheduler,
     }
-    source = "Lee et al., NeuSight, ASPLOS 2025 (MIT): PyTorch 2.1, CUDA 12.1, float32, mean of the 5 fastest of 25"
+    how = "PyTorch 2.1, CUDA 12.1, float32, mean of the 5 fastest of 25"
+    source = f"Lee et al., NeuSight, ASPLOS 2025 (MIT): {how}"
     return {"schema": 1, "device": spec.slug, "hardware": hardware, "source": source, "includes_launch": True}
 
 
@@ -132,7 +134,7 @@ def work(columns: Layer, rows: int) -> tuple[Array, Array]:
 
 
 def flops_only(train_flops: Array, train_s: Array, flops: Array) -> Array:
-    """Seconds per FLOP with the least mean absolute percentage error on the training rows: a weighted median."""
+    """Seconds per FLOP of least mean absolute percentage error on the training rows: a weighted median."""
     ratio = train_s / train_flops
     order = np.argsort(ratio)
     weight = np.cumsum(1 / ratio[order])
@@ -140,7 +142,7 @@ def flops_only(train_flops: Array, train_s: Array, flops: Array) -> Array:
 
 
 def original(known: Layer, known_s: Array, asked: Layer) -> Array:
-    """NeuralPower as it was published: a Lasso of a polynomial up to degree 3, FLOP and bytes, on seconds, ten folds."""
+    """NeuralPower as published: a Lasso of a cubic polynomial, FLOP and bytes, on seconds, ten folds."""
     from sklearn.linear_model import LassoCV
     from sklearn.model_selection import KFold
     from sklearn.pipeline import make_pipeline

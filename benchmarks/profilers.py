@@ -1,7 +1,8 @@
-"""The same five networks in neuralpower and in whatever other profiler is installed: `python -m benchmarks.profilers`.
+"""Five networks in neuralpower and every other installed profiler: `python -m benchmarks.profilers`.
 
-Prints a Markdown table of multiply-adds (10^6) of one forward pass, as each tool counts them; "-" where it fails, and no
-column for a tool that is not installed: pip install torchinfo fvcore calflops deepspeed ptflops torchprofile.
+Prints a Markdown table of multiply-adds (10^6) of one forward pass, as each tool counts them; "-" where it
+fails, and no column for a tool that is not installed: pip install torchinfo fvcore calflops deepspeed ptflops
+torchprofile.
 """
 
 from __future__ import annotations

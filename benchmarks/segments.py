@@ -1,6 +1,7 @@
-"""How often PyTorch asks CUDA for memory in a pass that begins with an emptied cache, as NeuSight's passes did.
+"""How often PyTorch asks CUDA for memory in a pass that begins with an empty cache, as NeuSight's did.
 
-Sizes are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.1). Free neighbours of one segment are not joined here.
+Sizes are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.1). Free neighbours of one segment are not
+joined here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Follower(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
 
 
 def segments(model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tensor], training: bool) -> int:
-    """Segments that a forward pass on tensors without values asks for; what backward passes need is kept in training."""
+    """Segments that a forward pass on meta tensors asks for; training keeps what backward passes need."""
     follower = _Follower()
     follower.lifetimes.hold([*model.parameters(), *model.buffers()], WEIGHTS)
     follower.lifetimes.hold([*args, *kwargs.values()], INPUTS)
@@ -50,7 +51,7 @@ def segments(model: nn.Module, args: Sequence[Tensor], kwargs: Mapping[str, Tens
 
 
 def asked_for(storages: Sequence[Storage]) -> int:
-    """Segments that storages born in a pass need, where each takes the smallest block that is free and large enough."""
+    """Segments that storages of a pass need, where each takes the smallest free block that holds it."""
     events = [(s.birth, True, i) for i, s in enumerate(storages) if s.birth > 0]
     events += [(s.death, False, i) for i, s in enumerate(storages) if s.birth > 0 and s.death is not None]
     free: list[Block] = []

@@ -1,6 +1,6 @@
-"""Small networks of families that appear nowhere in what is collected, one sample at a time: predicted beside measured, here.
+"""Small networks of families that no dataset holds, one sample at a time, predicted beside measured, here.
 
-python -m benchmarks.small [RESULT.json]      # measures (2 minutes), or shows what `evaluate --json` has written
+python -m benchmarks.small [RESULT.json]  # measures (2 minutes), or shows what `evaluate --json` wrote
 """
 
 from __future__ import annotations

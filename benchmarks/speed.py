@@ -1,4 +1,4 @@
-"""How long neuralpower itself takes: start, tracing, prediction, fitting, candidates. Prints one table, in some minutes.
+"""How long neuralpower itself takes: start, tracing, prediction, fitting, candidates. Prints one table.
 
 python -m benchmarks.speed [DATASET]
 """
@@ -73,7 +73,7 @@ def command_s(*arguments: str, runs: int = 3) -> float:
 
 
 def predictions(model: str, seq_len: int, runs: int, context: int | None = None) -> tuple[list[float], float]:
-    """(seconds of imports, then of each prediction in one fresh process; its largest memory in B); of a step with a context."""
+    """(seconds of imports and of each prediction in a fresh process, its largest memory in B)."""
     arguments = [model, str(seq_len), str(runs), *([] if context is None else [str(context)])]
     output = subprocess.run(
         [PYTHON, "-c", IN_PROCESS, *arguments], check=True, capture_output=True, text=True
@@ -156,7 +156,7 @@ def exploration() -> Rows:
 
 
 def candidates() -> Rows:
-    """Candidates a second, in this process, by this machine's predictor; each batch of them is traced anew."""
+    """Candidates a second, here, by this machine's predictor; each batch of them is traced anew."""
     predictor, generator = default_predictor(read_cpu()), random.Random(0)
     score([{"model": "transformers:llama?num_hidden_layers=1", "seq_len": 8}], predictor)  # imports
     rows = []

@@ -1,6 +1,6 @@
-"""Training steps of networks of families that are in no collection: predicted beside measured, here. Prints Markdown tables.
+"""Training steps of families that no dataset holds, predicted beside measured, here. Prints Markdown tables.
 
-python -m benchmarks.training [RESULT.json]      # measures (10 minutes), or shows what `evaluate --json` has written
+python -m benchmarks.training [RESULT.json]  # measures (10 minutes), or shows that of `evaluate --json`
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def main() -> None:
     """Print the networks, then the medians of their errors."""
     networks = result(LIST, "--phase", "training", "--rounds", "15")["networks"]
     print(
-        "| network | batch | length | step predicted, ms | measured, ms | error | backward : forward | measured | error |"
+        "| network | batch | length | step predicted, ms | measured, ms | error | backward : forward | "
+        "measured | error |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     ratios = []
@@ -32,12 +33,14 @@ def main() -> None:
         measured = ratio(n["measured_parts_s"])
         ratios.append(predicted / measured - 1)
         print(
-            f"| {name(n)} | {n['batch_size']} | {n['seq_len'] or '-'} | {n['predicted_s']['value'] * 1e3:.1f} "
-            f"| {n['measured_s'] * 1e3:.1f} | {n['error']:+.1%} | {predicted:.2f} | {measured:.2f} | {ratios[-1]:+.1%} |"
+            f"| {name(n)} | {n['batch_size']} | {n['seq_len'] or '-'} | "
+            f"{n['predicted_s']['value'] * 1e3:.1f} | {n['measured_s'] * 1e3:.1f} | {n['error']:+.1%} | "
+            f"{predicted:.2f} | {measured:.2f} | {ratios[-1]:+.1%} |"
         )
     errors = [abs(n["error"]) for n in networks]
     print(
-        f"\n{len(networks)} networks: step {median(errors):.1%} median, {sum(errors) / len(errors):.1%} mean;",
+        f"\n{len(networks)} networks: step {median(errors):.1%} median, {sum(errors) / len(errors):.1%} "
+        "mean;",
         end=" ",
     )
     print(f"backward : forward {median(map(abs, ratios)):.1%} median, {max(map(abs, ratios)):.1%} at most\n")

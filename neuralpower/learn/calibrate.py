@@ -1,4 +1,4 @@
-"""A predictor of one machine adapted to another of its class: a few dozen layers measured there, factors learnt from them."""
+"""A predictor adapted to another machine of its class, by factors from a few dozen layers measured there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import torch
 
@@ -16,7 +17,7 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.whole_networks import fit_factors
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS, Preset
+from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.measure.cpu.timer import ROUNDS, Sentinel, Timing, time_calls
 
 FEWEST_SAMPLES = 10
@@ -26,9 +27,9 @@ ROUNDING = 1e-9  # of an error: no gain
 
 @dataclass(frozen=True)
 class Calibration:
-    """The adapted predictor, and geometric mean errors of the measured layers, each by a fit that had not seen it.
+    """The adapted predictor, and geometric mean errors of the measured layers, each held out.
 
-    Of how many times too high or too low, less 1: a few layers that are far too high do not make up for all others.
+    An error is how many times too high or too low a layer is, less 1: a few far off do not outweigh the rest.
     """
 
     predictor: Predictor
@@ -43,32 +44,31 @@ class Calibration:
 
 
 def check(predictor: Predictor, samples: int) -> None:
-    """Raise InputError unless the predictor can be calibrated on a CPU by so many layers, and was not before.
+    """Raise InputError unless so many layers can calibrate the predictor on a CPU, and none did before.
 
-    And PredictorError where it has learnt no floating numbers, or serves several devices and none is chosen.
+    Raises PredictorError where it has learnt no floats, or serves several devices and none is chosen.
     """
     if samples < FEWEST_SAMPLES:
         raise InputError(f"samples {samples}: {FEWEST_SAMPLES} or more are needed; the default is 50")
     if "calibrated_from" in predictor.dataset:
-        raise InputError(
-            f"predictor {predictor.name!r} is calibrated itself, from {predictor.dataset['calibrated_from']!r}; calibrate that one"
-        )
+        known = f"predictor {predictor.name!r} is calibrated itself"
+        raise InputError(f"{known}, from {predictor.dataset['calibrated_from']!r}; calibrate that one")
     if predictor.platform.family != "cpu":
         raise InputError(
-            f"predictor {predictor.name!r} was learnt on {predictor.device}, {predictor.platform.called}, and this machine "
-            "is a CPU: factors do not lead from one class to the other; choose a predictor of a CPU"
+            f"predictor {predictor.name!r} was learnt on {predictor.device}, {predictor.platform.called}, "
+            "and this machine is a CPU: factors do not lead from one class to the other; choose a predictor "
+            "of a CPU"
         )
     predictor.check(next(iter(predictor.dtypes), "float32"), FORWARD)
 
 
 def calibration_layers(predictor: Predictor, samples: int, seed: int = 0) -> list[Layer]:
-    """Layers of the kinds that it knows, in its dtype, as many of each as a sweep would have, one at least while there is room."""
-    preset: Preset = PRESETS["quick"]
+    """Layers of its kinds in its dtype, in a sweep's shares, at least one of each while there is room."""
     kinds = [KINDS[name] for name in predictor.kinds]
     shares = sum(kind.sweep_share for kind in kinds)
     layers: list[Layer] = []
     for kind in sorted(kinds, key=lambda kind: -kind.sweep_share):
-        for layer in draw(kind, max(round(samples * kind.sweep_share / shares), 1), seed, preset):
+        for layer in draw(kind, max(round(samples * kind.sweep_share / shares), 1), seed, PRESETS["quick"]):
             if layer.dtype in (*predictor.dtypes, "float32"):
                 layers.append(replace(layer, dtype=predictor.dtypes[0]))
     return layers[:samples]
@@ -97,10 +97,10 @@ def measure_layers(
 def calibrate(
     predictor: Predictor, layers: Sequence[Layer], timings: Sequence[Timing], cpu: Cpu
 ) -> Calibration:
-    """Factors per regressor, pulled to a common one; intervals widen where the machines differ in more than factors.
+    """Factors per regressor, drawn to a common one; intervals widen where factors do not explain the rest.
 
-    Layers are compared with what they take alone: by how much they take longer in networks was learnt of those, and stays. Where
-    factors predict layers that they had not seen no better than none, they are left out.
+    Layers are compared with what they take alone; how much longer they take in networks was learnt of those,
+    and stays. Factors that predict held-out layers no better than none are left out.
 
     Raises:
         DeviceError: fewer than FEWEST_SAMPLES layers were measured.
@@ -118,16 +118,12 @@ def calibrate(
     shares = of_key * (estimates.runtime_s / measured)[known, None]
     factors, held_out = fit_factors(shares, common=True)
     relative = shares.sum(axis=1)
-    before, after = (
-        float(np.expm1(np.mean(np.abs(np.log(np.maximum(r, 1e-12)))))) for r in (relative, held_out)
-    )
+    errors = [np.log(np.maximum(r, 1e-12)) for r in (relative, held_out)]
+    before, after = (float(np.expm1(np.mean(np.abs(error)))) for error in errors)
     if after > before - ROUNDING:
-        factors, held_out, after = np.ones(len(keys)), relative, before
-    error = -np.log(np.maximum(held_out, 1e-12))
-    expected = estimates.deviation[known]
-    system = float(
-        np.sqrt(max(np.median(error**2) / 0.455 - np.median(expected) ** 2, 0.0))
-    )  # 0.455: median of chi^2
+        factors, errors[1], after = np.ones(len(keys)), errors[0], before
+    excess = np.median(errors[1] ** 2) / 0.455 - np.median(estimates.deviation[known]) ** 2  # median of chi^2
+    system = float(np.sqrt(max(excess, 0.0)))
     regressors = {
         key: replace(
             r,
@@ -143,12 +139,9 @@ def calibrate(
     speed = predictor.speed
     if speed and predictor.sentinel_s:
         usual_s = speed.sentinel_s * sentinel_s / predictor.sentinel_s
-        ratios = [
-            timing.sentinel_again_s / timing.sentinel_s for timing in timings if timing.sentinel_again_s
-        ]
-        speed = replace(
-            speed, sentinel_s=usual_s, again_s=usual_s * float(np.median(ratios)) if ratios else None
-        )
+        ratios = [t.sentinel_again_s / t.sentinel_s for t in timings if t.sentinel_again_s]
+        again_s = usual_s * float(np.median(ratios)) if ratios else None
+        speed = msgspec.structs.replace(speed, sentinel_s=usual_s, again_s=again_s)
     adapted = replace(
         predictor,
         device=cpu.name,

@@ -1,4 +1,4 @@
-"""Predictor <-> JSON file, and where predictors are found by name. No pickle: a file from a stranger runs no code."""
+"""Predictors written as JSON. No pickle: a file from a stranger runs no code."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ DIGITS = 7  # significant ones of the numbers in the file
 
 
 def check_places(path: Path) -> None:
-    """Raise InputError where no predictor's file and card can stand: to be asked before a long work. Makes their folder."""
+    """Raise InputError where a predictor's file and card cannot stand, before long work; makes the folder."""
     with writing(path, "--out"):
         path.parent.mkdir(parents=True, exist_ok=True)
     check_place(path, "predictor.json")
     card = path.with_suffix(".md")
     if card == path:
-        raise InputError(
-            f"{path}: is where the predictor's card goes; choose a file's name, such as {path.stem}.json"
-        )
+        name = f"{path.stem}.json"
+        raise InputError(f"{path}: is where the predictor's card goes; choose a file's name, such as {name}")
     check_place(card, "predictor.json")
 
 

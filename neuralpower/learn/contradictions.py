@@ -12,28 +12,21 @@ from neuralpower.learn.problem import FEWEST_FOR_RESIDUAL, FEWEST_ROWS, Problem
 from neuralpower.learn.regressor import Array
 from neuralpower.learn.slopes import robust_deviation
 
-SCREENING_ALPHA, SCREENING_TREES = (
-    1e-3,
-    (40, 12, 0.12),
-)  # of the quick fit that finds rows which contradict the others
-CONTRADICTS = (
-    12.0,
-    2.5,
-)  # a row is left out when it is so many spreads, and this factor, from what the others say
-# The same of fewer than three times FEWEST_ROWS rows, in standard deviations of the others without it, and as much again for each
-# octave outside of their box; of a target that the device bounds the factor is that of many rows. Of 72 tables of 10 to 24 rows of
-# a CPU's sweep none lost a row; of 144 with one time 20 times too high or too low 74 % lost that one, and none another.
-CONTRADICTS_FEW = (4.0, 5.0)
+SCREENING_ALPHA, SCREENING_TREES = 1e-3, (40, 12, 0.12)  # of the quick fit that finds contradicting rows
+CONTRADICTS = 12.0, 2.5  # a row so many spreads, and this factor, from what the others say is left out
+# The same of fewer than three times FEWEST_ROWS rows, in standard deviations of the others without the row;
+# both grow by themselves with each octave outside of their box. A target that the device bounds takes the
+# factor of many rows. None of 72 tables of 10 to 24 rows of a CPU's sweep lost a row; 74 % of 144 with one
+# time 20 times too high or too low lost that one, none another.
+CONTRADICTS_FEW = 4.0, 5.0
 
 
 def find_contradicting(problem: Problem) -> Array:
     """Rows so far from what all others say of them that they cannot be of the same kind, [rows], bool."""
     if len(problem) < 3 * FEWEST_ROWS:
         return _contradicting_few(problem)
-    others = _quick(
-        problem, folds_of(problem.config) // 2, len(problem) >= FEWEST_FOR_RESIDUAL
-    )  # five will do
-    return far_off(log_error(problem, others))
+    five = folds_of(problem.config) // 2
+    return far_off(log_error(problem, _quick(problem, five, len(problem) >= FEWEST_FOR_RESIDUAL)))
 
 
 def _contradicting_few(problem: Problem) -> Array:
@@ -43,9 +36,8 @@ def _contradicting_few(problem: Problem) -> Array:
         alone = _quick(both, np.append(np.full(len(others), -1), 0))
         return float(log_error(both, alone)[-1]), error, float(alone.outside[-1])
 
-    return contradicting_few(
-        len(problem), compared, CONTRADICTS[1] if problem.bounded else CONTRADICTS_FEW[1]
-    )
+    factor = CONTRADICTS[1] if problem.bounded else CONTRADICTS_FEW[1]
+    return contradicting_few(len(problem), compared, factor)
 
 
 def contradicting_few(
@@ -53,11 +45,12 @@ def contradicting_few(
     compared: Callable[[Array, int], tuple[float, Array, float]],
     factor: float = CONTRADICTS_FEW[1],
 ) -> Array:
-    """Which of a few rows contradict the others, [rows], bool: one after the other, as a wrong one spoils all fits it is in.
+    """Which of a few rows contradict the others, [rows], bool.
 
-    Good ones may be taken for wrong before it is found; they are let back in.
-    `compared(others, row)`: the row's error of log(t) by a fit to the others, set against those that these make among
-    themselves, without it (externally studentized residuals), and how many octaves it lies outside of their box.
+    Rows are found one after the other, as a wrong one spoils all fits that it is in; good ones that were
+    taken for wrong before it was found come back. `compared(others, row)`: the row's error of log(t) by a fit
+    to the others; the errors of these among themselves (externally studentized residuals); octaves that the
+    row lies outside of their box.
     """
     found = np.zeros(rows, dtype=bool)
 

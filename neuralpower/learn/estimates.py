@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.learn.regressor import NINETY
+from neuralpower.learn.part import Part, Positive
+from neuralpower.learn.regressor import NINETY, Array
 
-Array = np.ndarray
 MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
 BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
-ROOFLINE_FACTOR = 3.0  # bounds of what only a roofline says, or another group, whose code is not the same
+ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose code differs
+WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation
 
 
-@dataclass(frozen=True)
-class Roofline:
+class Roofline(Part, frozen=True):
     """The simplest predictors, fitted on the same rows: what a learnt one has to beat."""
 
-    flops_per_s: float  # roofline: max(FLOP / flops_per_s, B / bytes_per_s)
-    bytes_per_s: float
-    flops_only_per_s: float  # FLOPs alone
+    flops_per_s: Positive  # roofline: max(FLOP / flops_per_s, B / bytes_per_s)
+    bytes_per_s: Positive
+    flops_only_per_s: Positive  # FLOPs alone
 
     def seconds(self, flops: Any, size: Any) -> Any:
         """The roofline's time."""
@@ -31,14 +31,12 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Estimates:
-    """Of a sequence of layers, in their order; each [layers]."""
+    """Estimates of a sequence of layers, in their order; each [layers]."""
 
     runtime_s: Array
     low_s: Array  # 90 % bounds
     high_s: Array
-    shared: (
-        Array  # standard deviation of the part of log(measured / predicted) that a regressor's layers share
-    )
+    shared: Array  # standard deviation of log(measured / predicted) that a regressor's layers share
     hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
     held_bytes: Array  # of the last-level cache, that a later pass would have to find again
     regressor: Array  # a number per regressor, -1 for the roofline
@@ -48,6 +46,14 @@ class Estimates:
     power_low_w: Array
     power_high_w: Array
 
+    @classmethod
+    def by_roofline(cls, t: Array, hidden_s: Array, held_bytes: Array) -> Estimates:
+        """Estimates of layers that no regressor knows."""
+        wide, code = np.full(len(t), WIDE), np.full(len(t), BASES.index(ROOFLINE))
+        none, nothing = np.full(len(t), -1), np.full((3, len(t)), np.nan)
+        known = (wide, hidden_s, held_bytes, none, np.zeros(len(t)), code, *nothing)
+        return cls(t, t / ROOFLINE_FACTOR, t * ROOFLINE_FACTOR, *known)
+
     @property
     def basis(self) -> tuple[str, ...]:
         """How each is known, one of BASES."""
@@ -55,7 +61,7 @@ class Estimates:
 
     @property
     def deviation(self) -> Array:
-        """Standard deviation of log(measured / predicted) of each, as its bounds say; of what takes no time, 0."""
+        """Standard deviation of each log(measured / predicted), by its bounds; 0 where it takes no time."""
         known = self.low_s > 0
         ratio = np.divide(self.high_s, self.low_s, out=np.ones(len(known)), where=known)
         return np.asarray(np.log(ratio) / 2 / NINETY)
@@ -69,29 +75,28 @@ class Estimates:
         return replace(self, **{name: getattr(self, name) * factor for name in TIMES})
 
     def slowdown(self, machine: float, counts: Array | float = 1.0) -> float:
-        """How much longer all of them, each called so many times, take when the machine is that much slower than usual."""
+        """How much longer so many calls of each take when the machine is that much slower than usual."""
         time = self.runtime_s * counts
         return float(np.sum(time * machine**self.exponent) / np.sum(time)) if len(time) else 1.0
 
     def totals(self, counts: Any, system: float = 0.0) -> Totals:
-        """Sums over networks, `counts` [networks, layers], dense or sparse: how often each makes each layer's call.
+        """Sums over networks, `counts` [networks, layers], dense or sparse: how often each calls each layer.
 
-        A layer's error repeats with every call of it; errors of one regressor's layers have a part in common; those of
-        different regressors go their own ways. `system`: standard deviation of what all layers share. Where times were
-        taken with the host's launches, a queue of calls takes as long as the slower of host and device.
+        A layer's error repeats with every call; errors of one regressor's layers have a part in common; those
+        of different regressors are independent. `system`: standard deviation of what all layers share. Where
+        times were taken with the host's launches, a queue of calls takes as long as the slower of host and
+        device.
         """
         own = self.runtime_s**2 * np.maximum(self.deviation**2 - self.shared**2, 0)
         apart = counts @ self.runtime_s
         value = np.maximum(counts @ (self.runtime_s - self.hidden_s), counts @ self.hidden_s)
         variance = counts.power(2) @ own if hasattr(counts, "power") else counts**2 @ own
         for regressor in np.unique(self.regressor):
-            variance = (
-                variance + (counts @ (self.runtime_s * self.shared * (self.regressor == regressor))) ** 2
-            )
+            common = self.runtime_s * self.shared * (self.regressor == regressor)
+            variance = variance + (counts @ common) ** 2
         deviation = np.sqrt(variance / np.maximum(apart, 1e-30) ** 2 + system**2)
-        return Totals(
-            value, value * np.exp(-NINETY * deviation), value * np.exp(NINETY * deviation), deviation
-        )
+        low, high = (value * np.exp(side * NINETY * deviation) for side in (-1, 1))
+        return Totals(value, low, high, deviation)
 
 
 @dataclass(frozen=True)

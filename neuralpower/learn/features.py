@@ -28,10 +28,10 @@ def describe(
     featured: bool = True,
     also: Collection[str] | None = None,
 ) -> Problem:
-    """Dimensions, special terms, features and axes of the box, each [rows]; `target` is what is to be learnt of them.
+    """Dimensions, special terms, features and axes of the box, each [rows]; `target` is what is to be learnt.
 
-    `view`: how the layers are described; that of the device's platform alone by default. Without `featured` the residual's
-    features, [rows, 0], are left out. `also`: the plain dimensions that are wanted; None: all, to learn from.
+    `view`: how layers are described; by default that of the device's platform alone. Without `featured` the
+    residual has no features, [rows, 0]. `also`: plain dimensions that are wanted; None: all, to learn from.
     """
     rows = len(np.atleast_1d(columns.dtype))
     view = view or platform_of(hardware).alone
@@ -50,11 +50,9 @@ def describe(
     special = view.terms(columns, hardware) | own | shares
     axes |= {name: full(value) for name, value in view.axes(columns, hardware).items()}
     seen = view.features(columns, hardware, axes, flops, size) if featured else {}
-    learnt = (
-        {} if view.pooled else dimensions | {n: full(getattr(columns, n)) for n in (*plain, *(also or ()))}
-    )
+    names = () if view.pooled else (*dimensions, *plain, *(also or ()))
     return Problem(
-        dimensions=learnt,
+        dimensions={name: full(getattr(columns, name)) for name in names},
         special={name: full(value) for name, value in special.items()},
         features=np.column_stack([full(value) for value in seen.values()]) if seen else np.empty((rows, 0)),
         feature_names=tuple(seen),

@@ -2,16 +2,17 @@
 
     base      t0(x) = sum_j w_j phi_j(x), w_j >= 0     minimise  mean_i (t0(x_i)/t_i - 1)^2 + alpha |w|_1
     residual  r(x)  = boosted trees on log(t / t0)
-    predict   t1(x) = t0(x) exp(r(x) / (1 + (d(x)/reach)^2))      d: octaves outside the sampled box, summed over its axes
+    predict   t1(x) = t0(x) exp(r(x) / (1 + (d(x)/reach)^2))
               t(x)  = t1(x) exp(-(1 - (floor / t1(x))^4) sum_k c_k a_k(x))
 
-with a_k how well x fits an accelerator's memory and tiles, from 0 to 1 (neuralpower/learn/slopes.py): sizes of networks are round,
-those of a sweep are not, and what that saves holds outside the box as well.
+d counts the octaves outside the sampled box, summed over its axes. a_k says, from 0 to 1, how well x fits an
+accelerator's memory and tiles (`slopes`): sizes of networks are round, those of a sweep are not, and what
+that saves holds outside the box as well.
 
-It knows arrays and names only. The polynomial with a Lasso and ten-fold cross-validation is NeuralPower's (Cai et al.,
-arXiv:1710.05420, section 3.2); dividing each row by its time makes the error relative, non-negative weights keep every
-prediction positive and growing. Intervals are split-conformal (Vovk et al.; Lei et al., arXiv:1604.04173), on the errors
-of rows that the fit had not seen.
+It knows arrays and names only. The polynomial with a Lasso and ten-fold cross-validation is NeuralPower's
+(Cai et al., arXiv:1710.05420, section 3.2). Dividing each row by its time makes the error relative;
+non-negative weights keep every prediction positive and growing. Intervals are split-conformal (Vovk et al.;
+Lei et al., arXiv:1604.04173), on the errors of held-out rows.
 """
 
 from __future__ import annotations
@@ -31,14 +32,9 @@ from neuralpower.learn.slopes import Alignment, speed_exponents
 
 FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least one axis
 FAR_KNOWN, FAR_ASKED = 0.7, 0.9  # quantiles of the size: rows up to the one predict those above the other
-SURELY = 0.99  # of the cost of a mean of bases: less is better than it, by more than chance
-REACHES = (
-    0.0,
-    0.25,
-    1.0,
-    4.0,
-    float("inf"),
-)  # octaves outside the box at which the residual has half its say; 0: none
+SURELY = 0.99  # times the cost of a mean of bases: a single base must cost less to be surely better
+# Octaves outside the box at which the residual has half its say; 0: no residual.
+REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))
 
 
 @dataclass(frozen=True)
@@ -51,16 +47,14 @@ class Fitted:
 
 
 def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
-    """Degree, alpha, residual and reach by folds, then weights, box and intervals; `lasso` leaves the residual out.
+    """Degree, alpha, residual and reach by folds, then weights, box and intervals; `lasso` has no residual.
 
-    Bases with the doubtful terms, without, and the mean of both are tried. Targets are learnt as they are at the machine's
-    usual speed and where nothing is aligned: how far these layers follow both is learnt, too.
-    The same rows give the same regressor.
+    Tries bases with the optional terms, without them, and the mean of both. Targets are learnt at the
+    machine's usual speed and as if nothing were aligned; how far layers follow both is learnt, too. The same
+    rows give the same regressor.
     """
     contradicting = find_contradicting(problem)
-    problem = problem.at(
-        ~contradicting
-    )  # nothing that follows knows of them: a corrupt row more changes nothing
+    problem = problem.at(~contradicting)  # nothing below sees them: one more corrupt row changes nothing
     choices = [_choose(problem, learner)]
     if problem.optional:
         choices.append(_choose(problem.certain(), learner))
@@ -96,7 +90,7 @@ class _Choice:
 
 
 def _choose(problem: Problem, learner: str, parts: Sequence[Part] = ()) -> _Choice:
-    """The base's parts unless they are given, what speed and alignment do to the rows, and how far the residual reaches."""
+    """The base's parts unless given, the effects of speed and alignment, and how far the residual reaches."""
     folds, beyond = folds_of(problem.config), _beyond(problem)
     parts = parts or [select(problem, folds, beyond)]
     with_trees = learner == "hybrid" and len(problem) >= FEWEST_FOR_RESIDUAL
@@ -104,9 +98,8 @@ def _choose(problem: Problem, learner: str, parts: Sequence[Part] = ()) -> _Choi
     if np.ptp(problem.slowdown) > 0:
         base = hold_out(problem, parts, folds, with_trees=False).base
         whole = np.ones((len(problem), 1))
-        exponent = min(
-            float(speed_exponents(problem.slowdown, problem.target / base, whole, [PRIOR])[0]), 1.0
-        )
+        (slope,) = speed_exponents(problem.slowdown, problem.target / base, whole, [PRIOR])
+        exponent = min(float(slope), 1.0)
         problem = replace(problem, target=problem.target / problem.slowdown**exponent)
     if problem.shares:
         base = hold_out(problem, parts, folds, with_trees=False).base
@@ -118,7 +111,7 @@ def _choose(problem: Problem, learner: str, parts: Sequence[Part] = ()) -> _Choi
 
 
 def _far(choice: _Choice) -> list[tuple[Array, HeldOut]]:
-    """(targets, predictions) of small rows and of the largest, by a fit to the small ones: only intervals need to know."""
+    """(targets, predictions by a fit to small rows) of these and of the largest rows: for intervals alone."""
     problem = choice.problem
     low, high = np.quantile(problem.size, (FAR_KNOWN, FAR_ASKED))
     small, large = problem.size <= low, problem.size > max(low, high)
@@ -126,20 +119,6 @@ def _far(choice: _Choice) -> list[tuple[Array, HeldOut]]:
         return []
     part, folds = problem.at(small | large), np.where(large, 0, -1)[small | large]
     return [(part.target, hold_out(part, choice.parts, folds, with_trees=choice.reach > 0))]
-
-
-def refit(problem: Problem, like: Fitted) -> Regressor:
-    """A regressor of the same parts and reach, fitted to other rows; its intervals, scores and alignment are the old ones."""
-    old = like.regressor
-    base = fit_base(problem, like.parts)
-    if old.alignment:
-        t0 = base.base(problem.dimensions, problem.special, len(problem))
-        problem = replace(problem, target=problem.target * np.exp(old.alignment.saved(problem.special, t0)))
-        base = fit_base(problem, like.parts)
-    trees = fit_residual(problem, base) if old.trees is not None else None
-    return replace(
-        base, trees=trees, reach=old.reach, alignment=old.alignment, spread=old.spread, scores=old.scores
-    )
 
 
 def _beyond(problem: Problem) -> list[Array]:

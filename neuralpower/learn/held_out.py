@@ -18,14 +18,14 @@ STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, howev
 
 
 def folds_of(config: Array) -> Array:
-    """A fold per row, from the configuration alone: another row more or less leaves all others in their folds."""
+    """A fold per row, from its configuration alone: one more row leaves all others in their folds."""
     fold = (config % np.uint64(FOLDS)).astype(int)
     return fold if len(np.unique(fold)) > 1 else np.unique(config, return_inverse=True)[1] % FOLDS
 
 
 def fit_residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:
     """Boosted trees for the logarithm of what a base leaves over."""
-    t0 = base.base(problem.dimensions, problem.special, len(problem))
+    t0 = base.base(problem)
     target = np.log(problem.target / t0)
     if not problem.bounded:
         spread, middle = max(robust_deviation(target), 0.02), float(np.median(target))
@@ -37,7 +37,7 @@ def fit_residual(problem: Problem, base: Regressor, size: tuple[int, int, float]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Predictions of rows by fits that had not seen them; NaN for rows that were not held out. Each [rows]."""
+    """Predictions of rows by fits that had not seen them, each [rows]; NaN for rows never held out."""
 
     base: Array
     residual: Array  # log, 0 without trees
@@ -56,24 +56,22 @@ def hold_out(
     size: tuple[int, int, float] | None = None,
 ) -> HeldOut:
     """Every row's prediction by a fit that has not seen its fold; fold -1 is never held out."""
-    base, outside = np.full(len(problem), np.nan), np.full(len(problem), np.nan)
-    residual = np.zeros(len(problem))
+    base, outside, residual = np.full((3, len(problem)), [[np.nan], [np.nan], [0.0]])
     for fold in np.unique(folds[folds >= 0]):
-        known, asked = problem.at(np.flatnonzero(folds != fold)), problem.at(folds == fold)
+        held = folds == fold
+        known, asked = problem.at(np.flatnonzero(~held)), problem.at(held)
         regressor = fit_base(known, parts)
-        t0 = regressor.base(asked.dimensions, asked.special, len(asked))
-        base[folds == fold], outside[folds == fold] = t0, regressor.outside(asked.axes)
+        base[held], outside[held] = regressor.base(asked), regressor.outside(asked.axes)
         if with_trees:
             trees = fit_residual(known, regressor, size)
-            residual[folds == fold] = trees.predict(np.column_stack([asked.features, np.log2(t0)]))
+            residual[held] = trees.predict(np.column_stack([asked.features, np.log2(base[held])]))
     return HeldOut(base, residual, outside)
 
 
 def cost_of(problem: Problem, tests: Sequence[HeldOut], reach: float) -> float:
     """The error among the sampled rows, and what counts of that beyond them."""
     among, *beyond = (mean_error(problem.target, test.predicted(reach)) for test in tests)
-    far = mean_of(beyond)
-    return among + weight_of(problem) * (far if np.isfinite(far) else 0.0)
+    return among + weight_of(problem) * float(np.nan_to_num(mean_of(beyond)))
 
 
 def mean_of(errors: Sequence[float]) -> float:
@@ -85,9 +83,8 @@ def mean_of(errors: Sequence[float]) -> float:
 def mean_error(target: Array, predicted: Array) -> float:
     """Mean absolute relative error of the rows that were held out, each at most WORST."""
     held = np.isfinite(predicted)
-    if not held.any():
-        return float("nan")
-    return float(np.mean(np.minimum(np.abs(predicted[held] / target[held] - 1), WORST)))
+    error = np.minimum(np.abs(predicted[held] / target[held] - 1), WORST)
+    return float(np.mean(error)) if len(error) else float("nan")
 
 
 def log_error(problem: Problem, others: HeldOut) -> Array:

@@ -13,33 +13,31 @@ from neuralpower.learn.regressor import Array, Scores, Spread
 from neuralpower.learn.slopes import robust_deviation
 
 BINS = 6  # of predicted time, each with its own interval
-# What an octave away from the sampled rows adds to log(t), whatever a table says: to an interval, and as a standard deviation of
-# what its layers have in common. Errors of different octaves are taken as independent: their root counts (docs/method.md).
+# What an octave beyond the sampled rows adds at least: to an interval of log(t), and to the deviation that
+# layers share. Errors of different octaves count as independent, so by the root of octaves (docs/method.md).
 PER_OCTAVE, COMMON_PER_OCTAVE = 0.05, 0.03
 ONE_SIDE = 0.05  # of measurements may lie below a layer's interval, and as many above
-PLATEAU = 0.3  # share of the learner's error that is common to all layers of one regressor, where nothing else is known
+PLATEAU = 0.3  # share of the error that all layers of a regressor have in common, where nothing tells
 
 
 def spread_of(
     problem: Problem, tests: Sequence[HeldOut], reach: float, far: Sequence[tuple[Array, HeldOut]]
 ) -> Spread:
-    """Intervals from rows held out among the others, and their growth from rows held out beyond them, and far beyond.
+    """Intervals from rows held out among the others, their growth from rows held out beyond and far beyond.
 
-    Where rows are of several devices, from each device as the others predict it.
+    Where rows are of several devices, both come from each device as the others predict it.
     """
     target, devices = problem.target, np.unique(problem.device)
     predicted = tests[0].predicted(reach)
-    if len(devices) > 1:
-        predicted = np.nanmax(
-            [test.predicted(reach) for test in tests[1:]], axis=0
-        )  # each row is held out once
+    if len(devices) > 1:  # each row is held out once
+        predicted = np.nanmax([test.predicted(reach) for test in tests[1:]], axis=0)
     error, size = np.log(target / predicted), np.log2(predicted)
     bins = int(np.clip(len(error) // 50, 1, BINS))
     edges = np.quantile(size, np.arange(1, bins) / bins)
     bin_ = np.searchsorted(edges, size)
     parts = [
         error[bin_ == b] if (bin_ == b).any() else error for b in range(bins)
-    ]  # launches take all the same time
+    ]  # launches all take the same
     low = np.array([min(_quantile(part, ONE_SIDE), 0.0) for part in parts])
     high = np.array([max(_quantile(part, 1 - ONE_SIDE), 0.0) for part in parts])
     means = np.array([np.mean(part) for part in parts])
@@ -51,9 +49,9 @@ def spread_of(
     beyond = [*_beyond_bounds(spread, [*((target, test) for test in tests[1:]), *far], reach)]
     if (
         len(devices) > 1 and beyond
-    ):  # what is a device's own is in the interval: together they tell what distance adds
-        errors, rests, roots = zip(*beyond, strict=True)
-        beyond = [(np.concatenate(errors), np.concatenate(rests), np.concatenate(roots))]
+    ):  # intervals hold what is a device's own: together they tell what distance adds
+        errors, rests, roots = map(np.concatenate, zip(*beyond, strict=True))
+        beyond = [(errors, rests, roots)]
     growths = [max(float(np.quantile(rest / root, 1 - 2 * ONE_SIDE)), 0.0) for _, rest, root in beyond]
     drifts = [max(abs(float(np.median(e))) - common, 0.0) / float(np.median(root)) for e, _, root in beyond]
     growth = np.mean(growths or [np.mean(high - low) / 4])
@@ -68,7 +66,7 @@ def spread_of(
 def _beyond_bounds(
     spread: Spread, tests: Sequence[tuple[Array, HeldOut]], reach: float
 ) -> Iterator[tuple[Array, Array, Array]]:
-    """By way to go beyond, of rows away from the sampled ones: errors, what the bounds leave of them, root of octaves."""
+    """(errors, what bounds leave of them, root of octaves) of rows beyond the sampled ones, for each test."""
     for times, test in tests:
         held = np.isfinite(test.base)
         if held.sum() < FEWEST_FOR_BOUND or held.all():
@@ -108,7 +106,7 @@ def scores_held_out(target: Array, tests: Sequence[HeldOut], reach: float, sprea
 
 
 def scores_of(target: Array, predicted: Array) -> Scores:
-    """Errors of predictions by a base alone, of rows that it had not seen; what is beyond them is not known."""
+    """Errors of predictions by a base alone, of rows that it had not seen; those beyond are not known."""
     error, unknown = predicted / target - 1, float("nan")
     return Scores(
         rows=len(target),

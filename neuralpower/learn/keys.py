@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from neuralpower.layers import KINDS
 from neuralpower.layers.base import QUANTISED, RECURRING, plain_group
+from neuralpower.layers.terms import distinct
 
 STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
-INTEGER = "integer"  # numbers that are no floats are learnt together: what they cost is their bytes
-ALL = "all"  # group of layers that are not told apart
-TOGETHER = "+"  # between groups that were learnt from together, since each had too few rows
-ANY = "any"  # dtype, phase and group of what was learnt from all rows of a kind together
+INTEGER = "integer"  # dtypes that are no floats are pooled: their bytes are what they cost
+ALL = "all"  # group of a kind whose layers are not told apart
+TOGETHER = "+"  # between groups that were pooled, since each had too few rows
+ANY = "any"  # dtype, phase and group of a regressor that pools all rows of a kind
 Key = tuple[str, str, str, str]  # kind, dtype, phase, group
 
 
@@ -41,3 +46,13 @@ def once(group: str) -> str:
 def unquantised(group: str) -> str:
     """The group of the same calls where all operands are of the layer's dtype."""
     return group.removesuffix(f" {QUANTISED}")
+
+
+def rows_by(*labels: np.ndarray) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    """Each combination of labels [rows] that occurs, and its rows."""
+    names, places = zip(*map(distinct, labels), strict=True)
+    sizes = [len(some) for some in names]
+    code = np.ravel_multi_index(places, sizes)
+    for value in np.unique(code):
+        at = np.unravel_index(value, sizes)
+        yield tuple(str(some[i]) for some, i in zip(names, at, strict=True)), np.flatnonzero(code == value)

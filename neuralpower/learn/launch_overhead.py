@@ -4,11 +4,11 @@
     start_i = max(host, device)           the device runs them in order, when it has them
     device  = start_i + kernel_i
 
-What the host does for a call depends on what is called, hardly on its size: checks, allocations and launches are the same
-for ten numbers and for a million. So a median per kind, phase and function says it, and a line where a call is a chain of
-launches, as a recurrent layer's steps or an optimizer's tensors are (`Layer.launches`). Layers are timed as bare calls of
-their functions. A network's host walks modules and makes views between them: how much longer that takes is one factor,
-from whole networks, where some were measured.
+What the host does for a call depends on what is called, hardly on its size: checks, allocations and launches
+are the same for ten numbers and for a million. So a median per kind, phase and function says it, and a line
+where a call is a chain of launches, as a recurrent layer's steps or an optimizer's tensors are
+(`Layer.launches`). Layers are timed as bare calls of their functions. A network's host also walks modules and
+makes views: one factor says how much longer that takes, from whole networks, where some were measured.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuralpower.layers import Layer
-from neuralpower.layers.terms import distinct
-from neuralpower.learn.regressor import NINETY
+from neuralpower.learn.keys import rows_by
+from neuralpower.learn.regressor import NINETY, Array
 from neuralpower.learn.slopes import robust_deviation
 
-Array = np.ndarray
 Key = tuple[str, str, str]  # kind, phase, function; "" for what has none, and for all functions of a kind
 
 FEWEST_NETWORKS = 3  # for a factor
@@ -34,12 +33,10 @@ FEWEST_NETWORKS = 3  # for a factor
 def device_end_s(dispatch_s: Array, kernel_s: Array) -> float:
     """When the device has done all calls, in their order, counted from when the host began with the first; s.
 
-    Call i starts when it is issued or when those before it are done, so the last one ends with the call that was waited for
-    longest: max_i (sum of dispatch up to i + sum of kernels from i on).
+    Call i starts when it is issued or when those before it are done, so the last one ends with the call that
+    was waited for longest: max_i (sum of dispatch up to i + sum of kernels from i on).
     """
-    if not len(kernel_s):
-        return 0.0
-    return float(np.max(np.cumsum(dispatch_s) + np.cumsum(kernel_s[::-1])[::-1]))
+    return float(np.max(np.cumsum(dispatch_s) + np.cumsum(kernel_s[::-1])[::-1], initial=0.0))
 
 
 class Observation(NamedTuple):
@@ -54,7 +51,7 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one kind, phase and function: the host's seconds for a call, and for each launch of a chain."""
+    """The host's seconds for a call of one kind, phase and function, and for each launch of a chain."""
 
     call_s: float
     launch_s: float
@@ -72,45 +69,36 @@ class Dispatch:
 
     @property
     def unknown_s(self) -> float:
-        """Of a call of which nothing is known."""
+        """Seconds for a call of which nothing is known."""
         return self.factor * self.other_s
 
     def seconds(self, layers: Sequence[Layer]) -> Array:
         """[layers], in their order."""
         found: dict[Layer, float] = {}
-        for layer in layers:
-            if layer not in found:
-                found[layer] = self.factor * self._call_s(layer)
+        for layer in dict.fromkeys(layers):
+            cost = self._cost((layer.kind, layer.phase, str(function_of(layer))))
+            found[layer] = self.factor * (cost.call_s + cost.launch_s * float(layer.launches()))
         return np.array([found[layer] for layer in layers])
 
     def seconds_of_columns(self, columns: Layer) -> Array:
         """[rows], of a table's columns (layers.as_columns)."""
         rows = len(columns.dtype)
         launches = np.broadcast_to(np.asarray(columns.launches(), dtype=float), (rows,))
-        phases, phase = distinct(np.asarray(columns.phase))
-        functions, function = distinct(np.broadcast_to(np.asarray(function_of(columns)), (rows,)))
+        functions = np.broadcast_to(np.asarray(function_of(columns)), (rows,))
         found = np.empty(rows)
-        for i, named in enumerate(phases):
-            for j, called in enumerate(functions):
-                cost, where = (
-                    self._cost((columns.kind, str(named), str(called))),
-                    (phase == i) & (function == j),
-                )
-                found[where] = cost.call_s + cost.launch_s * launches[where]
+        for (phase, function), index in rows_by(np.asarray(columns.phase), functions):
+            cost = self._cost((columns.kind, phase, function))
+            found[index] = cost.call_s + cost.launch_s * launches[index]
         return self.factor * found
 
-    def _call_s(self, layer: Layer) -> float:
-        cost = self._cost((layer.kind, layer.phase, str(function_of(layer))))
-        return cost.call_s + cost.launch_s * float(layer.launches())
-
     def _cost(self, key: Key) -> Cost:
-        """Of a function, else of its kind, else of what was not measured."""
+        """The cost of a function, else of its kind, else of kinds that were not measured."""
         return self.costs.get(key) or self.costs.get((*key[:2], "")) or Cost(self.other_s, 0.0, 0)
 
     def ends_s(
         self, dispatch_s: Array, kernel_s: Array, low: float, high: float
     ) -> tuple[float, float, float]:
-        """(value, low, high) of a network's time; the device's part alone lies between `low` and `high` times its value."""
+        """(value, low, high) of a network's time; the device's part is `low` to `high` times its value."""
         spread = math.exp(NINETY * self.deviation)
         return (
             device_end_s(dispatch_s, kernel_s),
@@ -124,14 +112,13 @@ class Dispatch:
         if len(known) < FEWEST_NETWORKS:
             return self
         factor = float(np.median(known))
-        return replace(
-            self, factor=self.factor * factor, deviation=robust_deviation(np.log(np.array(known) / factor))
-        )
+        deviation = robust_deviation(np.log(np.array(known) / factor))
+        return replace(self, factor=self.factor * factor, deviation=deviation)
 
 
 def function_of(layer: Layer) -> Any:
     """What tells calls of a kind apart, of a layer or a table's columns; "" where no field does."""
-    return getattr(layer, "function") if "function" in layer.field_names() else ""  # noqa: B009  # not of every kind
+    return getattr(layer, "function") if "function" in layer.field_names() else ""  # noqa: B009
 
 
 def learn_dispatch(observations: Iterable[Observation]) -> Dispatch | None:
@@ -140,15 +127,12 @@ def learn_dispatch(observations: Iterable[Observation]) -> Dispatch | None:
     for seen in observations:
         usable = np.isfinite(seen.dispatch_s) & (seen.dispatch_s > 0)
         rows = np.stack([seen.launches, seen.dispatch_s])[:, usable]
-        phases, phase = distinct(seen.phase[usable])
-        functions, function = distinct(seen.function[usable])
-        for i, name in enumerate(phases):
-            key = (seen.kind, str(name))
-            parts.setdefault((*key, ""), []).append(rows[:, phase == i])
-            for j, called in enumerate(functions):
-                of_function = (phase == i) & (function == j)
-                if called and of_function.any():
-                    parts.setdefault((*key, str(called)), []).append(rows[:, of_function])
+        phases, functions = seen.phase[usable], seen.function[usable]
+        for (phase,), index in rows_by(phases):
+            parts.setdefault((seen.kind, phase, ""), []).append(rows[:, index])
+        for (phase, function), index in rows_by(phases, functions):
+            if function:
+                parts.setdefault((seen.kind, phase, function), []).append(rows[:, index])
     if not parts:
         return None
     joined = {key: np.concatenate(some, axis=1) for key, some in sorted(parts.items())}
@@ -169,7 +153,6 @@ def _cost(launches: Array, dispatch_s: Array) -> Cost:
 
     if np.ptp(launches) == 0:
         return Cost(float(np.median(dispatch_s)), 0.0, len(dispatch_s))
-    (call_s, launch_s), _ = nnls(
-        np.column_stack([1 / dispatch_s, launches / dispatch_s]), np.ones(len(dispatch_s))
-    )
+    lines = np.column_stack([1 / dispatch_s, launches / dispatch_s])
+    (call_s, launch_s), _ = nnls(lines, np.ones(len(dispatch_s)))
     return Cost(float(call_s), float(launch_s), len(dispatch_s))

@@ -1,8 +1,4 @@
-"""All that a predictor says of a pass or a step, asked once: times, bounds, issue times, assumptions.
-
-Errors of layers of one regressor have a part in common, those of different ones do not: so
-`Estimates.totals` adds them up.
-"""
+"""All that a predictor says of a pass or a step, asked once: times, bounds, issue times, assumptions."""
 
 from __future__ import annotations
 
@@ -13,9 +9,9 @@ import numpy as np
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD
-from neuralpower.learn.estimates import ROOFLINE_FACTOR, Array, Estimates, Roofline
+from neuralpower.learn.estimates import ROOFLINE_FACTOR, Estimates, Roofline
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.regressor import NINETY
+from neuralpower.learn.regressor import NINETY, Array
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Task, Trace, UnmodelledCall
 from neuralpower.trace.training import STEPS, TRAINING
@@ -44,9 +40,7 @@ class Answer:
     unknown_s: Sequence[float]  # of each of them, by roofline
     roof: Roofline
     busy: Bounds  # of all calls, one after the other on the device
-    parts: Mapping[str, Bounds] = field(
-        default_factory=dict
-    )  # of a step of training, by forward, backward and optimizer
+    parts: Mapping[str, Bounds] = field(default_factory=dict)  # of training: forward, backward, optimizer
     issue: Issue | None = None
     derived: tuple[str, ...] = ()  # kinds that a gradient goes through and whose backward pass was not learnt
     assumptions: tuple[str, ...] = ()  # in words
@@ -88,6 +82,10 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
     for step in STEPS if question.phase == TRAINING else ():
         at = np.array([i for i, task in enumerate(tasks) if task.step == step], dtype=int)
         parts[step] = _total([layers[i] for i in at], shares[at], estimates.at(at), system)
+    dispatch, issue = predictor.dispatch, None
+    if dispatch is not None:
+        spread = float(np.exp(NINETY * dispatch.deviation))
+        issue = Issue(dispatch.seconds(layers), dispatch.unknown_s, spread)
     with_gradient = {call.layer.kind for call in work.calls if call.gradient}
     return Answer(
         tasks=tasks,
@@ -98,27 +96,20 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         roof=roof,
         busy=_total(layers, shares, estimates, system, sum(unknown_s)),
         parts=parts,
-        issue=_issue(predictor, layers),
+        issue=issue,
         derived=tuple(sorted(kind for kind in with_gradient if not predictor.has_learnt(kind, BACKWARD))),
         assumptions=predictor.assumed(layers),
     )
 
 
-def _issue(predictor: Predictor, layers: Sequence[Layer]) -> Issue | None:
-    dispatch = predictor.dispatch
-    if dispatch is None:
-        return None
-    return Issue(dispatch.seconds(layers), dispatch.unknown_s, float(np.exp(NINETY * dispatch.deviation)))
-
-
 def _total(
     layers: Sequence[Layer], shares: Array, estimates: Estimates, system: float, unknown_s: float = 0.0
 ) -> Bounds:
-    """The sum of all calls; those that are not modelled are as uncertain as a roofline."""
+    """The sum of all calls, the shares of them that are done; `unknown_s` is as uncertain as a roofline."""
     first: dict[Layer, int] = {}
     counts = np.zeros((1, len(layers)))
     for i, (layer, share) in enumerate(zip(layers, shares, strict=True)):
         counts[0, first.setdefault(layer, i)] += share
-    total = estimates.totals(counts, system)
-    value, low, high = (float(part[0]) for part in (total.value, total.low, total.high))
+    sums = estimates.totals(counts, system)
+    value, low, high = (float(part[0]) for part in (sums.value, sums.low, sums.high))
     return value + unknown_s, low + unknown_s / ROOFLINE_FACTOR, high + unknown_s * ROOFLINE_FACTOR

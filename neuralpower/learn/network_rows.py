@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,18 +31,23 @@ class Total:
 
     model: str
     layers: tuple[Layer, ...]
-    counts: tuple[float, ...]  # parts of backward passes among them
+    counts: tuple[float, ...]  # of each layer's calls; shares of backward passes are among them
     runtime_s: float
     pace: Pace | None  # None: not known
     line: int
     dispatch_s: float = float("nan")  # of the host, to issue the whole of it; NaN where not known
     dataset: str = ""  # whose table the line is of, where there are several
 
+    @property
+    def calls(self) -> np.ndarray:
+        """How often it calls each layer, [layers]."""
+        return np.array(self.counts, dtype=float)
+
 
 def read_totals(
     table: pd.DataFrame, hardware: Hardware | None = None, *, trust_code: bool = False
 ) -> tuple[list[Total], list[Rejected]]:
-    """The rows of a dataset's `network` table; layers come from its column `layers`, else from tracing the model.
+    """The rows of a `network` table; layers come from its column `layers`, else from tracing the model.
 
     `hardware` says what no network can exceed. `trust_code` lets models be traced that run code of their own.
 
@@ -50,9 +56,8 @@ def read_totals(
     """
     missing = [name for name in ("model", "batch", "runtime_s") if name not in table]
     if missing:
-        raise DatasetError(
-            f"network: column {', '.join(missing)} missing; needed are model, batch, input and runtime_s"
-        )
+        needed = "needed are model, batch, input and runtime_s"
+        raise DatasetError(f"network: column {', '.join(missing)} missing; {needed}")
     totals, rejected = [], []
     blank = table.isna().all(axis=1).to_numpy()
     cells = table.astype(object).where(table.notna(), None)  # whatever a column has for what is not there
@@ -60,26 +65,20 @@ def read_totals(
         if blank[i]:
             continue
         row = {str(name): value for name, value in cell.items()}
-        _check_trusted(row, f"network line {i + 2}", trust_code)
+        if row.get("layers") is None:
+            try:
+                check_model(str(row["model"]), f"network line {i + 2}", trust_code)
+            except ModelError as error:
+                raise DatasetError(str(error)) from None
         try:
             total = _total(row, i + 2)
             if hardware is not None and total.runtime_s < _least_s(total, hardware):
                 raise ValueError("faster than the device's peak")
             totals.append(total)
         except (NeuralPowerError, ValueError, TypeError, KeyError) as error:
-            rejected.append(
-                Rejected("network", i + 2, textwrap.shorten(one_line(error), MOST_SAID, placeholder=" ..."))
-            )
+            reason = textwrap.shorten(one_line(error), MOST_SAID, placeholder=" ...")
+            rejected.append(Rejected("network", i + 2, reason))
     return totals, rejected
-
-
-def _check_trusted(row: Mapping[str, Any], where: str, trust_code: bool) -> None:
-    """Raise DatasetError for a row without layers whose model would run code."""
-    if row.get("layers") is None:
-        try:
-            check_model(str(row["model"]), where, trust_code)
-        except ModelError as error:
-            raise DatasetError(str(error)) from None
 
 
 def _total(row: Mapping[str, Any], line: int) -> Total:
@@ -93,9 +92,8 @@ def _total(row: Mapping[str, Any], line: int) -> Total:
     if not parts:
         raise ValueError("it has no layers")
     layers, counts = zip(*parts, strict=True)
-    first_s, again_s, dispatch_s = (
-        _number(row, name) for name in ("sentinel_s", "sentinel_again_s", "dispatch_s")
-    )
+    names = ("sentinel_s", "sentinel_again_s", "dispatch_s")
+    first_s, again_s, dispatch_s = (_number(row, name) for name in names)
     pace = Pace(first_s, again_s if again_s > 0 else None) if first_s > 0 else None
     return Total(str(row["model"]), layers, counts, runtime, pace, line, dispatch_s or np.nan)
 
@@ -124,27 +122,22 @@ def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _listed(text: Any) -> list[tuple[Layer, float]]:
     """Layers with how often each is called, from a cell of column `layers`."""
     try:
-        parts = [
-            (KINDS[kind].from_row(fields), float(count))
-            for kind, fields, count in parse_json(text, endless=True)
-        ]
+        rows = parse_json(text, endless=True)
+        parts = [(KINDS[kind].from_row(fields), float(count)) for kind, fields, count in rows]
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"layers cannot be read ({type(error).__name__}: {error})") from None
     for layer, count in parts:
         if not 0 < count <= LARGEST:  # NaN is none either
-            raise ValueError(
-                f"layers call {layer.kind} {count:g} times, but must do so more than 0 and up to {LARGEST} times"
-            )
+            rule = f"must do so more than 0 and up to {LARGEST} times"
+            raise ValueError(f"layers call {layer.kind} {count:g} times, but {rule}")
     return parts
 
 
 def _least_s(total: Total, hardware: Hardware) -> float:
     """Seconds that its products take at the device's peak; 0 where that is not known."""
-    flops = [0.0]
-    for layer, count in zip(total.layers, total.counts, strict=True):
-        if layer.multiplies:
-            flops.append(count * layer.flops() / (layer.savings * most_flops(layer, hardware)))
-    return sum(flops)
+    calls = zip(total.layers, total.counts, strict=True)
+    products = [(layer, count) for layer, count in calls if layer.multiplies]
+    return sum((n * la.flops() / (la.savings * most_flops(la, hardware)) for la, n in products), 0.0)
 
 
 def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
@@ -163,20 +156,15 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
         raise ValueError(f"batch is {row['batch']!r}, but must be a whole number from 1")
     length, shape = settings.get("seq_len"), settings.get("input_shape")
     sizes = [1 if length is None else length, *(shape if isinstance(shape, list) else [1])]
-    if not isinstance(shape, (list, type(None))) or not all(
-        isinstance(size, int) and size >= 1 for size in sizes
-    ):
-        raise ValueError(
-            f"input is {row['input']!r}, but sizes must be whole numbers from 1, input_shape a list of them"
-        )
+    whole = all(isinstance(size, int) and size >= 1 for size in sizes)
+    if not (whole and isinstance(shape, (list, type(None)))):
+        rule = "sizes must be whole numbers from 1, input_shape a list of them"
+        raise ValueError(f"input is {row['input']!r}, but {rule}")
     given = row.get("dtype")
     dtype = torch_dtype(given if isinstance(given, str) else "float32")
     source = resolve(str(row["model"]))
     module = source.build("meta", dtype)
     request = InputRequest(int(batch), length, tuple(shape) if shape else None, dtype)
     inputs = source.inputs(module, request, "meta")
-    counts: dict[Layer, int] = {}
-    for layer in trace(module, inputs.args, inputs.kwargs).layers:
-        called = in_tf32(layer) if given == TENSORFLOAT32 else layer
-        counts[called] = counts.get(called, 0) + 1
-    return counts
+    layers = trace(module, inputs.args, inputs.kwargs).layers
+    return Counter(map(in_tf32, layers) if given == TENSORFLOAT32 else layers)

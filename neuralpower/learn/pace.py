@@ -1,10 +1,12 @@
-"""How fast a CPU runs at the moment, and what networks take beside their layers."""
+"""How fast a CPU runs at the moment, and how networks follow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+
+from neuralpower.learn.part import Exponent, Part, Positive
 
 
 @dataclass(frozen=True)
@@ -15,21 +17,21 @@ class Pace:
     again_s: float | None = None  # its second call in a row, if known: what ran before tells on it much less
 
 
-@dataclass(frozen=True)
-class NetworkSpeed:
+class NetworkSpeed(Part, frozen=True):
     """How whole networks follow the machine's speed.
 
-    More than their layers do: a layer's 10th percentile is of moments that are shorter than a network's pass; and less where
-    weights are read for few rows, which others on the cores slow down little. The sentinel itself takes longer after a
-    network than between layers.
+    They follow more than their layers, whose 10th percentile is of moments shorter than a network's pass; and
+    less where weights are read for few rows, which others on the cores slow down little. The sentinel itself
+    takes longer after a network than between layers.
     """
 
-    sentinel_s: float  # the sentinel's usual time beside networks
-    exponent: float
-    streaming_exponent: float  # of products of a few rows
-    again_s: float | None = None  # as `sentinel_s`, of its second call in a row
-    # Times the sentinel's usual, that 95 % of its networks met at most; beyond, networks slow down less than the sentinel.
-    slowest: float | None = None
+    sentinel_s: Positive  # the sentinel's usual time beside networks
+    exponent: Exponent
+    streaming_exponent: Exponent  # of products of a few rows
+    again_s: Positive | None = None  # as `sentinel_s`, of its second call in a row
+    # Times the sentinel's usual, that 95 % of its networks met at most; beyond, networks slow down less than
+    # the sentinel.
+    slowest: Positive | None = None
 
     def slowdown(self, pace: Pace, streaming: float) -> float:
         """How much longer a network takes than usual at such a pace; `streaming`: share of such work."""
@@ -38,8 +40,6 @@ class NetworkSpeed:
 
     def over(self, pace: Pace) -> float:
         """How many times its usual time the sentinel takes."""
-        return (
-            pace.again_s / self.again_s
-            if pace.again_s and self.again_s
-            else pace.sentinel_s / self.sentinel_s
-        )
+        if pace.again_s and self.again_s:
+            return pace.again_s / self.again_s
+        return pace.sentinel_s / self.sentinel_s

@@ -1,11 +1,12 @@
-"""A Predictor: one regressor per kind, dtype, phase and group; layers in, seconds with 90 % bounds and their basis out.
+"""A Predictor: a regressor per kind, dtype, phase and group; layers in, seconds with 90 % bounds out.
 
-Layers are given one by one (`estimate`), as a table of columns (`estimate_columns`), or as networks (`predict_many`).
+Layers come one by one (`estimate`), as a table's columns (`estimate_columns`), as networks (`predict_many`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,51 +20,37 @@ from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
 from neuralpower.layers.columns import as_columns, of_one_type, take
 from neuralpower.layers.sweep import Draw
-from neuralpower.layers.terms import distinct
+from neuralpower.learn import keys
 from neuralpower.learn.estimates import (
     BASES,
     EXTRAPOLATED,
     IN_RANGE,
     MEASURED,
-    ROOFLINE,
     ROOFLINE_FACTOR,
-    Array,
+    WIDE,
     Estimates,
     Roofline,
     Totals,
 )
 from neuralpower.learn.features import describe, describe_power
-from neuralpower.learn.keys import (
-    ALL,
-    INTEGER,
-    STREAMING,
-    Key,
-    groups_of,
-    once,
-    stands_alone,
-    unquantised,
-    whole_kind,
-)
+from neuralpower.learn.keys import INTEGER, Key, groups_of, once, rows_by, unquantised
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.problem import Problem
-from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
+from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Array, Regressor, Spread
 from neuralpower.platforms import Platform, View, platform_name, platform_named, platform_of
 
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
-# Of the last-level cache, what a network's weights may fill to stay there from pass to pass. An eighth to a whole of it predicted
-# networks held out by family nearly as well on a Zen 4, a quarter best; on a Zen 5, too.
+# The share of the last-level cache that a network's weights may fill to stay there from pass to pass.
+# Networks held out by family: an eighth to all of it predicted nearly as well, a quarter best, on a Zen 4 and
+# on a Zen 5.
 KEPT = 0.25
 HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
-# Of the shortest call's time, what a queue hides: the rest is the device's own, to start a kernel, to end it and to wait
-# for the one before. 35 networks on five GPUs are predicted best with 0.6 to 0.7.
+# The share of the shortest call's time that a queue hides: the rest is the device's own, to start a kernel,
+# to end it and to wait for the one before. 35 networks on five GPUs are predicted best with 0.6 to 0.7.
 HIDDEN_SHARE = 2 / 3
-
-LONGEST_S, MOST_W = (
-    1e30,
-    1e9,
-)  # no call takes longer, and nothing draws more: what says so was not learnt of a device
-WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing, and farther ones are no numbers
+LONGEST_S, MOST_W = 1e30, 1e9  # a prediction beyond these was not learnt of a device
+WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
 
@@ -81,17 +68,14 @@ class Predictor:
     sentinel_s: float | None = None  # the sentinel's time that all runtimes refer to
     power: Mapping[Key, Regressor] | None = None
     learnt_on: int = 1  # devices; of several, its terms are relative to their peaks
-    system: float = (
-        0.0  # standard deviation of what all layers of a network share in log(measured / predicted)
-    )
+    system: float = 0.0  # standard deviation of what a network's layers share in log(measured / predicted)
     dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
     speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
-    # By which share a network of hardly any weights takes longer than its layers say; negative where it takes less.
-    resident: float = 0.0
+    resident: float = 0.0  # share by which a network of hardly any weights takes longer than its layers say
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Floating types that it has learnt; where it has learnt products, those of products: casts alone are no dtype."""
+        """Floating types that it has learnt, of products if it has any: casts alone are no dtype."""
         learnt = [key for key in self.regressors if key[1] != INTEGER]
         products = [key for key in learnt if KINDS[key[0]].multiplies]
         return tuple(dict.fromkeys(key[1] for key in products or learnt))
@@ -123,9 +107,9 @@ class Predictor:
         return tuple(dict.fromkeys(key[0] for key in self.regressors))
 
     def in_cache(self, found: Estimates, counts: Any) -> Any:
-        """How much longer, as a factor, networks of `counts` [networks, layers] or [layers] take for what stays in the cache.
+        """By what factor cached weights lengthen networks of `counts` [networks, layers] or [layers].
 
-        Layers are timed with cold weights; those of a small network lie in the last-level cache from one pass to the next.
+        Layers are timed with cold weights; a small network's stay in the last-level cache between passes.
         """
         if not self.resident or self.hardware is None:
             return np.ones(counts.shape[:-1])
@@ -139,16 +123,13 @@ class Predictor:
     def streaming(self, found: Estimates, counts: Array | float) -> float:
         """The share of the layers' time that products of a few rows take, each called so many times."""
         named = [{unquantised(group) for group in groups_of(key)} for key in self.regressors]
-        groups = np.array([names <= set(STREAMING) for names in named])
+        groups = np.array([names <= set(keys.STREAMING) for names in named])
         time = found.runtime_s * counts
-        return (
-            float(time[groups[found.regressor] & (found.regressor >= 0)].sum() / time.sum())
-            if len(time)
-            else 0.0
-        )
+        streams = groups[found.regressor] & (found.regressor >= 0)
+        return float(time[streams].sum() / time.sum()) if len(time) else 0.0
 
     def slowdown(self, found: Estimates, pace: Pace | None, counts: Array | float = 1.0) -> float:
-        """How much longer a network of so many calls of each takes than usual at such a pace; 1 if that is not known."""
+        """How much longer than usual so many calls of each take at such a pace; 1 if that is not known."""
         if pace is None:
             return 1.0
         if self.speed is not None:
@@ -156,7 +137,7 @@ class Predictor:
         return found.slowdown(pace.sentinel_s / self.sentinel_s, counts) if self.sentinel_s else 1.0
 
     def over(self, pace: Pace) -> float | None:
-        """Times its usual beside networks that the sentinel takes; None where that is not known."""
+        """How many times its usual time beside networks the sentinel takes; None where not known."""
         return self.speed.over(pace) if self.speed is not None else None
 
     def too_slow(self, pace: Pace) -> float | None:
@@ -165,7 +146,7 @@ class Predictor:
         return times if times and most and times > most else None
 
     def unlike(self, cpu: Cpu) -> list[str]:
-        """What tells the device that it was learnt on from this CPU, in words; nothing where they are alike."""
+        """How the device that it was learnt on differs from this CPU, in words."""
         return unlike({**(self.dataset.get("hardware") or {}), "name": self.device}, cpu.to_json())
 
     def has_learnt(self, kind: str, phase: str) -> bool:
@@ -179,26 +160,24 @@ class Predictor:
             if asked not in has:
                 measurable = asked in (*MEASURABLE, FORWARD, BACKWARD)
                 more = f", or collect-data --{what} {asked}" if measurable else ""
-                way = (
-                    f"it has {', '.join(has)}; choose one of them"
-                    if has
-                    else "it has none; choose another predictor"
-                )
+                way = f"{', '.join(has)}; choose one of them" if has else "none; choose another predictor"
                 raise PredictorError(
-                    f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: {way}{more}"
+                    f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: "
+                    f"it has {way}{more}"
                 )
         hardware = self._known_hardware()
         if self.view.pooled and dtype not in hardware.peak_flops_per_s:
             raise PredictorError(
-                f"{self.device}: its spec sheet has no peak for {dtype}, which a predictor of several devices needs; add "
-                f"it, or choose one of {', '.join(hardware.peak_flops_per_s)}"
+                f"{self.device}: its spec sheet has no peak for {dtype}, which a predictor of several "
+                f"devices needs; add it, or choose one of {', '.join(hardware.peak_flops_per_s)}"
             )
 
     def on(self, hardware: Hardware, device: str) -> Predictor:
         """The same for another device, from its peaks.
 
         Raises:
-            PredictorError: it was learnt for one device alone, or from devices of another class; peaks are missing.
+            PredictorError: it was learnt for one device alone, or from devices of another class; or its
+                peaks are missing.
         """
         if not self.view.pooled:
             raise PredictorError(
@@ -208,29 +187,27 @@ class Predictor:
         other, mine = platform_of(hardware), platform_named(platform_name(self.dataset, hardware.platform))
         if other.family != mine.family:
             raise PredictorError(
-                f"{device}: is {other.called}, predictor {self.name or self.device!r} was learnt from {mine.plural}; "
-                "choose a device of their class"
+                f"{device}: is {other.called}, predictor {self.name or self.device!r} was learnt from "
+                f"{mine.plural}; choose a device of their class"
             )
         known = {dtype for _, dtype, _, _ in self.regressors if dtype != INTEGER}
         if hardware.memory_bytes_per_s <= 1 or not known & set(hardware.peak_flops_per_s):
             raise PredictorError(
-                f"{device}: its spec sheet has no peak for {', '.join(sorted(known))}, or no memory bandwidth; "
-                "a predictor of several devices needs them"
+                f"{device}: its spec sheet has no peak for {', '.join(sorted(known))}, or no memory "
+                "bandwidth; a predictor of several devices needs them"
             )
-        peaks = {
-            dtype: Roofline(peak, hardware.memory_bytes_per_s, peak)
-            for dtype, peak in hardware.peak_flops_per_s.items()
-        }
+        memory, peaks = hardware.memory_bytes_per_s, hardware.peak_flops_per_s
+        roofs = {dtype: Roofline(peak, memory, peak) for dtype, peak in peaks.items()}
         # which of them a layer was measured on is not known
         regressors = {key: replace(regressor, measured=None) for key, regressor in self.regressors.items()}
-        return replace(self, hardware=hardware, device=device, rooflines=peaks, regressors=regressors)
+        return replace(self, hardware=hardware, device=device, rooflines=roofs, regressors=regressors)
 
     def _known_hardware(self) -> Hardware:
         if self.hardware is None:
+            device = next(iter(self.dataset.get("devices") or {}), "nvidia-l4")
             raise PredictorError(
-                f"predictor {self.name!r} serves several devices ({self.device}); "
-                f"say which: {self.name or 'NAME'}@{next(iter(self.dataset.get('devices') or {}), 'nvidia-l4')} "
-                "(devices --specs lists more names)"
+                f"predictor {self.name!r} serves several devices ({self.device}); say which: "
+                f"{self.name or 'NAME'}@{device} (devices --specs lists more names)"
             )
         return self.hardware
 
@@ -238,7 +215,14 @@ class Predictor:
         """Each layer's time; equal layers are computed once."""
         at: dict[Layer, int] = {}
         order = np.array([at.setdefault(layer, len(at)) for layer in layers], dtype=int)
-        return self._distinct(list(at)).at(order)
+        kinds: dict[str, list[int]] = {}
+        for i, layer in enumerate(at):
+            kinds.setdefault(layer.kind, []).append(i)
+        different = list(at)
+        tables = (columns_of(KINDS[kind], [different[i] for i in index]) for kind, index in kinds.items())
+        indices = map(np.array, kinds.values())
+        found = _joined(len(at), zip(indices, map(self.estimate_columns, tables), strict=True))
+        return found.at(order)
 
     def predict_many(self, networks: Sequence[Sequence[Layer]]) -> Totals:
         """Totals of networks given as their layers in order; each distinct layer is predicted once."""
@@ -248,13 +232,12 @@ class Predictor:
         columns = [at.setdefault(layer, len(at)) for network in networks for layer in network]
         rows = np.repeat(np.arange(len(networks)), [len(network) for network in networks])
         counts = coo_array((np.ones(len(columns)), (rows, columns)), shape=(len(networks), len(at))).tocsr()
-        estimates = self._distinct(list(at))
+        estimates = self.estimate(list(at))
         totals = estimates.totals(counts, self.system).times(self.in_cache(estimates, counts))
         if self.dispatch is None:
             return totals
         dispatch_s = self.dispatch.seconds(list(at))
-        ends = np.empty((len(networks), 3))
-        stop = 0
+        ends, stop = np.empty((len(networks), 3)), 0
         for i, network in enumerate(networks):
             calls = columns[stop : (stop := stop + len(network))]
             low, high = (float(bound[i] / max(totals.value[i], 1e-30)) for bound in (totals.low, totals.high))
@@ -263,45 +246,29 @@ class Predictor:
         deviation = np.log(np.maximum(highs, 1e-30) / np.maximum(lows, 1e-30)) / 2 / NINETY
         return Totals(value, lows, highs, deviation)
 
-    def _distinct(self, layers: Sequence[Layer]) -> Estimates:
-        kinds: dict[str, list[int]] = {}
-        for i, layer in enumerate(layers):
-            kinds.setdefault(layer.kind, []).append(i)
-        found = _empty(len(layers))
-        for kind, index in kinds.items():
-            _put(
-                found,
-                np.array(index),
-                self.estimate_columns(columns_of(KINDS[kind], [layers[i] for i in index])),
-            )
-        return found
-
     def estimate_columns(self, columns: Layer) -> Estimates:
         """Each row's time, of a table's columns (layers.as_columns)."""
         rows = len(columns.dtype)
         group = self.view.group(columns)
         labels = [np.broadcast_to(np.asarray(v), (rows,)) for v in (columns.dtype, columns.phase, group)]
-        found = _empty(rows)
-        for (dtype, phase, group), index in _groups(labels):
-            for start in range(0, len(index), CHUNK):
-                some = index[start : start + CHUNK]
-                _put(found, some, self._group(take(columns, some), (columns.kind, dtype, phase, group)))
-        return found
+        return _joined(
+            rows,
+            (
+                (some, self._group(take(columns, some), (columns.kind, dtype, phase, group)))
+                for (dtype, phase, group), index in rows_by(*labels)
+                for some in np.split(index, range(CHUNK, len(index), CHUNK))
+            ),
+        )
 
     def _group(self, columns: Layer, key: Key) -> Estimates:
         found, exact = self.regressor_of(key)
         rows = len(columns.dtype)
-        nothing = np.full(rows, np.nan)
-        # a step of training goes through gradients and whatever the backward pass needs: nothing lies there until the next
+        # in training, gradients and what the backward pass needs leave no weights in the cache
         held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
         if found is None:
             works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)  # views do not, and take nothing
             t, hidden = (value * works for value in self._unlearnt(columns, key[1]))
-            wide = np.full(rows, np.log(ROOFLINE_FACTOR) / NINETY)
-            code = np.full(rows, BASES.index(ROOFLINE))
-            bounds = (t / ROOFLINE_FACTOR, t * ROOFLINE_FACTOR)
-            zero, none = np.zeros(rows), np.full(rows, -1)
-            return Estimates(t, *bounds, wide, hidden, held, none, zero, code, nothing, nothing, nothing)
+            return Estimates.by_roofline(t, hidden, held)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
         near = columns if exact or not np.any(columns.quantised()) else of_one_type(columns)
@@ -311,14 +278,13 @@ class Predictor:
             t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
         least = self.view.least_s(columns, hardware)
         t = np.maximum(t, least)
-        spread = (
-            regressor.spread if exact else regressor.spread.widened(float(np.log(ROOFLINE_FACTOR)) / NINETY)
-        )
+        spread = regressor.spread if exact else regressor.spread.widened(WIDE)
         low, high = _bounds(spread, t, outside)
-        code = np.where(outside > EXTRAPOLATION_OCTAVES, BASES.index(EXTRAPOLATED), BASES.index(IN_RANGE))
-        code = np.where(regressor.has_measured(problem.config), BASES.index(MEASURED), code)
-        if not exact:
-            code = np.full(rows, BASES.index(EXTRAPOLATED))
+        far = (outside > EXTRAPOLATION_OCTAVES) if exact else np.full(rows, True)
+        measured = exact & regressor.has_measured(problem.config)
+        code = np.select(
+            [measured, far], [BASES.index(MEASURED), BASES.index(EXTRAPOLATED)], BASES.index(IN_RANGE)
+        )
         return Estimates(
             t,
             np.maximum(t * np.exp(low), least),
@@ -333,37 +299,35 @@ class Predictor:
         )
 
     def _predict(self, key: Key, regressor: Regressor, problem: Problem, most: float) -> tuple[Array, Array]:
-        """(target, octaves outside the box), each [rows]; raises PredictorError where a target is no number up to `most`."""
+        """(target, octaves outside the box), each [rows]; raises PredictorError for one above `most`."""
         self._check(key, regressor, problem)
         with np.errstate(all="ignore"):  # a base of 0 has no logarithm, and what overflows is refused below
-            value, outside = regressor.predict(
-                problem.dimensions, problem.special, problem.features, problem.axes
-            )
+            value, outside = regressor.predict(problem)
         wrong = ~((value >= 0) & (value <= most))
         if wrong.any():
+            said = f"{value[wrong][0]:.4g} {'W' if problem.bounded else 's'}"
             raise PredictorError(
-                f"predictor {self.name or self.device!r} gives {value[wrong][0]:.4g} {'W' if problem.bounded else 's'} for a layer "
-                f"of {' '.join(key)}, which is impossible: its numbers are wrong; train it again with train-predictor"
+                f"predictor {self.name or self.device!r} gives {said} for a layer of {' '.join(key)}, "
+                "which is impossible: its numbers are wrong; train it again with train-predictor"
             )
         return value, outside
 
     def check_formulas(self) -> None:
-        """Raise PredictorError where a regressor has terms, axes or features that its kind of layers does not have."""
+        """Raise PredictorError where a regressor has terms, axes or features that its kind does not have."""
         hardware = self.hardware or Hardware(platform=self.platform.name)
+        example = functools.cache(functools.partial(self._example, hardware))
         for some, of_power in ((self.regressors, False), (self.power or {}, True)):
-            problems: dict[str, Problem] = {}
             for key, regressor in some.items():
-                if key[0] not in problems:
-                    problems[key[0]] = self._example(KINDS[key[0]], hardware, of_power)
-                self._check(key, regressor, problems[key[0]])
-                missing = sorted(problems[key[0]].axes.keys() - regressor.box.keys())
+                problem = example(KINDS[key[0]], of_power)
+                self._check(key, regressor, problem)
+                missing = sorted(problem.axes.keys() - regressor.box.keys())
                 if missing:  # of a layer far away along it nothing would say so
                     raise PredictorError(
-                        f"predictor {self.name or self.device!r}: the box of {' '.join(key)} lacks {', '.join(missing)}; "
-                        "train it again with train-predictor"
+                        f"predictor {self.name or self.device!r}: the box of {' '.join(key)} lacks "
+                        f"{', '.join(missing)}; train it again with train-predictor"
                     )
 
-    def _example(self, kind: type[Layer], hardware: Hardware, of_power: bool) -> Problem:
+    def _example(self, hardware: Hardware, kind: type[Layer], of_power: bool) -> Problem:
         """Any one layer of a kind, as its regressors see it."""
         columns = columns_of(kind, [kind.sample(Draw(0))])
         with np.errstate(all="ignore"):
@@ -372,31 +336,28 @@ class Predictor:
             return describe(columns, hardware, self.view)
 
     def _check(self, key: Key, regressor: Regressor, problem: Problem) -> None:
-        """Raise PredictorError where the layers' formulas are not those that the regressor was fitted with."""
-        special = [
-            *(term.special for term in regressor.terms if term.special),
-            *(regressor.alignment.slopes if regressor.alignment else ()),
-        ]
+        """Raise PredictorError where the layers' formulas are not those that the regressor learnt with."""
+        special = [term.special for term in regressor.terms if term.special]
+        special += regressor.alignment.slopes if regressor.alignment else ()
         powers = [name for term in regressor.terms for name, _ in term.powers]
         gone = [name for name in special if name not in problem.special]
         gone += [name for name in powers if name not in problem.dimensions]
         gone += sorted(regressor.box.keys() - problem.axes.keys())
-        featured = regressor.trees is None or regressor.trees.features == (
-            *problem.feature_names,
-            BASE_FEATURE,
-        )
+        features = (*problem.feature_names, BASE_FEATURE)
+        featured = regressor.trees is None or regressor.trees.features == features
         if gone or not featured:
             raise PredictorError(
-                f"predictor {self.name or self.device!r} was trained by a version that described {key[0]} otherwise "
-                f"({', '.join(dict.fromkeys(gone)) or 'other features'}); train it again with train-predictor"
+                f"predictor {self.name or self.device!r} was trained by a version that described {key[0]} "
+                f"otherwise ({', '.join(dict.fromkeys(gone)) or 'other features'}); train it again with "
+                "train-predictor"
             )
 
     def _power(
         self, columns: Layer, hardware: Hardware, key: Key, runtime_s: Array
     ) -> tuple[Array, Array, Array]:
-        """Watts with 90 % bounds, between what the device draws idle and its limit; of the whole kind where the key has none."""
+        """Watts with 90 % bounds, from idle to the limit; by the kind's regressor where the key has none."""
         known = self.power or {}
-        regressor = known.get(key) or known.get(whole_kind(key[0]))
+        regressor = known.get(key) or known.get(keys.whole_kind(key[0]))
         if regressor is None:
             nothing = np.full(len(runtime_s), np.nan)
             return nothing, nothing, nothing
@@ -404,49 +365,45 @@ class Predictor:
         power, outside = self._predict(key, regressor, problem, MOST_W)
         low, high = _bounds(regressor.spread, power, outside)
         floor, ceiling = hardware.idle_w or 0.0, hardware.limit_w or np.inf
-        inside = [
-            np.clip(value, floor, ceiling) for value in (power, power * np.exp(low), power * np.exp(high))
-        ]
-        return inside[0], inside[1], inside[2]
+        watts = power, power * np.exp(low), power * np.exp(high)
+        value, low, high = (np.clip(bound, floor, ceiling) for bound in watts)
+        return value, low, high
 
     def regressor_of(self, key: Key) -> tuple[Key | None, bool]:
         """The regressor of a key and whether it learnt such layers, else the nearest.
 
-        Numbers that are no floats count as floats where such a group was not learnt of them, calls that recur as those that do
-        not, a group as that of all or of several, if there is one, or as its largest sibling, unless none stands in for it.
-        What is quantised is near to what is not.
+        Dtypes that are no floats count as floats where such a group was not learnt of them; repeated calls as
+        others; a group as one that pools it, or as its largest sibling, unless none stands in for it. What is
+        quantised is near to what is not.
         """
         kind, dtype, phase, group = key
         dtypes = [dtype]
         if dtype not in FLOATING:
             dtypes = [INTEGER, "float32" if "float32" in self.dtypes else next(iter(self.dtypes), INTEGER)]
         for dtype in dtypes:
-            for name in (group,) if unquantised(once(group)) != once(group) else (group, ALL):
+            for name in (group,) if unquantised(once(group)) != once(group) else (group, keys.ALL):
                 if (kind, dtype, phase, name) in self.regressors:
                     return (kind, dtype, phase, name), True
-            together = next(
-                (k for k in self.regressors if k[:3] == (kind, dtype, phase) and group in groups_of(k)), None
-            )
-            if together:
-                return together, True
-        if stands_alone(key):
+            alike = (k for k in self.regressors if k[:3] == (kind, dtype, phase))
+            pooled = next((k for k in alike if group in groups_of(k)), None)
+            if pooled:
+                return pooled, True
+        if keys.stands_alone(key):
             return None, False
         if once(group) != group:
             return self.regressor_of((kind, key[1], phase, once(group)))
         if unquantised(group) != group:
             return self.regressor_of((kind, key[1], phase, unquantised(group)))[0], False
-        siblings = next(
-            filter(None, ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)), []
-        )
+        by_dtype = ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)
+        siblings = next(filter(None, by_dtype), None)
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
 
     def assumed(self, layers: Sequence[Layer]) -> tuple[str, ...]:
-        """In words: what stands in for groups that were not learnt, and what is not known of the device."""
+        """In words: what stands in for groups not learnt, and what is not known of the device."""
         different = list(dict.fromkeys(layers))
-        keys = dict.fromkeys(self._key(layer) for layer in different)
         texts = []
-        for key in keys:
+        for key in dict.fromkeys(map(self._key, different)):
             near, exact = self.regressor_of(key)
             if near is not None and not exact:
                 taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
@@ -456,18 +413,18 @@ class Predictor:
             unknown = list(self.view.unknown(hardware))
             if unknown:
                 texts.append(
-                    f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to reach what its units "
-                    "could, which its power limit may not allow"
+                    f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to "
+                    "reach what its units could, which its power limit may not allow"
                 )
         return (*texts, *self.foreign())
 
     def foreign(self) -> tuple[str, ...]:
-        """In words: why the device may be another than all that it was learnt on, which bounds do not allow for."""
+        """In words: why the device may be unlike all that it was learnt on; bounds do not allow for that."""
         texts = []
         if self.dataset.get("unlike"):
             texts.append(
-                f"it was learnt on another CPU ({'; '.join(self.dataset['unlike'])}), and bounds do not allow for that: "
-                "calibrate it on this one, or collect and train"
+                f"it was learnt on another CPU ({'; '.join(self.dataset['unlike'])}), and bounds do not "
+                "allow for that: calibrate it on this one, or collect and train"
             )
         vendor = self.dataset.get("unknown_vendor")
         if vendor:
@@ -478,9 +435,10 @@ class Predictor:
         return layer.kind, layer.dtype, layer.phase, str(self.view.group(layer))
 
     def _unlearnt(self, columns: Layer, dtype: str) -> tuple[Array, Array]:
-        """(time, what of it a queue hides) of a kind that was not learnt, each [rows]: the roofline's.
+        """(roofline's time, what of it a queue hides) of a kind that was not learnt, each [rows].
 
-        Where the platform says so, copies, sums and look-ups take at least what another pass over as many bytes does.
+        Where the platform says so, copies, sums and look-ups take at least what a pass over as many bytes
+        takes.
         """
         t = self._roofline(columns, dtype)
         like = self.platform.like
@@ -525,43 +483,21 @@ class Predictor:
 
 
 def _bounds(spread: Spread, predicted: Array, outside: Array) -> tuple[Array, Array]:
-    """Logarithms of the 90 % bounds relative to the prediction, each [rows], as far away as says something."""
+    """Logarithms of the 90 % bounds relative to the prediction, each [rows], WIDEST away at most."""
     low, high = spread.bounds(predicted, outside)
     return np.maximum(low, -WIDEST), np.minimum(high, WIDEST)
 
 
 def resident_share(held_bytes: Any, hardware: Hardware) -> Any:
-    """Share of the cache's part for weights that is left: 1 for networks without weights, 0 for those that fill it."""
+    """Share of the cache's part for weights that is left: 1 without weights, 0 for those that fill it."""
     return np.maximum(1 - held_bytes / max(KEPT * hardware.llc_bytes, 1), 0.0)
 
 
-def _empty(rows: int) -> Estimates:
+def _joined(rows: int, parts: Iterable[tuple[Array, Estimates]]) -> Estimates:
+    """Estimates of `rows` layers from parts, each with the rows that it is of."""
     whole = {"regressor", "basis_code"}
-    return Estimates(
-        *(np.empty(rows, int if name in whole else float) for name in Estimates.__dataclass_fields__)
-    )
-
-
-def _put(whole: Estimates, index: Array, part: Estimates) -> None:
-    for name in whole.__dataclass_fields__:
-        getattr(whole, name)[index] = getattr(part, name)
-
-
-def _groups(labels: Sequence[Array]) -> list[tuple[tuple[str, str, str], Array]]:
-    """Rows of each combination of the labels."""
-    code = np.zeros(len(labels[0]), dtype=int)
-    names = []
-    for label in labels:
-        unique, inverse = distinct(label)
-        code = code * len(unique) + inverse
-        names.append(unique)
-    groups = []
-    for value in np.unique(code):
-        dtype, phase, group = np.unravel_index(value, [len(unique) for unique in names])
-        groups.append(
-            (
-                (str(names[0][dtype]), str(names[1][phase]), str(names[2][group])),
-                np.flatnonzero(code == value),
-            )
-        )
-    return groups
+    found = {name: np.empty(rows, int if name in whole else float) for name in Estimates.__dataclass_fields__}
+    for index, part in parts:
+        for name, values in found.items():
+            values[index] = getattr(part, name)
+    return Estimates(**found)

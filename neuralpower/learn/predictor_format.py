@@ -1,7 +1,7 @@
-"""The format of a predictor's file: a Struct per object of the JSON, whose types are its rules; and what no type can say.
+"""The format of a predictor's file: a Struct for each object of the JSON, whose types are its rules.
 
-A file may come from a stranger. Each number is checked once, when the file is read, and what has passed predicts: it is
-finite, of the sign and in the range that the formulas take, and names what there is. Arrays are checked as arrays.
+A file may come from a stranger. Reading checks each number once: it is finite, has the sign and the range
+that the formulas take, and names what exists. Arrays are checked as arrays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from neuralpower.data.dataset_format import check_hardware
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W, KEYS
 from neuralpower.dtypes import DTYPES
 from neuralpower.errors import InputError, PredictorError, unknown
-from neuralpower.files.json_files import shown
+from neuralpower.files.json_files import nullable, shown
 from neuralpower.files.packed import MOST_BITS, packed, unpacked, width
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, plain_group
@@ -30,12 +30,15 @@ from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.keys import ALL, ANY, INTEGER, TOGETHER, Key
 from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.pace import NetworkSpeed
+from neuralpower.learn.part import MOST_LOG, MOST_NUMBER, Exponent, Log, NotNegative, Part, Positive
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import Array, Regressor, Scores, Spread, Term
 from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.trees import MOST_LEAVES, Trees, right_children, starts
 from neuralpower.platforms import hardware_of, hardware_to_json
 from neuralpower.version import __version__
+
+T = TypeVar("T")
 
 SCHEMA = 5
 OLDER = 4  # is read, too: its trees are lists of nodes
@@ -44,31 +47,19 @@ KEY = ("kind", "dtype", "phase", "group")
 UNITS = {"runtime": "s", "power": "W", "flops": "FLOP (1 multiply-add = 2)", "bytes": "B"}
 WAY_OUT = "train it again with train-predictor, or take another copy of the file"
 
-# No learnt number comes near these (the largest of those that come with the package is 2e15), and products of what a layer
-# can ask for (up to 2^53 along each axis) with them are finite.
-LEAST_NUMBER, MOST_NUMBER = 1e-30, 1e30
-MOST_LOG = 100.0  # of a factor: e^100 more or less than predicted says nothing
-MOST_OCTAVES = 1100.0  # of a number in double precision
-# Leaves are whole steps of a size that each tree has for itself. In 400 trees, rounding moves log time by 4e-5.
+# Leaves are whole steps of a size that each tree has for itself. Rounding moves log time by 4e-5 in 400
+# trees.
 LEAF_BITS, LEAST_EXPONENT = 16, -80
 MOST_NODES, MOST_MEASURED = 2**20, 2**24  # of one regressor: some 16 and 500 times what any here has
 
 Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
-Positive = Annotated[float, Meta(ge=LEAST_NUMBER, le=MOST_NUMBER)]
-NotNegative = Annotated[float, Meta(ge=0, le=MOST_NUMBER)]
-Log = Annotated[float, Meta(ge=-MOST_LOG, le=MOST_LOG)]  # of a factor
 Deviation = Annotated[float, Meta(ge=0, le=MOST_LOG)]
-Octaves = Annotated[float, Meta(ge=-MOST_OCTAVES, le=MOST_OCTAVES)]
-Exponent = Annotated[float, Meta(ge=0, le=MOST_LOG)]
+Octaves = Annotated[float, Meta(ge=-1100.0, le=1100.0)]  # those of double precision
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Size = Annotated[int, Meta(ge=1, le=LARGEST)]
 Name = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+\Z")]  # printable, in one line
 Watts = Annotated[float, Meta(gt=0, le=HIGHEST_W)]
 Peak = Annotated[float, Meta(ge=1, le=FASTEST_FLOPS)]
-
-
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One object of the file: frozen, of strict types, without a field beside its own."""
 
 
 class HardwarePart(Part, frozen=True):
@@ -86,24 +77,6 @@ class HardwarePart(Part, frozen=True):
     year: Annotated[int, Meta(ge=1970, le=2100)] | None = None
     lanes_per_scheduler: Annotated[float, Meta(ge=1, le=1024)] | None = None
     platform: str | None = None  # None: as `accelerator` says, in files of older versions
-
-
-class RooflinePart(Part, frozen=True):
-    """`Roofline`, whose numbers divide."""
-
-    flops_per_s: Positive
-    bytes_per_s: Positive
-    flops_only_per_s: Positive
-
-
-class SpeedPart(Part, frozen=True):
-    """`NetworkSpeed`."""
-
-    sentinel_s: Positive
-    exponent: Exponent
-    streaming_exponent: Exponent
-    again_s: Positive | None = None
-    slowest: Positive | None = None
 
 
 class CostPart(Part, frozen=True):
@@ -124,13 +97,6 @@ class DispatchPart(Part, frozen=True):
     deviation: Deviation
     factor: Positive
     costs: list[CostPart]
-
-
-class AlignmentPart(Part, frozen=True):
-    """`Alignment`."""
-
-    slopes: dict[str, Log]
-    floor: NotNegative
 
 
 class TermPart(Part, frozen=True, kw_only=True):
@@ -182,7 +148,7 @@ class TreesPart(Part, frozen=True):
 
 
 class MeasuredPart(Part, frozen=True):
-    """Upper halves of configurations' numbers, sorted; `steps` lead from each to the next, as `packed` has them."""
+    """Upper halves of configurations' numbers, sorted; `steps` lead from each to the next, `packed`."""
 
     count: Annotated[int, Meta(ge=0, le=MOST_MEASURED)]
     bits: Annotated[int, Meta(ge=1, le=MOST_BITS)]
@@ -203,7 +169,7 @@ class RegressorPart(Part, frozen=True, kw_only=True):
     short: Number
     short_s: NotNegative = Layer.short_s
     exponent: Exponent = msgspec.field(name="speed_exponent")
-    alignment: AlignmentPart | None
+    alignment: Alignment | None
     launch_s: NotNegative
     least: NotNegative
     terms: list[TermPart]
@@ -244,14 +210,14 @@ class PredictorPart(Part, frozen=True, kw_only=True):
     learner: Literal["hybrid", "lasso"]
     portable: bool
     sentinel_s: Positive | None
-    speed: SpeedPart | None = msgspec.field(name="network_speed")
+    speed: NetworkSpeed | None = msgspec.field(name="network_speed")
     system: Deviation
     resident: Annotated[float, Meta(gt=-1, le=MOST_LOG)] = 0.0
     hardware: HardwarePart | None
     dataset: CardPart
     dispatch: DispatchPart | None
     units: dict[str, str]
-    rooflines: dict[str, RooflinePart]
+    rooflines: dict[str, Roofline]
     regressors: list[RegressorPart]
 
 
@@ -259,7 +225,7 @@ class PredictorPart(Part, frozen=True, kw_only=True):
 
 
 class OlderTreesPart(Part, frozen=True):
-    """`TreesPart` with two lists: each node's feature, -1 for a leaf, and its threshold or the leaf's value."""
+    """`TreesPart` as lists: each node's feature, -1 for a leaf, and its threshold or the leaf's value."""
 
     features: list[Name]
     roots: list[Count]
@@ -287,6 +253,7 @@ class OlderPredictorPart(PredictorPart, frozen=True, kw_only=True):
 def to_json(predictor: Predictor) -> dict[str, Any]:
     """The whole predictor as plain values."""
     p = predictor
+    targets = ((RUNTIME, p.regressors), (POWER, p.power or {}))
     return _plain(
         PredictorPart,
         p,
@@ -297,54 +264,40 @@ def to_json(predictor: Predictor) -> dict[str, Any]:
         hardware=p.hardware and hardware_to_json(p.hardware),
         dispatch=p.dispatch and _dispatch_to_json(p.dispatch),
         regressors=[
-            _regressor_to_json(key, target, r)
-            for target, some in ((RUNTIME, p.regressors), (POWER, p.power or {}))
-            for key, r in some.items()
+            _regressor_to_json(key, target, r) for target, some in targets for key, r in some.items()
         ],
     )
 
 
 def _plain(part: type[Part], value: Any, **others: Any) -> dict[str, Any]:
-    """The fields of a part by their names in the file, from `others`, else from attributes of the value of the same name."""
+    """The fields of a part by their names in the file, from `others`, else from attributes of the value."""
     fields = msgspec.structs.fields(part)
     given = {f.encode_name: others[f.name] if f.name in others else getattr(value, f.name) for f in fields}
-    return {name: _plain_value(item) for name, item in given.items()}
-
-
-def _plain_value(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain_value(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return {name: _plain_value(item) for name, item in value.items()}
-    return [_plain_value(item) for item in value] if isinstance(value, (list, tuple)) else value
+    plain: dict[str, Any] = msgspec.to_builtins(given, enc_hook=lambda array: array.tolist())
+    return plain
 
 
 def _dispatch_to_json(dispatch: Dispatch) -> dict[str, Any]:
-    names = ("kind", "phase", "function")
-    costs = [_plain(CostPart, c, **dict(zip(names, key, strict=True))) for key, c in dispatch.costs.items()]
+    costs = [
+        _plain(CostPart, cost, kind=kind, phase=phase, function=function)
+        for (kind, phase, function), cost in dispatch.costs.items()
+    ]
     return _plain(DispatchPart, dispatch, costs=costs)
 
 
 def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
     terms = [
-        {"special": term.special, "weight": weight}
-        if term.special
-        else {"powers": dict(term.powers), "weight": weight}
+        {**({"special": term.special} if term.special else {"powers": dict(term.powers)}), "weight": weight}
         for term, weight in zip(r.terms, r.weights.tolist(), strict=True)
     ]
-    scores = {
-        name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(r.scores).items()
-    }
     return _plain(
         RegressorPart,
         r,
         **dict(zip(KEY, key, strict=True)),
         target=target,
         terms=terms,
-        scores=scores,
-        reach=r.reach if math.isfinite(r.reach) else None,
+        scores=nullable(dataclasses.asdict(r.scores)),
+        reach=nullable(r.reach),
         trees=r.trees and _trees_to_json(r.trees),
         measured=_measured_to_json(np.zeros(0, np.uint32) if r.measured is None else r.measured),
     )
@@ -353,13 +306,8 @@ def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
 def _trees_to_json(trees: Trees) -> dict[str, Any]:
     """Thresholds stand once each; leaves are rounded to whole steps of a power of two, one for each tree."""
     inner = trees.feature >= 0
-    cuts, cut, first = [], np.zeros(len(inner), dtype=np.int64), 0
-    for j in range(len(trees.features)):
-        here = trees.feature == j
-        values, place = np.unique(trees.number[here], return_inverse=True)
-        cut[here] = first + place
-        cuts.append(values)
-        first += len(values)
+    pairs = np.column_stack([trees.feature, trees.number])[inner].view(np.complex128)[:, 0]
+    pairs, cut = np.unique(pairs, return_inverse=True)  # by feature, then threshold
     most, values = 2 ** (LEAF_BITS - 1), np.where(inner, 0.0, trees.number)
     exponents = np.frexp(np.maximum.reduceat(np.abs(values), trees.roots) / (most - 1))[1]
     exponents = np.maximum(exponents, LEAST_EXPONENT)
@@ -367,10 +315,10 @@ def _trees_to_json(trees: Trees) -> dict[str, Any]:
     return _plain(
         TreesPart,
         trees,
-        cuts=cuts,
+        cuts=[pairs.imag[pairs.real == j] for j in range(len(trees.features))],
         nodes=len(inner),
         splits=packed(inner, 1),
-        cut=packed(cut[inner], width(first - 1)),
+        cut=packed(cut, width(len(pairs) - 1)),
         exponents=exponents,
         leaves=packed(scaled[~inner] + most, LEAF_BITS),
     )
@@ -379,14 +327,14 @@ def _trees_to_json(trees: Trees) -> dict[str, Any]:
 def _measured_to_json(measured: Array) -> dict[str, Any]:
     steps = np.diff(measured.astype(np.int64), prepend=0)
     bits = width(steps.max(initial=0))
-    return _plain(MeasuredPart, None, count=len(steps), bits=bits, steps=packed(steps, bits))
+    return {"count": len(steps), "bits": bits, "steps": packed(steps, bits)}
 
 
 # ---- from the file to memory ----
 
 
 def from_json(data: Any, name: str = "", place: str = "") -> Predictor:
-    """The reverse of `to_json`, from plain values without NaN (`files.parse_json`); an error names `place`, the file.
+    """The reverse of `to_json`, from plain values without NaN; an error names `place`, the file.
 
     Raises:
         PredictorError: another schema, missing parts, or a value that breaks a rule.
@@ -414,29 +362,23 @@ def from_json(data: Any, name: str = "", place: str = "") -> Predictor:
 def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Predictor:
     _check_whole(part)
     regressors = _regressors(part.regressors)
-    values = {
-        **_shared(part, Predictor),
-        "name": name,
-        "dataset": dataset,
-        "regressors": regressors[RUNTIME],
-        "power": regressors[POWER] or None,
-        "hardware": part.hardware and hardware_of(msgspec.structs.asdict(part.hardware)),
-        "learnt_on": max(2, len(part.dataset.devices)) if part.portable else 1,
-        "rooflines": {dtype: Roofline(**_shared(roof, Roofline)) for dtype, roof in part.rooflines.items()},
-        "dispatch": part.dispatch and _dispatch(part.dispatch),
-        "speed": part.speed and NetworkSpeed(**_shared(part.speed, NetworkSpeed)),
-    }
-    return Predictor(**values)
+    return _made(
+        Predictor,
+        part,
+        name=name,
+        dataset=dataset,
+        regressors=regressors[RUNTIME],
+        power=regressors[POWER] or None,
+        hardware=part.hardware and hardware_of(msgspec.structs.asdict(part.hardware)),
+        learnt_on=max(2, len(part.dataset.devices)) if part.portable else 1,
+        dispatch=part.dispatch and _dispatch(part.dispatch),
+    )
 
 
-def _shared(part: Part, target: type[Any]) -> dict[str, Any]:
-    """The values of a part by the fields that a dataclass has, too."""
-    return {
-        f.name: getattr(part, f.name) for f in dataclasses.fields(target) if f.name in part.__struct_fields__
-    }
-
-
-P = TypeVar("P", bound=Part)
+def _made(target: type[T], part: Part, **others: Any) -> T:
+    """A dataclass from `others`, and the part's fields of the same names."""
+    names = {f.name for f in dataclasses.fields(target)} & {*part.__struct_fields__}  # type: ignore[arg-type]
+    return target(**{name: getattr(part, name) for name in names} | others)
 
 
 # What msgspec says of a rule -> as the other messages say it.
@@ -458,7 +400,7 @@ WORDS = (
 )
 
 
-def _converted(data: Mapping[str, Any], part: type[P]) -> P:
+def _converted(data: Mapping[str, Any], part: type[PredictorPart]) -> PredictorPart:
     """Plain values as a part; raises ValueError with the place, the value and the rule."""
     required = [f.encode_name for f in msgspec.structs.fields(part) if f.required]
     missing = [name for name in required if name not in data]
@@ -481,9 +423,8 @@ def _broken_rule(text: str, data: Any) -> str:
         path = path[regressor.end() :]
     field = path.strip(".")
     rule = functools.reduce(lambda said, change: re.sub(change[0], change[1], said), WORDS, rule)
-    if (
-        rule.startswith(("lacks", "has")) or "..." in steps
-    ):  # of an object's value msgspec does not say the name
+    # msgspec does not say the name of an object's value
+    if rule.startswith(("lacks", "has")) or "..." in steps:
         return f"{title}{'a value of ' * ('...' in steps)}{field.replace('[...]', '') or 'it'} {rule}"
     for step in steps:
         value = value[int(step) if isinstance(value, (list, tuple)) else step]
@@ -491,9 +432,7 @@ def _broken_rule(text: str, data: Any) -> str:
 
 
 def _title(regressor: Any) -> str:
-    """A regressor by its names, as far as it has them; given as a part, or as plain values that are no part."""
-    if isinstance(regressor, RegressorPart):
-        regressor = {name: getattr(regressor, name) for name in (*KEY, "target")}
+    """The names of a regressor, as far as it has them."""
     if not isinstance(regressor, Mapping):
         return "a regressor"
     names = [str(regressor.get(name, "?"))[:60] for name in (*KEY, "target")]
@@ -549,8 +488,8 @@ def _dispatch(part: DispatchPart) -> Dispatch:
             raise _wrong(f"function of dispatch of {one.kind}", one.function, "one that the kind has")
         if key in costs:
             raise ValueError(f"dispatch says twice what {' '.join(key)} costs; one of them must go")
-        costs[key] = Cost(**_shared(one, Cost))
-    return Dispatch(costs, **{n: getattr(part, n) for n in ("other_s", "deviation", "factor")})
+        costs[key] = _made(Cost, one)
+    return _made(Dispatch, part, costs=costs)
 
 
 def _regressors(parts: Sequence[RegressorPart]) -> dict[str, dict[Key, Regressor]]:
@@ -564,7 +503,7 @@ def _regressors(parts: Sequence[RegressorPart]) -> dict[str, dict[Key, Regressor
             _check_key(part)
             found[part.target][key] = _regressor(part)
         except (ValueError, InputError) as error:
-            raise ValueError(f"{_title(part)}: {error}") from None
+            raise ValueError(f"{_title(msgspec.structs.asdict(part))}: {error}") from None
     return found
 
 
@@ -587,98 +526,81 @@ def _regressor(part: RegressorPart) -> Regressor:
         )
     if part.alignment is not None and part.alignment.floor <= 0:
         raise _wrong("alignment.floor", part.alignment.floor, "above 0")
-    scores: dict[str, Any] = {
-        n: math.nan if v is None else v for n, v in _shared(part.scores, Scores).items()
-    }
-    values = {
-        **_shared(part, Regressor),
-        "terms": tuple(_term(i, term) for i, term in enumerate(part.terms)),
-        "weights": np.array([term.weight for term in part.terms], dtype=np.float64),
-        "box": {name: _bounds(name, bounds) for name, bounds in part.box.items()},
-        "trees": part.trees and _trees(part.trees),
-        "reach": math.inf if part.reach is None else part.reach,
-        "spread": _spread(part.spread),
-        "scores": Scores(**scores),
-        "alignment": part.alignment and Alignment(**_shared(part.alignment, Alignment)),
-        "measured": _measured(part.measured),
-    }
-    return Regressor(**values)
+    for name, (low, high) in part.box.items():
+        if low > high:
+            raise _wrong(f"box_log2.{name}", [low, high], f"low and high, and {low:g} is above {high:g}")
+    unknown_scores = {n: math.nan for n, v in msgspec.structs.asdict(part.scores).items() if v is None}
+    return _made(
+        Regressor,
+        part,
+        terms=tuple(_term(i, term) for i, term in enumerate(part.terms)),
+        weights=np.array([term.weight for term in part.terms], dtype=np.float64),
+        trees=part.trees and _trees(part.trees),
+        reach=math.inf if part.reach is None else part.reach,
+        spread=_spread(part.spread),
+        scores=_made(Scores, part.scores, **unknown_scores),
+        measured=_measured(part.measured),
+    )
 
 
 def _term(number: int, part: TermPart) -> Term:
     if (part.powers is UNSET) == (part.special is UNSET):
         raise ValueError(f"terms[{number}] must have powers or special, one of them")
-    if part.special is not UNSET:
-        return Term(special=part.special)
-    return Term(tuple(part.powers.items()) if part.powers is not UNSET else ())
-
-
-def _bounds(name: str, bounds: tuple[float, float]) -> tuple[float, float]:
-    if bounds[0] > bounds[1]:
-        raise _wrong(
-            f"box_log2.{name}", list(bounds), f"low and high, and {bounds[0]:g} is above {bounds[1]:g}"
-        )
-    return bounds
+    return Term(tuple((part.powers or {}).items()), part.special or "")
 
 
 def _spread(part: SpreadPart) -> Spread:
     edges, low, high = (np.array(values, dtype=np.float64) for values in (part.edges, part.low, part.high))
     if not len(low) == len(high) == len(edges) + 1:
         raise ValueError(
-            f"spread has {len(edges)} edges, {len(low)} low and {len(high)} high bounds, but must have one more of these than edges"
+            f"spread has {len(edges)} edges, {len(low)} low and {len(high)} high bounds, "
+            "but must have one more of these than edges"
         )
     if (np.diff(edges) < 0).any():
         raise _wrong("spread.edges", part.edges, "in ascending order")
-    for name, values, rule in (("low", low, low <= 0), ("high", high, high >= 0)):
-        if not rule.all():
-            bad = float(values[~rule][0])
-            raise _wrong(
-                f"spread.{name}",
-                bad,
-                f"at {'most' if name == 'low' else 'least'} 0: bounds enclose a prediction",
-            )
-    return Spread(**{**_shared(part, Spread), "edges": edges, "low": low, "high": high})
+    for name, word, values, wrong in (("low", "most", low, low > 0), ("high", "least", high, high < 0)):
+        if wrong.any():
+            rule = f"at {word} 0: bounds enclose a prediction"
+            raise _wrong(f"spread.{name}", float(values[wrong][0]), rule)
+    return _made(Spread, part, edges=edges, low=low, high=high)
 
 
 def _trees(part: TreesPart | OlderTreesPart) -> Trees:
-    """The arrays; raises ValueError unless they are whole trees, whose walk ends, of no more leaves than can be evaluated."""
+    """The arrays; raises ValueError unless they are whole trees of no more leaves than can be evaluated."""
     roots, feature, number = _older_nodes(part) if isinstance(part, OlderTreesPart) else _nodes(part)
     leaves = np.add.reduceat(feature < 0, roots, dtype=np.int64)
     if leaves.max() > MOST_LEAVES:
         raise _wrong("residual", int(leaves.max()), f"trees of at most {MOST_LEAVES} leaves each")
-    field = "number" if isinstance(part, OlderTreesPart) else "leaves"
     for most, none in ((np.maximum, -math.inf), (np.minimum, math.inf)):
         said = float(np.sum(most.reduceat(np.where(feature < 0, number, none), roots)))
         if abs(said) > MOST_LOG:
-            raise _wrong(
-                f"residual.{field}", said, f"within {MOST_LOG:g} of 0 where leaves of all trees add up"
-            )
+            field = "number" if isinstance(part, OlderTreesPart) else "leaves"
+            rule = f"within {MOST_LOG:g} of 0 where leaves of all trees add up"
+            raise _wrong(f"residual.{field}", said, rule)
     return Trees(tuple(part.features), roots, feature, right_children(feature), number)
 
 
 def _nodes(part: TreesPart) -> tuple[Array, Array, Array]:
     """(where each tree begins, feature of each node, its threshold or value); raises ValueError."""
     if len(part.cuts) != len(part.features):
-        raise ValueError(
-            f"residual.cuts has {len(part.cuts)} lists, but must have one for each of {len(part.features)} features"
-        )
+        need = f"but must have one for each of {len(part.features)} features"
+        raise ValueError(f"residual.cuts has {len(part.cuts)} lists, {need}")
     sizes = [len(cuts) for cuts in part.cuts]
     cuts = np.array([cut for some in part.cuts for cut in some], dtype=np.float64)
     features = np.repeat(np.arange(len(sizes)), sizes)
     if ((np.diff(cuts) < 0) & (np.diff(features) == 0)).any():
         raise ValueError("residual.cuts must be in ascending order for each feature")
-    inner = _numbers("splits", part.splits, 1, part.nodes) > 0
+    inner = _numbers("residual.splits", part.splits, 1, part.nodes) > 0
     roots = starts(inner)
     if roots is None:
         raise ValueError("residual.splits must be those of whole trees, one after the other in preorder")
-    cut = _numbers("cut", part.cut, width(len(cuts) - 1), int(inner.sum()))
+    cut = _numbers("residual.cut", part.cut, width(len(cuts) - 1), int(inner.sum()))
     if len(cut) and cut.max() >= len(cuts):
         raise _wrong("residual.cut", int(cut.max()), f"the place of one of {len(cuts)} cuts")
     if len(part.exponents) != len(roots):
-        raise ValueError(
-            f"residual has {len(part.exponents)} exponents, but must have one for each of {len(roots)} trees"
-        )
-    leaves = _numbers("leaves", part.leaves, LEAF_BITS, int((~inner).sum())) - 2 ** (LEAF_BITS - 1)
+        need = f"but must have one for each of {len(roots)} trees"
+        raise ValueError(f"residual has {len(part.exponents)} exponents, {need}")
+    leaves = _numbers("residual.leaves", part.leaves, LEAF_BITS, int((~inner).sum())) - 2 ** (LEAF_BITS - 1)
     feature, number = np.full(len(inner), -1), np.empty(len(inner))
     feature[inner], number[inner] = features[cut], cuts[cut]
     exponents = np.repeat(part.exponents, np.add.reduceat(~inner, roots, dtype=np.int64))
@@ -691,18 +613,15 @@ def _older_nodes(part: OlderTreesPart) -> tuple[Array, Array, Array]:
     roots, feature = np.array(part.roots, dtype=np.int64), np.array(part.feature, dtype=np.int64)
     number = np.array(part.number, dtype=np.float64)
     if len(feature) != len(number):
-        raise ValueError(
-            f"residual has {len(feature)} features of nodes and {len(number)} numbers, but must have one per node"
-        )
+        counts = f"{len(feature)} features of nodes and {len(number)} numbers"
+        raise ValueError(f"residual has {counts}, but must have one per node")
     if len(feature) and feature.max() >= len(part.features):
-        raise _wrong(
-            "residual.feature", int(feature.max()), f"-1 or the place of one of {len(part.features)} features"
-        )
+        rule = f"-1 or the place of one of {len(part.features)} features"
+        raise _wrong("residual.feature", int(feature.max()), rule)
     found = starts(feature >= 0)
     if found is None or not np.array_equal(roots, found):
-        raise ValueError(
-            "residual.roots must be where the trees begin whose nodes are in preorder, each of them complete"
-        )
+        rule = "where the trees begin whose nodes are in preorder, each of them complete"
+        raise ValueError(f"residual.roots must be {rule}")
     return roots, feature, number
 
 
@@ -710,28 +629,20 @@ def _numbers(field: str, text: str, bits: int, count: int) -> Array:
     try:
         return unpacked(text, bits, count)
     except ValueError as error:
-        raise ValueError(f"residual.{field} {error}") from None
+        raise ValueError(f"{field} {error}") from None
 
 
 def _measured(part: MeasuredPart | str) -> Array:
-    """Upper halves of configurations' numbers, sorted, [configurations] uint32."""
-    if isinstance(part, str):
-        return _older_measured(part)
+    """Upper halves of configurations' numbers, sorted, [configurations] uint32; a text is of schema 4."""
+    if isinstance(part, MeasuredPart):
+        found = np.cumsum(_numbers("measured.steps", part.steps, part.bits, part.count))
+        if len(found) and found[-1] >= 2**MOST_BITS:
+            raise ValueError(f"measured.steps add up to {found[-1]}, but must stay below 2^{MOST_BITS}")
+        return found.astype(np.uint32)
     try:
-        found = np.cumsum(unpacked(part.steps, part.bits, part.count))
+        data = base64.b64decode(part, validate=True)
     except ValueError as error:
-        raise ValueError(f"measured.steps {error}") from None
-    if len(found) and found[-1] >= 2**MOST_BITS:
-        raise ValueError(f"measured.steps add up to {found[-1]}, but must stay below 2^{MOST_BITS}")
-    return found.astype(np.uint32)
-
-
-def _older_measured(text: str) -> Array:
-    """As `_measured`."""
-    try:
-        data = base64.b64decode(text, validate=True)
-    except ValueError as error:
-        raise ValueError(f"measured is {shown(text)}, but must be base 64 ({error})") from None
+        raise ValueError(f"measured is {shown(part)}, but must be base 64 ({error})") from None
     if len(data) % 4:
         raise ValueError(f"measured holds {len(data)} bytes, but must hold numbers of 4 bytes each")
     found = np.frombuffer(data, dtype="<u4")

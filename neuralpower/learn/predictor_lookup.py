@@ -45,7 +45,7 @@ def readable(names: Iterable[str]) -> tuple[dict[str, Predictor], list[Predictor
 
 
 def load(name: str | Path) -> Predictor:
-    """The predictor of that name, or in that file; with @DEVICE behind it, one of several devices for that device.
+    """The predictor of that name, or in that file; NAME@DEVICE is one of several devices for that device.
 
     Raises:
         PredictorError: unknown, cut off, no JSON, of another schema, or it cannot serve the device.
@@ -69,13 +69,14 @@ def load(name: str | Path) -> Predictor:
         data = read_json(path)
     except (ValueError, OSError) as error:
         raise PredictorError(
-            f"{path}: is no predictor file, or cut off ({one_line(error)}); train it again with train-predictor"
+            f"{path}: is no predictor file, or cut off ({one_line(error)}); train it again with "
+            "train-predictor"
         ) from None
     return from_json(data, path.stem, str(path))
 
 
 def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
-    """(A predictor of several devices for one that it was learnt on, or one with a spec sheet; the device's short name).
+    """(A predictor of several devices, for one of them or one with a spec sheet; the device's short name).
 
     Raises:
         PredictorError: it cannot serve the device.
@@ -94,9 +95,9 @@ def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
 
 
 def default_predictor(cpu: Cpu) -> Predictor:
-    """That of the CPU most like this one among those of its name, else the first of a CPU; it says where they differ.
+    """That of the CPU most like this one among those of its name, else of any CPU; it says where they differ.
 
-    Files of other names that cannot be read, as those of other versions, are passed over.
+    Unreadable files of other names, as those of other versions, are passed over.
 
     Raises:
         InputError: there is none of a CPU.

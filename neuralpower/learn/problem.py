@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.learn.regressor import Array, Term, evaluate_terms
+from neuralpower.learn.regressor import Array, Term
 from neuralpower.platforms.views import DEGREES
 
 FEWEST_ROWS = 10  # for a base
 FEWEST_FOR_RESIDUAL = 60
 LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
-BEYOND, NEW_DEVICE = (
-    0.5,
-    2.0,
-)  # what an error beyond the sampled rows, or on a new device, counts beside one among them
+# What an error beyond the sampled rows, or on a new device, counts beside one among them.
+BEYOND, NEW_DEVICE = 0.5, 2.0
 FEWEST_FOR_BOUND = 20
 FAR = 0.1  # octaves away from the sampled rows
-FLOOR = 0.5  # of the least row: no layer is predicted to take less, whatever the terms say; all of it for what a device bounds
+FLOOR = 0.5  # of the least row: no prediction is below it; all of it where the device bounds the target
 WORST = 2.0  # a row's error counts for no more where something is chosen
+BY_ROW = ("dimensions", "special", "features", "axes", "target", "slowdown", "config", "size", "device")
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,11 @@ class Problem:
     size: Array  # what "largest" means
     device: Array  # a number per device
     degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
-    bounded: bool = False  # by the device, as idle and limit do watts: no residual is too large to be true
-    shares: tuple[
-        str, ...
-    ] = ()  # special columns that say how well it fits the device, from 0 to 1: no terms
-    optional: tuple[
-        str, ...
-    ] = ()  # special terms that are tried with and without: they can mislead beyond the rows
+    bounded: bool = False  # by the device, as idle and limit bound watts: no residual is too large to be true
+    shares: tuple[str, ...] = ()  # special columns that are no terms: how well a row fits the device, 0 to 1
+    optional: tuple[str, ...] = ()  # special terms tried with and without: they can mislead beyond the rows
     apart: frozenset[int] = frozenset()  # devices whose level says nothing of a new one's
-    plain: tuple[
-        str, ...
-    ] = ()  # dimensions as a table has them, whose polynomial stands beside the kind's own terms
+    plain: tuple[str, ...] = ()  # dimensions as a table has them, of a polynomial beside the kind's own terms
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -57,18 +50,11 @@ class Problem:
 
     def at(self, index: Array) -> Problem:
         """Some of the rows."""
-        return replace(
-            self,
-            dimensions={n: v[index] for n, v in self.dimensions.items()},
-            special={n: v[index] for n, v in self.special.items()},
-            features=self.features[index],
-            axes={n: v[index] for n, v in self.axes.items()},
-            target=self.target[index],
-            slowdown=self.slowdown[index],
-            config=self.config[index],
-            size=self.size[index],
-            device=self.device[index],
-        )
+
+        def some(values: Any) -> Any:
+            return {n: v[index] for n, v in values.items()} if isinstance(values, Mapping) else values[index]
+
+        return replace(self, **{name: some(getattr(self, name)) for name in BY_ROW})
 
     def certain(self) -> Problem:
         """The same without the optional terms."""
@@ -84,8 +70,14 @@ class Problem:
         return [Term(special=name) for name in self.special if name not in self.shares]
 
     def matrix(self, terms: Sequence[Term]) -> Array:
-        """[rows, len(terms)]."""
-        return evaluate_terms(terms, self.dimensions, self.special, len(self))
+        """Values of the terms, [rows, len(terms)]."""
+        matrix = np.ones((len(self), len(terms)))
+        for j, term in enumerate(terms):
+            for name, power in term.powers:
+                matrix[:, j] *= self.dimensions[name] ** power
+            if term.special:
+                matrix[:, j] = self.special[term.special]
+        return matrix
 
 
 def join(problems: Sequence[Problem]) -> Problem:
@@ -94,15 +86,10 @@ def join(problems: Sequence[Problem]) -> Problem:
     if len(problems) == 1:
         return first
 
-    def stacked(name: str) -> Array:
-        return np.concatenate([getattr(p, name) for p in problems])
+    def stacked(values: Sequence[Any]) -> Any:
+        if isinstance(values[0], Mapping):
+            return {name: np.concatenate([v[name] for v in values]) for name in values[0]}
+        return np.concatenate(values)
 
-    def columns(name: str) -> dict[str, Array]:
-        return {n: np.concatenate([getattr(p, name)[n] for p in problems]) for n in getattr(first, name)}
-
-    changes: dict[str, Any] = {name: columns(name) for name in ("dimensions", "special", "axes")}
-    changes |= {
-        name: stacked(name) for name in ("features", "target", "slowdown", "config", "size", "device")
-    }
-    changes["apart"] = frozenset().union(*(p.apart for p in problems))
-    return replace(first, **changes)
+    changes = {name: stacked([getattr(problem, name) for problem in problems]) for name in BY_ROW}
+    return replace(first, apart=frozenset().union(*(p.apart for p in problems)), **changes)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.trees import Trees
+
+if TYPE_CHECKING:
+    from neuralpower.learn.problem import Problem
 
 Array = np.ndarray
 BASE_FEATURE = "log2_base"  # of the residual, the last: the base's logarithm
@@ -30,30 +34,14 @@ class Term:
         return " ".join(name if power == 1 else f"{name}^{power}" for name, power in self.powers) or "1"
 
 
-def evaluate_terms(
-    terms: Sequence[Term], dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int
-) -> Array:
-    """[rows, len(terms)]."""
-    matrix = np.empty((rows, len(terms)))
-    for j, term in enumerate(terms):
-        if term.special:
-            matrix[:, j] = special[term.special]
-        else:
-            column = np.ones(rows)
-            for name, power in term.powers:
-                column = column * dimensions[name] ** power
-            matrix[:, j] = column
-    return matrix
-
-
 @dataclass(frozen=True)
 class Spread:
-    """How far measurements lie from predictions, as log(measured / predicted): from rows that the fit had not seen."""
+    """How far measurements lie from predictions, as log(measured / predicted), from rows held out."""
 
     edges: Array  # [bins - 1], log2 of predicted times
     low: Array  # [bins], below which ONE_SIDE of the measurements lie
     high: Array  # [bins]
-    growth: float  # what an interval widens by to each side, times the root of the octaves away from what was sampled
+    growth: float  # of an interval to each side, times the root of the octaves away from what was sampled
     common: float  # standard deviation of what all layers of the regressor have in common
     common_growth: float  # and how much that grows, times the same root
     tail: float = 1e3  # log2 of a time that few sampled rows exceed: beyond, they are thin
@@ -89,7 +77,7 @@ class Scores:
     median_base: float
     median: float
     bias: float  # of the rows' sum: positive where predictions are too high
-    beyond: float  # mean error where the largest rows, those farthest out, or a whole device are held out together
+    beyond: float  # mean error where the largest or farthest rows, or a whole device, are held out together
     inside: float  # share of held-out rows within their 90 % interval
 
 
@@ -106,25 +94,17 @@ class Regressor:
     reach: float  # octaves outside the box at which the residual has half its say
     spread: Spread
     scores: Scores
-    exponent: float = (
-        0.0  # when the machine is s times slower than usual, these layers take s^exponent times as long
-    )
+    exponent: float = 0.0  # layers take s^exponent times as long while the machine is s times slower
     alignment: Alignment | None = None  # what is saved where sizes fit memory and tiles; None: not known
-    factor: float = (
-        1.0  # corrects every prediction: learnt from whole networks, or from a few layers of another device
-    )
+    factor: float = 1.0  # of every prediction: from whole networks, or from a few layers of another device
     short: float = 0.0  # as `factor`, added to it for the first `short_s` of each call
     short_s: float = 0.0
-    launch_s: float = (
-        0.0  # part of each time that is the host's, which the device's work hides in a queue of calls
-    )
-    measured: Array | None = (
-        None  # the upper halves of the configurations' numbers that it was fitted on, sorted
-    )
+    launch_s: float = 0.0  # the host's part of each time, which the device's work hides in a queue of calls
+    measured: Array | None = None  # upper halves of the numbers of the configurations learnt from, sorted
     least: float = 0.0  # no base is below it
 
     def dimensions(self) -> set[str]:
-        """Names of those that its terms need."""
+        """The dimensions that its terms need."""
         return {name for term in self.terms for name, _ in term.powers}
 
     def basis(self) -> str:
@@ -134,47 +114,37 @@ class Regressor:
         return "polynomial" if any(term.powers or term.special for term in self.terms) else "constant"
 
     def has_measured(self, config: Array) -> Array:
-        """Whether each configuration is one of those that it was fitted on, [rows], bool."""
+        """Whether it was fitted on each configuration, [rows], bool."""
         if self.measured is None or not len(self.measured):
             return np.zeros(len(config), dtype=bool)
         asked = upper_half(config)
         at = np.minimum(np.searchsorted(self.measured, asked), len(self.measured) - 1)
         return np.asarray(self.measured[at] == asked)
 
-    def base(self, dimensions: Mapping[str, Array], special: Mapping[str, Array], rows: int) -> Array:
+    def base(self, problem: Problem) -> Array:
         """t0 [rows], before the factors and what alignment saves; never 0 once it is fitted."""
-        return np.asarray(
-            np.maximum(evaluate_terms(self.terms, dimensions, special, rows) @ self.weights, self.least)
-        )
+        return np.asarray(np.maximum(problem.matrix(self.terms) @ self.weights, self.least))
 
     def outside(self, axes: Mapping[str, Array]) -> Array:
         """Octaves outside the sampled box, summed over the axes, [rows]."""
-        parts = [
-            np.maximum(low - axes[n], 0) + np.maximum(axes[n] - high, 0)
-            for n, (low, high) in self.box.items()
-        ]
+        box = self.box.items()
+        parts = [np.maximum(low - axes[n], 0) + np.maximum(axes[n] - high, 0) for n, (low, high) in box]
         return np.asarray(np.sum(parts, axis=0))
 
-    def predict(
-        self,
-        dimensions: Mapping[str, Array],
-        special: Mapping[str, Array],
-        features: Array,
-        axes: Mapping[str, Array],
-    ) -> tuple[Array, Array]:
-        """(t, d), each [rows]: the target, and octaves outside the box; features [rows, features] without log t0."""
-        t0, d = self.base(dimensions, special, len(features)), self.outside(axes)
+    def predict(self, problem: Problem) -> tuple[Array, Array]:
+        """(t, d), each [rows]: the target, and octaves outside the box."""
+        t0, d = self.base(problem), self.outside(problem.axes)
         if self.trees is not None:
-            r = self.trees.predict(np.column_stack([features, np.log2(t0)]))
+            r = self.trees.predict(np.column_stack([problem.features, np.log2(t0)]))
             t0 = t0 * np.exp(r * say(d, self.reach))
         if self.alignment:
-            t0 = t0 * np.exp(-self.alignment.saved(special, t0))
+            t0 = t0 * np.exp(-self.alignment.saved(problem.special, t0))
         t0 = np.maximum(t0, self.least)
         return t0 * self.factor + np.minimum(t0, self.short_s) * self.short, d
 
 
 def _octaves(times: Array) -> Array:
-    """Their log2; of what takes no time, as some layers of networks known in total alone, that of next to nothing."""
+    """Their log2; layers of networks known in total alone may take no time."""
     return np.asarray(np.log2(np.maximum(times, np.finfo(float).tiny)))
 
 

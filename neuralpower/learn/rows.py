@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,16 @@ from neuralpower.layers import Hardware
 from neuralpower.layers.base import peak_flops
 from neuralpower.learn.contradictions import far_off
 from neuralpower.learn.features import describe, describe_power
-from neuralpower.learn.keys import INTEGER, TOGETHER, Key, groups_of, recurs, stands_alone, whole_kind
+from neuralpower.learn.keys import (
+    INTEGER,
+    TOGETHER,
+    Key,
+    groups_of,
+    recurs,
+    rows_by,
+    stands_alone,
+    whole_kind,
+)
 from neuralpower.learn.launch_overhead import Observation, function_of
 from neuralpower.learn.network_rows import Total, read_totals
 from neuralpower.learn.problem import FEWEST_ROWS, Problem, join
@@ -28,16 +36,18 @@ from neuralpower.platforms import View, platform_name, platform_of
 if TYPE_CHECKING:
     import pandas as pd
 
-RUNTIME, POWER = "runtime_s", "power_w"  # what can be learnt, as the columns are named
-ROWS_PER_DEVICE = 2000  # of a group; to tell what a device never seen will do, devices are scarce, not rows
+RUNTIME, POWER = "runtime_s", "power_w"  # what can be learnt, by its column
+ROWS_PER_DEVICE = 2000  # of a group; for a device never seen, known devices are scarce, not rows
 SHORTEST_WITH_POWER_S = 1e-4  # below, windows whose uncertainty nobody states say little of a call
-# Rows of which nineteen in twenty take less than so many times the shortest twentieth's, whatever their sizes, are launches and
-# noise: with 10 % of noise, 5 to 20 % of made-up layers beyond such rows lay within their bounds, 90 % and more beyond others.
+# Rows of which nineteen in twenty take less than so many times the shortest twentieth's, whatever their
+# sizes, are launches and noise. With 10 % of noise, 5 to 20 % of made-up layers beyond such rows lay within
+# their bounds, 90 % and more beyond others.
 ALIKE, SIZES_APART = 2.0, 16.0
 NOWHERE_NEAR = 0.005  # of the device's peaks: the fastest of ten rows and more reaches ten times that
 LARGEST_UNCERTAINTY = 0.1  # of a power that is learnt from
-# Of one launch, by the host: PyTorch's take 2 to 200 us, the first ones of a process up to seconds.
-SLOWEST_ISSUE_S = 2e-3
+SLOWEST_ISSUE_S = (
+    2e-3  # of a launch: PyTorch's take the host 2 to 200 us, the first in a process up to seconds
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class _Part:
     def without(self, dataset: str, lines: np.ndarray) -> _Part:
         """The rows that do not stand on these lines of a dataset's table."""
         kept = np.flatnonzero(~np.isin(self.line, lines) | (self.dataset != dataset))
-        return dataclasses.replace(self, problem=self.problem.at(kept), line=self.line[kept])
+        return replace(self, problem=self.problem.at(kept), line=self.line[kept])
 
 
 class Read:
@@ -60,7 +70,7 @@ class Read:
     def __init__(self, devices: Sequence[str], names: Sequence[str], trust_code: bool = False) -> None:
         self.devices, self.names = devices, names  # of all datasets
         self.trust_code = trust_code
-        self.parts: dict[tuple[str, Key], list[_Part]] = {}
+        self.parts: dict[str, dict[Key, list[_Part]]] = {RUNTIME: {}, POWER: {}}
         self.totals: list[Total] = []
         self.issued: list[Observation] = []  # the host's part
         self.rejected: list[Rejected] = []
@@ -69,7 +79,7 @@ class Read:
         self.usable = 0
 
     def add(self, dataset: Dataset) -> None:
-        """Take in one dataset; raises DatasetError where columns are missing, or peaks that several devices need."""
+        """Take in a dataset; raises DatasetError where columns are missing, or peaks that pooling needs."""
         hardware = hardware_from(dataset.meta)
         view = platform_of(hardware).view(len(self.devices))
         alone = self.names.count(dataset.name) == 1  # folders in several places may have one name
@@ -83,63 +93,55 @@ class Read:
                     continue
                 with named(dataset.path):
                     found, bad = read_totals(table, hardware, trust_code=self.trust_code)
-                self.totals += [dataclasses.replace(total, dataset=of) for total in found]
-                self.rejected += [dataclasses.replace(row, dataset=of) for row in bad]
+                self.totals += [replace(total, dataset=of) for total in found]
+                self.rejected += [replace(row, dataset=of) for row in bad]
                 continue
             with named(dataset.path):
-                rows = _believed(screen(kind, table, dataset.sentinel_s, hardware))
-            self.rejected += [dataclasses.replace(row, dataset=of) for row in rows.rejected]
+                rows = screen(kind, table, dataset.sentinel_s, hardware)
+            self.rejected += [replace(row, dataset=of) for row in rows.rejected]
             self.usable += len(rows)
-            if len(rows):
+            if len(rows):  # no machine has slow-downs so far from the others' for a moment
+                rows = replace(rows, slowdown=np.where(far_off(np.log(rows.slowdown)), 1.0, rows.slowdown))
                 self.doubts += [f"{dataset.name}: {doubt}" for doubt in _doubts(rows, hardware, view)]
                 self.work.append(_work(rows))
                 self.issued.append(_issued(rows))
             for key, part in _by_key(kind, rows, view):
-                problem = describe(
-                    part.layer,
-                    hardware,
-                    view,
-                    target=part.runtime_s,
-                    slowdown=part.slowdown,
-                    device=self.devices.index(dataset.device),
-                )
+                device = self.devices.index(dataset.device)
+                t, slow = part.runtime_s, part.slowdown
+                problem = describe(part.layer, hardware, view, target=t, slowdown=slow, device=device)
                 some = _shared(part, problem.config) if view.pooled else np.arange(len(part))
-                self.parts.setdefault((RUNTIME, key), []).append(_Part(problem.at(some), part.line[some], of))
+                self.parts[RUNTIME].setdefault(key, []).append(_Part(problem.at(some), part.line[some], of))
                 metered = part.at(_metered(part))
                 if len(metered) and not view.pooled:
                     problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
                     for name in (key, whole_kind(kind)):
-                        self.parts.setdefault((POWER, name), []).append(_Part(problem, metered.line, of))
+                        self.parts[POWER].setdefault(name, []).append(_Part(problem, metered.line, of))
 
     def pool_small_groups(self) -> None:
-        """Add a group of those of a kind, dtype and phase that have too few rows each, where they have enough together.
+        """Pool groups of a kind, dtype and phase that have too few rows each, but enough together.
 
-        Of 29 groups of a CPU's sweep with 3 to 9 rows each this was 64 % off (mean of |log|), and 93 % lay within its bounds;
-        by the largest other group of their kind it was 108 %. Groups that were pooled before are pooled anew.
+        For 29 groups of a CPU's sweep with 3 to 9 rows each this was 64 % off (mean of |log|), with 93 % in
+        its bounds; the largest other group of their kind was 108 % off. Pooled groups are pooled anew.
         """
-        for pooled in [name for name in self.parts if TOGETHER in name[1][3]]:
-            del self.parts[pooled]
-        small: dict[tuple[str, str, str, bool], list[Key]] = {}  # what recurs apart
-        for target, key in self.parts:
-            if target == RUNTIME and not stands_alone(key) and _too_few(self.parts[target, key]):
+        times = {key: parts for key, parts in self.parts[RUNTIME].items() if TOGETHER not in key[3]}
+        self.parts[RUNTIME] = times
+        small: dict[tuple[str, str, str, bool], list[Key]] = {}  # repeated calls apart
+        for key, parts in times.items():
+            if not stands_alone(key) and _too_few(parts):
                 small.setdefault((*key[:3], recurs(key)), []).append(key)
         for (kind, dtype, phase, _), keys in small.items():
-            parts = [part for key in keys for part in self.parts[RUNTIME, key]]
-            if len(keys) > 1 and not _too_few(parts):
-                name = TOGETHER.join(sorted(key[3] for key in keys))
-                self.parts[RUNTIME, (kind, dtype, phase, name)] = parts
+            pooled = [part for key in keys for part in times[key]]
+            if len(keys) > 1 and not _too_few(pooled):
+                times[kind, dtype, phase, TOGETHER.join(sorted(key[3] for key in keys))] = pooled
 
     def pooled_anew(self, fitted: dict[Key, Regressor]) -> dict[Key, Problem]:
-        """What is to be learnt once more where groups have too few rows without those that were left out.
+        """What is to be learnt anew where groups have too few rows without those that were left out.
 
-        The regressors that they had until then, alone or with others, are dropped from `fitted`.
+        Their regressors until then, alone or pooled, are dropped from `fitted`.
         """
         self.pool_small_groups()
-        found = {
-            key: join([part.problem for part in parts])
-            for (target, key), parts in self.parts.items()
-            if target == RUNTIME and key not in fitted and not _too_few(parts)
-        }
+        parts = self.parts[RUNTIME].items()
+        found = {key: _joined(some) for key, some in parts if key not in fitted and not _too_few(some)}
         for key in found:
             for before in [one for one in fitted if one[:3] == key[:3] and groups_of(one) < groups_of(key)]:
                 del fitted[before]
@@ -147,51 +149,49 @@ class Read:
 
     def skipped(self) -> dict[Key, int]:
         """The groups with too few rows, and how many these are."""
-        few = sorted(
-            key for target, key in self.parts if target == RUNTIME and _too_few(self.parts[target, key])
-        )
-        return {key: sum(len(part.problem) for part in self.parts[RUNTIME, key]) for key in few}
+        parts = sorted(self.parts[RUNTIME].items())
+        return {key: _count(some) for key, some in parts if _too_few(some)}
 
     def few_powers(self) -> Iterator[str]:
-        """Of each kind with powers that can be learnt from, but too few of them."""
-        for (target, key), parts in sorted(self.parts.items()):
-            if target == POWER and key == whole_kind(key[0]) and _too_few(parts):
+        """A doubt for each kind with powers that can be learnt from, but too few of them."""
+        for key, parts in sorted(self.parts[POWER].items()):
+            if key == whole_kind(key[0]) and _too_few(parts):
                 yield (
-                    f"{key[0]}: {sum(len(part.problem) for part in parts)} powers are too few to learn from; {FEWEST_ROWS} "
-                    f"configurations are needed, of {SHORTEST_WITH_POWER_S * 1e6:g} us and more where energy_u_rel is not known"
+                    f"{key[0]}: {_count(parts)} powers are too few to learn from; {FEWEST_ROWS} "
+                    f"configurations are needed, of {SHORTEST_WITH_POWER_S * 1e6:g} us and more where "
+                    "energy_u_rel is not known"
                 )
 
     def problems(self, target: str) -> dict[Key, Problem]:
         """What can be learnt of time, or of power, by regressor."""
-        enough = {name for name, parts in self.parts.items() if not _too_few(parts)}
-        without = {key[0] for about, key in enough if about == RUNTIME and (POWER, key) not in enough}
-        chosen = [
-            key for about, key in enough if about == target
-        ]  # of a kind as a whole where some key has no power
-        chosen = [key for key in chosen if key != whole_kind(key[0]) or key[0] in without]
-        return {key: join([part.problem for part in self.parts[target, key]]) for key in chosen}
+        enough = {t: [key for key in some if not _too_few(some[key])] for t, some in self.parts.items()}
+        without = {key[0] for key in enough[RUNTIME] if key not in enough[POWER]}
+        # the power of a kind as a whole is for kinds of which some key has none
+        keys = [key for key in enough[target] if key != whole_kind(key[0]) or key[0] in without]
+        return {key: _joined(self.parts[target][key]) for key in keys}
 
     def leave_out(self, target: str, key: Key, contradicting: np.ndarray) -> None:
-        """Note the rows, [rows of the regressor], that contradict their neighbours; of wrong times nothing more is learnt."""
-        start, known = 0, set(self.rejected)
+        """Note the rows of a regressor that contradict others, [rows]; those of wrong times teach no more."""
+        start = 0
         groups: list[Key] = [(key[0], key[1], key[2], group) for group in groups_of(key)]
-        serving = [
-            *((about, one) for about in (RUNTIME, POWER) for one in groups),
-            (POWER, whole_kind(key[0])),
-        ]
-        for part in list(self.parts[target, key]):
+        serving = [(RUNTIME, groups), (POWER, [*groups, whole_kind(key[0])])]
+        for part in list(self.parts[target][key]):
             lines = part.line[contradicting[start : (start := start + len(part.line))]]
-            found = [
-                Rejected(key[0], line, f"{target} contradicts its neighbours", part.dataset)
-                for line in lines.tolist()
-            ]
-            self.rejected += [
-                one for one in found if one not in known
-            ]  # a row may serve its key and its kind
-            known.update(found)
-            for name in serving if target == RUNTIME and len(lines) else []:
-                others = self.parts.get(name, [])
-                others[:] = [other.without(part.dataset, lines) for other in others]
+            reason = f"{target} contradicts its neighbours"
+            found = [Rejected(key[0], line, reason, part.dataset) for line in lines.tolist()]
+            self.rejected += [one for one in found if one not in self.rejected]  # a row may serve two keys
+            for about, keys in serving if target == RUNTIME and len(lines) else []:
+                for one in keys:
+                    others = self.parts[about].get(one, [])
+                    others[:] = [other.without(part.dataset, lines) for other in others]
+
+
+def _count(parts: Sequence[_Part]) -> int:
+    return sum(len(part.problem) for part in parts)
+
+
+def _joined(parts: Sequence[_Part]) -> Problem:
+    return join([part.problem for part in parts])
 
 
 def _too_few(parts: Sequence[_Part]) -> bool:
@@ -200,17 +200,10 @@ def _too_few(parts: Sequence[_Part]) -> bool:
 
 
 def _shared(rows: Rows, config: np.ndarray) -> np.ndarray:
-    """Which rows of one device are learnt from together with others', at most ROWS_PER_DEVICE."""
+    """Which rows of a device are pooled with other devices', at most ROWS_PER_DEVICE."""
     order = np.argsort(config)
     telling = np.broadcast_to(np.asarray(rows.layer.tells_of_others()), (len(rows),))
     return np.sort(order[telling[order]][:ROWS_PER_DEVICE])
-
-
-def _believed(rows: Rows) -> Rows:
-    """The rows, without slow-downs so far from the others' that no machine has them for a moment."""
-    if not len(rows):
-        return rows
-    return dataclasses.replace(rows, slowdown=np.where(far_off(np.log(rows.slowdown)), 1.0, rows.slowdown))
 
 
 def _metered(rows: Rows) -> np.ndarray:
@@ -239,38 +232,35 @@ def _by_key(kind: str, rows: Rows, view: View) -> list[tuple[Key, Rows]]:
     """The rows of each regressor."""
     groups = np.broadcast_to(np.asarray(view.group(rows.layer)), (len(rows),))
     dtypes = np.where(np.isin(rows.layer.dtype, FLOATING), rows.layer.dtype, INTEGER)
-    keys = np.stack([dtypes, np.asarray(rows.layer.phase), groups], axis=1).astype(str)
-    parts = []
-    for dtype, phase, group in np.unique(keys, axis=0):
-        index = np.flatnonzero((keys == (dtype, phase, group)).all(axis=1))
-        parts.append(((kind, str(dtype), str(phase), str(group)), rows.at(index)))
-    return parts
+    parts = sorted(rows_by(dtypes, np.asarray(rows.layer.phase), groups))
+    return [((kind, dtype, phase, group), rows.at(index)) for (dtype, phase, group), index in parts]
 
 
 def hardware_from(meta: Mapping[str, Any]) -> Hardware:
-    """What `dataset.json` says of its device; what it leaves out comes from the spec sheet of that name, if there is one."""
+    """What `dataset.json` says of its device; else what the spec sheet of that name says, if there is one."""
     from neuralpower.devices.spec import known_hardware
 
     default = known_hardware(str(meta.get("device"))) or Hardware()
     given = meta.get("hardware") or {}
-    known = {f.name for f in dataclasses.fields(Hardware)}
+    known = {f.name for f in fields(Hardware)}
     said = {name: v for name, v in given.items() if name in known and v is not None}
     platform = platform_name(given, default.platform)
     if platform == "accelerator" and default.platform != "cpu":
         platform = default.platform  # the sheet says which
-    return dataclasses.replace(default, **{**said, "platform": platform})
+    return replace(default, **{**said, "platform": platform})
 
 
 def _check_peaks(dataset: Dataset, hardware: Hardware) -> None:
     if hardware.memory_bytes_per_s <= 1 or not hardware.peak_flops_per_s:
         raise DatasetError(
-            f"{dataset.path}: several devices are learnt from relative to their peaks, and those of {dataset.device!r} "
-            "are not known; add peak_flops_per_s and memory_bytes_per_s to the hardware in its dataset.json"
+            f"{dataset.path}: several devices are learnt from relative to their peaks, and those of "
+            f"{dataset.device!r} are not known; add peak_flops_per_s and memory_bytes_per_s to the hardware "
+            "in its dataset.json"
         )
 
 
 def _unused(networks: pd.DataFrame, view: View) -> Iterator[str]:
-    """What a table of whole networks holds and nothing is learnt from."""
+    """What is not learnt from a table of whole networks."""
     if view.pooled:
         yield f"network: {len(networks)} rows, from which a predictor of several devices learns nothing"
         return
@@ -280,14 +270,14 @@ def _unused(networks: pd.DataFrame, view: View) -> Iterator[str]:
 
 
 def _doubts(rows: Rows, hardware: Hardware, view: View) -> Iterator[str]:
-    """Where no row comes near the device's peaks, as none does whose times are milliseconds, all take the same, no power tells."""
+    """Where no power or dispatch_s tells, no row comes near the device's peaks, or all take the same time."""
     powers = np.count_nonzero(np.isfinite(rows.power_w))
     if powers and view.pooled:
         yield f"{rows.kind}: {powers} powers, from which a predictor of several devices learns nothing"
     elif powers and not _metered(rows).any():
         yield (
-            f"{rows.kind}: none of {powers} powers is learnt from: energy_u_rel is above {LARGEST_UNCERTAINTY:g}, or of calls "
-            f"below {SHORTEST_WITH_POWER_S * 1e6:g} us not known"
+            f"{rows.kind}: none of {powers} powers is learnt from: energy_u_rel is above "
+            f"{LARGEST_UNCERTAINTY:g}, or of calls below {SHORTEST_WITH_POWER_S * 1e6:g} us not known"
         )
     unlikely = np.count_nonzero(np.isfinite(rows.dispatch_s) & ~_issues(rows))
     if unlikely > len(rows) / 2:
@@ -295,22 +285,27 @@ def _doubts(rows: Rows, hardware: Hardware, view: View) -> Iterator[str]:
             f"{rows.kind}: dispatch_s of {unlikely} rows is not learnt from: it is not above 0, or more than "
             f"{SLOWEST_ISSUE_S:g} s a launch; is it in seconds?"
         )
-    work = (rows.layer.flops(), sum(rows.layer.bytes()), peak_flops(rows.layer, hardware))
-    flops, size, peak = (np.broadcast_to(np.asarray(part, dtype=float), (len(rows),)) for part in work)
+    layer = rows.layer
+    flops, size, peak = _full(rows, layer.flops(), sum(layer.bytes()), peak_flops(layer, hardware))
     if hardware.memory_bytes_per_s > 1 and (peak > 1).all() and len(rows) >= FEWEST_ROWS:
         reached = float(np.max(np.maximum(flops / peak, size / hardware.memory_bytes_per_s) / rows.runtime_s))
         if reached < NOWHERE_NEAR:
-            yield f"{rows.kind}: no row reaches more than {reached:.2%} of the device's peaks; is runtime_s in seconds?"
+            most = f"no row reaches more than {reached:.2%} of the device's peaks"
+            yield f"{rows.kind}: {most}; is runtime_s in seconds?"
     times, sizes = (np.quantile(values, (0.05, 0.95)) for values in (rows.runtime_s, size))
     if len(rows) >= FEWEST_ROWS and times[1] < ALIKE * times[0] and sizes[1] > SIZES_APART * sizes[0]:
         yield (
-            f"{rows.kind}: rows take nearly the same whatever their sizes ({times[0]:.3g} to {times[1]:.3g} s); larger layers "
-            "are a guess, and farther off than bounds say: measure some"
+            f"{rows.kind}: rows take nearly the same whatever their sizes ({times[0]:.3g} to {times[1]:.3g} "
+            "s); larger layers are a guess, and farther off than bounds say: measure some"
         )
 
 
 def _work(rows: Rows) -> dict[str, np.ndarray]:
     """[3, rows] of FLOPs, bytes and seconds, by dtype."""
-    parts = (rows.layer.flops(), sum(rows.layer.bytes()), rows.runtime_s)
-    work = np.stack([np.broadcast_to(np.asarray(part, dtype=float), (len(rows),)) for part in parts])
+    work = _full(rows, rows.layer.flops(), sum(rows.layer.bytes()), rows.runtime_s)
     return {str(dtype): work[:, rows.layer.dtype == dtype] for dtype in np.unique(rows.layer.dtype)}
+
+
+def _full(rows: Rows, *values: Any) -> np.ndarray:
+    """Each value for each row, [values, rows]."""
+    return np.stack([np.broadcast_to(np.asarray(value, dtype=float), (len(rows),)) for value in values])

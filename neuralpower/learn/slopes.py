@@ -1,36 +1,34 @@
-"""Slopes of log(t), which a base that is a sum of terms cannot have: on the machine's speed, and on how well layers fit it."""
+"""Slopes of log(t) that a sum of terms cannot have: on the machine's speed, and on how well layers fit it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from neuralpower.learn.part import Log, NotNegative, Part
 
 Array = np.ndarray
 
 OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
 UNSURE_AT_MOST = 0.7  # of the spread of slow-downs can be taken for something else than the machine
-SAVED = 0.03  # standard deviation of what each share saves, of log(t), before rows tell: 0.02 for products of four GPUs
-FLOOR, ABOVE = (
-    0.01,
-    1.25,
-)  # quantile of the targets that is their floor, and the factor above it from which rows tell
+SAVED = 0.03  # standard deviation, before rows tell, of each share's slope: 0.02 for products of four GPUs
+FLOOR, ABOVE = 0.01, 1.25  # quantile of the targets that is their floor; times that, rows tell
 FEWEST_ABOVE = 20
 HUBER, HUBER_ROUNDS = 2.0, 4  # standard deviations to which an error counts as much as another (Huber, 1964)
 
 
-@dataclass(frozen=True)
-class Alignment:
+class Alignment(Part, frozen=True):
     """What layers save that fit the device's memory and tiles."""
 
-    slopes: Mapping[str, float]  # of -log(t) on each share
-    floor: float  # what the least rows take
+    slopes: dict[str, Log]  # of -log(t) on each share
+    floor: NotNegative  # what the least rows take
 
     def saved(self, shares: Mapping[str, Array], unaligned: Array) -> Array:
-        """By how much log(t) is less, [rows], from what it is without.
+        """By how much log(t) is less than without, [rows].
 
-        The floor hides what is below it: with t^4 = floor^4 + work^4, a share 1 - (floor / t)^4 of a change of the work shows.
+        The floor hides what is below it: with t^4 = floor^4 + work^4, a share 1 - (floor / t)^4 of a change
+        of the work shows.
         """
         seen = 1 - np.minimum(self.floor / unaligned, 1.0) ** 4
         return np.asarray(seen * sum(slope * shares[name] for name, slope in self.slopes.items()))
@@ -39,35 +37,32 @@ class Alignment:
 def learn_alignment(
     shares: Mapping[str, Array], sides: Mapping[str, Array], base: Array, target: Array, importance: Array
 ) -> Alignment | None:
-    """Slopes of log(base / target) on the shares by a ridge regression, with Huber's weights; `base` had not seen the rows.
+    """Slopes of log(base / target) on the shares by a ridge regression with Huber's weights.
 
-    Each [rows]; `sides` are the sizes that shares follow from, `importance` is what a row counts. Slopes can be negative: were
-    they not, noise alone would make what is aligned look faster. None where no share varies, or too few rows stand out from
-    the floor.
+    Each [rows]; `base` had not seen them; `sides` are the sizes that shares follow from; `importance` is what
+    a row counts. Slopes can be negative: otherwise noise alone would make aligned rows look faster. None
+    where no share varies, or too few rows stand out from the floor.
     """
     shares = {name: share for name, share in shares.items() if np.ptp(share) > 0}
     floor = float(np.quantile(target, FLOOR))
     known = base > ABOVE * floor
     if not shares or known.sum() < FEWEST_ABOVE:
         return None
-    each = [
-        Alignment({name: 1.0}, floor).saved({name: share[known]}, base[known])
-        for name, share in shares.items()
-    ]
-    visible, error, counts = np.column_stack(each), np.log(base[known] / target[known]), importance[known]
+    one = Alignment({"": 1.0}, floor)
+    visible = np.column_stack([one.saved({"": share[known]}, base[known]) for share in shares.values()])
+    error, counts = np.log(base[known] / target[known]), importance[known]
     groups = [np.unique(side[known], return_inverse=True)[1] for side in sides.values()]
-    slopes = np.zeros(len(each))
+    slopes = np.zeros(len(shares))
     for _ in range(HUBER_ROUNDS):
         rest = error - visible @ slopes
         rest -= np.median(rest)
         spread = max(robust_deviation(rest), 1e-3)
         usual = np.clip(rest, -HUBER * spread, HUBER * spread)
         apart = np.min([_apart(group, usual) for group in groups], axis=0, initial=1.0)
-        weight = (
-            apart * counts / counts.mean() * np.minimum(1.0, HUBER * spread / np.maximum(np.abs(rest), 1e-12))
-        )
+        huber = np.minimum(1.0, HUBER * spread / np.maximum(np.abs(rest), 1e-12))
+        weight = apart * counts / counts.mean() * huber
         x, y = (values - np.average(values, axis=0, weights=weight) for values in (visible, error))
-        information = (x * weight[:, None]).T @ x + np.eye(len(each)) * (spread / SAVED) ** 2
+        information = (x * weight[:, None]).T @ x + np.eye(len(shares)) * (spread / SAVED) ** 2
         slopes = np.linalg.solve(information, (x * weight[:, None]).T @ y)
     return Alignment(dict(zip(shares, slopes.tolist(), strict=True)), floor)
 
@@ -75,8 +70,9 @@ def learn_alignment(
 def _apart(group: Array, error: Array) -> Array:
     """What each row tells beside the others of its group, [rows]: (1 + v) / (1 + n v), n the group's rows.
 
-    v: variance of what errors of a group have in common over that of the rest, by an analysis of variance. A size that is
-    slow for reasons of its own is slow in all its rows: a thousand of them say of its alignment what one does (Moulton, 1986).
+    v: variance of what errors of a group have in common over that of the rest, by an analysis of variance. A
+    size that is slow for reasons of its own is slow in all its rows: a thousand of them say what one does
+    (Moulton, 1986).
     """
     rows = np.bincount(group)
     groups, total = len(rows), len(error)
@@ -97,11 +93,12 @@ def speed_exponents(
     priors: Sequence[tuple[float, float]],
     unsure: Array | float = 0.0,
 ) -> Array:
-    """Slopes of log(ratio) on log(slow-down), not below 0, one for each part of the work: `shares` [rows, parts].
+    """Slopes of log(ratio) on log(slow-down), not below 0, for each part of the work: `shares` [rows, parts].
 
-    Near the priors' means, with their deviations, where rows do not tell. `slowdown`: in any unit; `ratio`: measured /
-    predicted at one speed of the machine [rows]. `unsure` [rows]: standard deviation of what is in log(slow-down) beside the
-    machine's speed, which would flatten the slopes; its squares are taken off (Fuller, Measurement Error Models, 1987, 1.2).
+    Where rows do not tell, they are near the priors' means, with their deviations. `slowdown`: in any unit;
+    `ratio`: measured / predicted at one speed of the machine [rows]. `unsure` [rows]: standard deviation of
+    what is in log(slow-down) beside that speed. It would flatten the slopes; its squares are taken off
+    (Fuller, Measurement Error Models, 1987, 1.2).
     """
     x = np.log(slowdown) - np.median(np.log(slowdown))
     r = np.log(ratio)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,29 +19,25 @@ from neuralpower.learn.keys import ALL, INTEGER, Key
 from neuralpower.learn.lasso import FEWEST_FOR_TERM, non_negative_lasso
 from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.regressor import Regressor, Spread, Term
-from neuralpower.learn.whole_networks import FEWEST_NETWORKS, FOLDS, Array, consistent, parted, system_of
+from neuralpower.learn.regressor import Array, Regressor, Spread, Term
+from neuralpower.learn.whole_networks import FEWEST_NETWORKS, FOLDS, consistent, parted, system_of
 
-PARTS = (
-    "",
-    "flops",
-    "bytes",
-)  # of a kind's time that totals alone tell apart: a call's own, and these terms'
+PARTS = ("", "flops", "bytes")  # of a kind's time that totals tell apart: a call's own, and these terms'
 ALPHAS = tuple(10.0**-exponent for exponent in range(2, 7))
 
 
 def _key(layer: Layer) -> Key:
-    """Of the regressor that a layer of a total belongs to: totals do not tell a kind's groups apart."""
+    """The key of a layer's regressor: totals do not tell a kind's groups apart."""
     return layer.kind, layer.dtype if layer.dtype in FLOATING else INTEGER, layer.phase, ALL
 
 
 def learn_totals(
     totals: Sequence[Total], hardware: Hardware, rejected: Sequence[Rejected]
 ) -> tuple[dict[Key, Regressor], Sequence[Total], Array, list[Rejected]]:
-    """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, weights by one Lasso over all.
+    """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, by one Lasso over all.
 
-    And the networks that they were learnt from, what each is predicted to take, held out, relative to its time [networks], and
-    the networks that contradict the others.
+    Also returns the networks that they were learnt from, held-out predictions relative to their times
+    [networks], and the networks that contradict the others.
 
     Raises:
         DatasetError: fewer than FEWEST_NETWORKS networks, the `rejected` ones not counted.
@@ -49,17 +46,14 @@ def learn_totals(
     while True:
         if len(totals) < FEWEST_NETWORKS:
             why = "".join(f"; {line}" for line in summarised([*rejected, *left_out]))
-            raise DatasetError(
-                f"{len(totals)} measured networks and no layers; {FEWEST_NETWORKS} are needed{why}"
-            )
-        sums, boxes = _sums(totals, hardware)
-        matrix, target = np.column_stack([*sums.values()]), np.array([total.runtime_s for total in totals])
+            networks = f"{len(totals)} measured networks and no layers"
+            raise DatasetError(f"{networks}; {FEWEST_NETWORKS} are needed{why}")
+        sums, boxes, matrix, target = _sums(totals, hardware)
         fold = np.arange(len(target)) % FOLDS
         tried = np.empty((len(target), len(ALPHAS)))
         for f in np.unique(fold):
-            tried[fold == f] = (
-                matrix[fold == f] @ non_negative_lasso(matrix[fold != f], target[fold != f], ALPHAS).T
-            )
+            known, held = fold != f, fold == f
+            tried[held] = matrix[held] @ non_negative_lasso(matrix[known], target[known], ALPHAS).T
         best = int(np.argmin(np.mean(np.minimum(np.abs(tried / target[:, None] - 1), 2.0), axis=0)))
         held_out = tried[:, best]
         totals, more = consistent(totals, held_out)
@@ -70,8 +64,7 @@ def learn_totals(
     some = held_out > 0  # a network of kinds that no other has is not predicted
     error = np.log(target[some] / held_out[some])
     low, high = np.quantile(error, (0.05, 0.95))
-    common = float(np.std(error))
-    low, high = min(low, 0.0), max(high, 0.0)
+    low, high, common = min(low, 0.0), max(high, 0.0), float(np.std(error))
     spread = Spread(np.zeros(0), np.array([low]), np.array([high]), (high - low) / 4, common, common / 2)
     regressors = {}
     for key in boxes:
@@ -93,13 +86,10 @@ def learn_totals(
 def _without_contradicting_few(
     totals: Sequence[Total], hardware: Hardware
 ) -> tuple[list[Total], list[Rejected]]:
-    """Of few networks those that do not contradict the others, and those that do."""
+    """Those of few networks that do not contradict the others, and those that do."""
     if not FEWEST_NETWORKS <= len(totals) < 3 * FEWEST_NETWORKS:
         return list(totals), []
-    matrix, target = (
-        np.column_stack([*_sums(totals, hardware)[0].values()]),
-        np.array([t.runtime_s for t in totals]),
-    )
+    _, _, matrix, target = _sums(totals, hardware)
 
     def error(known: Array, asked: Array) -> Array:
         weights = non_negative_lasso(matrix[known], target[known], [ALPHAS[0]])[0]
@@ -117,19 +107,19 @@ def _without_contradicting_few(
 
 
 def with_system(predictor: Predictor, totals: Sequence[Total], relative: Array) -> Predictor:
-    """The predictor of totals alone, with what its networks are off beyond its layers' errors; `relative` as `learn_totals` has it.
+    """The predictor with its networks' errors beyond their layers'; `relative` is from `learn_totals`.
 
-    A network's error is that of all its regressors at once, which add up as if each went its own way.
+    A network's error is that of all its regressors at once, whose errors add up as if independent.
     """
     known = [totals[i] for i in np.flatnonzero(relative > 0).tolist()]
-    estimates = [predictor.estimate(total.layers) for total in known]
-    return replace(predictor, system=system_of(known, estimates, relative[relative > 0]))
+    networks = [(total, predictor.estimate(total.layers)) for total in known]
+    return replace(predictor, system=system_of(networks, relative[relative > 0]))
 
 
 def _sums(
     totals: Sequence[Total], hardware: Hardware
-) -> tuple[dict[tuple[Key, str], Array], dict[Key, dict[str, tuple[float, float]]]]:
-    """Of each regressor: calls, FLOPs and bytes of all networks' layers, each [networks], and the box of their axes."""
+) -> tuple[list[tuple[Key, str]], dict[Key, dict[str, tuple[float, float]]], Array, Array]:
+    """(keys and parts of sums, boxes of axes, the sums [networks, sums], times [networks])."""
     sums: dict[tuple[Key, str], Array] = {}
     boxes: dict[Key, dict[str, tuple[float, float]]] = {}
     for i, total in enumerate(totals):
@@ -137,7 +127,7 @@ def _sums(
         for key in dict.fromkeys(keys):
             index = [j for j, other in enumerate(keys) if other == key]
             columns = columns_of(KINDS[key[0]], [total.layers[j] for j in index])
-            counts = np.asarray([total.counts[j] for j in index])
+            counts = total.calls[index]
             problem = describe(columns, hardware)
             values = (np.ones(len(index)), problem.special["flops"], problem.special["bytes"])
             for name, value in zip(PARTS, values, strict=True):
@@ -146,4 +136,18 @@ def _sums(
             for name, axis in problem.axes.items():
                 low, high = box.get(name, (np.inf, -np.inf))
                 box[name] = (min(low, float(axis.min())), max(high, float(axis.max())))
-    return sums, boxes
+    matrix = np.column_stack([*sums.values()])
+    return list(sums), boxes, matrix, np.array([total.runtime_s for total in totals])
+
+
+def work_of_totals(totals: Sequence[Total]) -> dict[str, Array]:
+    """[3, networks] of FLOPs, bytes and seconds, by the dtype of most FLOP, or bytes where FLOP tie."""
+    parts: dict[str, list[tuple[float, float, float]]] = {}
+    for total in totals:
+        flops, size = defaultdict[str, float](float), defaultdict[str, float](float)
+        for layer, n in zip(total.layers, total.counts, strict=True):
+            flops[layer.dtype] += n * layer.flops()
+            size[layer.dtype] += n * sum(layer.bytes())
+        most = max(flops, key=lambda dtype: (flops[dtype], size[dtype]))
+        parts.setdefault(most, []).append((sum(flops.values()), sum(size.values()), total.runtime_s))
+    return {dtype: np.array(some).T for dtype, some in parts.items()}

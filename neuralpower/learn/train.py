@@ -1,4 +1,4 @@
-"""Datasets -> Predictor: one regressor per kind, dtype, phase and group, for runtime and, where measured, for power."""
+"""Datasets -> Predictor: a regressor per kind, dtype, phase and group, for time and, where metered, power."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from neuralpower.data.dataset import Dataset, merge
 from neuralpower.data.dataset_format import HARDWARE
 from neuralpower.data.schema import named
 from neuralpower.data.screening import Rejected, summarised
+from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.layers import Hardware
+from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.fit import fit
 from neuralpower.learn.keys import Key
 from neuralpower.learn.launch_overhead import Dispatch, Observation, learn_dispatch
@@ -23,23 +25,19 @@ from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import FEWEST_ROWS
 from neuralpower.learn.regressor import Regressor
-from neuralpower.learn.rooflines import learn_rooflines, work_of_totals
 from neuralpower.learn.rows import POWER, RUNTIME, Read, hardware_from
-from neuralpower.learn.totals_alone import learn_totals, with_system
+from neuralpower.learn.totals_alone import learn_totals, with_system, work_of_totals
 from neuralpower.learn.whole_networks import Correction, composed, consistent, correct
 from neuralpower.platforms import Platform, hardware_to_json, platform_named, platform_of
 from neuralpower.processes.pool import Pool
 
 LEARNERS = ("hybrid", "lasso")
 SHORTEST_SHARE = 0.01  # of the rows are launches and little more
-# What sums of layers leave out, where no network was measured: as a standard deviation, what the CPU's 89 networks showed
-# before anything was learnt from them (docs/method.md).
+# What sums of layers leave out, where no network was measured: as a standard deviation, what the CPU's 89
+# networks showed before anything was learnt from them (docs/method.md).
 COMPOSITION = 0.07
-BLOCKED = (
-    0.8,
-    1.25,
-)  # a host that takes as long as the device has most likely waited for a place in its queue
-MISSED = 1.0  # mean error of rows held out, from which on they hardly are of one device and in one unit
+BLOCKED = (0.8, 1.25)  # times the device's time: such a host most likely waited for a place in its queue
+MISSED = 1.0  # mean error of held-out rows beyond which they hardly are of one device and in one unit
 UNRELATED = 0.5  # the same of whole networks: layers, with factors for each, then say nothing of them
 
 
@@ -51,9 +49,7 @@ class Trained:
     rejected: tuple[Rejected, ...]
     skipped: Mapping[Key, int]  # groups with too few rows, and how many
     correction: Correction | None = None  # by whole networks
-    doubts: tuple[
-        str, ...
-    ] = ()  # tables whose rows fit each other and no device, and what was not learnt from
+    doubts: tuple[str, ...] = ()  # tables that fit no device, and what was not learnt from
 
 
 def train(
@@ -66,13 +62,13 @@ def train(
 ) -> Trained:
     """Fit every group of every kind; fits run in parallel, results do not depend on how.
 
-    Datasets of one device are learnt from together, of what is measured in several the latest. Those of several devices
-    give a predictor relative to the devices' peaks, which holds for others, too: a Lasso alone, as what trees find on
-    some devices has not held on the next (docs/accuracy.md). `trust_code` lets models that run code be traced.
+    Datasets of one device are pooled; the latest counts for what several measured. Those of several devices
+    give a predictor relative to their peaks, which holds for others, too: a Lasso alone, as what trees find
+    on some did not hold on the next (docs/accuracy.md). `trust_code`: trace models that run code.
 
     Raises:
-        DatasetError: missing columns, no group with FEWEST_ROWS usable rows, a device whose peaks are not known, or datasets
-            that say different things of one; a network that would have to be traced by code that is not trusted.
+        DatasetError: missing columns, no group with FEWEST_ROWS usable rows, a device of unknown peaks,
+            datasets that contradict each other on one, or a network that only untrusted code could trace.
         InputError: an unknown learner.
     """
     if learner not in LEARNERS:
@@ -130,49 +126,39 @@ def _read(datasets: Sequence[Dataset], trust_code: bool) -> Read:
 
 def _check_enough(rows: Read, first: Dataset) -> None:
     """Raise DatasetError where no kind has rows enough."""
-    if len(rows.skipped()) < sum(target == RUNTIME for target, _ in rows.parts):
+    if len(rows.skipped()) < len(rows.parts[RUNTIME]):
         return
     why = "".join(f"; {line}" for line in summarised(rows.rejected))
     raise DatasetError(
-        f"{first.path}: {rows.usable} usable rows, {len(rows.rejected)} left out, and no kind has {FEWEST_ROWS} "
-        f"different configurations{why}; collect more, or mend the rows"
+        f"{first.path}: {rows.usable} usable rows, {len(rows.rejected)} left out, and no kind has "
+        f"{FEWEST_ROWS} different configurations{why}; collect more, or mend the rows"
     )
 
 
 def _corrected(
-    predictor: Predictor, telling: Sequence[Total], rows: Read
+    predictor: Predictor, totals: Sequence[Total], rows: Read
 ) -> tuple[Predictor, Correction | None, Sequence[Total]]:
-    """What whole networks make of a predictor of layers, and those of them that say something of the device."""
-    telling, left_out = consistent(telling, composed(predictor, telling))
+    """A predictor of layers corrected by whole networks, and the networks that tell of the device."""
+    totals, left_out = consistent(totals, composed(predictor, totals))
     rows.rejected += left_out
-    predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
-    correction, telling, doubt = _correction(predictor, telling)
-    rows.doubts += doubt
-    if correction:
-        predictor = correction.predictor
-    elif not telling:  # networks that say nothing of the device say nothing of its host either
-        predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, telling))
-    return predictor, correction, telling
-
-
-def _correction(
-    predictor: Predictor, totals: Sequence[Total]
-) -> tuple[Correction | None, Sequence[Total], Sequence[str]]:
-    """What whole networks correct, None where nothing; those that say something of the device; why the others do not."""
+    predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, totals))
     correction = correct(predictor, totals)
     if correction is None:
-        doubt = (
-            f"network: no factor was learnt from {len(totals)} whole networks: held out, one is predicted no better by what the "
-            "others lie from the sum of their layers, or kinds that were not learnt take most of their time"
+        rows.doubts.append(
+            f"network: no factor was learnt from {len(totals)} whole networks: held out, one is predicted "
+            "no better by what the others lie from the sum of their layers, or kinds that were not learnt "
+            "take most of their time"
         )
-        return None, totals, [doubt]
+        return predictor, None, totals
     if correction.after > UNRELATED:
-        doubt = (
-            f"network: {correction.rows} whole networks lie {correction.after:.0%} from what layers say, corrected and held "
-            "out, and nothing was learnt from them; are both of one pass, of this device, and in seconds?"
+        rows.doubts.append(
+            f"network: {correction.rows} whole networks lie {correction.after:.0%} from what layers say, "
+            "corrected and held out, and nothing was learnt from them; are both of one pass, of this "
+            "device, and in seconds?"
         )
-        return None, [], [doubt]
-    return correction, totals, []
+        # networks that say nothing of the device say nothing of its host either
+        return dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, [])), None, []
+    return correction.predictor, correction, totals
 
 
 def _fitted(
@@ -181,37 +167,32 @@ def _fitted(
     """Regressors by target and key; rows that contradict their neighbours become rejected ones."""
     fitted: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
     with Pool(jobs) as pool:
-        for target in (
-            RUNTIME,
-            POWER,
-        ):  # in this order: a row whose time is wrong says nothing of power either
+        for target in (RUNTIME, POWER):  # in this order: a row of a wrong time says nothing of power either
             problems = rows.problems(target)
             while problems:
                 order = sorted(problems, key=lambda key: (-len(problems[key]), key))
                 fits = pool.results(fit, [(problems[key], learner) for key in order])
                 for key, result in zip(order, fits, strict=True):
-                    fitted[target][key] = result.regressor
-                    if target == RUNTIME and launched:
-                        shortest = float(np.quantile(problems[key].target, SHORTEST_SHARE))
-                        fitted[target][key] = dataclasses.replace(result.regressor, launch_s=shortest)
+                    fitted[target][key] = regressor = result.regressor
                     rows.leave_out(target, key, result.contradicting)
                     if target == RUNTIME:
-                        show(key, result.regressor)
+                        show(key, regressor)
+                        if launched:
+                            shortest = float(np.quantile(problems[key].target, SHORTEST_SHARE))
+                            fitted[target][key] = dataclasses.replace(regressor, launch_s=shortest)
                 problems = rows.pooled_anew(fitted[RUNTIME]) if target == RUNTIME else {}
     return fitted
 
 
 def _about(datasets: Sequence[Dataset], rows: Read, platform: Platform) -> dict[str, Any]:
     """What a predictor says of where it was learnt."""
-    first = datasets[0]
+    first, devices = datasets[0], {d.device: hardware_to_json(hardware_from(d.meta)) for d in datasets}
     return {
         "name": " + ".join(dataset.name for dataset in datasets),
         "rows": rows.usable,
         "platform": platform.name,
         "accelerator": platform.family != "cpu",
-        "devices": {d.device: hardware_to_json(hardware_from(d.meta)) for d in datasets}
-        if len(rows.devices) > 1
-        else {},
+        "devices": devices if len(devices) > 1 else {},
         "hardware": first.meta.get("hardware", {}),
         "sessions": first.meta.get("sessions", []),
         "source": first.meta.get("source"),
@@ -220,39 +201,37 @@ def _about(datasets: Sequence[Dataset], rows: Read, platform: Platform) -> dict[
 
 
 def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:
-    """The datasets, each with what any of its device's says of the hardware; raises DatasetError where they contradict."""
+    """The datasets, each with all that is known of its device; raises DatasetError where they contradict."""
     known: dict[str, dict[str, Any]] = {}
     for dataset in datasets:
         said = known.setdefault(dataset.device, {})
-        for name, value in (dataset.meta.get("hardware") or {}).items():
-            if (
-                name in HARDWARE
-                and value is not None
-                and said.setdefault(name, value) != value
-                and name != "idle_w"
-            ):
+        for name, value in _said(dataset).items():
+            if name in HARDWARE and said.setdefault(name, value) != value and name != "idle_w":
                 raise DatasetError(
-                    f"{dataset.path}: says that {name} of {dataset.device!r} is {value}, another dataset of it that it is "
-                    f"{said[name]}; correct one, or call the devices by different names"
+                    f"{dataset.path}: says that {name} of {dataset.device!r} is {value}, another dataset of "
+                    f"it that it is {said[name]}; correct one, or call the devices by different names"
                 )
-    agreed = []
-    for dataset in datasets:
-        own = {
-            name: value for name, value in (dataset.meta.get("hardware") or {}).items() if value is not None
-        }
-        meta = {**dataset.meta, "hardware": {**known[dataset.device], **own}}
-        agreed.append(dataclasses.replace(dataset, meta=meta))
-    return agreed
+    hardware = [{**known[dataset.device], **_said(dataset)} for dataset in datasets]
+    return [
+        dataclasses.replace(dataset, meta={**dataset.meta, "hardware": all_of_it})
+        for dataset, all_of_it in zip(datasets, hardware, strict=True)
+    ]
+
+
+def _said(dataset: Dataset) -> dict[str, Any]:
+    """What a dataset knows of its hardware."""
+    return {name: value for name, value in (dataset.meta.get("hardware") or {}).items() if value is not None}
 
 
 def _platform(datasets: Sequence[Dataset]) -> Platform:
-    """That of their devices, or what several have in common; raises DatasetError where they are of two families."""
+    """That of their devices, or of their family; raises DatasetError where they are of two families."""
     platforms = [platform_of(hardware_from(dataset.meta)) for dataset in datasets]
     found = list({platform.name: platform for platform in platforms}.values())
     if len({platform.family for platform in found}) > 1:
+        devices = ", ".join(dict.fromkeys(dataset.device for dataset in datasets))
         raise DatasetError(
-            f"{', '.join(dict.fromkeys(dataset.device for dataset in datasets))}: some are accelerators, some not, and these "
-            "take their time for other reasons; train a predictor of each class"
+            f"{devices}: some are accelerators, some not, and these take their time for other reasons; "
+            "train a predictor of each class"
         )
     return found[0] if len(found) == 1 else platform_named(found[0].family)
 
@@ -262,18 +241,45 @@ def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatc
     learnt = learn_dispatch(issued)
     if learnt is None:
         return None
-    ratios = []
-    for total in totals:
-        if not BLOCKED[0] < total.dispatch_s / total.runtime_s < BLOCKED[1]:
-            ratios.append(total.dispatch_s / float(np.asarray(total.counts) @ learnt.seconds(total.layers)))
-    return learnt.corrected(ratios)
+    free = [t for t in totals if not BLOCKED[0] < t.dispatch_s / t.runtime_s < BLOCKED[1]]
+    return learnt.corrected([t.dispatch_s / float(t.calls @ learnt.seconds(t.layers)) for t in free])
 
 
 def _missed(fitted: Mapping[Key, Regressor]) -> Iterator[str]:
-    """Of each regressor that does not predict the rows held out."""
+    """A doubt for each regressor that does not predict the rows held out."""
     for key, regressor in fitted.items():
         if regressor.scores.mape > MISSED:
             yield (
-                f"{' '.join(key)}: rows held out are missed by {regressor.scores.mape:.0%}, so its predictions say nothing; are "
-                "all of one device, in seconds, and is each field what the kind means by it?"
+                f"{' '.join(key)}: rows held out are missed by {regressor.scores.mape:.0%}, so its "
+                "predictions say nothing; are all of one device, in seconds, and is each field what the "
+                "kind means by it?"
             )
+
+
+def learn_rooflines(
+    everything: Sequence[Mapping[str, np.ndarray]], hardware: Hardware
+) -> dict[str, Roofline]:
+    """By dtype the device's known peaks, else those that fit the rows best, over a grid of 5 % steps."""
+    parts: dict[str, list[np.ndarray]] = {}
+    for work in everything:
+        for dtype, chunk in work.items():
+            parts.setdefault(dtype, []).append(chunk)
+    rooflines, grid = {}, 1.05 ** -np.arange(0, 100)
+    for dtype, chunks in parts.items():
+        flops, size, t = np.concatenate(chunks, axis=1)
+        peak, memory = (
+            float(np.max(flops / t)) or FASTEST_FLOPS,
+            float(np.max(size / t)),
+        )  # copies have no FLOP
+        only = peak * float(min(grid, key=lambda c: float(np.sum(np.abs(flops / (peak * c) - t)))))
+        if dtype in hardware.peak_flops_per_s and hardware.memory_bytes_per_s > 1:
+            rooflines[dtype] = Roofline(hardware.peak_flops_per_s[dtype], hardware.memory_bytes_per_s, only)
+            continue
+        costs = [
+            (float(np.sum(np.abs(np.maximum(flops / (peak * a), size / (memory * b)) - t))), a, b)
+            for a in grid[::2]
+            for b in grid[::2]
+        ]
+        _, a, b = min(costs)
+        rooflines[dtype] = Roofline(peak * a, memory * b, only)
+    return rooflines

@@ -1,7 +1,7 @@
 """Boosted regression trees as plain arrays: fitted by scikit-learn, kept and evaluated here.
 
-They are evaluated by bit vectors (QuickScorer: Lucchese et al., SIGIR 2015): every value of a feature rules out a set of
-leaves in each tree; the first leaf that no feature rules out is the one that walking down the tree ends in.
+They are evaluated by bit vectors (QuickScorer: Lucchese et al., SIGIR 2015): every value of a feature rules
+out a set of leaves in each tree; a walk down the tree ends in the first leaf that no feature rules out.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ import numpy as np
 
 Array = np.ndarray
 
-SIZES = (
-    (0, 120, 16, 0.08),
-    (3000, 200, 48, 0.08),
-    (12000, 400, 64, 0.15),
-)  # rows and more: trees, leaves, learning rate
+# (rows and more, trees, leaves, learning rate)
+SIZES = ((0, 120, 16, 0.08), (3000, 200, 48, 0.08), (12000, 400, 64, 0.15))
 FEWEST_IN_LEAF = 5
 MOST_LEAVES = 64  # of a tree, which stand as bits of one number
 CHUNK = 4096  # rows evaluated at a time, so that they stay in the cache
@@ -35,7 +32,7 @@ class Trees:
     number: Array  # [nodes], threshold (left where x <= threshold), or a leaf's value
 
     def predict(self, x: Array) -> Array:
-        """Sum of the trees' values, [rows], from x [rows, features]; in scikit-learn's order, so rounded as there."""
+        """Sum of the trees' values, [rows], from x [rows, features]; added and rounded as by scikit-learn."""
         total = np.empty(len(x))
         for start in range(0, len(x), CHUNK):
             total[start : start + CHUNK] = self._some(x[start : start + CHUNK])
@@ -53,7 +50,7 @@ class Trees:
 
     @cached_property
     def _tables(self) -> tuple[list[Array], list[Array], Array]:
-        """(thresholds [cuts] per feature, leaves left alive [cuts + 1, trees] per feature, values [trees, leaves])."""
+        """By feature thresholds [cuts] and leaves left alive [cuts + 1, trees]; values [trees, leaves]."""
         spans = [_leaves(self.feature, self.right, root) for root in self.roots.tolist()]
         most = max(len(order) for order, _ in spans)
         word = next(t for t in (np.uint8, np.uint16, np.uint32, np.uint64) if np.iinfo(t).bits >= most)
@@ -63,9 +60,8 @@ class Trees:
         for tree, (order, nodes) in enumerate(spans):
             values[tree, : len(order)] = self.number[order]
             for node, first, last in nodes:
-                ruled_out[self.feature[node]].append(
-                    (self.number[node], tree, ((1 << last) - 1) ^ ((1 << first) - 1))
-                )
+                leaves = ((1 << last) - 1) ^ ((1 << first) - 1)
+                ruled_out[self.feature[node]].append((self.number[node], tree, leaves))
         everything = np.array([(1 << len(order)) - 1 for order, _ in spans], dtype=word)
         for cuts in ruled_out:
             unique = np.unique([cut for cut, _, _ in cuts])
@@ -98,8 +94,8 @@ def _leaves(feature: Array, right: Array, root: int) -> tuple[list[int], list[tu
 def starts(inner: Array) -> Array | None:
     """Where trees begin, [trees], whose nodes stand in preorder; None where the last tree is cut off.
 
-    `inner`: which nodes split, [nodes]. An inner node opens one subtree more than it closes, a leaf closes one. A
-    tree ends where the first of its nodes is closed.
+    `inner`: which nodes split, [nodes]. An inner node opens one subtree more than it closes, a leaf closes
+    one. A tree ends where the first of its nodes is closed.
     """
     depth = np.cumsum(np.where(inner, 1, -1))
     lowest = np.minimum.accumulate(np.concatenate([[0], depth]))
@@ -111,7 +107,7 @@ def starts(inner: Array) -> Array | None:
 def right_children(feature: Array) -> Array:
     """The right child of every inner node, -1 for leaves, from the nodes' features in preorder (-1: a leaf).
 
-    A left subtree ends at the first leaf after its parent where as many subtrees are open as before the parent.
+    A left subtree ends at the first leaf after its parent with as many subtrees open as before the parent.
     """
     right, nodes = np.full(len(feature), -1), np.arange(len(feature))
     inner = feature >= 0
@@ -130,7 +126,7 @@ def boost(
     features: Sequence[str],
     size: tuple[int, int, float] | None = None,
 ) -> Trees:
-    """Trees for the squared error of `target` [rows] given x [rows, features]; the same rows give the same trees.
+    """Trees for the squared error of `target` [rows] given x [rows, features]; equal rows give equal trees.
 
     `size`: how many, leaves of each, learning rate; by the number of rows where not given.
     """
@@ -155,8 +151,7 @@ def boost(
 def flatten(model: object, middle: float, features: Sequence[str]) -> Trees:
     """The arrays of a fitted HistGradientBoostingRegressor; `middle` is added to its predictions.
 
-    scikit-learn has no public view of these trees; what is read here has kept its form since version 0.24, and a test
-    compares every prediction.
+    scikit-learn has no public view of trees. These attributes are the same since 0.24; tests compare them.
     """
     initial = middle + float(np.ravel(model._baseline_prediction)[0])  # type: ignore[attr-defined]
     roots, feature, right, number = [0], [np.array([-1])], [np.array([-1])], [np.array([initial])]
@@ -171,10 +166,5 @@ def flatten(model: object, middle: float, features: Sequence[str]) -> Trees:
         right.append(np.where(leaf, -1, nodes["right"].astype(int) + offset))
         number.append(np.where(leaf, nodes["value"], nodes["num_threshold"]))
         offset += len(nodes)
-    return Trees(
-        tuple(features),
-        np.array(roots),
-        np.concatenate(feature),
-        np.concatenate(right),
-        np.concatenate(number),
-    )
+    nodes = (np.concatenate(part) for part in (feature, right, number))
+    return Trees(tuple(features), np.array(roots), *nodes)

@@ -1,15 +1,16 @@
 """Whole networks' times teach what layers in isolation cannot: factors per regressor, or all of a predictor.
 
-    measured_i = sum_k f_k T_ik + sum_c h_c S_ic    T: what regressor k predicts of network i; S: its short calls' time, below
-    minimise     sum_i (that (1 + q r_i) / measured_i - 1)^2 + sum_k ((f_k - g) / tau)^2 s^2 + sum_c h_c^2 s^2 + q^2 s^2
+    measured_i = sum_k f_k T_ik + sum_c h_c S_ic    T: what regressor k predicts of network i; S: below
+    minimise     sum_i (that (1 + q r_i) / measured_i - 1)^2
+                 + sum_k ((f_k - g) / tau)^2 s^2 + sum_c h_c^2 s^2 + q^2 s^2
 
-With `tau` by cross-validation, s the noise; g is 1, or what all have in common where the layers are another machine's. S is what
-calls take in their first 150 us (convolutions; 500 of those over signals) or 30 us (all else); h is added to the factors of
-calls up to that, and fades into a constant beyond: in turn with sixty others a call's code is colder than in a network, and
-between a network's calls the interpreter runs. r is 1 of a network without weights and falls to 0 where they no longer stay in
-the cache from pass to pass; it is 0 of a step of training.
-A base that is linear in its weights allows the same with the terms of the layers instead of the regressors' sums, where
-nothing but totals is known.
+`tau` comes from cross-validation; s is the noise; g is 1, or what all have in common where the layers are
+another machine's. S is what calls take in their first 150 us (convolutions; 500 of those over signals) or 30
+us (all else). h is added to the factors of calls up to that, and fades into a constant beyond: in turn with
+sixty others a call's code is colder than in a network, and between a network's calls the interpreter runs. r
+is 1 for a network without weights, 0 where they no longer stay in the cache from pass to pass, and 0 for a
+step of training. A base that is linear in its weights allows the same with the terms of the layers instead of
+the regressors' sums, where only totals are known.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from neuralpower.data.screening import Rejected
@@ -27,48 +29,47 @@ from neuralpower.learn.contradictions import far_off
 from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.keys import recurs
 from neuralpower.learn.network_rows import Total
-from neuralpower.learn.pace import NetworkSpeed, Pace
+from neuralpower.learn.pace import NetworkSpeed
 from neuralpower.learn.predictor import Predictor, resident_share
-from neuralpower.learn.regressor import NINETY
+from neuralpower.learn.regressor import NINETY, Array
 from neuralpower.learn.slopes import speed_exponents
 
-Array = np.ndarray
-
 TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common one
-# Times that of forward passes: backward passes follow each other in a network as nowhere else, and steps of training held out
-# were predicted better (9.9, then 9.0 %); left free, an optimizer's stood for them: it takes up to 1.7 times as long in some runs.
+# Times that of forward passes. Backward passes follow each other in a network as nowhere else, and held-out
+# steps of training were predicted better (9.9, then 9.0 %). Left free, an optimizer's factor stood for them:
+# it takes up to 1.7 times as long in some runs.
 LOOSENESS = {BACKWARD: 2.0, Optimizer.kind: 0.5}  # by phase; an optimizer has one of its own
-TAUS_OF_LAYERS = TAUS[
-    :-1
-]  # of one machine: by two fifths a small kind stood for what others do in the same networks
+TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by 0.4 a small kind stood for others in the same networks
 SHORT_FACTORS = (0.25, 2.0)  # of a regressor's factor, what is left of it for short calls
-# Of networks, and where they wait for memory: what is expected before any is seen, with its deviation. Hundreds of networks on
-# each of two CPUs followed the sentinel by 1.06 and 0.49; steps of decoders, within minutes, by 0.6 to 0.7.
+# (Exponent, its deviation) expected of networks, and of those that wait for memory, before any is seen.
+# Hundreds of networks on each of two CPUs followed the sentinel by 1.06 and 0.49; steps of decoders, within
+# minutes, by 0.6 to 0.7.
 EXPONENTS = ((0.8, 0.4), (0.65, 0.1))
-# Of the log of the sentinel's time, which depends on the network before it: its first call's 0.05 for each alone.
+# Deviation of log(sentinel's time), which depends on the network before it: 0.05 for each CPU's first call.
 PRECEDING, PRECEDING_AGAIN = 0.04, 0.01
-# Of log time: the same 68 networks took 6 % longer on another day's virtual machine, slow-down taken out, and within ten minutes
-# each of eight scattered by 4 %.
+# Deviation of log(time) between days: 68 networks took 6 % longer on another day's virtual machine, slow-down
+# taken out, and each of eight scattered by 4 % within ten minutes.
 DAYS = 0.06
-# Of networks: no slow-down is taken out beyond what so many of them met. The slopes are those of all: fitted to what is taken
-# out alone, networks held out were predicted worse (6.3 for 6.1 %).
+# No slow-down is taken out beyond what this share of networks met. The slopes are those of all: fitted to
+# what is taken out alone, they predicted held-out networks worse (6.3 for 6.1 %).
 MET = 0.95
-SLOWEST = 1.15  # at least: hundreds on each of two CPUs met 1.18 and 1.19, a dozen in a calm minute no more than 1.004
+SLOWEST = 1.15  # at least: hundreds on each of two CPUs met 1.18 and 1.19, a dozen in a calm minute 1.004
 FACTORS = (0.25, 4.0)  # no correction goes farther
 MOST_RESIDENT = 0.5
 FEWEST_NETWORKS = 10
 FEWEST_FOR_COMMON = 2  # networks that say what all layers have in common, by which each can be held out
-# Of log(measured / predicted) before networks tell: how far the common factor lies from 1, as the widest of TAUS, and how far
-# networks scatter about it.
+# Deviations of log(measured / predicted) before networks tell: of the common factor, and of networks about
+# it.
 COMMON, USUAL = 0.4, 0.1
 MOST_UNLEARNT = 0.5  # of a network's time, that layers teach nothing of
 FOLDS = 10
+Networks = Sequence[tuple[Total, Estimates]]  # each with what is known of its layers
 
 
 def consistent(totals: Sequence[Total], predicted: Array) -> tuple[list[Total], list[Rejected]]:
-    """Without networks so far from the others, relative to a prediction [networks], that they cannot be of the same device.
+    """Without networks too far from the others, relative to a prediction [networks], to be of one device.
 
-    Of a network that is predicted to take no time nothing is known, and a few networks do not tell which of them is wrong.
+    A network that is predicted to take no time tells nothing; a few networks do not tell which one is wrong.
     """
     known = np.flatnonzero(predicted > 0)
     measured = np.array([total.runtime_s for total in totals])
@@ -88,114 +89,114 @@ class Correction:
 
 
 def composed(predictor: Predictor, totals: Sequence[Total]) -> Array:
-    """Seconds of each network at its pace, [networks]: the device's of all layers together, or the host's where they are more."""
-    estimates = [predictor.estimate(total.layers) for total in totals]
-    speed = _speed(predictor, totals, estimates, _taken(totals, estimates))
-    predictor = replace(
-        predictor, speed=speed and replace(speed, slowest=None)
-    )  # no moment is too slow to be true
+    """Seconds of each network at its pace, [networks]: its layers' sum, or the host's part where larger."""
+    networks = [(total, predictor.estimate(total.layers)) for total in totals]
+    speed = _speed(predictor, networks, _taken(networks))
+    if speed:  # no moment is too slow to be true
+        predictor = replace(predictor, speed=msgspec.structs.replace(speed, slowest=None))
     seconds = np.zeros(len(totals))
-    for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
-        counts = np.asarray(total.counts, dtype=float)
-        device_s = float(found.totals(counts[None]).value[0]) * predictor.slowdown(found, total.pace, counts)
-        device_s *= float(predictor.in_cache(found, counts))
-        host_s = float(counts @ predictor.dispatch.seconds(total.layers)) if predictor.dispatch else 0.0
+    for i, (total, found) in enumerate(networks):
+        slow = predictor.slowdown(found, total.pace, total.calls)
+        device_s = float(found.totals(total.calls[None]).value[0]) * slow
+        device_s *= float(predictor.in_cache(found, total.calls))
+        host_s = float(total.calls @ predictor.dispatch.seconds(total.layers)) if predictor.dispatch else 0.0
         seconds[i] = max(device_s, host_s)
     return seconds
 
 
 def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
-    """Factors for the regressors, how networks follow the machine's speed, how far they still lie from their layers' sum.
+    """Factors for the regressors, how networks follow the machine's speed, and what errors are left.
 
-    Factors explain what kinds that were not learnt leave of a network's time. None where they leave half of it in too few networks.
-    A few networks give one factor for all regressors.
+    Factors explain what kinds that were not learnt leave of a network's time; None where they leave half of
+    it in too few networks. A few networks give one factor for all regressors.
     """
     from neuralpower.networks.families import family_of
 
-    each = [(total, predictor.estimate(total.layers)) for total in totals]
-    each = [
+    known = [(total, predictor.estimate(total.layers)) for total in totals]
+    networks = [
         (t, found)
-        for t, found in each
+        for t, found in known
         if (found.regressor >= 0).any() and _learnt_s(t, found) >= (1 - MOST_UNLEARNT) * t.runtime_s
     ]
     few = len(totals) < FEWEST_NETWORKS  # of many, of which layers explain few, those few are an odd lot
-    if len(each) < (FEWEST_FOR_COMMON if few else FEWEST_NETWORKS):
+    if len(networks) < (FEWEST_FOR_COMMON if few else FEWEST_NETWORKS):
         return None
-    totals, estimates = zip(*each, strict=True)
     if few:
-        return _correct_in_common(predictor, totals, estimates)
+        return _correct_in_common(predictor, networks)
     keys = list(predictor.regressors)
-    # Networks that are built alike are held out together: beside their like, factors far from 1 look better than they are.
-    family = np.unique([family_of(total.model) for total in totals], return_inverse=True)[1]
+    # Networks of one family are held out together: beside their like, bad factors look good.
+    family = np.unique([family_of(total.model) for total, _ in networks], return_inverse=True)[1]
     short_s = np.array([0.0 if recurs(key) else KINDS[key[0]].short_s for key in keys])
     taus = np.outer(TAUS_OF_LAYERS, [LOOSENESS.get(key[2], 1.0) for key in keys])
-    resident = np.zeros(len(totals))
-    if predictor.hardware is not None and predictor.platform.keeps_weights:
-        held = np.array([np.asarray(total.counts) @ found.held_bytes for total, found in each])
-        resident = resident_share(held, predictor.hardware)
-    if min(np.count_nonzero(resident > 0.5), np.count_nonzero(resident < 0.5)) < FEWEST_NETWORKS:
-        resident[:] = 0.0  # what those of one sort have in common is no effect of the cache
-    taken = _taken(totals, estimates)
+    resident = _resident(predictor, networks)
+    taken = _taken(networks)
     for _ in range(2):  # the speed again by corrected layers: networks of a slow day may all be of a sort
-        predictor = replace(predictor, speed=_speed(predictor, totals, estimates, taken))
-        shares, short, slow = _shares(predictor, totals, estimates, short_s)
+        predictor = replace(predictor, speed=_speed(predictor, networks, taken))
+        shares, short, slow = _shares(predictor, networks, short_s)
         factors, held_out = fit_factors(shares, family, False, taus, short, short_s, resident)
         taken = slow / np.maximum(held_out, np.finfo(float).tiny)
-    error = np.abs(held_out - 1)
+    learnt = zip(keys, *factors[:-1].reshape(2, -1).tolist(), short_s.tolist(), strict=True)
     regressors = {
         key: replace(predictor.regressors[key], factor=factor, short=more, short_s=limit)
-        for key, factor, more, limit in zip(
-            keys, *factors[:-1].reshape(2, -1).tolist(), short_s.tolist(), strict=True
-        )
+        for key, factor, more, limit in learnt
     }
-    system = system_of(totals, estimates, held_out)
+    system = system_of(networks, held_out)
     corrected = replace(predictor, regressors=regressors, system=system, resident=float(factors[-1]))
-    return Correction(
-        corrected, len(totals), float(np.mean(np.abs(shares.sum(axis=1) - 1))), float(np.mean(error))
-    )
+    return Correction(corrected, len(networks), _error(shares.sum(axis=1)), _error(held_out))
 
 
-def _correct_in_common(
-    predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Estimates]
-) -> Correction | None:
-    """One factor for all regressors, from a few networks; None where it does not predict each of them better by the others."""
-    shares, _, _ = _shares(predictor, totals, estimates, np.zeros(len(predictor.regressors)))
+def _resident(predictor: Predictor, networks: Networks) -> Array:
+    """Share of the cache left beside each network's weights; all 0 where few fill it, or few do not."""
+    resident = np.zeros(len(networks))
+    if predictor.hardware is not None and predictor.platform.keeps_weights:
+        held = np.array([total.calls @ found.held_bytes for total, found in networks])
+        resident = resident_share(held, predictor.hardware)
+    rarest = min(np.count_nonzero(resident > 0.5), np.count_nonzero(resident < 0.5))
+    return resident if rarest >= FEWEST_NETWORKS else np.zeros(len(networks))
+
+
+def _error(relative: Array) -> float:
+    """Mean absolute error of predictions relative to what was measured."""
+    return float(np.mean(np.abs(relative - 1)))
+
+
+def _correct_in_common(predictor: Predictor, networks: Networks) -> Correction | None:
+    """One factor for all regressors, from a few networks; None where held-out networks gain nothing by it."""
+    shares, _, _ = _shares(predictor, networks, np.zeros(len(predictor.regressors)))
     sums = shares.sum(axis=1)  # relative to what was measured
     ratio = -np.log(sums)
     held_out = sums * [common_factor(np.delete(ratio, i)) for i in range(len(ratio))]
-    before, after = (float(np.mean(np.abs(relative - 1))) for relative in (sums, held_out))
+    before, after = _error(sums), _error(held_out)
     if after >= before:
         return None
     factor = common_factor(ratio)
     regressors = {key: replace(found, factor=factor) for key, found in predictor.regressors.items()}
-    system = max(system_of(totals, estimates, held_out), predictor.system)
-    return Correction(replace(predictor, regressors=regressors, system=system), len(totals), before, after)
+    system = max(system_of(networks, held_out), predictor.system)
+    return Correction(replace(predictor, regressors=regressors, system=system), len(networks), before, after)
 
 
 def common_factor(ratio: Array) -> float:
-    """By what all layers' times are to be multiplied, from log(measured / predicted) of a few networks, [networks].
+    """The factor for all layers' times, from log(measured / predicted) of a few networks, [networks].
 
-    Their mean, drawn towards 1: the less networks agree, the more. Their variance is that which is usual, known as well as
-    from two networks, until they show another.
+    Their mean, drawn towards 1: the less networks agree, the more. Their variance is the usual one, known as
+    well as from two networks, until they show another.
     """
     mean, n = float(np.mean(ratio)), len(ratio)
     variance = (2 * USUAL**2 + float(np.sum((ratio - mean) ** 2))) / (n + 1)
     return float(np.clip(np.exp(mean / (1 + variance / n / COMMON**2)), *FACTORS))
 
 
-def _shares(
-    predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Estimates], short_s: Array
-) -> tuple[Array, Array, Array]:
-    """What regressors say of each network's time, what of that the first `short_s` [keys] of calls are, and its slow-down.
+def _shares(predictor: Predictor, networks: Networks, short_s: Array) -> tuple[Array, Array, Array]:
+    """Each network's time by regressor, what of it calls' first `short_s` [keys] are, and its slow-down.
 
     [networks, keys] twice, relative to what the network took at the machine's usual speed, and [networks].
     """
-    shares, short = np.zeros((2, len(totals), len(short_s)))
-    slow = np.ones(len(totals))
-    for i, (total, found) in enumerate(zip(totals, estimates, strict=True)):
-        counts, learnt = np.asarray(total.counts), found.regressor >= 0
-        slow[i] = predictor.slowdown(found, total.pace, counts)
-        part = counts * slow[i] / _learnt_s(total, found)
+    shares, short = np.zeros((2, len(networks), len(short_s)))
+    slow = np.ones(len(networks))
+    for i, (total, found) in enumerate(networks):
+        learnt = found.regressor >= 0
+        slow[i] = predictor.slowdown(found, total.pace, total.calls)
+        part = total.calls * slow[i] / _learnt_s(total, found)
         at_most = np.minimum(found.runtime_s, short_s[found.regressor])
         np.add.at(shares[i], found.regressor[learnt], (part * found.runtime_s)[learnt])
         np.add.at(short[i], found.regressor[learnt], (part * at_most)[learnt])
@@ -205,41 +206,36 @@ def _shares(
 def _learnt_s(total: Total, found: Estimates) -> float:
     """What a network took beside the layers that only a roofline knows."""
     unlearnt = found.regressor < 0
-    return total.runtime_s - float(np.asarray(total.counts)[unlearnt] @ found.runtime_s[unlearnt])
+    return total.runtime_s - float(total.calls[unlearnt] @ found.runtime_s[unlearnt])
 
 
-def _taken(totals: Sequence[Total], estimates: Sequence[Estimates]) -> Array:
+def _taken(networks: Networks) -> Array:
     """Each network's time relative to the sum of its layers, [networks]."""
-    sums = [float(np.asarray(t.counts) @ found.runtime_s) for t, found in zip(totals, estimates, strict=True)]
-    return np.asarray(np.array([total.runtime_s for total in totals]) / np.array(sums))
+    return np.array([total.runtime_s / float(total.calls @ found.runtime_s) for total, found in networks])
 
 
-def _speed(
-    predictor: Predictor, totals: Sequence[Total], estimates: Sequence[Estimates], taken: Array
-) -> NetworkSpeed | None:
+def _speed(predictor: Predictor, networks: Networks, taken: Array) -> NetworkSpeed | None:
     """How networks follow the machine's speed, by those that say what it was; None where too few do.
 
     `taken` [networks]: measured time relative to what is predicted at the usual speed.
     """
-    paces: list[Pace] = []
-    told: list[tuple[float, float]] = []  # relative to the prediction; share that waits for memory
-    for total, found, ratio in zip(totals, estimates, taken.tolist(), strict=True):
-        if total.pace is not None:
-            paces.append(total.pace)
-            told.append((ratio, predictor.streaming(found, np.asarray(total.counts))))
+    paces = [total.pace for total, _ in networks if total.pace is not None]
     if len(paces) < FEWEST_NETWORKS:
         return None
+    ratio = taken[[total.pace is not None for total, _ in networks]]
+    paced = [(total, found) for total, found in networks if total.pace is not None]
+    streaming = np.array([predictor.streaming(found, total.calls) for total, found in paced])
     usual = NetworkSpeed(float(np.median([pace.sentinel_s for pace in paces])), 0.0, 0.0)
     ratios = [pace.again_s / pace.sentinel_s for pace in paces if pace.again_s]
     if len(ratios) >= FEWEST_NETWORKS:  # the usual speed is that of all rows, by what both calls took in some
-        usual = replace(usual, again_s=usual.sentinel_s * float(np.median(ratios)))
+        usual = msgspec.structs.replace(usual, again_s=usual.sentinel_s * float(np.median(ratios)))
     slow = np.array([usual.over(pace) for pace in paces])
     unsure = np.array([PRECEDING_AGAIN if usual.again_s and pace.again_s else PRECEDING for pace in paces])
-    ratio, streaming = np.array(told).T
-    exponents = speed_exponents(slow, ratio, np.column_stack([1 - streaming, streaming]), EXPONENTS, unsure)
-    exponent, streaming_exponent = exponents.tolist()
+    parts = np.column_stack([1 - streaming, streaming])
+    exponent, streaming_exponent = speed_exponents(slow, ratio, parts, EXPONENTS, unsure).tolist()
     slowest = max(float(np.quantile(slow, MET)), SLOWEST)
-    return replace(usual, exponent=exponent, streaming_exponent=streaming_exponent, slowest=slowest)
+    found = {"exponent": exponent, "streaming_exponent": streaming_exponent, "slowest": slowest}
+    return msgspec.structs.replace(usual, **found)
 
 
 def fit_factors(
@@ -253,20 +249,20 @@ def fit_factors(
 ) -> tuple[Array, Array]:
     """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys].
 
-    Rows of one group, counted from 0, are held out together; each row is its own where there are fewer than three groups.
-    `common`: what all factors share is learnt, too, rather than taken to be 1. `short` [rows, keys]: of the shares, what the
-    first `short_s` [keys] of each call take; what is added to the factors for these, alike for all keys of one `short_s` within
-    SHORT_FACTORS, then comes after them, [2 keys]. `resident` [rows]: share of the cache that is left beside a network's weights;
-    by how much a network takes longer where all of it is, as a share, then comes last. `taus`: to choose from, the tightest
-    first, [taus] or [taus, keys].
+    Rows of one `group`, counted from 0, are held out together; with fewer than three groups, each row alone.
+    `common`: learn what all factors share, rather than take it as 1. `short` [rows, keys]: what of the shares
+    the first `short_s` [keys] of each call take; what factors change by for these, equally for all keys of
+    one `short_s` within SHORT_FACTORS, then follows the factors, [2 keys]. `resident` [rows]: share of the
+    cache that is left beside a network's weights; the share by which it takes longer where all is left then
+    comes last. `taus`: to choose from, the tightest first, [taus] or [taus, keys].
     """
-    none = np.zeros((len(shares), 0)) if short is None else short
+    rows = len(shares)
+    none = np.zeros((rows, 0)) if short is None else short
     alike = np.unique(np.zeros(none.shape[1]) if short_s is None else short_s, return_inverse=True)[1]
     own = group is None or len(np.unique(group)) < 3
-    fold = np.asarray(np.arange(len(shares)) if own else group) % min(FOLDS, len(shares))
-    held_out = np.empty((len(taus), len(shares)))
-    columns = np.column_stack([shares, none])
-    kept = np.zeros(len(shares)) if resident is None else resident
+    fold = np.asarray(np.arange(rows) if own else group) % min(FOLDS, rows)
+    held_out = np.empty((len(taus), rows))
+    columns, kept = np.column_stack([shares, none]), np.zeros(rows) if resident is None else resident
     for i, tau in enumerate(taus):
         for f in np.unique(fold):
             known, asked = fold != f, fold == f
@@ -274,16 +270,14 @@ def fit_factors(
             held_out[i, asked] = (columns[asked] @ found[:-1]) * (1 + found[-1] * kept[asked])
     costs = np.minimum(np.abs(held_out - 1), 0.5)
     best = int(np.argmin(costs.mean(axis=1)))
-    doubt = np.std(costs - costs[best], axis=1) / np.sqrt(len(shares))
-    chosen = int(
-        np.flatnonzero(costs.mean(axis=1) <= costs[best].mean() + doubt)[0]
-    )  # the tightest that is as good
+    doubt = np.std(costs - costs[best], axis=1) / np.sqrt(rows)
+    chosen = int(np.argmax(costs.mean(axis=1) <= costs[best].mean() + doubt))  # the tightest that is as good
     factors = _ridge(shares, none, alike, kept, taus[chosen], common)
     return factors if resident is not None else factors[:-1], held_out[chosen]
 
 
 def _ridge(shares: Array, short: Array, alike: Array, kept: Array, tau: float | Array, shared: bool) -> Array:
-    """Factors of least squares with a pull to the common one, and what `alike` keys have for short calls; outliers lose weight."""
+    """Factors of robust least squares, drawn to the common one, and what `alike` keys add for short calls."""
     common = float(np.clip(np.exp(np.median(-np.log(shares.sum(axis=1)))), *FACTORS)) if shared else 1.0
     keys = shares.shape[1]
     classes = int(alike.max()) + 1 if len(alike) else 0
@@ -305,18 +299,14 @@ def _ridge(shares: Array, short: Array, alike: Array, kept: Array, tau: float | 
     return np.concatenate([factors, of_short - own, np.clip(delta[-1:], -MOST_RESIDENT, MOST_RESIDENT)])
 
 
-def system_of(totals: Sequence[Total], estimates: Sequence[Estimates], held_out: Array) -> float:
-    """Standard deviation of what whole networks have beyond their layers' errors: 90 % lie in their bounds with it.
+def system_of(networks: Networks, held_out: Array) -> float:
+    """Standard deviation of networks' errors beside their layers' that makes their bounds hold 90 % of them.
 
     Layers and networks of one dataset were measured on the same days; what another day brings comes on top.
     """
-    needed = []
-    for total, found, relative in zip(totals, estimates, held_out, strict=True):
-        composed = found.totals(np.asarray(total.counts, dtype=float)[None])
-        needed.append((np.log(relative) / NINETY) ** 2 - float(composed.deviation[0]) ** 2)
-    share = min(
-        0.9 * (1 + 1 / len(needed)), 1.0
-    )  # of so few, so that nine in ten of those to come lie within
+    known = np.array([float(found.totals(total.calls[None]).deviation[0]) for total, found in networks])
+    needed = (np.log(held_out) / NINETY) ** 2 - known**2
+    share = min(0.9 * (1 + 1 / len(needed)), 1.0)  # so that nine in ten of the networks to come lie within
     return float(np.sqrt(max(np.quantile(needed, share), 0.0) + DAYS**2))
 
 

@@ -1,4 +1,4 @@
-"""Predictors of accelerators: terms at the device's peaks, one predictor for several devices, and for one never seen."""
+"""Predictors of accelerators: terms at the device's peaks, for several devices, and for one never seen."""
 
 import dataclasses
 from pathlib import Path
@@ -143,7 +143,8 @@ def test_a_new_device_has_the_usual_level_and_the_usual_launch() -> None:
 
 
 def test_a_board_of_little_power_does_not_sustain_its_peak() -> None:
-    # 18 pJ per FLOP in 2016, halved every 3 years: 2^(-2/3) = 0.630, 11.34 pJ in 2018; (70 W - 15 W) / that = 4.85e12
+    # 18 pJ per FLOP in 2016, halved every 3 years: 2^(-2/3) = 0.630, 11.34 pJ in 2018; (70 W - 15 W) / that =
+    # 4.85e12
     peaks = {"float32": 8.1e12, "float16": 6.5e13}
     board = Hardware(peak_flops_per_s=peaks, limit_w=70, year=2018, base_clock=0.37)
     sustained = board.sustained()
@@ -158,7 +159,8 @@ def test_a_board_of_little_power_does_not_sustain_its_peak() -> None:
 
 
 def test_schedulers_with_a_lane_for_every_thread_leave_none_for_loads() -> None:
-    # 32 lanes take an instruction of 32 threads per clock: of nine, eight are multiply-adds. 16 lanes take one in two clocks
+    # 32 lanes take an instruction of 32 threads per clock: of nine, eight are multiply-adds. 16 lanes take
+    # one in two clocks
     peaks = {"float32": 9e12, "float16": 1e14}
     wide, narrow, unknown = (
         Hardware(peak_flops_per_s=peaks, lanes_per_scheduler=lanes) for lanes in (32, 16, None)
@@ -170,7 +172,8 @@ def test_schedulers_with_a_lane_for_every_thread_leave_none_for_loads() -> None:
 
 
 def test_the_level_of_a_board_that_power_holds_is_its_own() -> None:
-    # of three, two hold 1e12 FLOP/s or less: 30 W - 15 W at 18 pJ allow 8.3e11. They run at half of that, being hot
+    # of three, two hold 1e12 FLOP/s or less: 30 W - 15 W at 18 pJ allow 8.3e11. They run at half of that,
+    # being hot
     def hot(name: str) -> Dataset:
         told = dataset(name, ("linear",), 200)
         rows = told.tables["linear"]
@@ -229,8 +232,9 @@ def test_a_faster_memory_reaches_more_of_what_its_sheet_says() -> None:
 
 
 def test_rows_that_outgrow_the_cache_are_read_from_memory_again() -> None:
-    # a norm: 10 cores x 16 rows x 1,024 x 4 B = 640 KiB in flight. Of 1,280 KiB that is half: all that is read again beyond
-    # a quarter is from memory, none of what is from a half on; of 10 MiB a sixteenth: nothing is
+    # a norm: 10 cores x 16 rows x 1,024 x 4 B = 640 KiB in flight. Of 1,280 KiB that is half: all that is
+    # read again beyond a quarter is from memory, none of what is from a half on; of 10 MiB a sixteenth:
+    # nothing is
     norm = Norm(function="layer", rows=1000, width=1024)
     small, large = (
         norm.pooled_terms(Hardware(cores=10, l2_bytes=size, memory_bytes_per_s=1e9))
@@ -239,7 +243,8 @@ def test_rows_that_outgrow_the_cache_are_read_from_memory_again() -> None:
     seconds = 4 * 1000 * 1024 / 1e9
     assert list(small.values()) == pytest.approx([seconds, seconds, 0, 0])
     assert set(large.values()) == {0}
-    # a softmax of 2,048: 8,192 elements x 4 B x 10 cores = 320 KiB, a quarter of 1,280 KiB, half way from 1/8 to 1/2
+    # a softmax of 2,048: 8,192 elements x 4 B x 10 cores = 320 KiB, a quarter of 1,280 KiB, half way from 1/8
+    # to 1/2
     wide = Softmax(rows=1000, width=2048).pooled_terms(
         Hardware(cores=10, l2_bytes=1280 * 1024, memory_bytes_per_s=1e9)
     )
@@ -353,7 +358,7 @@ def test_terms_of_an_accelerator_are_seconds_at_its_peaks(kind: str) -> None:
 
 
 def product(aligned: tuple[float, ...], **filled: tuple[float, ...]) -> dict[str, float]:
-    """Shares by name: of the inner side's rows and the columns' that begin at 32 and 128 B, of tiles of 64, 128 and 256."""
+    """Shares by name: of rows and columns that begin at 32 and 128 B, of tiles of 64, 128 and 256."""
     names = [f"{side}_bytes_at_{unit}" for side in ("inner", "column") for unit in (32, 128)]
     fill = {
         f"{side}_fill_{tile}": v
@@ -366,8 +371,9 @@ def product(aligned: tuple[float, ...], **filled: tuple[float, ...]) -> dict[str
 @pytest.mark.parametrize(
     ("layer", "expected"),
     [
-        # rows of 12 * 4 = 48 B begin at every second sector of 32 B and at every eighth line of 128 B; of 64 * 4 at all. 100
-        # rows fill more than half of the last 64 and of the last 128, and fit into half of 256, of which nothing is known
+        # rows of 12 * 4 = 48 B begin at every second sector of 32 B and at every eighth line of 128 B; of 64
+        # * 4 at all. 100 rows fill more than half of the last 64 and of the last 128, and fit into half of
+        # 256, of which nothing is known
         (
             Linear(rows=100, in_features=12, out_features=64, bias=False),
             product((0.5, 0.125, 1, 1), rows=(1, 1, 0.5), columns=(1, 0.5, 0.5)),
@@ -495,9 +501,9 @@ def test_tiles_of_an_8_bit_product_count_from_where_they_outlast_a_launch() -> N
         memory_bytes_per_s=1e9,
         peak_flops_per_s={"float8_e4m3fn": 1e12, "bfloat16": 1e12},
     )
-    # 2 x 1024 x 512 in tiles of 64 x 64: 8 tiles, 2 waves; 2 * 4 cores * 64 * 64 * 2 * 1024 FLOP at 1e12/s take 67.1 us.
-    # Bytes: 2 * 1024 + 1024 * 512 + 2 * 512 at 1 B take 527.4 us, which is more; written as 8 bits first, 4 * 2 * 1024 B
-    # more: 8.2 us. Beyond a launch of 80 us: 527.4 + 8.2 - 80 = 455.6 us
+    # 2 x 1024 x 512 in tiles of 64 x 64: 8 tiles, 2 waves; 2 * 4 cores * 64 * 64 * 2 * 1024 FLOP at 1e12/s
+    # take 67.1 us. Bytes: 2 * 1024 + 1024 * 512 + 2 * 512 at 1 B take 527.4 us, which is more; written as 8
+    # bits first, 4 * 2 * 1024 B more: 8.2 us. Beyond a launch of 80 us: 527.4 + 8.2 - 80 = 455.6 us
     few = Linear(dtype="float8_e4m3fn", rows=2, in_features=1024, out_features=512, bias=False)
     assert few.own_terms(gpu)["tiles_64x64_beyond_80_us"] == pytest.approx(455.552e-6)
     # neither one row, which has no tiles, nor products of one call
@@ -553,7 +559,8 @@ def test_a_group_that_was_not_learnt_is_taken_as_its_neighbour_and_says_so() -> 
     assert 3 < found.runtime_s[1] / found.low_s[1] < 3.5
     assert learnt.assumed([known]) == ()
     assert learnt.assumed([known, other, other]) == (
-        "softmax float32 forward long was not learnt and is taken as softmax float32 forward short, within a factor of 3",
+        "softmax float32 forward long was not learnt and is taken as softmax float32 forward short, within "
+        "a factor of 3",
     )
 
 

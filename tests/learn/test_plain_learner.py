@@ -1,4 +1,4 @@
-"""The learner on rows as strangers have them: whatever they hold, no warning, no base of 0, no worse than ten lines."""
+"""The learner on strangers' rows: no warning, no base of 0, no worse than ten lines."""
 
 import json
 import warnings
@@ -113,11 +113,11 @@ def learnt(kind: str, rows: pd.DataFrame, seconds: Array, learner: str = "lasso"
 
 def predicted(regressor: Regressor, columns: Layer) -> Array:
     asked = describe(columns, Hardware(), also=regressor.dimensions())
-    return regressor.predict(asked.dimensions, asked.special, asked.features, asked.axes)[0]
+    return regressor.predict(asked)[0]
 
 
 def ten_lines(known: Layer, seconds: Array, asked: Layer, with_work: bool) -> Array:
-    """What a reader of scikit-learn's manual writes: a quadratic polynomial, weights that are not negative, relative error."""
+    """What scikit-learn's manual suggests: a quadratic polynomial, non-negative weights, relative error."""
 
     def sizes(columns: Layer) -> Array:
         plain = [np.asarray(getattr(columns, name), float) for name in KINDS[columns.kind].plain_dimensions()]
@@ -167,7 +167,8 @@ def test_a_plain_polynomial_is_chosen_where_it_wins_and_nowhere_else() -> None:
 
 
 def test_alike_columns_and_sizes_that_do_not_vary_are_one_plain_term() -> None:
-    # batch, in, out, side, kernel: 1 + FLOP + bytes + 5 + 5 * 6 / 2; of a map's two sides, and all that is 1 or 0, none more
+    # batch, in, out, side, kernel: 1 + FLOP + bytes + 5 + 5 * 6 / 2; of a map's two sides, and all that is 1
+    # or 0, none more
     columns = layers("conv2d", table("conv2d", 100))
     terms = plain_terms(describe(columns, Hardware()))
     assert len(terms) == 23
@@ -367,9 +368,11 @@ def test_two_or_three_networks_correct_all_layers_by_one_factor() -> None:
 @pytest.mark.parametrize(
     ("ratios", "factor"),
     [
-        # two that agree: variance 2 * 0.1^2 / 3 = 0.00667, of the mean 0.00333; log 0.8 = -0.2231 / (1 + 0.00333 / 0.16)
+        # two that agree: variance 2 * 0.1^2 / 3 = 0.00667, of the mean 0.00333; log 0.8 = -0.2231 / (1 +
+        # 0.00333 / 0.16)
         ((0.8, 0.8), 0.8037),
-        # log 0.6 = -0.511, log 1.5 = 0.405: mean -0.0527, squares about it 0.420; variance (0.02 + 0.420) / 3 = 0.1466
+        # log 0.6 = -0.511, log 1.5 = 0.405: mean -0.0527, squares about it 0.420; variance (0.02 + 0.420) / 3
+        # = 0.1466
         ((0.6, 1.5), 0.9645),
     ],
 )

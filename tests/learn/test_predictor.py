@@ -95,7 +95,7 @@ def test_the_formula_of_the_lasso_can_be_read() -> None:
     corrected = replace(
         lasso, regressors={key: replace(lasso.regressors[key], factor=2.0, short=0.5, short_s=3e-5)}
     )
-    share, limit = re.search(r", plus (\S+) of their first (\S+) us$", corrected.formula(key)).groups()  # type: ignore[union-attr]
+    ((share, limit),) = re.findall(r", plus (\S+) of their first (\S+) us$", corrected.formula(key))
     assert 2 * total + float(share) * min(2 * total, float(limit) / 1e6) == pytest.approx(
         float(corrected.estimate([layer]).runtime_s[0]), rel=2e-3
     )

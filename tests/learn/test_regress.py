@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 
+from benchmarks.aiconfigurator import refit
 from neuralpower.layers.columns import scramble
 from neuralpower.learn import fit as regress
 from neuralpower.learn import held_out, intervals, lasso, slopes
 from neuralpower.learn.lasso import polynomial
 from neuralpower.learn.problem import Problem, join
-from neuralpower.learn.regressor import Regressor, Term, evaluate_terms
+from neuralpower.learn.regressor import Regressor, Term
 from neuralpower.learn.slopes import Alignment, learn_alignment, speed_exponents
 from neuralpower.learn.trees import flatten, right_children
 
@@ -41,7 +42,7 @@ def fit(asked: Problem, learner: str = "hybrid") -> Regressor:
 
 
 def predicted(regressor, asked: Problem) -> np.ndarray:
-    return regressor.predict(asked.dimensions, asked.special, asked.features, asked.axes)[0]
+    return regressor.predict(asked)[0]
 
 
 def test_a_polynomial_has_every_product_once() -> None:
@@ -57,9 +58,8 @@ def test_a_polynomial_has_every_product_once() -> None:
         "b c",
         "a b c",
     ]
-    matrix = evaluate_terms(
-        [Term(), Term((("a", 2),)), Term(special="s")], {"a": np.array([3.0])}, {"s": np.array([7.0])}, 1
-    )
+    one = dataclasses.replace(problem(1), dimensions={"a": np.array([3.0])}, special={"s": np.array([7.0])})
+    matrix = one.matrix([Term(), Term((("a", 2),)), Term(special="s")])
     assert matrix.tolist() == [[1, 9, 7]]
 
 
@@ -84,7 +84,8 @@ def test_a_known_polynomial_is_recovered_inside_and_beyond_the_box() -> None:
 
 
 def test_a_speed_that_is_not_quite_sure_does_not_flatten_the_slope() -> None:
-    # log(ratio) = 1.2 x, x seen with noise of half its variance: least squares would find 0.8; 40,000 rows outweigh the prior
+    # log(ratio) = 1.2 x, x seen with noise of half its variance: least squares would find 0.8; 40,000 rows
+    # outweigh the prior
     generator = np.random.default_rng(0)
     x = 0.1 * generator.normal(size=40_000)
     seen = x + 0.1 * 0.5**0.5 * generator.normal(size=len(x))
@@ -107,7 +108,8 @@ def test_each_row_counts_with_the_noise_that_its_own_slow_down_has() -> None:
 
 
 def test_rows_of_a_part_that_met_no_slow_spell_leave_its_slope_at_the_prior() -> None:
-    # 300 rows of one part from all spells, which follow by 1.3; 300 of another, all at one speed of the machine
+    # 300 rows of one part from all spells, which follow by 1.3; 300 of another, all at one speed of the
+    # machine
     generator = np.random.default_rng(0)
     first = np.arange(600) < 300
     x = np.where(first, 0.1 * generator.normal(size=600), 0.0)
@@ -144,7 +146,8 @@ def test_the_residual_learns_what_the_base_cannot_say() -> None:
 
 
 def test_a_target_that_the_device_bounds_is_learnt_however_far_it_lies_from_the_base() -> None:
-    # every third row, told by its feature, takes 8 times as long: log 8 = 2.1, above the 0.7 that a residual may be
+    # every third row, told by its feature, takes 8 times as long: log 8 = 2.1, above the 0.7 that a residual
+    # may be
     asked = problem(300)
     odd = np.arange(300) % 3 == 0
     asked = dataclasses.replace(
@@ -154,7 +157,7 @@ def test_a_target_that_the_device_bounds_is_learnt_however_far_it_lies_from_the_
         target=asked.target * np.where(odd, 8.0, 1.0),
     )
     base = lasso.fit_base(asked, [lasso.Part([Term(), Term((("a", 1), ("b", 1)))], 1e-4, 2)])
-    t0 = base.base(asked.dimensions, asked.special, len(asked))
+    t0 = base.base(asked)
     far = {}
     for bounded in (False, True):
         trees = held_out.fit_residual(dataclasses.replace(asked, bounded=bounded), base)
@@ -167,7 +170,7 @@ def test_the_residual_fades_outside_the_box() -> None:
     regressor = dataclasses.replace(fit(rippled()), reach=1.0)
     far = problem(50, seed=5, low=2**20, high=2**22)
     asked = dataclasses.replace(far, features=np.column_stack([far.features, far.dimensions["a"] % 2]))
-    base = regressor.base(asked.dimensions, asked.special, len(asked))
+    base = regressor.base(asked)
     assert np.max(np.abs(predicted(regressor, asked) / base - 1)) < 0.02
     assert (regressor.outside(asked.axes) > 15).all()
 
@@ -191,7 +194,8 @@ def test_predictions_are_positive_and_grow_far_outside() -> None:
 
 
 def test_rows_that_the_terms_do_not_describe_leave_the_level_alone() -> None:
-    # one row in five takes three times as long for a reason that no term says: the others are predicted as they are
+    # one row in five takes three times as long for a reason that no term says: the others are predicted as
+    # they are
     asked = problem(300, noise=0.02)
     slow = np.arange(300) % 5 == 0
     regressor = fit(dataclasses.replace(asked, target=np.where(slow, 3, 1) * asked.target), learner="lasso")
@@ -263,7 +267,8 @@ def test_how_far_layers_follow_the_machines_speed_is_learnt() -> None:
 def test_a_device_of_another_level_says_little_of_what_distance_adds() -> None:
     rows = {0: 200, 1: 200, 2: 200, 3: 100}
     parts = [problem(count, seed=device, noise=0.02) for device, count in rows.items()]
-    # octaves of the devices' own axis; held out in turn, the first lies 0.5 and the last 0.15 outside of what is left
+    # octaves of the devices' own axis; held out in turn, the first lies 0.5 and the last 0.15 outside of what
+    # is left
     own = {0: 0.0, 1: 1.0, 2: 0.5, 3: 1.15}
     several = [
         dataclasses.replace(
@@ -280,8 +285,9 @@ def test_a_device_of_another_level_says_little_of_what_distance_adds() -> None:
         for device, part in enumerate(parts)
     ]
     spread = fit(join(several), learner="lasso").spread
-    # levels 1, 1, 1 and 2: sqrt(log(2)^2 / 4) = 0.35 of common deviation. By the last device alone the rest of it,
-    # 0.69 - 0.35, would come in 0.15 octaves: 2.3 more for each octave. 100 rows say so, 200 of the first do not.
+    # levels 1, 1, 1 and 2: sqrt(log(2)^2 / 4) = 0.35 of common deviation. By the last device alone the rest
+    # of it, 0.69 - 0.35, would come in 0.15 octaves: 2.3 more for each octave. 100 rows say so, 200 of the
+    # first do not.
     assert spread.common == pytest.approx(np.log(2) / 2, abs=0.05)
     assert spread.common_growth < 0.1
 
@@ -384,7 +390,7 @@ def test_the_mean_of_two_bases_is_taken_unless_one_is_surely_better(
 
 
 def aligned_problem(rows: int, seed: int = 0, saves: float = 0.12, floor: float = 1e-5) -> Problem:
-    """The problem above where a row of eight, which begins aligned, takes `saves` less of log(t), and none below the floor."""
+    """As `problem`; each eighth row, which is aligned, takes `saves` less of log(t), down to the floor."""
     asked = problem(rows, seed, noise=0.03)
     share = np.where(np.arange(rows) % 8 == 0, 1.0, 0.25)
     unaligned = asked.target + floor
@@ -404,7 +410,8 @@ def test_what_alignment_saves_is_learnt_apart_and_holds_outside_the_box(learner:
     assert regressor.alignment.slopes["aligned"] == pytest.approx(0.12, abs=0.02)
     assert abs(regressor.alignment.slopes["odd"]) < 0.01  # every second row, by nothing
     assert not {"aligned", "odd"} & {term.special for term in regressor.terms}
-    # both sides 8 times as long as any that was known: there the residual is silent. exp(-0.12 * 0.75) = 0.914
+    # both sides 8 times as long as any that was known: there the residual is silent. exp(-0.12 * 0.75) =
+    # 0.914
     far = dataclasses.replace(asked, dimensions={n: 8.0 * v for n, v in asked.dimensions.items()})
     far = dataclasses.replace(
         far, axes={n: v + 3 for n, v in asked.axes.items()}, features=asked.features + 3
@@ -434,8 +441,9 @@ def test_alignment_can_cost_and_is_none_where_nothing_stands_out_from_the_floor(
 
 
 def test_noise_alone_makes_nothing_faster() -> None:
-    # ten shares that say nothing, 10 % noise. A slope's variance given 300 rows: 1 / (300 * 0.25 / 0.01 + 1 / 0.03^2), so that
-    # ten of them at 1 rather than at their means of 0.5 save 0 +- 0.5 * sqrt(10) * 0.0108 = 0.017; the mean of 30 +- 0.003
+    # ten shares that say nothing, 10 % noise. A slope's variance given 300 rows: 1 / (300 * 0.25 / 0.01 + 1 /
+    # 0.03^2), so that ten of them at 1 rather than at their means of 0.5 save 0 +- 0.5 * sqrt(10) * 0.0108 =
+    # 0.017; the mean of 30 +- 0.003
     saved = []
     for seed in range(30):
         generator = np.random.default_rng(seed)
@@ -474,7 +482,8 @@ def test_what_alignment_saves_of_long_layers_counts_for_more() -> None:
 
 
 def test_few_aligned_rows_are_not_believed() -> None:
-    # three of 60 are aligned, and 5 % noise: 3 * 0.95 / 0.05^2 of information beside 1 / 0.03^2, so about half is believed
+    # three of 60 are aligned, and 5 % noise: 3 * 0.95 / 0.05^2 of information beside 1 / 0.03^2, so about
+    # half is believed
     share = np.zeros(60)
     share[:3] = 1.0
     generator = np.random.default_rng(1)
@@ -489,7 +498,8 @@ def test_few_aligned_rows_are_not_believed() -> None:
 def test_a_size_that_is_fast_for_reasons_of_its_own_says_little_of_its_alignment(
     sizes: int, believed: bool
 ) -> None:
-    # every fourth size is aligned, which saves 0.1; each size is up to 0.2 faster or slower by itself; 50 rows of a size
+    # every fourth size is aligned, which saves 0.1; each size is up to 0.2 faster or slower by itself; 50
+    # rows of a size
     generator = np.random.default_rng(3)
     size = np.repeat(np.arange(sizes), 50)
     share, own = (size % 4 == 0).astype(float), generator.uniform(-0.2, 0.2, sizes)
@@ -548,7 +558,7 @@ def test_a_row_has_no_part_in_what_it_is_corrected_by(monkeypatch: pytest.Monkey
 def test_rows_that_are_fitted_again_keep_what_alignment_saves() -> None:
     asked, other = aligned_problem(600), aligned_problem(600, seed=1)
     fitted = regress.fit(asked, "lasso")
-    again = regress.refit(other, fitted)
+    again = refit(other, fitted)
     assert again.alignment == fitted.regressor.alignment
     error = np.log(predicted(again, other) / other.target)
     aligned = other.special["aligned"] == 1

@@ -1,4 +1,4 @@
-"""Whole networks' times: factors that are known have to be found, and a predictor learnt from totals alone."""
+"""Whole networks' times: known factors are found, and totals alone make a predictor."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ from neuralpower.learn.network_rows import Total, read_totals
 from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
-from neuralpower.learn.rooflines import work_of_totals
+from neuralpower.learn.totals_alone import work_of_totals
 from neuralpower.learn.train import train
 from neuralpower.learn.whole_networks import consistent, fit_factors
 from neuralpower.measure.collect.plan import draw
@@ -240,8 +240,8 @@ def test_networks_in_tensorfloat32_are_none_of_float32() -> None:
 
 
 def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
-    # layers were timed on a machine of one speed; networks while it was up to 1.4 times slower, and by the power 1.3 of that;
-    # what the sentinel takes depends on the network before it, too
+    # layers were timed on a machine of one speed; networks while it was up to 1.4 times slower, and by the
+    # power 1.3 of that; what the sentinel takes depends on the network before it, too
     generator = np.random.default_rng(0)
     slow = 1.4 ** generator.uniform(0, 1, 60)
     beside = 1e-3 * slow * np.exp(0.04 * generator.normal(size=60))
@@ -273,7 +273,8 @@ def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
 
 
 def test_the_sentinels_second_call_tells_the_speed_where_it_is_known() -> None:
-    # its first call tells of the network before it, too; half of the rows know no second, which takes 0.8 of the first's
+    # its first call tells of the network before it, too; half of the rows know no second, which takes 0.8 of
+    # the first's
     generator = np.random.default_rng(0)
     slow = 1.4 ** generator.uniform(0, 1, 60)
     data = dataset(["softmax"])

@@ -1,4 +1,4 @@
-"""A queue of calls on two clocks, host and device: from the simulated device's rows to a network's time and energy."""
+"""A queue of calls on two clocks: from the simulated device's rows to a network's time and energy."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ DISPATCH_S = {"linear": 9e-6, "activation": 5e-6, "softmax": 6e-6}
 
 
 def kernel_s(layer: Layer) -> float:
-    """2 us, then 80 % of the peak FLOP/s and 70 % of the bandwidth, one after the other; TF32 five times as fast."""
+    """2 us, then 80 % of the peak FLOP/s, then 70 % of the bandwidth; TF32 five times as fast."""
     speed = 5 if layer.dtype == "tensorfloat32" else 1
     return 2e-6 + layer.flops() / (0.8 * PEAK * speed) + sum(layer.bytes()) / (0.7 * BANDWIDTH)
 
@@ -105,7 +105,8 @@ def test_the_device_waits_for_the_host_or_the_host_is_ahead() -> None:
     assert device_end_s(np.array([1.0, 1, 1]), np.array([5.0, 5, 5])) == 16
     # issued at 5, 10, 15 and run for 1 each: done at 16
     assert device_end_s(np.array([5.0, 5, 5]), np.array([1.0, 1, 1])) == 16
-    # issued at 1, 2, 12, 13; a long kernel hides two issues, then the host is late: 1 + 6 = 7, 8; 12 + 1 = 13, 14
+    # issued at 1, 2, 12, 13; a long kernel hides two issues, then the host is late: 1 + 6 = 7, 8; 12 + 1 =
+    # 13, 14
     assert device_end_s(np.array([1.0, 1, 10, 1]), np.array([6.0, 1, 1, 1])) == 14
     assert device_end_s(np.array([]), np.array([])) == 0
 
@@ -166,7 +167,8 @@ def test_the_host_takes_a_median_per_kind_and_function() -> None:
     assert learnt is not None
     layers: list[Layer] = [Activation(function=name, elements=8) for name in ("relu", "gelu", "silu")]
     layers += [Linear(rows=1, in_features=1, out_features=1, bias=True), Softmax(rows=1, width=1)]
-    # relu 5, gelu 8, another activation the median of 4, 5, 8, 9; linear 7; a kind never seen the median of 4, 5, 7, 7, 8, 9
+    # relu 5, gelu 8, another activation the median of 4, 5, 8, 9; linear 7; a kind never seen the median of
+    # 4, 5, 7, 7, 8, 9
     assert learnt.seconds(layers) == pytest.approx([5e-6, 8e-6, 6.5e-6, 7e-6, 7e-6])
 
 
@@ -286,7 +288,8 @@ def test_whole_networks_correct_the_hosts_part(tables: dict[str, pd.DataFrame]) 
                 "layers": json.dumps(parts),
             }
         )
-    # and some with so many kernels that their hosts waited for a place in the queue: that is the device's time
+    # and some with so many kernels that their hosts waited for a place in the queue: that is the device's
+    # time
     rows += [{**row, "dispatch_s": row["runtime_s"]} for row in rows]
     few = {kind: table.iloc[::2] for kind, table in tables.items()}
     learnt = train(dataset({**few, "network": pd.DataFrame(rows)}), learner="lasso", jobs=1).predictor
@@ -355,8 +358,8 @@ def test_a_backward_pass_is_predicted_from_backward_rows(tables: dict[str, pd.Da
     assert backward.energy_j is not None
     assert backward.energy_j.value == pytest.approx(250 * expected, rel=0.04)
     assert (forward.phase, backward.phase) == ("forward", "backward")
-    # a product's gradients are two products, of input and weights, and a sum for the bias: 12 times 8192 x 1024 numbers;
-    # the first one's input asks for none, its weights and its bias do
+    # a product's gradients are two products, of input and weights, and a sum for the bias: 12 times 8192 x
+    # 1024 numbers; the first one's input asks for none, its weights and its bias do
     products = [sum(row.flops for row in p.rows if row.kind == "linear") for p in (forward, backward)]
     assert products[1] == 2 * products[0] * 23 / 24 + 12 * 8192 * 1024
     assert backward.rows[0].kind == "softmax"
