@@ -180,8 +180,6 @@ from pathlib import Path
 from neuralpower import cli
 from neuralpower.cli.output import say
 
-cli.COMMANDS = ()
-
 @cli.app.command()
 def light(csv: Path = None) -> None:
     if csv is not None:
