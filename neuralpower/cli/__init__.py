@@ -32,11 +32,11 @@ INTERRUPTED = 130  # 128 + SIGINT
 _LISTED = Path(__file__).with_name("commands.txt").read_text(encoding="utf-8").splitlines()
 COMMANDS = {name: (file, help) for name, file, help in (line.split(maxsplit=2) for line in _LISTED)}
 
-# An empty value of these options, such as an unset variable of a shell, names nothing; it is no default either.
+# Options that name a thing. An empty value, as of an unset shell variable, names nothing: it is refused.
 NAMING = frozenset(
     """
-    --address --autocast --config --csv --data_dir --data-dir --device --device-spec --from --markdown --measure
-    --monitor_file --operators --out --plot --predictor --spec --tables --trace-file
+    --address --autocast --config --csv --data_dir --data-dir --device --device-spec --from --markdown
+    --measure --monitor_file --operators --out --plot --predictor --spec --tables --trace-file
     """.split()
 )
 
@@ -129,7 +129,7 @@ def _refused(error: NeuralPowerError) -> int:
 
 
 def _fault(error: Exception) -> int:
-    """Print a bug of this program and its place, its traceback if NEURALPOWER_TRACEBACK is set; the exit code."""
+    """Print a bug of ours and its place, and its traceback if NEURALPOWER_TRACEBACK is set; the exit code."""
     if os.environ.get("NEURALPOWER_TRACEBACK"):
         traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -143,7 +143,9 @@ def _fault(error: Exception) -> int:
 def main() -> None:
     """Run the program; an error of ours is one line on stderr, and its class the exit code."""
     end_with_parent()
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models are built from configurations: nothing is downloaded
+    os.environ.setdefault(
+        "HF_HUB_OFFLINE", "1"
+    )  # models are built from configurations: nothing is downloaded
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     open_descriptors()
     if isinstance(sys.stdout, io.TextIOWrapper):

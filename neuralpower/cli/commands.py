@@ -1,4 +1,4 @@
-"""A command asks for an option group: a class whose annotated fields are options, arguments or groups of them."""
+"""Option groups: classes whose annotated fields are options and arguments of a command, or groups of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Command = Callable[..., None]
 
 @dataclass_transform(eq_default=False, kw_only_default=True, frozen_default=True)
 class OptionGroup:
-    """Read as a frozen dataclass; it is none, since `--help` would wait for the methods of each to be compiled."""
+    """Read as a frozen dataclass; for a real one, `--help` would wait until its methods are compiled."""
 
     def __init__(self, **given: Any) -> None:
         vars(self).update(given)
 
 
 def with_options(command: Command, first: Sequence[inspect.Parameter] = ()) -> Command:
-    """The command as typer reads it: `first`, and the fields of a group in place of the parameter that takes it."""
+    """The command as typer reads it: first `first`, then each group's fields in place of the group."""
     hints = _hints(command)
 
     @functools.wraps(command)

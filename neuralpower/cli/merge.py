@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import typer
+from typer import Argument, Option, Typer
 
 from neuralpower.cli import options
-from neuralpower.cli.output import say
-from neuralpower.files.terminal import visible
+from neuralpower.cli.output import say, tell
 
-app = typer.Typer()
+app = Typer()
 
 
 @app.command()
 def merge(
-    datasets: list[str] = typer.Argument(
-        help="Folders of datasets of one device, or places such as s3://bucket/name; of rows alike the last counts."
+    datasets: list[str] = Argument(
+        help="Folders of datasets of one device, or places such as s3://bucket/name; of rows alike the last "
+        "counts."
     ),
-    out: Path = typer.Option(help="The folder that is to hold them, behind the shards that it has."),
+    out: Path = Option(help="The folder that is to hold them, behind the shards that it has."),
 ) -> None:
-    """Join datasets of one device into one folder, each as a shard of it; they stay where they are, too."""
+    """Copy the datasets into the folder and write its card."""
     from neuralpower.data.dataset import read_dataset
     from neuralpower.data.shards import merge_folders
     from neuralpower.files.atomic import replace_file
@@ -33,4 +32,4 @@ def merge(
     for shard, counts in rows.items():
         kinds = ", ".join(f"{kind} {count}" for kind, count in counts.items())
         say(f"{shard}: {sum(counts.values())} rows ({kinds})")
-    print(visible(f"dataset: {out}"), file=sys.stderr)
+    tell(f"dataset: {out}")
