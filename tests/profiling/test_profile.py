@@ -472,9 +472,9 @@ def test_freed_tensors_no_longer_count() -> None:
     x = torch.empty(10)
     account.note(("forward", "", "f"), (), x, 0)
     account.note(("forward", "", "view"), (), x.view(2, 5), 0)
-    assert (account.live, account.peak) == (40, 40)
+    assert (account.lifetimes.live, account.peak) == (40, 40)
     del x
-    assert (account.live, account.peak) == (0, 40)
+    assert (account.lifetimes.live, account.peak) == (0, 40)
 
 
 def test_a_stray_repeat_does_not_count() -> None:
