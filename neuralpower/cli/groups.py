@@ -8,6 +8,7 @@ from typer import Argument, Option
 
 from neuralpower.cli import options
 from neuralpower.cli.commands import OptionGroup
+from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
     from neuralpower.networks.phases import Phase
@@ -34,7 +35,7 @@ Depth = Annotated[int, Option(help="Names of a module's path that --by module te
 
 
 class Sizes(OptionGroup):
-    """What goes through a network: a batch of samples, and their numbers."""
+    """The inputs of a network."""
 
     batch_size: BatchSize = None
     seq_len: int | None = Option(None, help="Tokens per sample.")
@@ -53,7 +54,7 @@ class Sizes(OptionGroup):
 
 
 class Tokens(OptionGroup):
-    """How many tokens a phase of a language model begins with, and makes."""
+    """The tokens that a phase of a language model begins with, and makes."""
 
     context: Context = None
     prompt: int | None = Option(None, help="prefill, generate: tokens of the prompt.")
@@ -76,4 +77,12 @@ class Training(OptionGroup):
 
     def recipe(self, checkpointing: bool, phase: str) -> Recipe:
         """The recipe of these options; raises InputError, also in another phase. Imports torch."""
-        return options.recipe(self.optimizer, self.accumulation, checkpointing, phase)
+        from neuralpower.trace.training import RECIPE, TRAINING, Recipe
+
+        name, _, way = self.optimizer.partition(":")
+        name = "sgd" if name == "momentum" else name  # the name that `fit` has for it
+        found = Recipe(name, way, self.accumulation, checkpointing)
+        if phase != TRAINING and found != RECIPE:
+            text = f"belong to phase training, not to {phase}; leave them out"
+            raise InputError(f"{found}: optimizer, accumulation and checkpointing {text}")
+        return found

@@ -15,10 +15,10 @@ from neuralpower.files.paths import check_read, is_folder, is_there
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
     from neuralpower.networks.phases import Phase
-    from neuralpower.trace.training import Recipe
 
 OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+dtype = full_name
 
 
 def names(text: str | None, what: str) -> tuple[str, ...] | None:
@@ -115,21 +115,3 @@ def check_file(file: Path | None, example: str) -> None:
         check_place(file, example)
     elif file is not None:  # it may be a device, such as /dev/stdout
         check_read(file)
-
-
-def dtype(text: str) -> str:
-    """The full name of a dtype; any text that is no alias as it is."""
-    return full_name(text)
-
-
-def recipe(optimizer: str, accumulation: int, checkpointing: bool, phase: str) -> Recipe:
-    """The recipe of "adamw" or "adamw:fused"; raises InputError, also for an unusual one without training."""
-    from neuralpower.trace.training import RECIPE, TRAINING, Recipe
-
-    name, _, way = optimizer.partition(":")
-    name = "sgd" if name == "momentum" else name  # the name that `fit` has for it
-    found = Recipe(name, way, accumulation, checkpointing)
-    if phase != TRAINING and found != RECIPE:
-        text = f"belong to phase training, not to {phase}; leave them out"
-        raise InputError(f"{found}: optimizer, accumulation and checkpointing {text}")
-    return found

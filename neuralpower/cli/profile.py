@@ -10,7 +10,7 @@ from typer import Option, Typer
 from neuralpower.cli import groups, options
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
-from neuralpower.errors import CoverageError, InputError, unknown, writing
+from neuralpower.errors import CoverageError, InputError, unknown
 from neuralpower.files.json_files import json_text
 
 if TYPE_CHECKING:
@@ -49,17 +49,16 @@ class Profile(OptionGroup):
 def profile(asked: Profile) -> None:
     """Run the network with and without instrumentation, and print and write its rows."""
     shape = _checked_shape(asked)
-
-    from neuralpower.files.atomic import aside
-
     _check_names(asked)
     result = _run(asked, shape)
+
+    from neuralpower.profiling.result import written
+
     view: dict[str, Any] = {"by": asked.by, "depth": asked.depth}
     if asked.csv is not None:
         result.to_csv(asked.csv, **view)
     if asked.markdown is not None:
-        with writing(asked.markdown, "file"), aside(asked.markdown) as new:
-            new.write_text(result.to_markdown(asked.sort, asked.top, **view) + "\n", encoding="utf-8")
+        written(result.to_markdown(asked.sort, asked.top, **view) + "\n", asked.markdown)
     if asked.trace_file is not None:
         result.to_chrome_trace(asked.trace_file)
     say(json_text(result.to_json()) if asked.as_json else result.table(asked.sort, asked.top, **view))

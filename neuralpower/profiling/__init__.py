@@ -113,7 +113,7 @@ def _profiled(
         phase=asked.phase,
         convention=asked.convention,
         flop_unit=asked.flop_unit,
-        total=whole(rows, runs, _counts(traced, parameters)),
+        total=whole(rows, runs, parameters, traced.parameters),
         rows=rows,
         unmodelled=_unmodelled(traced, rows),
         types={path: type(module).__name__ for path, module in model.named_modules(remove_duplicate=False)},
@@ -162,12 +162,6 @@ def _measured(
             meter=meter,
         )
     return runs, layer
-
-
-def _counts(traced: Trace, parameters: Sequence[Tensor]) -> tuple[int, int, int]:
-    """Parameters: all, those that are trained, and the bytes of all."""
-    trained = sum(p.numel() for p in parameters if p.requires_grad)
-    return traced.parameters, trained, sum(p.numel() * p.element_size() for p in parameters)
 
 
 def _optimizer_layer(

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from neuralpower.errors import InputError, unknown, writing
 from neuralpower.files import markdown
 from neuralpower.files.atomic import aside
@@ -329,7 +331,7 @@ class NetworkProfile:
         """The rows of a view as CSV, also written to a given `path`; raises InputError where it cannot be."""
         records = self.records(by, depth)
         rows = [[json_text(v) if isinstance(v, (tuple, dict)) else v for v in r.values()] for r in records]
-        return _written(csv_text([[*records[0]] if records else [], *rows]), path)
+        return written(csv_text([[*records[0]] if records else [], *rows]), path)
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """Everything, under a schema version; also written to a given `path`."""
@@ -354,7 +356,7 @@ class NetworkProfile:
             "modules": self.records("module"),
         }
         if path is not None:
-            _written(json_text(data, indent=1), path)
+            written(json_text(data, indent=1), path)
         return data
 
     def to_chrome_trace(self, path: str | Path | None = None) -> dict[str, Any]:
@@ -400,15 +402,16 @@ def _bytes(value: int | None) -> str:
     return "" if value == 0 else quantity(value, "B")
 
 
-def _written(text: str, path: str | Path | None) -> str:
+def written(text: str, path: str | Path | None) -> str:
+    """The text, also written to a given `path`; raises InputError where it cannot be."""
     if path is not None:
         with writing(path, "file"), aside(Path(path)) as new:
             new.write_text(text, encoding="utf-8")
     return text
 
 
-def whole(rows: Sequence[Row], runs: Runs | None, parameters: tuple[int, int, int]) -> Total:
-    """The total of all rows; `parameters` are (all, trainable, bytes)."""
+def whole(rows: Sequence[Row], runs: Runs | None, parameters: Sequence[Tensor], count: int) -> Total:
+    """The total of all rows; `count`: of the trace's parameters."""
     clean = dict(runs.clean) if runs else {}
     spread = clean.pop("", None)
     peak = runs.peak_memory_bytes if runs else None
@@ -419,9 +422,9 @@ def whole(rows: Sequence[Row], runs: Runs | None, parameters: tuple[int, int, in
         phases_s={phase: times.runtime_s for phase, times in clean.items()},
         spread=spread,
         **work,
-        parameters=parameters[0],
-        trainable_parameters=parameters[1],
-        parameter_bytes=parameters[2],
+        parameters=count,
+        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         peak_memory_bytes=peak if peak is not None else most(row.peak_memory_bytes for row in rows),
         power_w=runs.window.power_w if runs else None,
         energy_j=runs.window.energy_j if runs else None,
