@@ -51,7 +51,7 @@ LEAVES = {
     }.items()
     for name in names.split()
 }
-UNKNOWN = dict.fromkeys(("flops", "matmul_flops", "elementwise_flops"))
+UNKNOWN: dict[str, Any] = dict.fromkeys(("flops", "matmul_flops", "elementwise_flops"))
 T = TypeVar("T")
 Key = tuple[Any, ...]  # (phase, path, operator, number of the call) forward, (phase, path, kind) in training
 
@@ -248,8 +248,8 @@ class Builder:
             products = self.flops.get(("backward", forward.path, forward.kind), 0)
         rest = sum(int(part.flops()) - product_flops(part) for part in parts)
         flops = products + rest * (self.convention == "all-ops")
-        work = {"flops": flops, "matmul_flops": products, "elementwise_flops": rest}
-        return replace(row, **work, **_traffic(parts))
+        moved = _traffic(parts)
+        return replace(row, flops=flops, matmul_flops=products, elementwise_flops=rest, **moved)
 
     def _optimizer_row(self) -> Row:
         row, layer = Row("", "optimizer", "optimizer.step", "optimizer", 1), self.optimizer
@@ -368,22 +368,19 @@ class Builder:
 
     def _with_parameters(self, rows: list[Row]) -> list[Row]:
         """Count each parameter once: in the first row that reads weights, of the first module that has it."""
-        held: dict[str, tuple[int, int]] = {}
+        held: dict[str, list[nn.Parameter]] = defaultdict(list)
         for name, parameter in self.model.named_parameters():
-            path = name.rpartition(".")[0]
-            all_, trainable = held.get(path, (0, 0))
-            held[path] = all_ + parameter.numel(), trainable + parameter.numel() * parameter.requires_grad
+            held[name.rpartition(".")[0]].append(parameter)
         readers: dict[str, int] = {}
-        for number, row in enumerate(rows):
+        for number, row in sorted(enumerate(rows), key=lambda one: one[1].kind not in WEIGHTED):
             if row.phase == "forward" and row.path in held:
-                before = readers.setdefault(row.path, number)
-                if row.kind in WEIGHTED and rows[before].kind not in WEIGHTED:
-                    readers[row.path] = number
+                readers.setdefault(row.path, number)
         changed = list(rows)
-        for path, (all_, trainable) in held.items():
+        for path, parameters in held.items():
             if path not in readers:
                 changed.append(self._module_row(path))
-            number = readers.get(path, len(changed) - 1)
+            number, trained = readers.get(path, len(changed) - 1), [p for p in parameters if p.requires_grad]
+            all_, trainable = (sum(p.numel() for p in some) for some in (parameters, trained))
             changed[number] = replace(changed[number], parameters=all_, trainable_parameters=trainable)
         return changed
 
@@ -471,8 +468,8 @@ def _summed(rows: Sequence[Row], **named: Any) -> Row:
     """One row for several; what they do not share is left open."""
     first, known = rows[0], [row for row in rows if row.explains]
     found = sums(rows, "matmul_flops", "elementwise_flops", "bytes_read", "bytes_written", "runtime_s")
-    found |= sums(rows, "host_s", "share", "activation_bytes", "count", "flops", "parameters")
-    found |= sums(rows, "trainable_parameters")
+    found |= sums(rows, "host_s", "share", "activation_bytes", "count", "flops")
+    found |= sums(rows, "parameters", "trainable_parameters")
     words = dict.fromkeys(("path", "kind", "operator", "phase", "type", "dtype"), "")
     for name, otherwise in {**words, "inputs": (), "outputs": (), "config": {}}.items():
         shared = all(getattr(row, name) == getattr(first, name) for row in rows)

@@ -41,8 +41,17 @@ class Named(NamedTuple):
     y_ends: Pair
 
 
-def named(chart: XY, width: float, height: float, letter: float = 6.5, line: float = 13.0) -> Named | None:
-    """Names on a plot of that size in pixels (see `place`); None for a chart without names."""
+class Plot(NamedTuple):
+    """Sizes in pixels: of a plot, and of a letter and a line of its names."""
+
+    width: float
+    height: float
+    letter: float = 6.5
+    line: float = 13.0
+
+
+def named(chart: XY, plot: Plot) -> Named | None:
+    """Names on a plot of that size; None for a chart without names."""
     series = chart.drawn()
     names = [name for s in series for name in s.labels or [""] * len(s.x)]
     if not any(names):
@@ -51,15 +60,15 @@ def named(chart: XY, width: float, height: float, letter: float = 6.5, line: flo
     y = [_scaled(value, chart.log_y) for s in series for value in s.y]
     x_ends, y_ends = limits(x, chart.log_x), limits(y, chart.log_y)
     x_ends = x_ends[0], x_ends[1] + _room(x, names, x_ends)
-    at = list(zip(_shares(x, x_ends, width), _shares(y, y_ends, height), strict=True))
+    at = list(zip(_shares(x, x_ends, plot.width), _shares(y, y_ends, plot.height), strict=True))
     pixels = iter(at)
     runs = [[next(pixels) for _ in s.x] for s in series]
     others = [p for s, run in zip(series, runs, strict=True) if "lines" in s.mode for p in along(run)]
-    offsets = place(at, names, width, height, others=others, letter=letter, line=line)
+    offsets = place(at, names, plot, others)
     found = []
     for name, a, b, offset in zip(names, x, y, offsets, strict=True):
         if offset is not None:
-            beside = max(0.0, abs(offset[0]) - letter * len(name) / 2)
+            beside = max(0.0, abs(offset[0]) - plot.letter * len(name) / 2)
             found.append(Label(name, a, b, offset, math.hypot(beside, offset[1]) > FAR))
     return Named(found, x_ends, y_ends)
 
@@ -96,20 +105,13 @@ def along(ends: Sequence[Pair]) -> list[Pair]:
 
 
 def place(
-    points: Sequence[Pair],
-    names: Sequence[str],
-    width: float,
-    height: float,
-    *,
-    others: Sequence[Pair] = (),
-    letter: float = 6.5,
-    line: float = 13.0,
+    points: Sequence[Pair], names: Sequence[str], plot: Plot, others: Sequence[Pair] = ()
 ) -> list[Pair | None]:
     """Offset of each name's middle from its point (y upward); None where there is no room.
 
-    All lengths are pixels: `points` from the lower left corner, the plot's `width` and `height`, the width
-    of a `letter`, the height of a `line`. An empty name needs no room; `others` are points to keep free.
+    `points` are pixels from the lower left corner, `others` more points to keep free; "" needs no room.
     """
+    _, height, letter, line = plot
     shown = [i for i, name in enumerate(names) if name]
     found: list[Pair | None] = [None] * len(points)
     if len(shown) > 1 and np.ptp([points[i][0] for i in shown]) < 1:
@@ -125,7 +127,7 @@ def place(
         boxes = np.array(taken)
         for offset in _around(float(half[0])):
             where = np.add(points[i], offset)
-            inside = (where >= half).all() and (where <= np.array([width, height]) - half).all()
+            inside = (where >= half).all() and (where <= np.array(plot[:2]) - half).all()
             if inside and not (np.abs(boxes[:, :2] - where) < boxes[:, 2:] + half + GAP).all(axis=1).any():
                 found[i] = offset
                 taken.append([*where, *half])

@@ -13,7 +13,7 @@ from neuralpower.errors import InputError, writing
 from neuralpower.files.atomic import aside
 from neuralpower.files.terminal import visible_lines
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Pies, colour, hatch, symbol
-from neuralpower.report.labels import named
+from neuralpower.report.labels import Plot, named
 
 SMALL = 0.04  # share of a pie below which there is no room for digits
 NAMED = 0.12  # share from which on there is room for the name, too
@@ -90,7 +90,7 @@ def _name_points(figure: Any, axes: Any, chart: XY) -> None:
         return
     figure.draw_without_rendering()  # places the plot
     frame = axes.get_window_extent()
-    found = named(chart, frame.width, frame.height, letter=7.0, line=14.0)
+    found = named(chart, Plot(frame.width, frame.height, letter=7.0, line=14.0))
     if found is None:
         return
     x, y = ((lambda v: 10**v) if log else (lambda v: v) for log in (chart.log_x, chart.log_y))

@@ -9,7 +9,7 @@ from typing import Any
 from neuralpower.files.json_files import nullable
 from neuralpower.files.terminal import visible
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Pies, colour, hatch, symbol
-from neuralpower.report.labels import named
+from neuralpower.report.labels import Plot, named
 
 WIDTH, HEIGHT = 840.0, 345.0  # pixels of a plot on a wide screen: names are placed for it
 LEGEND = (45.0, 6.6, 34)  # pixels beside its letters, pixels of a letter; with more letters it lies below
@@ -57,7 +57,7 @@ def _xy(chart: XY) -> Made:
     }
     longest = max((len(series.name) for series in chart.series), default=0)
     beside = len(chart.series) > 1 and longest <= LEGEND[2]
-    found = named(chart, WIDTH - (LEGEND[0] + LEGEND[1] * longest if beside else 0.0), HEIGHT)
+    found = named(chart, Plot(WIDTH - (LEGEND[0] + LEGEND[1] * longest if beside else 0.0), HEIGHT))
     if found is not None:
         layout["xaxis"]["range"], layout["yaxis"]["range"] = found.x_ends, found.y_ends
         layout["annotations"] = [
