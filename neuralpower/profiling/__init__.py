@@ -101,9 +101,8 @@ def _profiled(
     step = Step(model, given, kwargs, asked.phase, asked.loss, asked.optimizer)
     runs, stepped = _measured(step, traced, place, asked)
     device_name = title_of(place)
-    builder = Builder(model, traced, runs, asked.convention, by_module, rules, known_hardware(device_name))
-    builder.training, builder.optimizer, builder.host = asked.training, stepped, place.type != "cpu"
-    rows = tuple(builder.rows())
+    known = (by_module, rules, known_hardware(device_name), asked.training, stepped, place.type != "cpu")
+    rows = tuple(Builder(model, traced, runs, asked.convention, *known).rows())
     parameters = list(model.parameters())
     how = f"traced on {traced.method} tensors ({'; '.join(traced.notes)})"
     return NetworkProfile(
