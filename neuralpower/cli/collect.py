@@ -1,4 +1,4 @@
-"""`neuralpower collect-data` and `merge`: sweep -> measurement -> dataset; datasets -> one folder of shards."""
+"""`neuralpower collect-data` (sweep -> measurement -> dataset) and `merge` (datasets -> one of shards)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST_LINE_S = 30.0
 
 
 class Collect(OptionGroup):
-    """What is measured, on which device, and where the rows go."""
+    """The layers to measure, the device, and the place of the rows."""
 
     device: str = Option("cpu", help="Where to measure: cpu or cuda:0.")
     preset: str = Option(
@@ -91,7 +91,7 @@ def collect_data(asked: Collect) -> None:
 
 
 def _request(asked: Collect) -> Request:
-    """What the collector is to do; raises InputError."""
+    """The request to the collector; raises InputError."""
     from neuralpower.data.locations import folder_name, is_remote
     from neuralpower.devices.host import cuda_number, read_cpu
     from neuralpower.measure.collect.presets import preset_named
@@ -204,7 +204,7 @@ class Log:
 
 
 def outlook(progress: Progress) -> str:
-    """What is still to be done, in one line."""
+    """The work that is left, in one line."""
     left = progress.estimate
     if not left.runtime and not left.power:
         return "nothing is left to measure"

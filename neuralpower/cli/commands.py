@@ -14,7 +14,7 @@ Command = Callable[..., None]
 
 @dataclass_transform(eq_default=False, kw_only_default=True, frozen_default=True)
 class OptionGroup:
-    """Read as a frozen dataclass; for a real one, `--help` would wait until its methods are compiled."""
+    """Read as a frozen dataclass, without the time that it takes to compile a real one's methods."""
 
     def __init__(self, **given: Any) -> None:
         vars(self).update(given)
@@ -58,6 +58,4 @@ def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Paramete
 def _taken(group: Any, given: dict[str, Any]) -> Any:
     """The group with its values, which are taken out of what is given."""
     hints = _hints(group).items()
-    return group(
-        **{name: _taken(hint, given) if _is_group(hint) else given.pop(name) for name, hint in hints}
-    )
+    return group(**{n: _taken(hint, given) if _is_group(hint) else given.pop(n) for n, hint in hints})

@@ -25,7 +25,7 @@ NOISE_LIMIT = 0.1  # above it a measured time says nothing
 
 
 class Evaluate(OptionGroup):
-    """What is predicted and measured."""
+    """The networks to predict and measure, and how."""
 
     models: list[str] = Argument(
         help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, its "

@@ -44,12 +44,12 @@ class Sizes(OptionGroup):
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Of one sample; raises InputError."""
+        """The shape of one sample; raises InputError."""
         return options.shape(self.input_shape)
 
     @property
     def full_dtype(self) -> str:
-        """As torch names it."""
+        """Torch's name of the dtype."""
         return options.dtype(self.dtype)
 
 

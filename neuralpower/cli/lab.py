@@ -13,7 +13,7 @@ app = Typer()
 
 
 class Lab(OptionGroup):
-    """What is trained, profiled and reported."""
+    """The training, the profiles and their outputs."""
 
     step: str = Argument("all", help="all, or one of train, profile, report; compare reads printed tables.")
     out: Path = Option(Path("lab"), help="Folder for all files; a training in it is continued.")

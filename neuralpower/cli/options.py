@@ -84,7 +84,7 @@ def check_batch_size(asked: int | None) -> None:
 
 
 def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> int:
-    """What is asked for, else the network's own; raises InputError. Imports torch."""
+    """The given batch size, else the network's own; raises InputError. Imports torch."""
     from neuralpower.networks.sources import resolve
 
     return resolve(model).batch_size(asked, shape) if asked is None else asked

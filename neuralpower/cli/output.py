@@ -1,4 +1,4 @@
-"""What a command prints: results by `say` on standard output, remarks by `tell` on stderr.
+"""The two outputs of a command: results by `say` on standard output, remarks by `tell` on stderr.
 
 A network's own code, its C extensions and its children print to descriptor 1, too. So the command keeps a
 copy of that descriptor for its results, and makes descriptor 1 stderr.

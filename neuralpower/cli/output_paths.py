@@ -55,7 +55,7 @@ def check_places(given: Mapping[str, Any]) -> None:
 
 
 def _identity(place: Path | int) -> Identity | None:
-    """What tells files apart, also one still to be made; None for what many may share, as /dev/null."""
+    """The identity of a file, even of a missing one; None for folders and /dev/null, which may be shared."""
     try:
         found = os.stat(place)  # noqa: PTH116  # of a descriptor, too
     except (OSError, ValueError):

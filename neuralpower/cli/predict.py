@@ -24,7 +24,7 @@ VIEWS = ("layer", "kind", "module")
 
 
 class Predict(OptionGroup):
-    """How a network is to be predicted, and what is said of it."""
+    """The prediction of a network, and its tables and files."""
 
     predictor: str | None = Option(
         None, help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."

@@ -20,7 +20,7 @@ app = Typer()
 
 
 class Profile(OptionGroup):
-    """What is run, and what is said of it."""
+    """The run of a network, and its tables and files."""
 
     model: groups.Model
     sizes: groups.Sizes

@@ -12,7 +12,7 @@ app = Typer()
 
 
 class Report(OptionGroup):
-    """What a report is of."""
+    """The networks, devices and sizes of a report."""
 
     models: list[str] | None = Argument(
         None, help="MODEL...; by default twelve small networks of different families."

@@ -1,4 +1,4 @@
-"""What counts as work: the conventions by which profilers count, and users' own rules.
+"""Conventions by which profilers count work, and users' own rules.
 
     matmul       2 FLOP per multiply-add of products, convolutions, attention and recurrent layers alone;
                  biases do not count, padding and causal masks save nothing: PyTorch's FlopCounterMode, with

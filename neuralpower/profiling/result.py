@@ -232,7 +232,7 @@ class NetworkProfile:
         return "\n".join([head, "", *lines, "", *map(markdown.inline, self._foot())])
 
     def headline(self) -> str:
-        """What was profiled, and the total."""
+        """The network, the device and the totals."""
         t = self.total
         taken = "not timed"
         if t.runtime_s is not None and t.spread is not None:

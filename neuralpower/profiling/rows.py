@@ -33,7 +33,7 @@ WEIGHTS = "weights"  # a module that has parameters and calls no operator
 
 WEIGHTED = (*PRODUCTS, "norm", "embedding")  # kinds that read weights of their own
 
-# What PyTorch calls below autograd where the trace has one composite operator.
+# Kinds of operators that PyTorch calls below autograd where the trace has one composite operator.
 NORMS = """
     native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update
     native_layer_norm native_group_norm _fused_rms_norm
@@ -326,7 +326,7 @@ class Builder:
     def _joined(
         self, accounted: Mapping[tuple[str, str, str], int], join: Callable[[int, int], int] = operator.add
     ) -> dict[Key, int]:
-        """What was accounted, by keys without the call's number."""
+        """Accounted figures by key, without the call's number."""
         found: dict[Key, int] = {}
         for caller, value in accounted.items():
             key = self._key(*caller) if self.training else caller

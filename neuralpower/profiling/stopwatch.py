@@ -156,7 +156,7 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
     @property
     def events(self) -> list[Event]:
-        """What was seen, in order."""
+        """The operator calls, in order."""
         return [Event(*noted) for noted in self._noted]
 
     @contextlib.contextmanager

@@ -143,7 +143,7 @@ def write_predictor(predictor: Predictor, path: Path) -> None:
 
 
 def predictor_card(predictor: Predictor) -> str:
-    """What it predicts, what it was trained on, and its errors on held-out folds."""
+    """Its targets, its training data, and its errors on held-out folds."""
     targets = (("", predictor.regressors), (", power", predictor.power or {}))
     named = [(key, r, target) for target, regressors in targets for key, r in regressors.items()]
     return render(

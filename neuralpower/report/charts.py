@@ -1,4 +1,4 @@
-"""What a chart shows, and its colours; `plotly_charts` draws it on pages, `matplotlib_charts` into files.
+"""Charts, apart from how they are drawn: by `plotly_charts` on pages, by `matplotlib_charts` into files.
 
 Labels name the units. None is an unknown value: it is left out, not drawn as 0.
 All other style stands beside this file: `page.css` and `page.js` of pages, `theme.mplstyle` of pictures.

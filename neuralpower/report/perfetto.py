@@ -40,7 +40,7 @@ class Leaf:
 
 @dataclass
 class Drawn:
-    """What has been drawn so far; times count from the start of the first stage."""
+    """Slices and points so far; times count from the start of the first stage."""
 
     device: list[Slice] = field(default_factory=list)
     host: list[Slice] = field(default_factory=list)

@@ -58,7 +58,7 @@ def score_cells(regressor: Regressor) -> list[str]:
 
 
 def training_summary(trained: Trained) -> str:
-    """In a few lines: the errors on held-out rows, and where they are largest."""
+    """A few lines: the errors on held-out rows, and where they are largest."""
     p = trained.predictor
     targets = (("time", p.regressors), ("power", p.power or {}))
     lines = [line for what, regressors in targets for line in _errors(what, regressors)]
@@ -125,7 +125,7 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
 
 
 def _head(p: Prediction, powered: bool) -> Iterator[str]:
-    """What was predicted, and the totals."""
+    """The network, the device and the totals."""
     t = p.runtime_s
     yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({p.predictor})")
     time, low, high = (quantity(seconds, "s") for seconds in (t.value, t.low, t.high))
