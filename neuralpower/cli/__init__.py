@@ -56,7 +56,6 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Runtime, power, energy and memory of neural networks, layer by layer, without running them.",
 )
 for _name, (_, _help) in COMMANDS.items():
     app.command(_name, help=_help)(lambda: None)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from neuralpower.errors import InputError, writing
 from neuralpower.files.atomic import aside
@@ -159,12 +159,11 @@ def _blocks(paragraphs: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
         yield listed, [text[2:] if listed else text for text in some]
 
 
-def _kind(part: Part) -> str:
-    return {Table: "table", Picture: "picture"}.get(type(part), "chart")
-
-
 # Functions for the templates.
-_PARTS = {"blocks": _blocks, "kind": _kind, "shown": shown, "next": next}
+_PARTS: dict[str, Callable[..., Any]] = {
+    **{"blocks": _blocks, "shown": shown, "next": next},
+    "kind": lambda part: {Table: "table", Picture: "picture"}.get(type(part), "chart"),
+}
 
 
 def _plotly() -> str:
