@@ -78,12 +78,9 @@ def evaluate(asked: Evaluate) -> None:
         tell(f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}")
     way = "training" if asked.phase == "training" else "forward"
     how: Any = {"phase": way, "recipe": recipe, "show": tell}
+    sizes = {"rounds": asked.rounds, "threads": cpu.cores}
     refused: list[tuple[Case, InputError]] = []
-
-    def refuse(case: Case, error: InputError) -> None:
-        refused.append((case, error))
-
-    results = run(cases, learnt, rounds=asked.rounds, threads=cpu.cores, refused=refuse, **how)
+    results = run(cases, learnt, **sizes, **how, refused=lambda *one: refused.append(one))
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for case, error in refused:

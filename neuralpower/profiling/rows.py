@@ -428,9 +428,9 @@ def guessed(operator: str) -> str:
         return "attention"
     if operator == ACCUMULATE or operator.split(".")[-1] in FREE:
         return operator if operator == ACCUMULATE else VIEW
-    packet: Any = functools.reduce(
-        lambda found, part: getattr(found, part, None), operator.split("."), torch.ops
-    )
+    packet: Any = torch.ops
+    for part in operator.split("."):
+        packet = getattr(packet, part, None)
     overloads = [getattr(packet, name) for name in packet.overloads()] if hasattr(packet, "overloads") else []
     if any(getattr(overload, "is_view", False) for overload in overloads):
         return VIEW
