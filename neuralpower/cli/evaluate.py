@@ -78,9 +78,10 @@ def evaluate(asked: Evaluate) -> None:
         tell(f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}")
     way = "training" if asked.phase == "training" else "forward"
     how: Any = {"phase": way, "recipe": recipe, "show": tell}
-    sizes = {"rounds": asked.rounds, "threads": cpu.cores}
     refused: list[tuple[Case, InputError]] = []
-    results = run(cases, learnt, **sizes, **how, refused=lambda *one: refused.append(one))
+    results = run(
+        cases, learnt, rounds=asked.rounds, threads=cpu.cores, refused=lambda *one: refused.append(one), **how
+    )
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for case, error in refused:
