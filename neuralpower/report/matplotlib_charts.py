@@ -86,7 +86,10 @@ def _name_points(figure: Any, axes: Any, chart: XY) -> None:
     found = named(chart, Plot(frame.width, frame.height, letter=7.0, line=14.0))
     if found is None:
         return
-    x, y = ((lambda v: 10**v) if log else (lambda v: v) for log in (chart.log_x, chart.log_y))
+    powers: list[Callable[[float], float]] = [
+        (lambda v: 10**v) if log else (lambda v: v) for log in (chart.log_x, chart.log_y)
+    ]
+    x, y = powers
     axes.set(xlim=[*map(x, found.x_ends)], ylim=[*map(y, found.y_ends)])
     for one in found.labels:
         axes.annotate(
