@@ -234,6 +234,7 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
     from neuralpower.platforms import CPU, platform_of
     from neuralpower.predict.explore.fit import bytes_of as parsed
 
+    own: float | None
     if device is None:
         cpu = read_cpu()
         own, platform, name = cpu.memory_bytes, CPU, cpu.name
