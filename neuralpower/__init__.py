@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from neuralpower import compat as compat
     from neuralpower.api import LoadedPredictor as LoadedPredictor
     from neuralpower.api import load as load
+    from neuralpower.compat import Profile as Profile
     from neuralpower.networks.phases import Phase as Phase
     from neuralpower.profiling import profile as profile
-    from neuralpower.profiling.compat import Profile as Profile
     from neuralpower.trace.training import Recipe as Recipe
 
 __all__ = ["LoadedPredictor", "Phase", "Profile", "Recipe", "__version__", "compat", "load", "profile"]
@@ -20,7 +20,7 @@ __all__ = ["LoadedPredictor", "Phase", "Profile", "Recipe", "__version__", "comp
 _HOMES = {
     "LoadedPredictor": "neuralpower.api",
     "Phase": "neuralpower.networks.phases",
-    "Profile": "neuralpower.profiling.compat",
+    "Profile": "neuralpower.compat",
     "Recipe": "neuralpower.trace.training",
     "compat": "neuralpower.compat",
     "load": "neuralpower.api",

@@ -1,4 +1,4 @@
-"""The command line: one file per command; torch is imported inside the commands only."""
+"""The command line: one file per command, imported when it is asked for; only its functions import torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from neuralpower.cli.interrupts import end_like_ctrl_c
 from neuralpower.cli.output import GONE, ReaderGone, open_descriptors, results_apart
@@ -25,13 +28,37 @@ from neuralpower.version import __version__
 
 INTERRUPTED = 130  # 128 + SIGINT
 
+# Name, file and help of each command, in the order in which --help lists them.
+_LISTED = Path(__file__).with_name("commands.txt").read_text(encoding="utf-8").splitlines()
+COMMANDS = {name: (file, help) for name, file, help in (line.split(maxsplit=2) for line in _LISTED)}
+
+# Options that name a thing. An empty value, as of an unset shell variable, names nothing: it is refused.
+NAMING = frozenset(
+    """
+    --address --autocast --config --csv --data_dir --data-dir --device --device-spec --from --markdown
+    --measure --monitor_file --operators --out --plot --predictor --spec --tables --trace-file
+    """.split()
+)
+
+
+class Program(TyperGroup):
+    """Lists its commands without importing them, and imports the one that is run."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """(name, command, its arguments)."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, command_of(name) if name in COMMANDS else listed, rest
+
+
 app = typer.Typer(
+    cls=Program,
     name="neuralpower",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Runtime, power, energy and memory of neural networks, layer by layer, without running them.",
 )
+for _name, (_, _help) in COMMANDS.items():
+    app.command(_name, help=_help)(lambda: None)
 
 
 def _version(asked: bool) -> None:
@@ -47,51 +74,27 @@ def root(
     """Runtime, power, energy and memory of neural networks, layer by layer, without running them."""
 
 
-# In the order in which --help lists them.
-COMMANDS = (
-    "collect",
-    "merge",
-    "train",
-    "predict",
-    "evaluate",
-    "explore",
-    "profile",
-    "bench",
-    "bench_log",
-    "paradnn",
-    "report",
-    "lab",
-    "calibrate",
-    "models",
-    "devices",
-)
-
-# Options that name a thing. An empty name, as of a shell's variable that is not set, is none, and no default either.
-NAMING = frozenset(
-    """
-    --address --autocast --config --csv --data_dir --data-dir --device --device-spec --from --markdown --measure
-    --monitor_file --operators --out --plot --predictor --spec --tables --trace-file
-    """.split()
-)
+@functools.cache
+def command_of(name: str) -> Any:
+    """The command of that name, as typer makes it."""
+    file, text = COMMANDS[name]
+    program, group = typer.Typer(), importlib.import_module(f"neuralpower.cli.{file}").app
+    program.add_typer(group)
+    guard(group)
+    command = get_group(program).commands[name]
+    command.help = text
+    return command
 
 
-def build() -> typer.Typer:
-    """The program with all of its commands."""
-    if not app.registered_groups:
-        for name in COMMANDS:
-            app.add_typer(importlib.import_module(f"neuralpower.cli.{name}").app)
-        _guard(app)
-    return app
-
-
-def _guard(group: typer.Typer) -> None:
-    """Have every command keep its results apart from all else that is printed, and look first at where it writes."""
+@functools.cache  # a file may hold several commands
+def guard(group: typer.Typer) -> None:
+    """Have each command keep its results apart from other output, and check first where it writes."""
     for command in group.registered_commands:
         if command.callback is not None:
             command.callback = _guarded(command.callback)
     for below in group.registered_groups:
         if below.typer_instance is not None:
-            _guard(below.typer_instance)
+            guard(below.typer_instance)
 
 
 def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,13 +122,13 @@ def check_filled(arguments: Sequence[str]) -> None:
 
 
 def _refused(error: NeuralPowerError) -> int:
-    """Say what cannot be, in one line; the exit code."""
+    """Print one of our own errors in one line; the exit code."""
     print(f"error: {one_line(error)}", file=sys.stderr)
     return error.exit_code
 
 
 def _fault(error: Exception) -> int:
-    """Say in one line that this program is wrong, and where; with NEURALPOWER_TRACEBACK set, how it got there. The exit code."""
+    """Print a bug of ours and its place, and its traceback if NEURALPOWER_TRACEBACK is set; the exit code."""
     if os.environ.get("NEURALPOWER_TRACEBACK"):
         traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -141,48 +144,45 @@ def main() -> None:
     end_with_parent()
     os.environ.setdefault(
         "HF_HUB_OFFLINE", "1"
-    )  # models are built from configurations; nothing is ever downloaded
+    )  # models are built from configurations: nothing is downloaded
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     open_descriptors()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # as stderr does with a letter that its encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # for letters that its encoding lacks, as on stderr
     with visible_streams():
         sys.exit(_code())
 
 
 def _code() -> int:
-    """Run the command, and say what went wrong; the exit code."""
+    """Run the command and print what went wrong; the exit code."""
     try:
         end_like_ctrl_c()
         check_filled(sys.argv[1:])
-        code = build()(standalone_mode=False)
+        code = app(standalone_mode=False)
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        return INTERRUPTED
     except ReaderGone:
-        code = GONE
+        return GONE
     except NeuralPowerError as error:
-        code = _refused(error)
+        return _refused(error)
     except MemoryError:
-        code = _refused(DeviceError("the memory of this machine is too small for that; choose smaller sizes"))
+        return _refused(DeviceError("the memory of this machine is too small for that; choose smaller sizes"))
     except OSError as error:
         if error.filename is not None:
             text = f"{error.filename}: {error.strerror}; choose another file or folder"
-            code = _refused(unwritten(error, text))
-        elif error.errno == errno.ENOSPC:
+            return _refused(unwritten(error, text))
+        if error.errno == errno.ENOSPC:
             text = "standard output: the disk is full; make room, or write to another place"
-            code = _refused(DeviceError(text))
-        else:
-            code = _fault(error)
+            return _refused(DeviceError(text))
+        return _fault(error)
     except Exception as error:
-        code = _usage(error)
+        return _usage(error)
     return code if isinstance(code, int) else 0
 
 
 def _usage(error: Exception) -> int:
-    """Say what typer has against a command line; its exit code. Any other error is a fault of ours."""
-    # typer's own: it brings a copy of click, whose classes cannot be named here
+    """Print typer's complaint about a command line; its exit code. Any other error is a fault of ours."""
+    # typer brings a copy of click, whose classes cannot be named here
     code = getattr(error, "exit_code", None)
     if not hasattr(error, "format_message") or not isinstance(code, int):
         return _fault(error)

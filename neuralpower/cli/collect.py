@@ -1,19 +1,19 @@
-"""`neuralpower collect-data`: sweep -> measurement -> dataset."""
+"""`neuralpower collect-data` (sweep -> measurement -> dataset) and `merge` (datasets -> one of shards)."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Option, Typer
 
 from neuralpower.cli import options
 from neuralpower.cli.commands import OptionGroup, with_options
-from neuralpower.cli.output import say
+from neuralpower.cli.output import say, tell
 from neuralpower.dtypes import MEASURABLE
+from neuralpower.errors import InputError, unknown
 from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
@@ -22,65 +22,52 @@ if TYPE_CHECKING:
     from neuralpower.measure.collect.recover import Executor
     from neuralpower.measure.collect.request import Progress, Request
 
-app = typer.Typer()
-
+app = Typer()
 PHASES = ("forward", "backward", "optimizer")
 FIRST_LINE_S = 30.0
 
 
 class Collect(OptionGroup):
-    """What is measured, on which device, and where the rows go."""
+    """The layers to measure, the device, and the place of the rows."""
 
-    device: Annotated[str, typer.Option(help="Where to measure: cpu or cuda:0.")] = "cpu"
-    preset: Annotated[
-        str, typer.Option(help="quick (2 minutes; 5 on CUDA), standard (20; 25) or full (4 hours).")
-    ] = "standard"
-    kinds: Annotated[str | None, typer.Option(help="Layer kinds, comma-separated; all by default.")] = None
-    models: Annotated[
-        str | None, typer.Option(help="Networks whose layers to measure; 'none' for the sweep alone.")
-    ] = None
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, float64; comma-separated.")] = (
-        "float32"
+    device: str = Option("cpu", help="Where to measure: cpu or cuda:0.")
+    preset: str = Option(
+        "standard", help="quick (2 minutes; 5 on CUDA), standard (20; 25) or full (4 hours)."
     )
-    phase: Annotated[str, typer.Option(help="forward, backward, optimizer; comma-separated.")] = "forward"
-    power: Annotated[
-        str,
-        typer.Option(
-            help="auto: where a meter works; its name, as nvml or rapl: or fail; none: runtime alone."
-        ),
-    ] = "auto"
-    time_budget: Annotated[str | None, typer.Option(help="Such as 20m; the preset's by default.")] = None
-    seed: Annotated[int, typer.Option(help="Of the sweep.")] = 0
-    shard: Annotated[
-        str | None, typer.Option(help="I/N: this job's share of N, in a folder of its own below --out.")
-    ] = None
-    executor: Annotated[str, typer.Option(help="local, or ray: the devices of a Ray cluster.")] = "local"
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster, such as auto or HOST:6379.")] = None
-    wait_for_device: Annotated[
-        bool,
-        typer.Option(
-            "--wait-for-device",
-            help="Wait for another collection on the device to end, rather than refuse to begin.",
-        ),
-    ] = False
-    out: Annotated[
-        str | None, typer.Option(help="A folder, or a place such as s3://bucket/name; datasets/THIS-MACHINE.")
-    ] = None
+    kinds: str | None = Option(None, help="Layer kinds, comma-separated; all by default.")
+    models: str | None = Option(None, help="Networks whose layers to measure; 'none' for the sweep alone.")
+    dtype: str = Option("float32", help="float32, bfloat16, float16, float64; comma-separated.")
+    phase: str = Option("forward", help="forward, backward, optimizer; comma-separated.")
+    power: str = Option(
+        "auto", help="auto: where a meter works; its name, as nvml or rapl: or fail; none: runtime alone."
+    )
+    time_budget: str | None = Option(None, help="Such as 20m; the preset's by default.")
+    seed: int = Option(0, help="Of the sweep.")
+    shard: str | None = Option(None, help="I/N: this job's share of N, in a folder of its own below --out.")
+    executor: str = Option("local", help="local, or ray: the devices of a Ray cluster.")
+    address: str | None = Option(None, help="Of the Ray cluster, such as auto or HOST:6379.")
+    wait_for_device: bool = Option(
+        False,
+        "--wait-for-device",
+        help="Wait for another collection on the device to end, rather than refuse to begin.",
+    )
+    out: str | None = Option(
+        None, help="A folder, or a place such as s3://bucket/name; datasets/THIS-MACHINE."
+    )
 
 
 @app.command()
 @with_options
 def collect_data(asked: Collect) -> None:
-    """Measure layers on this machine. The same command continues what was interrupted."""
+    """Measure the layers of a sweep, and write them with the dataset's card."""
     from neuralpower.data.locations import continue_from, is_remote, publish
     from neuralpower.devices.host import read_cpu
 
     out = asked.out
     request = _request(asked)
     cpu = read_cpu()
-    measuring = _executor(
-        asked.executor, asked.address, asked.device, asked.power, cpu.cores, asked.wait_for_device
-    )
+    where = (asked.executor, asked.address, asked.device)
+    measuring = _executor(*where, asked.power, cpu.cores, asked.wait_for_device)
     place = f"{out}/{request.folder.name}" if asked.shard else out
     if out is not None and is_remote(out):
         continue_from(str(place), request.folder)
@@ -104,10 +91,9 @@ def collect_data(asked: Collect) -> None:
 
 
 def _request(asked: Collect) -> Request:
-    """What the collector is to do; raises InputError."""
+    """The request to the collector; raises InputError."""
     from neuralpower.data.locations import folder_name, is_remote
     from neuralpower.devices.host import cuda_number, read_cpu
-    from neuralpower.errors import unknown
     from neuralpower.measure.collect.presets import preset_named
     from neuralpower.measure.collect.request import Request
     from neuralpower.measure.meters import METERS
@@ -142,7 +128,7 @@ def _request(asked: Collect) -> Request:
 
 
 def _collected(request: Request, measuring: Executor, console: Console) -> Mapping[str, int]:
-    """Rows by kind, measured behind a bar, or a line now and then where nobody sees one."""
+    """Rows by kind; shows a progress bar, or a line now and then where there is no terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
@@ -171,14 +157,13 @@ def _collected(request: Request, measuring: Executor, console: Console) -> Mappi
 
 def _budget_s(text: str, device: str) -> float:
     """Seconds of a time budget; raises InputError where a run could measure nothing within them."""
-    from neuralpower.errors import InputError
     from neuralpower.measure.collect.schedule import shortest_budget_s
 
     budget_s, shortest_s = options.duration_s(text), shortest_budget_s(device.partition(":")[0])
     if budget_s < shortest_s:
         raise InputError(
-            f"time budget {text!r}: on {device} a run takes about as long to start, and would measure nothing; "
-            f"give {shortest_s:g}s or more"
+            f"time budget {text!r}: on {device} a run takes about as long to start, and would measure "
+            f"nothing; give {shortest_s:g}s or more"
         )
     return budget_s
 
@@ -187,7 +172,6 @@ def _executor(
     name: str, address: str | None, device: str, power: str, threads: int, wait: bool = False
 ) -> Executor:
     """Where the measuring processes run; raises InputError."""
-    from neuralpower.errors import InputError, unknown
     from neuralpower.measure.collect.lock import DeviceLock
     from neuralpower.measure.collect.process import Worker, command
     from neuralpower.measure.collect.recover import Local
@@ -199,19 +183,15 @@ def _executor(
     if name != "local":
         raise unknown("executor", name, ["local", "ray"])
     if address is not None:
-        raise InputError(
-            f"address {address!r}: belongs to a Ray cluster; add --executor ray, or leave it out"
-        )
-    lock = DeviceLock(device, wait, say=lambda line: print(visible(line), file=sys.stderr))
-    return Local(Worker(threads, command(device, power)), lock)
+        text = "belongs to a Ray cluster; add --executor ray, or leave it out"
+        raise InputError(f"address {address!r}: {text}")
+    return Local(Worker(threads, command(device, power)), DeviceLock(device, wait, say=tell))
 
 
 class Log:
-    """Progress where nobody sees a bar move: a line now and then, the first after some seconds, then ever more seldom."""
+    """Progress where nobody sees a bar: the first line after some seconds, then ever fewer."""
 
-    def __init__(
-        self, seen: bool, say: Callable[[str], None] = lambda line: print(line, file=sys.stderr)
-    ) -> None:
+    def __init__(self, seen: bool, say: Callable[[str], None] = tell) -> None:
         self.seen, self.say, self.due_s = seen, say, FIRST_LINE_S
 
     def tell(self, progress: Progress) -> None:
@@ -219,19 +199,17 @@ class Log:
         if self.seen or progress.spent_s < self.due_s:
             return
         self.due_s = max(progress.spent_s + FIRST_LINE_S, 2 * progress.spent_s)
-        self.say(
-            f"measured {progress.done} of {progress.planned} in {_time(progress.spent_s)}: {pace(progress)}"
-        )
+        done = f"measured {progress.done} of {progress.planned}"
+        self.say(f"{done} in {_time(progress.spent_s)}: {pace(progress)}")
 
 
 def outlook(progress: Progress) -> str:
-    """What is still to be done, in one line."""
+    """The work that is left, in one line."""
     left = progress.estimate
     if not left.runtime and not left.power:
         return "nothing is left to measure"
-    ends = (
-        f"; this run ends after {_time(progress.budget_s)}, the same command goes on" if left.runs > 1 else ""
-    )
+    ends = f"; this run ends after {_time(progress.budget_s)}, the same command goes on"
+    ends = ends if left.runs > 1 else ""
     return f"{left.runtime} runtimes and {left.power} powers to measure: about {_time(left.seconds)}{ends}"
 
 
@@ -240,7 +218,7 @@ def _time(seconds: float) -> str:
 
 
 def pace(progress: Progress) -> str:
-    """How fast it goes, for how long, and what of it is no good."""
+    """The rate, the time left, and how many measurements failed or are noisy."""
     count = progress.measured + progress.powered
     if not count or not progress.spent_s:
         return ""
@@ -249,3 +227,26 @@ def pace(progress: Progress) -> str:
     left_s = min(progress.budget_s - progress.spent_s, open_ / rate)
     noisy = f", {progress.noisy} noisy" if progress.noisy else ""
     return f"{rate:.0f}/s, {max(left_s, 0):.0f} s left, {progress.failed} failed{noisy}"
+
+
+@app.command()
+def merge(
+    datasets: list[str] = Argument(
+        help="Folders of datasets of one device, or places such as s3://bucket/name; of rows alike the last "
+        "counts."
+    ),
+    out: Path = Option(help="The folder that is to hold them, behind the shards that it has."),
+) -> None:
+    """Copy the datasets into the folder and write its card."""
+    from neuralpower.data.dataset import read_dataset
+    from neuralpower.data.shards import merge_folders
+    from neuralpower.files.atomic import replace_file
+    from neuralpower.report.cards import dataset_card
+
+    options.check_named(datasets, "dataset")
+    rows = merge_folders([*dict.fromkeys(name.rstrip("/") for name in datasets)], out)
+    replace_file(out / "README.md", dataset_card(read_dataset(out)))
+    for shard, counts in rows.items():
+        kinds = ", ".join(f"{kind} {count}" for kind, count in counts.items())
+        say(f"{shard}: {sum(counts.values())} rows ({kinds})")
+    tell(f"dataset: {out}")

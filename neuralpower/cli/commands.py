@@ -1,4 +1,4 @@
-"""A command asks for an option group: a class whose annotated fields are options, arguments or groups of them."""
+"""Option groups: classes whose annotated fields are options and arguments of a command, or groups of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Command = Callable[..., None]
 
 @dataclass_transform(eq_default=False, kw_only_default=True, frozen_default=True)
 class OptionGroup:
-    """Read as a frozen dataclass; it is none, since `--help` would wait for the methods of each to be compiled."""
+    """Read as a frozen dataclass, without the time that it takes to compile a real one's methods."""
 
     def __init__(self, **given: Any) -> None:
         vars(self).update(given)
 
 
 def with_options(command: Command, first: Sequence[inspect.Parameter] = ()) -> Command:
-    """The command as typer reads it: `first`, and the fields of a group in place of the parameter that takes it."""
+    """The command as typer reads it: first `first`, then each group's fields in place of the group."""
     hints = _hints(command)
 
     @functools.wraps(command)
@@ -58,6 +58,4 @@ def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Paramete
 def _taken(group: Any, given: dict[str, Any]) -> Any:
     """The group with its values, which are taken out of what is given."""
     hints = _hints(group).items()
-    return group(
-        **{name: _taken(hint, given) if _is_group(hint) else given.pop(name) for name, hint in hints}
-    )
+    return group(**{n: _taken(hint, given) if _is_group(hint) else given.pop(n) for n, hint in hints})

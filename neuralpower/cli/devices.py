@@ -1,11 +1,11 @@
-"""`neuralpower devices`: what can be measured here, which predictors there are, and the spec sheets of devices."""
+"""`neuralpower devices`: what can be measured here, known predictors, and the spec sheets of devices."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Option, Typer
 
 from neuralpower.cli.output import say
 from neuralpower.devices.spec import KEYS, DeviceSpec, known_specs, read_spec, spec_of
@@ -16,18 +16,18 @@ from neuralpower.files.terminal import visible
 if TYPE_CHECKING:
     from neuralpower.measure.meters import MeterStatus, MeterUnavailable
 
-app = typer.Typer()
+app = Typer()
 
 
 @app.command()
 def devices(
-    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
-    specs: bool = typer.Option(False, "--specs", help="List the spec sheets of known devices instead."),
-    spec: str | None = typer.Option(
+    as_json: bool = Option(False, "--json", help="Print as JSON."),
+    specs: bool = Option(False, "--specs", help="List the spec sheets of known devices instead."),
+    spec: str | None = Option(
         None, "--spec", metavar="NAME|FILE", help="Show one spec sheet with its sources instead."
     ),
 ) -> None:
-    """Show this machine, its power meters, and the predictors that `predict` finds by name."""
+    """Print this machine and what it can do, or spec sheets."""
     if specs and spec is not None:
         raise InputError(f"--specs lists all sheets, --spec {spec} shows one; give one of the two options")
     if specs:
@@ -52,32 +52,18 @@ def _show_machine(as_json: bool) -> None:
         gpus, missing = [], error
     meters = _meters(["cpu", *(gpu.uuid for gpu in gpus)], missing)
     if as_json:
-        say(
-            json_text(
-                {
-                    "schema": 1,
-                    "devices": [{"name": "cpu", **cpu.to_json()}, *(dataclasses.asdict(gpu) for gpu in gpus)],
-                    "meters": [
-                        {
-                            "name": m.meter,
-                            "device": m.device,
-                            "works": m.works,
-                            "reason": m.reason,
-                            "text": m.text,
-                        }
-                        for m in meters
-                    ],
-                    "predictors": [
-                        {"name": name, "device": p.device, "dtypes": p.dtypes, "phases": p.phases}
-                        for name, p in found.items()
-                    ],
-                }
-            )
-        )
+        tried = ("device", "works", "reason", "text")
+        shown = ("device", "dtypes", "phases")
+        data = {
+            "schema": 1,
+            "devices": [{"name": "cpu", **cpu.to_json()}, *map(dataclasses.asdict, gpus)],
+            "meters": [{"name": m.meter, **{key: getattr(m, key) for key in tried}} for m in meters],
+            "predictors": [{"name": n, **{key: getattr(p, key) for key in shown}} for n, p in found.items()],
+        }
+        say(json_text(data))
         return
-    say(
-        f"cpu        {cpu.name}, {cpu.cores} cores, {' '.join(f for f in cpu.flags if f.startswith(('avx', 'amx', 'sve')))}"
-    )
+    vectors = " ".join(flag for flag in cpu.flags if flag.startswith(("avx", "amx", "sve")))
+    say(f"cpu        {cpu.name}, {cpu.cores} cores, {vectors}")
     for gpu in gpus:
         memory = f"{gpu.memory_bytes / 2**30:.0f} GiB, " if gpu.memory_bytes is not None else ""
         say(visible(f"gpu        {gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}"))
@@ -86,12 +72,8 @@ def _show_machine(as_json: bool) -> None:
     for meter in meters:
         verdict = "works" if meter.works else f"no ({meter.reason})"
         say(visible(f"meter      {meter.meter} of {meter.device}: {verdict}: {meter.text}"))
-    for name, predictor in found.items():
-        say(
-            visible(
-                f"predictor  {name}: {predictor.device}, {', '.join(predictor.dtypes)}, {', '.join(predictor.phases)}"
-            )
-        )
+    for name, p in found.items():
+        say(visible(f"predictor  {name}: {', '.join((p.device, *p.dtypes, *p.phases))}"))
     for unreadable in refused:
         say(visible(f"predictor  no: {unreadable}"))
     if not found:
@@ -99,15 +81,13 @@ def _show_machine(as_json: bool) -> None:
 
 
 def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterStatus]:
-    """How each meter does on each device; NVML's one line where it lists no GPU to try it on."""
+    """The status of each meter on each device; one line for NVML where it lists no GPU to try it on."""
     from neuralpower.measure.meters import METERS, MeterStatus, meter_status
 
-    tried = [
-        status for device in devices for name in METERS if (status := meter_status(name, device)) is not None
-    ]
-    return (
-        [*tried, MeterStatus("nvml", "cuda", missing.reason, str(missing))] if missing is not None else tried
-    )
+    tried = [meter_status(name, device) for device in devices for name in METERS]
+    if missing is not None:
+        tried.append(MeterStatus("nvml", "cuda", missing.reason, str(missing)))
+    return [status for status in tried if status is not None]
 
 
 def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
@@ -116,19 +96,16 @@ def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
     if as_json:
         say(json_text({"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}}))
         return
-    columns = (
-        ("peak_flops_float32", 1e12),
-        ("peak_flops_bfloat16", 1e12),
-        ("memory_bytes_per_s", 1e9),
-        ("cores", 1),
-        ("limit_w", 1),
-    )
-    rows = [[s.slug, s.device_class, *(_scaled(s.get(key), unit) for key, unit in columns)] for s in specs]
+    units = {
+        **{"peak_flops_float32": 1e12, "peak_flops_bfloat16": 1e12, "memory_bytes_per_s": 1e9},
+        **{"cores": 1, "limit_w": 1},
+    }
+    rows = []
+    for sheet in specs:
+        figures = [(sheet.get(key), unit) for key, unit in units.items()]
+        cells = ["-" if value is None else f"{value / unit:.4g}" for value, unit in figures]
+        rows.append([sheet.slug, sheet.device_class, *cells])
     say(grid(["device", "class", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"], rows, left=2))
-
-
-def _scaled(value: float | None, unit: float) -> str:
-    return "-" if value is None else f"{value / unit:.4g}"
 
 
 def _show_spec(spec: DeviceSpec, as_json: bool) -> None:

@@ -2,66 +2,56 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Argument, Option, Typer
 
 from neuralpower.cli import groups, options
 from neuralpower.cli.commands import OptionGroup, with_options
-from neuralpower.cli.output import say
+from neuralpower.cli.output import say, tell
+from neuralpower.errors import InputError, ModelError, first_line, one_line, unknown
 from neuralpower.files.json_files import json_text
-from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
     from neuralpower.networks.phases import Phase
     from neuralpower.predict.case import Case
     from neuralpower.predict.evaluate import Evaluation
 
-app = typer.Typer()
+app = Typer()
 MEASURED = ("forward", "training", "prefill", "decode")
 NOISE_LIMIT = 0.1  # above it a measured time says nothing
 
 
 class Evaluate(OptionGroup):
-    """What is predicted and measured."""
+    """The networks to predict and measure, and how."""
 
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, its tokens."
-        ),
-    ]
+    models: list[str] = Argument(
+        help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, its "
+        "tokens."
+    )
     predictor: groups.Predictor = None
     sizes: groups.Sizes
-    phase: Annotated[
-        str, typer.Option(help="forward or training; prefill or decode of a language model.")
-    ] = "forward"
+    phase: str = Option("forward", help="forward or training; prefill or decode of a language model.")
     context: groups.Context = None
-    prompt: Annotated[int | None, typer.Option(help="prefill: tokens of the prompt.")] = None
+    prompt: int | None = Option(None, help="prefill: tokens of the prompt.")
     training: groups.Training
-    checkpointing: Annotated[
-        bool, typer.Option(help="Train with the model's own activation checkpointing.")
-    ] = False
-    rounds: Annotated[int, typer.Option(help="Runs of each network, spread over the time.")] = 21
-    trace_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write predicted and measured timelines for ui.perfetto.dev to this file; takes some runs more."
-        ),
-    ] = None
+    checkpointing: bool = Option(False, help="Train with the model's own activation checkpointing.")
+    rounds: int = Option(21, help="Runs of each network, spread over the time.")
+    trace_file: Path | None = Option(
+        None,
+        help="Write predicted and measured timelines for ui.perfetto.dev to this file; takes some runs more.",
+    )
     trust_code: groups.TrustCode = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False
+    as_json: bool = Option(False, "--json", help="Print the figures as JSON.")
 
 
 @app.command()
 @with_options
 def evaluate(asked: Evaluate) -> None:
-    """Predict networks, run them on this CPU, and print both side by side."""
+    """Predict the networks, measure them, and print both; raises where none could be."""
     from neuralpower.devices.host import read_cpu
-    from neuralpower.errors import InputError, ModelError, one_line, unknown
 
     options.check_batch_size(asked.sizes.batch_size)
     if asked.rounds < 1:
@@ -85,17 +75,17 @@ def evaluate(asked: Evaluate) -> None:
     learnt.check(asked.sizes.full_dtype, "forward")
     apart = learnt.unlike(cpu)
     if apart:
-        _show(f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}")
+        tell(f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}")
     way = "training" if asked.phase == "training" else "forward"
-    how = {"rounds": asked.rounds, "threads": cpu.cores}
+    how: Any = {"phase": way, "recipe": recipe, "show": tell}
     refused: list[tuple[Case, InputError]] = []
     results = run(
-        cases, learnt, **how, phase=way, recipe=recipe, show=_show, refused=lambda *one: refused.append(one)
+        cases, learnt, rounds=asked.rounds, threads=cpu.cores, refused=lambda *one: refused.append(one), **how
     )
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for case, error in refused:
-        _show(f"warning: {case.label}: {one_line(error)}")
+        tell(f"warning: {case.label}: {one_line(error)}")
     if not results:
         raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
     say(json_text(evaluation_json(results, refused)) if asked.as_json else evaluation_table(results))
@@ -103,21 +93,14 @@ def evaluate(asked: Evaluate) -> None:
     if asked.trace_file is not None:
         from neuralpower.profiling.cases import side_by_side
 
-        traced = side_by_side(results, learnt, phase=way, recipe=recipe, repeats=asked.rounds, show=_show)
-        write(asked.trace_file, traced)
+        write(asked.trace_file, side_by_side(results, learnt, repeats=asked.rounds, **how))
     if refused:
-        raise ModelError(
-            f"{len(refused)} of {len(cases)} networks could not be evaluated; the warnings above say why"
-        )
-
-
-def _show(text: str) -> None:
-    print(visible(text), file=sys.stderr)
+        failed = f"{len(refused)} of {len(cases)} networks"
+        raise ModelError(f"{failed} could not be evaluated; the warnings above say why")
 
 
 def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list[Case]:
     """The networks that are named, and those that the files list; raises InputError."""
-    from neuralpower.errors import InputError, ModelError
     from neuralpower.predict.case import Case
 
     options.check_named(asked.models, "model")
@@ -129,10 +112,9 @@ def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list
                 "@ names no list; write @FILE, whose lines are MODEL, batch size, length, phase, tokens"
             )
         one = (model, asked.sizes.batch_size, asked.sizes.seq_len, None)
-        for name, batch, length, line_phase in (
-            listed(Path(model[1:]), asked.trust_code) if is_list else [one]
-        ):
-            given = None if is_list else shape
+        lines = listed(Path(model[1:]), asked.trust_code) if is_list else [one]
+        given = None if is_list else shape
+        for name, batch, length, line_phase in lines:
             try:
                 batch = options.batch_size(name, batch, given)
             except ModelError:  # it is refused below, and the others are measured
@@ -146,18 +128,15 @@ def _warn(results: Sequence[Evaluation]) -> None:
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
             text = f"two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"
-            print(f"warning: {e.case.label}: {text}", file=sys.stderr)
+            tell(f"warning: {e.case.label}: {text}")
         if e.too_slow is not None:
-            text = f"{e.case.label}: the sentinel took {e.too_slow:.2f} times its usual time, more than the predictor knows"
-            print(
-                f"warning: {text}; not all of that is taken out, measure it again at a quieter time",
-                file=sys.stderr,
-            )
+            text = f"the sentinel took {e.too_slow:.2f} times its usual time, more than the predictor knows"
+            advice = "not all of that is taken out, measure it again at a quieter time"
+            tell(f"warning: {e.case.label}: {text}; {advice}")
 
 
 def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:
-    """(MODEL, batch size, sequence length, phase) of each line, None for what it leaves out; raises InputError."""
-    from neuralpower.errors import InputError, first_line
+    """(MODEL, batch size, length, phase) of each line, None for what it leaves out; raises InputError."""
     from neuralpower.files.paths import check_regular
     from neuralpower.networks.trust import check_model
 
@@ -165,9 +144,8 @@ def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, 
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"{file}: cannot be read ({first_line(error)}); it holds lines of MODEL, batch size, length, phase, tokens"
-        ) from None
+        holds = "it holds lines of MODEL, batch size, length, phase, tokens"
+        raise InputError(f"{file}: cannot be read ({first_line(error)}); {holds}") from None
     cases: list[tuple[str, int | None, int | None, Phase | None]] = []
     for number, line in enumerate(lines, 1):
         words = line.split()
@@ -180,8 +158,8 @@ def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, 
             cases.append((words[0], int(words[1]) if len(words) > 1 else None, length, phase))
         except ValueError:
             raise InputError(
-                f"{file}:{number}: {line!r} is no MODEL, batch size, length (- for none), phase (forward, prefill or "
-                "decode), tokens of its prompt or context"
+                f"{file}:{number}: {line!r} is no MODEL, batch size, length (- for none), phase (forward, "
+                "prefill or decode), tokens of its prompt or context"
             ) from None
     if not cases:
         raise InputError(f"{file}: names no network; give lines of MODEL, batch size, length, phase, tokens")
@@ -189,7 +167,7 @@ def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, 
 
 
 def _phase(name: str, tokens: int | None) -> Phase:
-    """The phase of a line; raises ValueError for a name that is none, or training, which all lines are or none."""
+    """The phase of a line; raises ValueError for another name, or training, which --phase asks for."""
     if name not in MEASURED or name == "training":
         raise ValueError(name)
     return options.phase(name, tokens if name != "prefill" else None, tokens if name == "prefill" else None)

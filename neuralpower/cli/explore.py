@@ -7,54 +7,50 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option, Typer
 
 from neuralpower.cli import groups, options
 from neuralpower.cli.commands import OptionGroup, with_options
-from neuralpower.cli.output import say
+from neuralpower.cli.output import say, tell
+from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
-from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
     from neuralpower.platforms import Platform
     from neuralpower.predict.explore.compare import Side
 
-app = typer.Typer()
-Model = Annotated[str, typer.Argument(help="transformers:bert, a folder with config.json, zoo:alexnet, ...")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+app = Typer()
+Model = Annotated[str, Argument(help="transformers:bert, a folder with config.json, zoo:alexnet, ...")]
+AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
 
 
 class Sweep(OptionGroup):
     """The grid of a sweep, and where its points go."""
 
     model: Model
-    batch_size: Annotated[
-        str | None,
-        typer.Option(help="1,8,32; 1:256 doubles; 64:512:64 goes in steps; by default as in predict."),
-    ] = None
-    seq_len: Annotated[str | None, typer.Option(help="Tokens per sample, written in the same way.")] = None
+    batch_size: str | None = Option(
+        None, help="1,8,32; 1:256 doubles; 64:512:64 goes in steps; by default as in predict."
+    )
+    seq_len: str | None = Option(None, help="Tokens per sample, written in the same way.")
     input_shape: groups.InputShape = None
-    dtype: Annotated[str, typer.Option(help="One or more, with commas.")] = "float32"
-    predictor: Annotated[
-        str | None, typer.Option(help="Names or files, with commas; this machine's by default.")
-    ] = None
-    memory: Annotated[
-        str | None, typer.Option(help="Of the device, such as 24GB; by default what its spec sheet says.")
-    ] = None
-    csv: Annotated[Path | None, typer.Option(help="Write one line per point to this file.")] = None
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw latency against energy or throughput: FILE.html, .png or .svg.")
-    ] = None
-    top: Annotated[int, typer.Option(min=0, help="Rows to print; 0 for all.")] = 0
+    dtype: str = Option("float32", help="One or more, with commas.")
+    predictor: str | None = Option(None, help="Names or files, with commas; this machine's by default.")
+    memory: str | None = Option(
+        None, help="Of the device, such as 24GB; by default what its spec sheet says."
+    )
+    csv: Path | None = Option(None, help="Write one line per point to this file.")
+    plot: Path | None = Option(
+        None, help="Draw latency against energy or throughput: FILE.html, .png or .svg."
+    )
+    top: int = Option(0, min=0, help="Rows to print; 0 for all.")
     as_json: AsJson = False
 
 
 @app.command()
 @with_options
 def sweep(asked: Sweep) -> None:
-    """Predict a grid of batch sizes, lengths, types and devices from few traces; the points nothing beats are marked."""
-    from neuralpower.errors import InputError
+    """Predict the points of the grid, and mark the Pareto-optimal ones."""
     from neuralpower.files.csv_files import write_csv
     from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as sweeping
@@ -65,15 +61,12 @@ def sweep(asked: Sweep) -> None:
     options.check_file(asked.csv, "points.csv")
     options.check_file(asked.plot, "points.png")
     predictors = [options.predictor(name) for name in options.names(asked.predictor, "predictor") or (None,)]
-    shape = options.shape(asked.input_shape)
-    if asked.batch_size is None:
-        batch_sizes: tuple[int, ...] = (options.batch_size(asked.model, None, shape),)
-    else:
-        batch_sizes = sweeping.sizes(asked.batch_size, "batch size")
+    shape, batch = options.shape(asked.input_shape), asked.batch_size
+    own = (options.batch_size(asked.model, None, shape),) if batch is None else ()
     found = sweeping.sweep(
         asked.model,
         predictors,
-        batch_sizes=batch_sizes,
+        batch_sizes=own if batch is None else sweeping.sizes(batch, "batch size"),
         lengths=sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,),
         dtypes=[options.dtype(name) for name in options.names(asked.dtype, "dtype") or ("float32",)],
         input_shape=shape,
@@ -83,9 +76,7 @@ def sweep(asked: Sweep) -> None:
         raise InputError(f"no point can be predicted: {found.points[0].error}")
     _warn(predictors)
     if asked.csv is not None:
-        write_csv(
-            asked.csv, [sweeping.SweepPoint.__dataclass_fields__, *(vars(p).values() for p in found.points)]
-        )
+        write_csv(asked.csv, [vars(found.points[0]), *(vars(p).values() for p in found.points)])
     if asked.plot is not None:
         sweep_plot(found, asked.plot)
     say(json_text(sweeping.to_json(found)) if asked.as_json else sweep_table(found, asked.top))
@@ -94,15 +85,11 @@ def sweep(asked: Sweep) -> None:
 class Compare(OptionGroup):
     """Two sides, and what both do."""
 
-    a: Annotated[str, typer.Argument(help="MODEL, or MODEL@PREDICTOR.")]
-    b: Annotated[
-        str, typer.Argument(help="The other one; @PREDICTOR alone is the same model on another device.")
-    ]
+    a: str = Argument(help="MODEL, or MODEL@PREDICTOR.")
+    b: str = Argument(help="The other one; @PREDICTOR alone is the same model on another device.")
     predictor: groups.Predictor = None
     sizes: groups.Sizes
-    phase: Annotated[
-        str, typer.Option(help="As `predict` has them: training, prefill, decode, generate.")
-    ] = "forward"
+    phase: str = Option("forward", help="As `predict` has them: training, prefill, decode, generate.")
     tokens: groups.Tokens
     as_json: AsJson = False
 
@@ -110,7 +97,7 @@ class Compare(OptionGroup):
 @app.command()
 @with_options
 def compare(asked: Compare) -> None:
-    """Compare two models, or a model on two devices: ratio of the times, and how likely one is the faster."""
+    """Predict both sides and compare their times."""
     from neuralpower.predict.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
 
@@ -122,7 +109,6 @@ def compare(asked: Compare) -> None:
 
 def _sides(asked: Compare) -> list[Side]:
     """Both models, each predicted on its device; raises InputError."""
-    from neuralpower.errors import InputError
     from neuralpower.predict.case import Case, predict_case
     from neuralpower.predict.explore.compare import Side
     from neuralpower.trace.training import TRAINING
@@ -154,17 +140,14 @@ def _sides(asked: Compare) -> list[Side]:
 
 @app.command()
 def score(
-    file: str = typer.Argument(help="JSON lines, one candidate each; - for standard input."),
+    file: str = Argument(help="JSON lines, one candidate each; - for standard input."),
     predictor: groups.Predictor = None,
-    by: str = typer.Option("latency", help="latency, energy or memory."),
-    top: int = typer.Option(20, min=0, help="Rows to print; 0 for all."),
+    by: str = Option("latency", help="latency, energy or memory."),
+    top: int = Option(20, min=0, help="Rows to print; 0 for all."),
     trust_code: groups.TrustCode = False,
-    as_json: bool = typer.Option(
-        False, "--json", help="Print one JSON object per candidate, in the file's order."
-    ),
+    as_json: bool = Option(False, "--json", help="Print one JSON object per candidate, in the file's order."),
 ) -> None:
-    """Rank candidates: configurations with changed fields, or lists of layers."""
-    from neuralpower.errors import InputError
+    """Score the candidates of a file and rank them."""
     from neuralpower.files.paths import check_regular
     from neuralpower.predict.explore.score import score as scored
     from neuralpower.report.explored import score_table
@@ -180,7 +163,7 @@ def score(
     found = scored(lines.splitlines(), learnt, by, trust_code=trust_code)
     for one in found:
         if one.error:
-            print(visible(f"warning: {file} line {one.line}: {one.error}"), file=sys.stderr)
+            tell(f"warning: {file} line {one.line}: {one.error}")
     if all(one.error for one in found):
         raise InputError(
             f"{file}: none of {len(found)} candidates could be scored; the warnings above say why"
@@ -189,7 +172,7 @@ def score(
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
     _warn([learnt])
     if learnt.platform.memory_note:
-        print(f"note: {learnt.platform.memory_note}", file=sys.stderr)
+        tell(f"note: {learnt.platform.memory_note}")
     say("\n".join(json_text(one.to_json()) for one in found) if as_json else score_table(found, top))
 
 
@@ -197,43 +180,33 @@ class Fit(OptionGroup):
     """A network, and the memory that it is to fit into."""
 
     model: Model
-    device: Annotated[
-        str | None, typer.Option(help="A spec sheet's name or file (`devices --specs`); this machine's.")
-    ] = None
-    memory: Annotated[str | None, typer.Option(help="Instead of the device's, such as 24GB or 80GiB.")] = None
-    phase: Annotated[str, typer.Option(help="forward, training, prefill or decode.")] = "forward"
+    device: str | None = Option(None, help="A spec sheet's name or file (`devices --specs`); this machine's.")
+    memory: str | None = Option(None, help="Instead of the device's, such as 24GB or 80GiB.")
+    phase: str = Option("forward", help="forward, training, prefill or decode.")
     batch_size: groups.BatchSize = None
-    seq_len: Annotated[int | None, typer.Option(help="Tokens per sample; of a prefill the prompt's.")] = None
-    context: Annotated[int | None, typer.Option(help="For decode: tokens in the cache before the step.")] = (
-        None
-    )
+    seq_len: int | None = Option(None, help="Tokens per sample; of a prefill the prompt's.")
+    context: int | None = Option(None, help="For decode: tokens in the cache before the step.")
     input_shape: groups.InputShape = None
     dtype: groups.Dtype = "float32"
-    optimizer: Annotated[
-        str,
-        typer.Option(
-            help="For training: sgd (without momentum), momentum, rmsprop, adam, adamw, adagrad, sparseadam, or "
-            "adamw:foreach."
-        ),
-    ] = "adamw"
-    accumulation: Annotated[int, typer.Option(help="For training: micro-batches per step.")] = 1
-    checkpointing: Annotated[
-        bool, typer.Option("--checkpointing", help="For training: blocks run forward again.")
-    ] = False
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the memory to keep free; by default 0 on a CPU, whose memory has an upper bound, and on "
-            "others, whose overhead is assumed, 0.3 in training and else 0.1."
-        ),
-    ] = None
+    optimizer: str = Option(
+        "adamw",
+        help="For training: sgd (without momentum), momentum, rmsprop, adam, adamw, adagrad, sparseadam, or "
+        "adamw:foreach.",
+    )
+    accumulation: int = Option(1, help="For training: micro-batches per step.")
+    checkpointing: bool = Option(False, "--checkpointing", help="For training: blocks run forward again.")
+    margin: float | None = Option(
+        None,
+        help="Share of the memory to keep free; by default 0 on a CPU, whose memory has an upper bound, and "
+        "on others, whose overhead is assumed, 0.3 in training and else 0.1.",
+    )
     as_json: AsJson = False
 
 
 @app.command()
 @with_options
 def fit(asked: Fit) -> None:
-    """Say whether a model fits into a device's memory (exit code 0, or 1 where not), and the largest that would."""
+    """Compare the memory that a model needs with the device's; exit code 1 where it does not fit."""
     from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
@@ -251,32 +224,31 @@ def fit(asked: Fit) -> None:
     found = fitted(request, room)
     say(json_text(found.to_json()) if asked.as_json else fit_table(found, request, name))
     if not found.fits:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]:
     """(bytes, platform, name) of what the model is to fit into; raises InputError."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import spec_of
-    from neuralpower.errors import InputError
     from neuralpower.platforms import CPU, platform_of
     from neuralpower.predict.explore.fit import bytes_of as parsed
 
+    own: float | None
     if device is None:
         cpu = read_cpu()
         own, platform, name = cpu.memory_bytes, CPU, cpu.name
     else:
         spec = spec_of(device)
-        found = spec.get("memory_bytes")
-        own, platform, name = (None if found is None else int(found)), platform_of(spec.hardware()), spec.name
+        own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
     if memory is not None:
         return parsed(memory), platform, f"of {name}" if device else "as given"
     if own is None:
         raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
-    return float(own), platform, name
+    return float(int(own)), platform, name
 
 
 def _warn(predictors: Iterable[Predictor]) -> None:
     for predictor in predictors:
         for text in predictor.foreign():
-            print(visible(f"warning: {predictor.name}: {text}"), file=sys.stderr)
+            tell(f"warning: {predictor.name}: {text}")

@@ -1,13 +1,14 @@
-"""Options that several commands share, each named once: alone, or in groups that a command's dataclass holds."""
+"""Options that several commands share: single ones, and groups of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from neuralpower.cli import options
 from neuralpower.cli.commands import OptionGroup
+from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
     from neuralpower.networks.phases import Phase
@@ -15,49 +16,49 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     str,
-    typer.Argument(
+    Argument(
         help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
     ),
 ]
-Predictor = Annotated[str | None, typer.Option(help="Name or file; this machine's by default.")]
+Predictor = Annotated[str | None, Option(help="Name or file; this machine's by default.")]
 BatchSize = Annotated[
     int | None,
-    typer.Option(help="Samples in a batch; by default 1, or as many as the network's own inputs hold."),
+    Option(help="Samples in a batch; by default 1, or as many as the network's own inputs hold."),
 ]
-InputShape = Annotated[str | None, typer.Option(help="Of one sample, such as 3x224x224.")]
-Dtype = Annotated[str, typer.Option(help="Of weights and inputs.")]
-Context = Annotated[int | None, typer.Option(help="decode: tokens in the cache before the step.")]
+InputShape = Annotated[str | None, Option(help="Of one sample, such as 3x224x224.")]
+Dtype = Annotated[str, Option(help="Of weights and inputs.")]
+Context = Annotated[int | None, Option(help="decode: tokens in the cache before the step.")]
 TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Run models of the file that are code: functions, .pt2.")
+    bool, Option("--trust-code", help="Run models of the file that are code: functions, .pt2.")
 ]
-Depth = Annotated[int, typer.Option(help="Names of a module's path that --by module tells apart.")]
+Depth = Annotated[int, Option(help="Names of a module's path that --by module tells apart.")]
 
 
 class Sizes(OptionGroup):
-    """What goes through a network: a batch of samples, and their numbers."""
+    """The inputs of a network."""
 
     batch_size: BatchSize = None
-    seq_len: Annotated[int | None, typer.Option(help="Tokens per sample.")] = None
+    seq_len: int | None = Option(None, help="Tokens per sample.")
     input_shape: InputShape = None
     dtype: Dtype = "float32"
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Of one sample; raises InputError."""
+        """The shape of one sample; raises InputError."""
         return options.shape(self.input_shape)
 
     @property
     def full_dtype(self) -> str:
-        """As torch names it."""
+        """Torch's name of the dtype."""
         return options.dtype(self.dtype)
 
 
 class Tokens(OptionGroup):
-    """How many tokens a phase of a language model begins with, and makes."""
+    """The tokens that a phase of a language model begins with, and makes."""
 
     context: Context = None
-    prompt: Annotated[int | None, typer.Option(help="prefill, generate: tokens of the prompt.")] = None
-    new_tokens: Annotated[int | None, typer.Option(help="generate: tokens to make after the prompt.")] = None
+    prompt: int | None = Option(None, help="prefill, generate: tokens of the prompt.")
+    new_tokens: int | None = Option(None, help="generate: tokens to make after the prompt.")
 
     def phase(self, name: str) -> Phase:
         """The phase of that name; raises InputError. Imports torch."""
@@ -67,15 +68,21 @@ class Tokens(OptionGroup):
 class Training(OptionGroup):
     """How a network is trained."""
 
-    optimizer: Annotated[
-        str,
-        typer.Option(
-            help="Of training: sgd (with momentum), rmsprop, adam, adamw, adagrad or sparseadam; also adamw:foreach, "
-            "adamw:fused."
-        ),
-    ] = "adamw"
-    accumulation: Annotated[int, typer.Option(help="Micro-batches of --batch-size in a training step.")] = 1
+    optimizer: str = Option(
+        "adamw",
+        help="Of training: sgd (with momentum), rmsprop, adam, adamw, adagrad or sparseadam; also "
+        "adamw:foreach, adamw:fused.",
+    )
+    accumulation: int = Option(1, help="Micro-batches of --batch-size in a training step.")
 
     def recipe(self, checkpointing: bool, phase: str) -> Recipe:
-        """As training takes it; raises InputError, also in another phase. Imports torch."""
-        return options.recipe(self.optimizer, self.accumulation, checkpointing, phase)
+        """The recipe of these options; raises InputError, also in another phase. Imports torch."""
+        from neuralpower.trace.training import RECIPE, TRAINING, Recipe
+
+        name, _, way = self.optimizer.partition(":")
+        name = "sgd" if name == "momentum" else name  # the name that `fit` has for it
+        found = Recipe(name, way, self.accumulation, checkpointing)
+        if phase != TRAINING and found != RECIPE:
+            text = f"belong to phase training, not to {phase}; leave them out"
+            raise InputError(f"{found}: optimizer, accumulation and checkpointing {text}")
+        return found

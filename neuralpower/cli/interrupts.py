@@ -1,4 +1,4 @@
-"""How a command is ended from outside: Ctrl-C, a batch system's TERM and a closed terminal's HUP are one thing."""
+"""How a command is ended from outside: by Ctrl-C, a batch system's TERM or a closed terminal's HUP."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ SAME_S = 5.0  # a terminal that closes, and a batch system, send several signals
 
 
 def end_like_ctrl_c() -> None:
-    """From now on each of `ENDS` raises KeyboardInterrupt; what follows within `SAME_S` is the same end, and is passed over.
+    """Let each of `ENDS` raise KeyboardInterrupt; ignore what follows within `SAME_S`, which is the same end.
 
-    So nothing disturbs what is written and said of the interruption, and a later signal still ends what hangs in it. A signal
-    that is ignored by now stays ignored: nohup and a shell's background jobs ask for that.
+    So nothing disturbs the writing at an interruption, and a later signal still ends what hangs in it.
+    A signal that is already ignored stays ignored: nohup and a shell's background jobs ask for that.
     """
     owner, begun = os.getpid(), -SAME_S
 
     def interrupt(number: int, frame: object) -> None:
         nonlocal begun
-        if (
-            os.getpid() != owner and number == signal.SIGTERM
-        ):  # in a child by fork, whose end its parent asks for
+        if os.getpid() != owner and number == signal.SIGTERM:  # a forked child, ended by its parent
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         now = time.monotonic()
@@ -31,7 +29,7 @@ def end_like_ctrl_c() -> None:
             begun = now
             raise KeyboardInterrupt
 
-    with contextlib.suppress(ValueError):  # not in the main thread: whoever runs it there handles signals
+    with contextlib.suppress(ValueError):  # in another thread the caller handles signals
         for number in ENDS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, interrupt)

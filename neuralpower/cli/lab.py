@@ -1,68 +1,49 @@
-"""`neuralpower lab`: train a network on digits, watch it learn, see which operators take its time at which batch size."""
+"""`neuralpower lab`: train a network on digits, and profile its operators at several batch sizes."""
 
-import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option, Typer
 
 from neuralpower.cli import options
 from neuralpower.cli.commands import OptionGroup, with_options
-from neuralpower.cli.output import say
+from neuralpower.cli.output import say, tell
+from neuralpower.errors import InputError, unknown
 
-app = typer.Typer()
+app = Typer()
 
 
 class Lab(OptionGroup):
-    """What is trained, profiled and reported."""
+    """The training, the profiles and their outputs."""
 
-    step: Annotated[
-        str, typer.Argument(help="all, or one of train, profile, report; compare reads printed tables.")
-    ] = "all"
-    out: Annotated[Path, typer.Option(help="Folder for all files; a training in it is continued.")] = Path(
-        "lab"
+    step: str = Argument("all", help="all, or one of train, profile, report; compare reads printed tables.")
+    out: Path = Option(Path("lab"), help="Folder for all files; a training in it is continued.")
+    data_dir: Path | None = Option(
+        None, help="MNIST's four idx files (.gz too); scikit-learn's digits without. Nothing is downloaded."
     )
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="MNIST's four idx files (.gz too); scikit-learn's digits without. Nothing is downloaded."
-        ),
-    ] = None
-    batch_size: Annotated[int, typer.Option(help="Images in a training batch.")] = 64
-    test_batch_size: Annotated[int, typer.Option(help="Images in a test batch.")] = 1000
-    epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = 14
-    lr: Annotated[float, typer.Option(help="Learning rate of Adadelta.")] = 1.0
-    gamma: Annotated[float, typer.Option(help="Its factor after each epoch.")] = 0.7
-    no_cuda: Annotated[bool, typer.Option("--no-cuda", help="Leave a GPU alone.")] = False
-    seed: Annotated[int, typer.Option(help="Of weights, order and dropout.")] = 1
-    log_interval: Annotated[int, typer.Option(help="Batches between points of the curves.")] = 10
-    save_model: Annotated[bool, typer.Option("--save-model", help="Write the weights to mnist_cnn.pt.")] = (
-        False
+    batch_size: int = Option(64, help="Images in a training batch.")
+    test_batch_size: int = Option(1000, help="Images in a test batch.")
+    epochs: int = Option(14, help="Passes over the training images.")
+    lr: float = Option(1.0, help="Learning rate of Adadelta.")
+    gamma: float = Option(0.7, help="Its factor after each epoch.")
+    no_cuda: bool = Option(False, "--no-cuda", help="Leave a GPU alone.")
+    seed: int = Option(1, help="Of weights, order and dropout.")
+    log_interval: int = Option(10, help="Batches between points of the curves.")
+    save_model: bool = Option(False, "--save-model", help="Write the weights to mnist_cnn.pt.")
+    profile_batches: str = Option("1,16,64", help="Batch sizes to profile.")
+    profile_images: int | None = Option(
+        None, help="Test images of a profile; all without, repeated if too few."
     )
-    profile_batches: Annotated[str, typer.Option(help="Batch sizes to profile.")] = "1,16,64"
-    profile_images: Annotated[
-        int | None, typer.Option(help="Test images of a profile; all without, repeated if too few.")
-    ] = None
-    by_shape: Annotated[
-        bool, typer.Option("--by-shape", help="Tell operators of other input shapes apart.")
-    ] = False
-    tensorboard: Annotated[bool, typer.Option(help="Write event files, if tensorboard is installed.")] = True
-    tensorboard_port: Annotated[
-        int | None, typer.Option(help="Show them at http://localhost:PORT until Ctrl-C.")
-    ] = None
-    tables: Annotated[
-        Path | None, typer.Option(help="For compare: a text with printed tables of torch's profiler.")
-    ] = None
-    operator: Annotated[
-        str | None, typer.Option(help="For compare: the operator; the most expensive one without.")
-    ] = None
+    by_shape: bool = Option(False, "--by-shape", help="Tell operators of other input shapes apart.")
+    tensorboard: bool = Option(True, help="Write event files, if tensorboard is installed.")
+    tensorboard_port: int | None = Option(None, help="Show them at http://localhost:PORT until Ctrl-C.")
+    tables: Path | None = Option(None, help="For compare: a text with printed tables of torch's profiler.")
+    operator: str | None = Option(None, help="For compare: the operator; the most expensive one without.")
 
 
 @app.command()
 @with_options
 def lab(asked: Lab) -> None:
-    """Train a small network on digits and profile its inference at several batch sizes; a report of both."""
-    from neuralpower.errors import unknown
+    """Run the steps that are asked for, and print the files that they write."""
     from neuralpower.suites.lab.run import STEPS, Request, run
     from neuralpower.suites.lab.training import Settings
 
@@ -85,13 +66,12 @@ def lab(asked: Lab) -> None:
         tensorboard=asked.tensorboard,
         port=asked.tensorboard_port,
     )
-    for path in run(request, lambda text: print(text, file=sys.stderr)):
+    for path in run(request, tell):
         say(path)
 
 
 def _compare(tables: Path | None, operator: str | None) -> None:
     """Print the table and the sentences of a file's tables."""
-    from neuralpower.errors import InputError
     from neuralpower.report.tables import grid
     from neuralpower.suites.lab.comparison import HEADER, compare
     from neuralpower.suites.lab.printed import read_tables

@@ -5,24 +5,22 @@ from __future__ import annotations
 import fnmatch
 from typing import Any
 
-import typer
+from typer import Argument, Option, Typer
 
 from neuralpower.cli.output import say
 from neuralpower.errors import ModelError, unknown
 from neuralpower.files.json_files import json_text
 
-app = typer.Typer()
+app = Typer()
 
 
 @app.command()
 def models(
-    pattern: list[str] | None = typer.Argument(
-        None, help="Ids, or patterns such as 'resnet*'; all by default."
-    ),
-    names: bool = typer.Option(False, "--names", help="Print the ids only; nothing is built."),
-    as_json: bool = typer.Option(False, "--json", help="Print as JSON."),
+    pattern: list[str] | None = Argument(None, help="Ids, or patterns such as 'resnet*'; all by default."),
+    names: bool = Option(False, "--names", help="Print the ids only; nothing is built."),
+    as_json: bool = Option(False, "--json", help="Print as JSON."),
 ) -> None:
-    """List the zoo: id, title, input, classes, parameters, FLOP of one sample (forward, products only)."""
+    """Print a line per network of the zoo; its FLOP are of one sample's forward pass, products only."""
     from neuralpower.networks.zoo import ZOO
     from neuralpower.report.tables import grid, quantity
 
@@ -45,7 +43,7 @@ def models(
 
 
 def _listed(id: str) -> dict[str, Any]:
-    """What the network of that id is, built on the meta device, which takes no memory; FLOP of one sample."""
+    """A network's figures, built on the meta device, which takes no memory."""
     from neuralpower.networks.inputs import InputRequest
     from neuralpower.networks.sources import resolve
     from neuralpower.networks.zoo import ZOO

@@ -1,4 +1,4 @@
-"""What the commands have in common: options of one meaning, and how lists, durations and shapes are written."""
+"""How the commands read the texts of their options: lists, durations, shapes, phases, recipes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from neuralpower.files.paths import check_read, is_folder, is_there
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
     from neuralpower.networks.phases import Phase
-    from neuralpower.trace.training import Recipe
 
 OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+dtype = full_name
 
 
 def names(text: str | None, what: str) -> tuple[str, ...] | None:
-    """("a", "b") for "a,b", no comma within brackets, where a model's override is a list; None for None.
+    """("a", "b") for "a,b", None for None; a comma in brackets belongs to a list in a model's override.
 
     Raises InputError, which says `what` was given, where there is no name between the commas.
     """
@@ -71,11 +71,10 @@ def shape(text: str | None) -> tuple[int, ...] | None:
     """(3, 224, 224) for "3x224x224"; raises InputError."""
     if text is None:
         return None
-    if not re.fullmatch(r"\d+(x\d+)*", text.strip().lower()) or 0 in (
-        sizes := [int(s) for s in text.lower().split("x")]
-    ):
+    sizes = re.fullmatch(r"\d+(x\d+)*", text.strip().lower()) and tuple(map(int, text.lower().split("x")))
+    if not sizes or 0 in sizes:
         raise InputError(f"input shape {text!r}: write positive sizes without the batch, such as 3x224x224")
-    return tuple(sizes)
+    return sizes
 
 
 def check_batch_size(asked: int | None) -> None:
@@ -85,7 +84,7 @@ def check_batch_size(asked: int | None) -> None:
 
 
 def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> int:
-    """What is asked for, else the network's own; raises InputError. Imports torch."""
+    """The given batch size, else the network's own; raises InputError. Imports torch."""
     from neuralpower.networks.sources import resolve
 
     return resolve(model).batch_size(asked, shape) if asked is None else asked
@@ -100,39 +99,19 @@ def predictor(name: str | None) -> Predictor:
 
 
 def phase(name: str, context: int | None, prompt: int | None = None, new_tokens: int | None = None) -> Phase:
-    """The phase of a generation, or a forward pass for training and backward; raises InputError. Imports torch."""
+    """The phase; a forward pass for training and backward. Raises InputError. Imports torch."""
     from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 
     asked = Phase(name, None, context, prompt, new_tokens)
-    asked.check(PREDICTED)  # under the name that was given, backward and training among them
+    asked.check(PREDICTED)  # under the name as given, also of backward and training
     return asked if name in PHASES else Phase()
 
 
 def check_file(file: Path | None, example: str) -> None:
-    """Raise InputError where one that is given cannot be written: to be asked before a long work. Imports numpy."""
+    """Raise InputError where a file cannot be written: call it before long work. Imports numpy."""
     from neuralpower.files.atomic import check_place
 
-    # what is there already may be a device, such as /dev/stdout
     if file is not None and (is_folder(file) or not is_there(file)):
         check_place(file, example)
-    elif file is not None:
+    elif file is not None:  # it may be a device, such as /dev/stdout
         check_read(file)
-
-
-def dtype(text: str) -> str:
-    """The full name of a dtype; any text that is no alias as it is."""
-    return full_name(text)
-
-
-def recipe(optimizer: str, accumulation: int, checkpointing: bool, phase: str) -> Recipe:
-    """How to train, of "adamw" or "adamw:fused"; raises InputError, also where it is not the usual and nothing is trained."""
-    from neuralpower.trace.training import RECIPE, TRAINING, Recipe
-
-    name, _, way = optimizer.partition(":")
-    name = "sgd" if name == "momentum" else name  # as `fit` calls it, which knows sgd without momentum, too
-    found = Recipe(name, way, accumulation, checkpointing)
-    if phase != TRAINING and found != RECIPE:
-        raise InputError(
-            f"{found}: optimizer, accumulation and checkpointing belong to phase training, not to {phase}; leave them out"
-        )
-    return found

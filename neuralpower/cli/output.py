@@ -1,7 +1,7 @@
-"""What a command prints: `say` alone reaches standard output, and what is said on stderr never ends the work.
+"""The two outputs of a command: results by `say` on standard output, remarks by `tell` on stderr.
 
-A network's own code, its C extensions and its children print to descriptor 1, too. So the command keeps a copy of that
-descriptor for its results, and from then on descriptor 1 is stderr.
+A network's own code, its C extensions and its children print to descriptor 1, too. So the command keeps a
+copy of that descriptor for its results, and makes descriptor 1 stderr.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-from neuralpower.files.terminal import Visible, shown_by, visible_lines
+from neuralpower.files.terminal import Visible, shown_by, visible, visible_lines
 from neuralpower.processes.text_streams import quiet
 
 GONE = 141  # the exit code where nobody reads on: 128 + SIGPIPE, as a shell has it of other programs
@@ -26,7 +26,7 @@ class ReaderGone(Exception):  # noqa: N818  # as with `| head`: no fault
 
 
 class _Results:
-    """The descriptor of the results; what is written is there at once, so nothing is left for the end of the process."""
+    """The descriptor of the results, unbuffered: nothing is left to write at the end of the process."""
 
     def __init__(self, descriptor: int, encoding: str) -> None:
         self.descriptor, self.encoding = descriptor, encoding
@@ -38,10 +38,8 @@ class _Results:
             while rest:
                 rest = rest[os.write(self.descriptor, rest) :]
         except OSError as error:
-            closed = error.errno == errno.EIO and stat.S_ISCHR(
-                os.fstat(self.descriptor).st_mode
-            )  # a terminal
-            if error.errno == errno.EPIPE or closed:
+            is_terminal = stat.S_ISCHR(os.fstat(self.descriptor).st_mode)
+            if error.errno == errno.EPIPE or (error.errno == errno.EIO and is_terminal):
                 raise ReaderGone from None
             raise
 
@@ -57,8 +55,13 @@ def say(text: object = "", end: str = "\n") -> None:
         where.flush()
 
 
+def tell(text: object) -> None:
+    """Print one line on stderr, made visible."""
+    print(visible(text), file=sys.stderr)
+
+
 def open_descriptors() -> None:
-    """Have descriptors 0 to 2 lead somewhere, and stderr drop what nobody can read any more."""
+    """Open those of descriptors 0 to 2 that are closed, and let stderr drop what nobody reads any more."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -72,10 +75,10 @@ def open_descriptors() -> None:
 
 @contextlib.contextmanager
 def results_apart() -> Iterator[None]:
-    """From here on standard output is for `say` alone: whatever else is printed goes to stderr.
+    """Keep standard output for `say`; whatever else is printed goes to stderr.
 
-    In a process of its own that holds until its end, for threads and at-exit handlers print late. Where the caller has put
-    something of its own in the place of `sys.stdout`, it gets the results, and everything is put back.
+    In a process of its own this holds until its end: threads and at-exit handlers print late. Where the
+    caller has replaced `sys.stdout`, its stream gets the results, and everything is put back.
     """
     global _results
     if isinstance(_results, _Results):

@@ -1,4 +1,4 @@
-"""Where a command writes: no two results to one file, none over what it reads, none among the results of standard output.
+"""Where a command writes: never two results to one file, nor over its inputs, nor into standard output.
 
 Files are compared, not names: a link, a hard link and another spelling are the file that they lead to.
 """
@@ -16,15 +16,8 @@ from typing import Any
 
 from neuralpower.errors import InputError
 
-WRITTEN = (
-    "out",
-    "csv",
-    "plot",
-    "markdown",
-    "trace_file",
-    "monitor_file",
-)  # options, in every command that has them
-NAMED = ("predictor", "source")  # which may be the name of a predictor, and stand for its file
+WRITTEN = ("out", "csv", "plot", "markdown", "trace_file", "monitor_file")  # options, in any command
+NAMED = ("predictor", "source")  # may be the name of a predictor, which stands for its file
 READ = re.compile(
     r"(config|dataset|plan|settings)\.json|README\.md|.*\.(csv|parquet|jsonl|gz|safetensors|py)"
 )
@@ -33,9 +26,9 @@ Identity = tuple[int, int] | str
 
 
 def check_places(given: Mapping[str, Any]) -> None:
-    """Raise InputError where an output of a command is another output, or one of its inputs; `given`: its arguments.
+    """Raise InputError where an output of a command is another output or an input; `given`: its arguments.
 
-    To be asked before standard output is taken away: `/dev/stdout` leads elsewhere afterwards.
+    Call it before standard output is redirected: `/dev/stdout` leads elsewhere afterwards.
     """
     outputs = [(name, Path(given[name])) for name in WRITTEN if given.get(name) is not None]
     if not outputs:
@@ -46,15 +39,13 @@ def check_places(given: Mapping[str, Any]) -> None:
             for text, file in _inputs(name, value):
                 if (identity := _identity(file)) is not None:
                     known[identity] = f"is what {text!r} is read from"
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # standard output is closed, or no file
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or no file
         if (identity := _identity(sys.stdout.fileno())) is not None:
             known[identity] = "is standard output, where the command prints its results"
     for name, path in outputs:
         option = f"--{name.replace('_', '-')} {path}"
-        files = (
-            [path, path.with_suffix(".md")] if name == "out" and path.suffix == ".json" else [path]
-        )  # and its card
-        for file in files:
+        has_card = name == "out" and path.suffix == ".json"
+        for file in (path, path.with_suffix(".md")) if has_card else (path,):
             identity = _identity(file)
             if identity in known:
                 also = "" if file == path else f" {file} goes with it, and"
@@ -64,28 +55,19 @@ def check_places(given: Mapping[str, Any]) -> None:
 
 
 def _identity(place: Path | int) -> Identity | None:
-    """What tells a file from others, there or still to be made; None of a folder and of /dev/null, which many may share."""
+    """The identity of a file, even of a missing one; None for folders and /dev/null, which may be shared."""
     try:
-        found = os.fstat(place) if isinstance(place, int) else place.stat()
+        found = os.stat(place)  # noqa: PTH116  # of a descriptor, too
     except (OSError, ValueError):
-        return _resolved(place) if isinstance(place, Path) else None
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # a loop of links, an impossible name
+            return str(place.resolve()) if isinstance(place, Path) else None
+        return None
     null = stat.S_ISCHR(found.st_mode) and found.st_rdev == Path(os.devnull).stat().st_rdev
     return None if null or stat.S_ISDIR(found.st_mode) else (found.st_dev, found.st_ino)
 
 
-def _resolved(path: Path) -> str | None:
-    try:
-        return str(path.resolve())
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ):  # links in a circle, a name that none can have: writing says so
-        return None
-
-
 def _inputs(name: str, value: object) -> Iterator[tuple[str, Path]]:
-    """(as it was given, file) for the files that there are behind an argument."""
+    """(text as given, file) for the existing files that an argument leads to."""
     if isinstance(value, (list, tuple)):
         for one in value:
             yield from _inputs(name, one)
@@ -98,15 +80,11 @@ def _inputs(name: str, value: object) -> Iterator[tuple[str, Path]]:
 
 
 def _files(text: str) -> Iterator[Path]:
-    """Of path/file.py:function, @LIST, FILE?overrides, MODEL@PREDICTOR, a folder that holds what is read."""
+    """The files of path/file.py:function, @LIST, FILE?overrides, MODEL@PREDICTOR, or a folder of inputs."""
     ends = [found.start() for found in re.finditer(r"[:?@]", text) if found.start()]
-    for candidate in {
-        text,
-        text.removeprefix("@"),
-        *(text[:end] for end in ends),
-        *(text[end + 1 :] for end in ends),
-    }:
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # most arguments are no names of files
+    parts = (part for end in ends for part in (text[:end], text[end + 1 :]))
+    for candidate in {text, text.removeprefix("@"), *parts}:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # most arguments name no file
             path = Path(candidate).expanduser()
             if path.is_file():
                 yield path

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from typer import Option, Typer
 
 from neuralpower.cli import groups, options
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
 from neuralpower.dtypes import AUTOCAST_DTYPES
+from neuralpower.errors import CoverageError, InputError, unknown
 from neuralpower.files.json_files import json_text
 
 if TYPE_CHECKING:
@@ -18,61 +19,55 @@ if TYPE_CHECKING:
 
     from neuralpower.learn.predictor import Predictor
 
-app = typer.Typer()
+app = Typer()
 VIEWS = ("layer", "kind", "module")
 
 
 class Predict(OptionGroup):
-    """How a network is to be predicted, and what is said of it."""
+    """The prediction of a network, and its tables and files."""
 
-    predictor: Annotated[
-        str | None,
-        typer.Option(help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."),
-    ] = None
+    predictor: str | None = Option(
+        None, help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."
+    )
     sizes: groups.Sizes
-    device_spec: Annotated[
-        str | None, typer.Option(help="Of a predictor of several devices: a known device, or a spec sheet.")
-    ] = None
-    phase: Annotated[
-        str,
-        typer.Option(
-            help="forward, training; prefill, decode or generate of a language model; backward where it was learnt."
-        ),
-    ] = "forward"
+    device_spec: str | None = Option(
+        None, help="Of a predictor of several devices: a known device, or a spec sheet."
+    )
+    phase: str = Option(
+        "forward",
+        help="forward, training; prefill, decode or generate of a language model; backward where it was "
+        "learnt.",
+    )
     tokens: groups.Tokens
-    routing: Annotated[
-        str, typer.Option(help="Tokens over a mixture's experts: uniform, worst, or how many each gets.")
-    ] = "uniform"
+    routing: str = Option(
+        "uniform", help="Tokens over a mixture's experts: uniform, worst, or how many each gets."
+    )
     training: groups.Training
-    checkpointing: Annotated[
-        bool, typer.Option(help="Run repeated blocks again in training instead of keeping activations.")
-    ] = False
-    autocast: Annotated[
-        str | None, typer.Option(help="Cast products to this dtype, as torch.autocast: bfloat16 or float16.")
-    ] = None
-    by: Annotated[str, typer.Option(help="Rows of the table: layer, kind or module.")] = "kind"
+    checkpointing: bool = Option(
+        False, help="Run repeated blocks again in training instead of keeping activations."
+    )
+    autocast: str | None = Option(
+        None, help="Cast products to this dtype, as torch.autocast: bfloat16 or float16."
+    )
+    by: str = Option("kind", help="Rows of the table: layer, kind or module.")
     depth: groups.Depth = 3
-    top: Annotated[int, typer.Option(help="Rows to print; 0 for all.")] = 15
-    strict: Annotated[
-        float | None, typer.Option(help="End with code 3 where the coverage is below this share.")
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole prediction as JSON.")] = False
-    csv: Annotated[Path | None, typer.Option(help="Write one line per layer to this file.")] = None
-    trace_file: Annotated[
-        Path | None,
-        typer.Option(help="Write the timeline for ui.perfetto.dev or chrome://tracing to this file."),
-    ] = None
+    top: int = Option(15, help="Rows to print; 0 for all.")
+    strict: float | None = Option(None, help="End with code 3 where the coverage is below this share.")
+    as_json: bool = Option(False, "--json", help="Print the whole prediction as JSON.")
+    csv: Path | None = Option(None, help="Write one line per layer to this file.")
+    trace_file: Path | None = Option(
+        None, help="Write the timeline for ui.perfetto.dev or chrome://tracing to this file."
+    )
 
 
 @app.command()
 @with_options
 def predict(model: groups.Model, asked: Predict) -> None:
-    """Predict a network's latency, in total and layer by layer, without running it."""
+    """Predict the network, print it, and write the files that are asked for."""
     _check(asked)
     sizes, shape = asked.sizes, asked.sizes.shape
     phase = asked.tokens.phase(asked.phase)
 
-    from neuralpower.errors import CoverageError
     from neuralpower.files.atomic import check_place
     from neuralpower.files.csv_files import write_csv
     from neuralpower.layers.base import torch_dtype
@@ -106,25 +101,20 @@ def predict(model: groups.Model, asked: Predict) -> None:
     seen = None if asked.trace_file is None else stages.append
     prediction, _ = case.predict(runs, learnt, question, model=model, seen=seen)
     table = None if asked.as_json else prediction_table(prediction, asked.by, asked.depth, asked.top)
-    cells = prediction_cells(prediction)
     if asked.trace_file is not None:
         parts = document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]})
         write(asked.trace_file, parts)
     if asked.csv is not None:
-        write_csv(asked.csv, cells)
+        write_csv(asked.csv, prediction_cells(prediction))
     say(json_text(prediction.to_json()) if table is None else table)
     if asked.strict is not None and prediction.coverage < asked.strict:
-        raise CoverageError(
-            f"coverage {prediction.coverage:.1%} is below {asked.strict:.1%}: "
-            f"{', '.join(u.operator for u in prediction.unmodelled[:5]) or 'kinds without a regressor'}; "
-            "lower --strict, or collect the kinds"
-        )
+        lost = ", ".join(u.operator for u in prediction.unmodelled[:5]) or "kinds without a regressor"
+        text = f"coverage {prediction.coverage:.1%} is below {asked.strict:.1%}: {lost}"
+        raise CoverageError(f"{text}; lower --strict, or collect the kinds")
 
 
 def _check(asked: Predict) -> None:
-    """Raise InputError for an option whose value cannot be."""
-    from neuralpower.errors import InputError, unknown
-
+    """Raise InputError for an impossible value of an option."""
     if asked.by not in VIEWS:
         raise unknown("view", asked.by, VIEWS)
     options.check_batch_size(asked.sizes.batch_size)
@@ -138,7 +128,6 @@ def _check(asked: Predict) -> None:
 
 def _learnt(asked: Predict) -> Predictor:
     """The predictor, of the device that was named; raises InputError."""
-    from neuralpower.errors import InputError
     from neuralpower.files.paths import is_file
     from neuralpower.learn.predictor_lookup import on
 
@@ -153,7 +142,6 @@ def _learnt(asked: Predict) -> Predictor:
 
 def _cast(text: str | None, learnt: Predictor) -> torch.dtype | None:
     """The dtype of an autocast; raises InputError, and PredictorError where it was not learnt."""
-    from neuralpower.errors import unknown
     from neuralpower.layers.base import torch_dtype
 
     if text is None:

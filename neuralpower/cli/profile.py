@@ -3,91 +3,73 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Option, Typer
 
 from neuralpower.cli import groups, options
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
+from neuralpower.errors import CoverageError, InputError, unknown
 from neuralpower.files.json_files import json_text
 
 if TYPE_CHECKING:
     from neuralpower.profiling import NetworkProfile
 
-app = typer.Typer()
+app = Typer()
 
 
 class Profile(OptionGroup):
-    """What is run, and what is said of it."""
+    """The run of a network, and its tables and files."""
 
     model: groups.Model
     sizes: groups.Sizes
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:0.")] = "cpu"
-    phase: Annotated[
-        str, typer.Option(help="forward, or training: forward, loss, backward, optimizer step.")
-    ] = "forward"
-    by: Annotated[str, typer.Option(help="Rows of the table: layer, module, kind or operator.")] = "layer"
-    sort: Annotated[
-        str, typer.Option(help="runtime_s, flops, bytes, parameters, memory, calls or order.")
-    ] = "runtime_s"
+    device: str = Option("cpu", help="cpu, cuda or cuda:0.")
+    phase: str = Option("forward", help="forward, or training: forward, loss, backward, optimizer step.")
+    by: str = Option("layer", help="Rows of the table: layer, module, kind or operator.")
+    sort: str = Option("runtime_s", help="runtime_s, flops, bytes, parameters, memory, calls or order.")
     depth: groups.Depth = 3
-    top: Annotated[int, typer.Option(help="Rows to print; 0 for all.")] = 15
-    unit: Annotated[str, typer.Option(help="flop, or mac: 2 FLOP.")] = "flop"
-    convention: Annotated[
-        str, typer.Option(help="What counts: matmul, all-ops, thop, fvcore or pytorch-api.")
-    ] = "matmul"
-    repeat: Annotated[
-        int,
-        typer.Option(help="Runs without instrumentation, and half as many with; 0 counts and runs nothing."),
-    ] = 20
-    warmup: Annotated[int, typer.Option(help="Runs before these.")] = 5
-    power: Annotated[str, typer.Option(help="auto: where a meter works; nvml or rapl: or fail; none.")] = (
-        "auto"
+    top: int = Option(15, help="Rows to print; 0 for all.")
+    unit: str = Option("flop", help="flop, or mac: 2 FLOP.")
+    convention: str = Option("matmul", help="What counts: matmul, all-ops, thop, fvcore or pytorch-api.")
+    repeat: int = Option(
+        20, help="Runs without instrumentation, and half as many with; 0 counts and runs nothing."
     )
-    strict: Annotated[
-        bool, typer.Option("--strict", help="End with code 3 where an operator's work is not counted.")
-    ] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole profile as JSON.")] = False
-    csv: Annotated[Path | None, typer.Option(help="Write the rows of --by to this file.")] = None
-    markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown to this file.")] = None
-    trace_file: Annotated[
-        Path | None, typer.Option(help="Write a run for chrome://tracing or Perfetto to this file.")
-    ] = None
+    warmup: int = Option(5, help="Runs before these.")
+    power: str = Option("auto", help="auto: where a meter works; nvml or rapl: or fail; none.")
+    strict: bool = Option(False, "--strict", help="End with code 3 where an operator's work is not counted.")
+    as_json: bool = Option(False, "--json", help="Print the whole profile as JSON.")
+    csv: Path | None = Option(None, help="Write the rows of --by to this file.")
+    markdown: Path | None = Option(None, help="Write the table as Markdown to this file.")
+    trace_file: Path | None = Option(None, help="Write a run for chrome://tracing or Perfetto to this file.")
 
 
 @app.command()
 @with_options
 def profile(asked: Profile) -> None:
-    """Profile a network on this machine, layer by layer."""
-    from neuralpower.errors import CoverageError, writing
-
+    """Run the network with and without instrumentation, and print and write its rows."""
     shape = _checked_shape(asked)
-
-    from neuralpower.files.atomic import aside
-
     _check_names(asked)
     result = _run(asked, shape)
+
+    from neuralpower.profiling.result import written
+
     view: dict[str, Any] = {"by": asked.by, "depth": asked.depth}
     if asked.csv is not None:
         result.to_csv(asked.csv, **view)
     if asked.markdown is not None:
-        with writing(asked.markdown, "file"), aside(asked.markdown) as new:
-            new.write_text(result.to_markdown(asked.sort, asked.top, **view) + "\n", encoding="utf-8")
+        written(result.to_markdown(asked.sort, asked.top, **view) + "\n", asked.markdown)
     if asked.trace_file is not None:
         result.to_chrome_trace(asked.trace_file)
     say(json_text(result.to_json()) if asked.as_json else result.table(asked.sort, asked.top, **view))
     if asked.strict and result.unmodelled:
         names = ", ".join(u.operator for u in result.unmodelled[:5])
-        raise CoverageError(
-            f"coverage {result.coverage:.1%}: {names} not counted; leave out --strict, or count them by own rules (custom=)"
-        )
+        advice = "leave out --strict, or count them by own rules (custom=)"
+        raise CoverageError(f"coverage {result.coverage:.1%}: {names} not counted; {advice}")
 
 
 def _checked_shape(asked: Profile) -> tuple[int, ...] | None:
-    """The shape of one sample, where the numbers can be; raises InputError. Without torch, so that it is quick."""
-    from neuralpower.errors import InputError
-
+    """The shape of one sample; raises InputError for impossible numbers. Quick: imports no torch."""
     options.check_batch_size(asked.sizes.batch_size)
     numbers = {name: getattr(asked, name) for name in ("top", "depth", "repeat", "warmup")}
     if min(numbers.values()) < 0 or asked.depth < 1:
@@ -99,18 +81,14 @@ def _checked_shape(asked: Profile) -> tuple[int, ...] | None:
 
 
 def _check_names(asked: Profile) -> None:
-    """Raise InputError for a name that is not known, or a file that cannot be written."""
-    from neuralpower.errors import unknown
+    """Raise InputError for an unknown name, or a file that cannot be written."""
     from neuralpower.files.atomic import check_place
     from neuralpower.profiling.conventions import check_convention
     from neuralpower.profiling.result import SORTS, VIEWS
     from neuralpower.profiling.steps import PHASES
 
-    for what, value, known in (
-        ("view", asked.by, VIEWS),
-        ("order", asked.sort, SORTS),
-        ("phase", asked.phase, PHASES),
-    ):
+    named = (("view", asked.by, VIEWS), ("order", asked.sort, SORTS), ("phase", asked.phase, PHASES))
+    for what, value, known in named:
         if value not in known:
             raise unknown(what, value, known)
     check_convention(asked.convention, asked.unit, asked.phase)

@@ -1,50 +1,41 @@
-"""`neuralpower report`: rooflines, runtimes and training of networks, as a page, Markdown, figures, tables and raw data."""
+"""`neuralpower report`: rooflines, runtimes and training of networks, as pages, figures, tables and data."""
 
-import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Option, Typer
 
 from neuralpower.cli import groups, options
 from neuralpower.cli.commands import OptionGroup, with_options
-from neuralpower.cli.output import say
+from neuralpower.cli.output import say, tell
 
-app = typer.Typer()
+app = Typer()
 
 
 class Report(OptionGroup):
-    """What a report is of."""
+    """The networks, devices and sizes of a report."""
 
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(help="MODEL...; by default twelve small networks of different families."),
-    ] = None
-    out: Annotated[
-        Path, typer.Option(help="Folder for index.html, report.md, figures, tables and data.json.")
-    ]
-    device: Annotated[str, typer.Option(help="What is measured: cpu, cuda or cuda:0.")] = "cpu"
-    predicted: Annotated[bool, typer.Option("--predicted", help="Measure nothing: predictors alone.")] = False
-    predictor: Annotated[
-        str | None,
-        typer.Option(
-            help="NAME[,NAME] of devices to predict; by default a GPU beside what is measured; none for none."
-        ),
-    ] = None
-    batch_size: Annotated[str, typer.Option(help="Batch sizes of the forward pass.")] = "1,64,256"
-    train_batch_size: Annotated[int, typer.Option(help="Batch size of the training step.")] = 16
-    dtype: groups.Dtype = "float32"
-    time_budget: Annotated[str, typer.Option(help="After which nothing new is measured: 90s, 10m, 1h.")] = (
-        "10m"
+    models: list[str] | None = Argument(
+        None, help="MODEL...; by default twelve small networks of different families."
     )
+    out: Path = Option(help="Folder for index.html, report.md, figures, tables and data.json.")
+    device: str = Option("cpu", help="What is measured: cpu, cuda or cuda:0.")
+    predicted: bool = Option(False, "--predicted", help="Measure nothing: predictors alone.")
+    predictor: str | None = Option(
+        None,
+        help="NAME[,NAME] of devices to predict; by default a GPU beside what is measured; none for none.",
+    )
+    batch_size: str = Option("1,64,256", help="Batch sizes of the forward pass.")
+    train_batch_size: int = Option(16, help="Batch size of the training step.")
+    dtype: groups.Dtype = "float32"
+    time_budget: str = Option("10m", help="After which nothing new is measured: 90s, 10m, 1h.")
 
 
 @app.command()
 @with_options
 def report(asked: Report) -> None:
-    """Report on networks: rooflines, runtimes, correlations, utilisation, training. A second run goes on in the same folder."""
+    """Measure and predict the networks, and write the report; what the folder already holds is kept."""
     given, out = asked.models or [], asked.out
-    if given[:1] == ["roofline"]:  # the report's name, for which there is no other
+    if given[:1] == ["roofline"]:  # the name of the only report
         given = given[1:]
     batches = options.numbers(asked.batch_size, "batch size", "1,64,256")
     budget_s = options.duration_s(asked.time_budget)
@@ -71,14 +62,14 @@ def report(asked: Report) -> None:
         () if named == ("none",) else named,
         budget_s,
     )
-    gathering = Gathering(request, out, show=lambda text: print(text, file=sys.stderr), runner=runner)
+    gathering = Gathering(request, out, show=tell, runner=runner)
     try:
         data = gathering.run()
     except KeyboardInterrupt:
-        print(f"{out}: what was measured is kept; give the same command again to continue", file=sys.stderr)
+        tell(f"{out}: what was measured is kept; give the same command again to continue")
         raise
     made = page(View(data, gathering.models, request.batch_sizes))
-    print("drawing", file=sys.stderr)
+    tell("drawing")
     with sole_writer(out):  # gathering has given it back
         write_html(made, out / "index.html")
         for stem, table in made.tables():

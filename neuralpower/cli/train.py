@@ -1,45 +1,46 @@
-"""`neuralpower train-predictor`: dataset -> one regressor per layer kind -> predictor file."""
+"""`neuralpower train-predictor` and `calibrate`.
+
+dataset -> one regressor per layer kind -> predictor file
+predictor of another machine, a few dozen measured layers -> predictor of this one
+"""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Option, Typer
 
 from neuralpower.cli import groups, options
-from neuralpower.cli.output import say
-from neuralpower.files.terminal import visible
+from neuralpower.cli.output import say, tell
+from neuralpower.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
     from neuralpower.learn.train import Trained
 
-app = typer.Typer()
+app = Typer()
+DOUBTFUL = 0.4  # mean error of single layers: on a quiet machine of the predictor's kind it is half of that
+USELESS = 3.0  # the same: four times too high or too low, whatever the factors
 FEW_WARNINGS = 2  # of one kind that are printed without being asked for
 DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
 
 
 @app.command()
 def train_predictor(
-    datasets: list[str] = typer.Argument(
-        help="Folders of datasets, or places such as s3://bucket/name; of several devices: a predictor that holds for others."
+    datasets: list[str] = Argument(
+        help="Folders of datasets, or places such as s3://bucket/name; of several devices: a predictor that "
+        "holds for others."
     ),
-    learner: str = typer.Option(
-        "hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."
-    ),
-    out: Path | None = typer.Option(None, help="The predictor file; models/NAME.json by default."),
-    jobs: int = typer.Option(-1, help="Fits in parallel; -1: as many as cores."),
+    learner: str = Option("hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."),
+    out: Path | None = Option(None, help="The predictor file; models/NAME.json by default."),
+    jobs: int = Option(-1, help="Fits in parallel; -1: as many as cores."),
     trust_code: groups.TrustCode = False,
-    verbose: bool = typer.Option(
-        False, "--verbose", "-v", help="Print a line per regressor, and every warning."
-    ),
+    verbose: bool = Option(False, "--verbose", "-v", help="Print a line per regressor, and every warning."),
 ) -> None:
-    """Fit the regressors and write the predictor; errors are of ten held-out folds."""
+    """Fit the regressors, print how well they do on ten held-out folds, and write the predictor."""
     from neuralpower.data.dataset import read_dataset
     from neuralpower.data.screening import summarised
-    from neuralpower.errors import InputError
     from neuralpower.learn.codec import check_places
     from neuralpower.learn.train import train
     from neuralpower.report.cards import write_predictor
@@ -57,39 +58,71 @@ def train_predictor(
     say(training_table(trained) if verbose else training_summary(trained))
     if trained.correction:
         c = trained.correction
-        print(
-            f"corrected by {c.rows} whole networks: mean error {c.before:.1%} before, {c.after:.1%} after (held out)",
-            file=sys.stderr,
-        )
+        errors = f"mean error {c.before:.1%} before, {c.after:.1%} after (held out)"
+        tell(f"corrected by {c.rows} whole networks: {errors}")
         if c.after > DISAGREE:
-            print(
-                "whole networks and layers disagree: are both of one pass, of this device, and in seconds?",
-                file=sys.stderr,
-            )
+            tell("whole networks and layers disagree: are both of one pass, of this device, and in seconds?")
     for lines in (list(summarised(trained.rejected)), trained.doubts, list(_skipped(trained))):
         shown = lines if verbose or len(lines) <= FEW_WARNINGS else lines[: FEW_WARNINGS - 1]
         for line in shown:
-            print(visible(line), file=sys.stderr)
+            tell(line)
         if len(shown) < len(lines):
-            print(f"({len(lines) - len(shown)} more of the kind; --verbose prints them)", file=sys.stderr)
+            tell(f"({len(lines) - len(shown)} more of the kind; --verbose prints them)")
     if learner == "lasso":
         for key in trained.predictor.regressors:
             say(trained.predictor.formula(key))
     write_predictor(trained.predictor, target)
-    print(f"predictor: {target}", file=sys.stderr)
+    tell(f"predictor: {target}")
 
 
 def _skipped(trained: Trained) -> Iterator[str]:
-    """A line per group that has too few rows, those that are not learnt at all first."""
-    found = []
+    """A line per group that has too few rows; first those that are not learnt at all."""
+    found: list[tuple[bool, str]] = []
     for (kind, dtype, phase, group), rows in trained.skipped.items():
         near, exact = trained.predictor.regressor_of((kind, dtype, phase, group))
         together = bool(near and exact and near[1] == dtype)
         instead = f"learnt together, as {near[3]}" if near and together else "not learnt"
-        found.append(
-            (
-                together,
-                f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}",
-            )
-        )
+        line = f"{kind} {group} {dtype} {phase}: {rows} rows, too few for a fit of its own; {instead}"
+        found.append((together, line))
     yield from (line for _, line in sorted(found, key=lambda one: one[0]))
+
+
+@app.command()
+def calibrate(
+    source: str = Option(..., "--from", help="Name or file of a predictor of the same class of device."),
+    samples: int = Option(50, help="Layers to measure here."),
+    seed: int = Option(0, help="Of the choice of layers."),
+    out: Path | None = Option(
+        None, help="The predictor file; models/THIS-MACHINE-calibrated.json by default."
+    ),
+) -> None:
+    """Measure some layers here, scale the predictor by them, and write it."""
+    from neuralpower.devices.host import read_cpu
+    from neuralpower.learn import calibrate as calibration
+    from neuralpower.learn.codec import check_places
+    from neuralpower.learn.predictor_lookup import load
+    from neuralpower.measure.cpu.timer import prepare_process
+    from neuralpower.report.cards import write_predictor
+
+    given = load(source)
+    calibration.check(given, samples)
+    cpu = read_cpu()
+    target = out or Path("models") / f"{cpu.slug}-calibrated.json"
+    check_places(target)
+    prepare_process(cpu.cores)
+    layers = calibration.calibration_layers(given, samples, seed)
+    measured = calibration.measure_layers(layers, seed, show=tell)
+    result = calibration.calibrate(given, *measured, cpu)
+    if result.after > USELESS:
+        raise DeviceError(
+            f"layers measured here lie {result.after:.0%} off in the mean, whatever factors they get: "
+            "if something else runs on this machine, end it and calibrate again, or collect-data here; "
+            "nothing was written"
+        )
+    write_predictor(result.predictor, target)
+    gain = "and factors made it no better, so they were left out"
+    if result.gained:
+        gain = f"{result.after:.1%} after (of layers held out)"
+    say(f"{result.rows} layers: geometric mean error {result.before:.1%} before, {gain}\npredictor: {target}")
+    if result.after > DOUBTFUL:
+        tell("layers lie far apart: if something else runs on this machine, end it and calibrate again")

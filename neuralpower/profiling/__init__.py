@@ -1,12 +1,12 @@
-"""Measure a network where it is: work, traffic, memory and time of every layer call, as a counterpart of `predict`.
+"""Measure a network: work, traffic, memory and time of every layer call, as the counterpart of `predict`.
 
     trace          shapes, FLOP, bytes and parameters, on meta tensors
-    clean runs     the network as it is, without instrumentation: the whole
+    clean runs     the network without instrumentation: the total time
     timed runs     between the clean ones, every operator with the module that called it: the rows
-    one run more   with every tensor accounted: memory
+    one more run   with every tensor accounted: memory
 
-Rows of the trace and of the runs are joined by path, operator and call. What the rows do not explain is a row, and what
-the timed runs took longer than the clean ones is another, so that shares add up to 100 %.
+Rows of the trace and of the runs are joined by path, operator and call. One more row is the time that they do
+not explain, another by how much the timed runs took longer than the clean ones: shares add up to 100 %.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from neuralpower.layers.optimizer import CLASSES, Optimizer
 from neuralpower.measure.meters import open_meter
 from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.users_code import users_code
-from neuralpower.profiling.conventions import PRODUCTS, flop_counter_total, module_counts, ruled
+from neuralpower.profiling.conventions import flop_counter_total, module_counts, product_flops, ruled
 from neuralpower.profiling.result import Check, NetworkProfile, Total, Unmodelled, whole
-from neuralpower.profiling.rows import Builder, ModuleRow, Row, total
+from neuralpower.profiling.rows import Builder, ModuleRow, Row, sums
 from neuralpower.profiling.settings import Keywords, Settings
 from neuralpower.profiling.steps import Runs, Step, clock_of, prepared, repeat, title_of
 from neuralpower.trace.records import Trace
@@ -48,23 +48,23 @@ def profile(
 ) -> NetworkProfile:
     """Profile `model(*args, **kwargs)` on the device where its weights are.
 
-    The model runs in the modes its modules are in, and is left as it was: weights, buffers, gradients, modes, hooks,
-    random state, also after an exception. With `runtime=False` nothing runs and nothing but the trace is reported.
+    The model runs in its modules' modes and is left as it was, also after an exception: weights, buffers,
+    gradients, modes, hooks, random state. With `runtime=False` nothing runs; only the trace is reported.
 
     Args:
-        model: the network; DataParallel, DistributedDataParallel and torch.compile are looked through.
+        model: the network; DataParallel, DistributedDataParallel and torch.compile are unwrapped.
         args: positional arguments in a tuple or list, or the only one.
         kwargs: keyword arguments.
         device: where the model is expected to be; None takes it as it is.
         phase: "forward", or "training": forward, loss, backward and optimizer step.
         loss: of the output, for training; by default `output.loss`, or the mean square of the first output.
         optimizer: for training; by default SGD on all trainable parameters.
-        warmup: runs that are not looked at.
+        warmup: untimed runs.
         repeat: runs without instrumentation; half as many with it, between them.
-        time_limit_s: after which no further repeat begins.
+        time_limit_s: after it no further repeat begins.
         runtime: whether to run the network.
         memory: whether to account tensors.
-        power: "auto": with a meter that works, if there is one; a meter's name; or "none".
+        power: "auto": by a meter that works, if there is one; a meter's name; or "none".
         flop_unit: "flop" or "mac" (2 FLOP), in tables and files.
         convention: what counts as work: see `neuralpower.profiling.conventions`.
         custom: own rules, by operator name ("aten.fft_fft": f(inputs, outputs)) or module class
@@ -73,7 +73,7 @@ def profile(
         name: shown for the model.
 
     Raises:
-        InputError: no module, or an option that is not known or not possible.
+        InputError: no module, or an unknown or impossible option.
         ModelError: the forward or backward raises.
         DeviceError: no clock for the device, or out of memory.
     """
@@ -83,16 +83,17 @@ def profile(
 def _profiled(
     model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, asked: Settings
 ) -> NetworkProfile:
-    """The profile, as `profile` says."""
     if not isinstance(model, nn.Module):
         raise InputError(f"{model!r:.40} is no network that runs here; give an nn.Module")
     model = unwrapped(model)
     given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
     asked.check()
     place = _place(model, asked.device, asked.runtime)
-    given, kwargs = tree_map(
-        lambda v: _moved(v, place) if isinstance(v, Tensor) else v, (given, dict(kwargs or {}))
-    )
+
+    def moved(value: Any) -> Any:  # a tensor without values stays, as beside a model without weights
+        return value.to(place) if isinstance(value, Tensor) and not value.is_meta else value
+
+    given, kwargs = tree_map(moved, (given, dict(kwargs or {})))
     with torch.set_grad_enabled(asked.training):
         traced = trace(model, given, kwargs, training=None)
     by_module = module_counts(model, traced, asked.convention, given, kwargs)
@@ -100,20 +101,10 @@ def _profiled(
     step = Step(model, given, kwargs, asked.phase, asked.loss, asked.optimizer)
     runs, stepped = _measured(step, traced, place, asked)
     device_name = title_of(place)
-    builder = Builder(
-        model,
-        traced,
-        runs,
-        asked.convention,
-        modules=by_module,
-        rules=rules,
-        hardware=known_hardware(device_name),
-        training=asked.training,
-        optimizer=stepped,
-        host=place.type != "cpu",
-    )
-    rows = tuple(builder.rows())
+    known = (by_module, rules, known_hardware(device_name), asked.training, stepped, place.type != "cpu")
+    rows = tuple(Builder(model, traced, runs, asked.convention, *known).rows())
     parameters = list(model.parameters())
+    how = f"traced on {traced.method} tensors ({'; '.join(traced.notes)})"
     return NetworkProfile(
         model=asked.name or type(model).__name__,
         device=device_name,
@@ -121,16 +112,14 @@ def _profiled(
         phase=asked.phase,
         convention=asked.convention,
         flop_unit=asked.flop_unit,
-        total=whole(rows, runs, _counts(traced, parameters)),
+        total=whole(rows, runs, parameters, traced.parameters),
         rows=rows,
         unmodelled=_unmodelled(traced, rows),
         types={path: type(module).__name__ for path, module in model.named_modules(remove_duplicate=False)},
         calls=Counter(call.path for call in traced.modules),
         environment=_environment(place, runs),
         input_shape=next((tuple(t.shape) for t in tensors_of((given, kwargs)) if t.dim()), ()),
-        notes=()
-        if traced.method == "meta"
-        else (f"traced on {traced.method} tensors ({'; '.join(traced.notes)})",),
+        notes=() if traced.method == "meta" else (how,),
         power_reason="" if runs is None or asked.power == "none" else runs.window.reason or "",
         runs=runs,
         recount=lambda: _recount(model, traced, given, kwargs),
@@ -138,35 +127,24 @@ def _profiled(
 
 
 def _place(model: nn.Module, device: str | torch.device | None, runtime: bool) -> torch.device:
-    """Where the weights are; raises InputError where they are on several devices, elsewhere, or on meta."""
-    places = {t.device for t in (*model.parameters(), *model.buffers())}
+    """The weights' device; raises InputError where they are on several devices, elsewhere, or on meta."""
+    places, name = {t.device for t in (*model.parameters(), *model.buffers())}, type(model).__name__
     if len(places) > 1 and runtime:
-        raise InputError(
-            f"{type(model).__name__} is spread over {', '.join(sorted(map(str, places)))}: one device can be profiled; "
-            "move the model to one"
-        )
+        text = "one device can be profiled; move the model to one"
+        raise InputError(f"{name} is spread over {', '.join(sorted(map(str, places)))}: {text}")
     place = places.pop() if places else torch.device(device or "cpu")
     wanted = place if device is None else torch.device(device)
     if wanted.type != place.type or wanted.index not in (None, place.index):
-        raise InputError(
-            f"{type(model).__name__} is on {place}, not on {wanted}; move it there with .to({str(wanted)!r})"
-        )
+        raise InputError(f"{name} is on {place}, not on {wanted}; move it there with .to({str(wanted)!r})")
     if runtime and place.type == "meta":
-        raise InputError(
-            f"{type(model).__name__} is on meta and cannot run; choose runtime=False, or give it weights"
-        )
+        raise InputError(f"{name} is on meta and cannot run; choose runtime=False, or give it weights")
     return place
-
-
-def _moved(tensor: Tensor, place: torch.device) -> Tensor:
-    """`tensor` on the device; one without values stays, as beside a model without weights that is counted and not run."""
-    return tensor if tensor.is_meta else tensor.to(place)
 
 
 def _measured(
     step: Step, traced: Trace, place: torch.device, asked: Settings
 ) -> tuple[Runs | None, Layer | None]:
-    """All runs, None where nothing is to run, and the layer that the optimizer's step is, None where there is none."""
+    """All runs, None where nothing is to run, and the optimizer's step as a layer, if there is one."""
     if not asked.runtime:
         return None, _optimizer_layer(step.model, step.optimizer) if asked.training else None
     listed = frozenset((call.path, call.operator) for call in traced.every_call)
@@ -185,62 +163,43 @@ def _measured(
     return runs, layer
 
 
-def _counts(traced: Trace, parameters: Sequence[Tensor]) -> tuple[int, int, int]:
-    """Parameters: all, those that are trained, and the bytes of all."""
-    trained = sum(p.numel() for p in parameters if p.requires_grad)
-    return traced.parameters, trained, sum(p.numel() * p.element_size() for p in parameters)
-
-
 def _optimizer_layer(
     model: nn.Module, optimizer: torch.optim.Optimizer | None, sparse: Sequence[tuple[str, Rows]] = ()
 ) -> Layer | None:
-    """What a step of the optimizer does, None for one that no kind describes; of a sparse gradient it goes over the rows."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    given = (
-        [p for group in optimizer.param_groups for p in group["params"]] if optimizer is not None else trained
-    )
-    function = type(optimizer).__name__.lower() if optimizer is not None else "sgd"
+    """A step of the optimizer, None if no kind describes it; `sparse` gradients update their rows alone."""
+    given, function = [p for p in model.parameters() if p.requires_grad], "sgd"
+    if optimizer is not None:
+        given = [p for group in optimizer.param_groups for p in group["params"]]
+        function = type(optimizer).__name__.lower()
     if function not in CLASSES:
         return None
     touched = {id(model.get_parameter(name)): rows.elements for name, rows in sparse}
-    return Optimizer(
-        function=function, tensors=len(given), elements=sum(touched.get(id(p), p.numel()) for p in given)
-    )
+    elements = sum(touched.get(id(p), p.numel()) for p in given)
+    return Optimizer(function=function, tensors=len(given), elements=elements)
 
 
 def _unmodelled(traced: Trace, rows: Sequence[Row]) -> tuple[Unmodelled, ...]:
-    """Operators whose work is not counted: those of the trace with its reason, those that only the run saw."""
+    """Operators whose work is not counted, those of the trace with its reason."""
     reasons = {call.operator: call.reason for call in traced.unmodelled}
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row.explains and row.flops is None and row.count:
             found.setdefault(row.operator or row.kind, []).append(row)
-    return tuple(
-        Unmodelled(
-            operator,
-            reasons.get(operator, "it ran, but the trace does not list it"),
-            sum(row.count for row in some),
-            total(row.runtime_s for row in some),
-            total(row.share for row in some),
-        )
-        for operator, some in found.items()
-    )
+    unlisted = "it ran, but the trace does not list it"
+    figures = {operator: sums(some, "count", "runtime_s", "share") for operator, some in found.items()}
+    return tuple(Unmodelled(name, reasons.get(name, unlisted), **sum_) for name, sum_ in figures.items())
 
 
 def _recount(model: nn.Module, traced: Trace, args: Any, kwargs: Any) -> tuple[int, int | None]:
-    """Products of the forward pass by us and by PyTorch's counter, without recurrent layers, which that does not know."""
-    ours = sum(
-        layer.flops() for layer in traced.layers if layer.kind in PRODUCTS and layer.kind != "recurrent"
-    )
+    """Products of the forward pass by us and by PyTorch's counter, which does not know recurrent layers."""
+    ours = sum(product_flops(layer) for layer in traced.layers if layer.kind != "recurrent")
     if any(layer.kind == "recurrent" for layer in traced.layers):
-        return int(ours), None
+        return ours, None
     try:
         with users_code(type(model).__name__):
-            return int(ours), flop_counter_total(model, args, kwargs)
-    except (
-        NeuralPowerError
-    ):  # whatever a forward does to PyTorch's counter: there is nothing to compare with then
-        return int(ours), None
+            return ours, flop_counter_total(model, args, kwargs)
+    except NeuralPowerError:  # the counter cannot run this forward pass
+        return ours, None
 
 
 def _dtype(parameters: Sequence[Tensor]) -> str:
@@ -249,15 +208,15 @@ def _dtype(parameters: Sequence[Tensor]) -> str:
 
 
 def _gpu_clock_hz(place: torch.device) -> float | None:
-    """Of the multiprocessors, now; None where the driver's library does not say, or is not there."""
+    """The multiprocessors' clock now; None where the driver's library is missing or silent."""
     try:
         return torch.cuda.clock_rate(place) * 1e6
-    except Exception:  # that library's own errors, which are known only where it is installed
+    except Exception:  # that library's own errors, whose classes it alone defines
         return None
 
 
 def _environment(place: torch.device, runs: Runs | None) -> dict[str, Any]:
-    """What a time holds for."""
+    """The conditions of the times."""
     environment: dict[str, Any] = {
         "device": str(place),
         "torch": torch.__version__,
@@ -270,9 +229,6 @@ def _environment(place: torch.device, runs: Runs | None) -> dict[str, Any]:
     if place.type == "cuda":
         environment |= {"cuda": torch.version.cuda, "tf32": torch.backends.cuda.matmul.allow_tf32}
     if runs is not None:
-        environment |= {
-            "wall_s": runs.wall_s,
-            "clean_wall_s": runs.clean_wall_s,
-            "timed": runs.timed.to_json(),
-        }
+        environment |= {"wall_s": runs.wall_s, "clean_wall_s": runs.clean_wall_s}
+        environment["timed"] = runs.timed.to_json()
     return environment

@@ -20,21 +20,17 @@ from neuralpower.report.chrome import Process, document
 from neuralpower.report.perfetto import about, predicted
 from neuralpower.trace.training import RECIPE, TRAINING, Recipe
 
-MOST_REPEATS = 9  # of a profile: its typical run is drawn, so that more say little
+MOST_REPEATS = 9  # of a profile: only its typical run is drawn
 WARMUP = 2
 
 
 def profile_case(
     case: Case, *, phase: str = FORWARD, recipe: Recipe = RECIPE, repeats: int = 9
 ) -> NetworkProfile:
-    """Profile on this CPU what `evaluate` measures of a case, of a training step one micro-batch.
-
-    Raises:
-        ModelError: the network cannot be built or run.
-    """
+    """Profile on this CPU what `evaluate` measures; of a training step one micro-batch. Raises ModelError."""
     call = built(case)
     model, optimizer = call.function, None
-    if isinstance(model, Again):  # a step of a decoder, whose cache grows with every run
+    if isinstance(model, Again):  # a decoding step, whose cache grows with every run
         again, model = model, model.module
         model.register_forward_pre_hook(lambda *_: again.rewind())
     if not isinstance(model, nn.Module):
@@ -63,11 +59,7 @@ def side_by_side(
     repeats: int = 9,
     show: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """The document of predicted and measured timelines, each from 0; profiles the networks on this CPU, one by one.
-
-    Raises:
-        ModelError: a network cannot be built or run.
-    """
+    """Predicted and measured timelines, each from 0; profiles the networks on this CPU. Raises ModelError."""
     processes: list[Process] = []
     said: dict[str, list[dict[str, Any]]] = {"predicted": [], "measured": []}
     for e in evaluations:

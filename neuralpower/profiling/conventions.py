@@ -1,15 +1,15 @@
-"""What counts as work: the conventions by which profilers count, and users' own rules.
+"""Conventions by which profilers count work, and users' own rules.
 
-    matmul       2 FLOP per multiply-add of products, convolutions, attention and recurrent layers; nothing else.
-                 Biases do not count, padding and causal masks do not halve anything: PyTorch's FlopCounterMode,
-                 with attention, grouped convolutions' backward pass and recurrent layers counted everywhere.
-    all-ops      as matmul, and every other kind by its own formula (five per normalised element, eight per gelu, ...)
-    fvcore       what fvcore counts: multiply-adds of linear, matmul and convolution, 2 to 5 per normalised element,
-                 one per element that is average-pooled adaptively; no attention, no activations
-    thop         what the library thop counts when it is run on the model
-    pytorch-api  by module, for comparison only: Linear (2 in - 1 + bias) and Conv (in / groups x kernel + bias) per
-                 output; norms 2 per element; Embedding vocabulary x width; AvgPool 1, adaptive kernel + 1 per output;
-                 LeakyReLU 1 per element; upsampling 5, 11, 31 or 259 per output; anything else 0
+    matmul       2 FLOP per multiply-add of products, convolutions, attention and recurrent layers alone;
+                 biases do not count, padding and causal masks save nothing: PyTorch's FlopCounterMode, with
+                 attention, grouped convolutions' backward pass and recurrent layers counted everywhere
+    all-ops      as matmul, and every other kind by its formula (5 per normalised element, 8 per gelu, ...)
+    fvcore       multiply-adds of linear, matmul and convolution, 2 to 5 per normalised element, one per
+                 element that is average-pooled adaptively; no attention, no activations
+    thop         the count of the library thop, which is run on the model
+    pytorch-api  by module, for comparison only: per output, Linear 2 in - 1 + bias, Conv in / groups x
+                 kernel + bias, AvgPool 1, adaptive kernel + 1, upsampling 5, 11, 31 or 259; per element,
+                 norms 2, LeakyReLU 1; Embedding vocabulary x width; anything else 0
 
 fvcore and thop print multiply-adds: their own figure is the one in the unit `mac`, and twice it in `flop`.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,26 +39,34 @@ PRODUCTS = ("linear", "matmul", "attention", "conv1d", "conv2d", "conv3d", "conv
 Rules = Mapping[str | type[nn.Module], Callable[..., int]]
 
 UPSAMPLING = {"nearest": 0, "linear": 5, "bilinear": 11, "trilinear": 31, "bicubic": 259}
-CONVOLUTIONS = (nn.modules.conv._ConvNd,)
-NORMS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm)
-AVERAGES = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 ADAPTIVE = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+# FLOP of pytorch-api for a module of these classes or derived ones, from its numbers of inputs and outputs.
+OF_MODULES: Mapping[type[nn.Module] | tuple[type[nn.Module], ...], Callable[[Any, int, int], int]] = {
+    nn.Linear: lambda m, _, out: out * (2 * m.in_features - 1 + (m.bias is not None)),
+    nn.modules.conv._ConvNd: lambda m, _, out: (
+        out * (math.prod(m.kernel_size) * m.in_channels // m.groups + (m.bias is not None))
+    ),
+    (nn.LayerNorm, nn.modules.batchnorm._BatchNorm): lambda _, given, __: 2 * given,
+    nn.Embedding: lambda m, _, __: m.num_embeddings * m.embedding_dim,
+    nn.LeakyReLU: lambda _, given, __: given,
+    (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d): lambda _, __, out: out,
+    nn.Upsample: lambda m, _, out: out * UPSAMPLING.get(m.mode, 0),
+}
 
 
 def check_convention(convention: str, unit: str, phase: str) -> None:
-    """Raise InputError for a convention or unit that is not known, or one that has no backward pass."""
+    """Raise InputError for an unknown convention or unit, or a convention without a backward pass."""
     if convention not in CONVENTIONS:
         raise unknown("convention", convention, CONVENTIONS)
     if unit not in UNITS:
         raise unknown("FLOP unit", unit, UNITS)
     if phase == "training" and convention in FORWARD_ONLY:
-        raise InputError(
-            f"convention {convention!r} counts no backward pass; choose matmul or all-ops, or phase forward"
-        )
+        text = "counts no backward pass; choose matmul or all-ops, or phase forward"
+        raise InputError(f"convention {convention!r} {text}")
 
 
 def product_flops(layer: Layer) -> int:
-    """FLOP of multiply-adds, 0 for a kind that is no product."""
+    """FLOP of multiply-adds, 0 for a kind without products."""
     return int(layer.flops()) if layer.kind in PRODUCTS else 0
 
 
@@ -69,7 +78,7 @@ def layer_flops(layer: Layer, convention: str) -> int:
 
 
 def _fvcore(layer: Layer) -> int:
-    """Multiply-adds as fvcore.nn.FlopCountAnalysis has them (fvcore/nn/jit_handles.py and flop_count.py)."""
+    """Multiply-adds as by fvcore.nn.FlopCountAnalysis (fvcore/nn/jit_handles.py and flop_count.py)."""
     fields = layer.to_row()
     if layer.kind == "norm":
         elements = int(fields["rows"] * fields["width"] * fields["spatial"])
@@ -88,41 +97,27 @@ def module_counts(
         return {path: 2 * macs for path, macs in thop_macs(model, args, kwargs).items()}
     if convention != "pytorch-api":
         return None
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for call in trace.modules:
-        counts[call.path] = counts.get(call.path, 0) + _pytorch_api(model.get_submodule(call.path), call)
+        counts[call.path] += _pytorch_api(model.get_submodule(call.path), call)
     return counts
 
 
 def _pytorch_api(module: nn.Module, call: ModuleCall) -> int:
-    """One call of a module; subclasses count as what they are derived from."""
+    """The FLOP of one call of a module."""
     if not call.outputs:
         return 0
     outputs = math.prod(call.outputs[0])
     inputs = math.prod(call.inputs[0]) if call.inputs else outputs
-    if isinstance(module, nn.Linear):
-        return outputs * (2 * module.in_features - 1 + (module.bias is not None))
-    if isinstance(module, CONVOLUTIONS):
-        window = math.prod(module.kernel_size) * module.in_channels // module.groups
-        return outputs * (window + (module.bias is not None))
-    if isinstance(module, NORMS):
-        return 2 * inputs
-    if isinstance(module, nn.Embedding):
-        return module.num_embeddings * module.embedding_dim
-    if isinstance(module, nn.LeakyReLU):
-        return inputs
-    if isinstance(module, AVERAGES):
-        return outputs
     if isinstance(module, ADAPTIVE) and call.inputs:
         axes = zip(call.inputs[0][2:], call.outputs[0][2:], strict=True)
         return outputs * (math.prod(a // b for a, b in axes) + 1)
-    if isinstance(module, nn.Upsample):
-        return outputs * UPSAMPLING.get(module.mode, 0)
-    return 0
+    count = next((count for kinds, count in OF_MODULES.items() if isinstance(module, kinds)), None)
+    return count(module, inputs, outputs) if count else 0
 
 
 class _Called(nn.Module):
-    """A model with its keywords filled in: thop passes positions only."""
+    """A model with its keyword arguments: thop passes positional ones only."""
 
     def __init__(self, model: nn.Module, kwargs: Mapping[str, Any]) -> None:
         super().__init__()
@@ -138,29 +133,21 @@ def thop_macs(
     kwargs: Mapping[str, Any] | None = None,
     custom_ops: Mapping[type[nn.Module], Callable[..., None]] | None = None,
 ) -> dict[str, int]:
-    """Multiply-adds by module path as thop counts them on a forward pass of `model`, which it leaves marked: undone here."""
+    """Multiply-adds by module path as thop counts them on a forward pass; its marks on `model` are undone."""
     import thop
 
     with undisturbed(model, None), contextlib.redirect_stdout(io.StringIO()):
-        called = _Called(model, kwargs or {})
-        _, _, tree = thop.profile(
-            called, tuple(args), dict(custom_ops or {}), verbose=False, ret_layer_info=True
-        )
+        given = (_Called(model, kwargs or {}), tuple(args), dict(custom_ops or {}))
+        _, _, tree = thop.profile(*given, verbose=False, ret_layer_info=True)
     found: dict[str, int] = {}
 
-    def walk(prefix: str, branches: Mapping[str, Any]) -> None:
-        for name, (macs, _, inside) in branches.items():
-            path = f"{prefix}.{name}" if prefix else name
-            if inside:
-                walk(path, inside)
-            elif macs:
-                found[path] = int(macs)
+    def walk(path: str, macs: float, _: Any, inside: Mapping[str, Any]) -> None:
+        for name, branch in inside.items():
+            walk(f"{path}.{name}" if path else name, *branch)
+        if macs and not inside:
+            found[path] = int(macs)
 
-    own, _, inside = tree["model"]
-    if inside:
-        walk("", inside)
-    elif own:
-        found[""] = int(own)
+    walk("", *tree["model"])
     return found
 
 
@@ -169,18 +156,18 @@ def ruled(
 ) -> tuple[dict[str, int], Callable[[LayerCall], int | None]]:
     """Users' own rules: (FLOP by module path, FLOP of an operator call or None).
 
-    A rule by operator name is `rule(inputs, outputs)`, one by module type `rule(module, inputs, outputs)`, both with
-    shapes and returning FLOP; that of a module type holds for subclasses, and for all that runs inside the module.
+    A rule by operator name is `rule(inputs, outputs)`, one by module type `rule(module, inputs, outputs)`;
+    both get shapes and return FLOP. A module type's rule holds for subclasses, and for all that runs inside.
     """
     custom = custom or {}
     by_type = {key: rule for key, rule in custom.items() if isinstance(key, type)}
     by_name = {key: rule for key, rule in custom.items() if isinstance(key, str)}
-    modules: dict[str, int] = {}
+    modules: Counter[str] = Counter()
     for call in trace.modules:
         module = model.get_submodule(call.path)
         rule = next((by_type[base] for base in type(module).__mro__ if base in by_type), None)
         if rule is not None:
-            modules[call.path] = modules.get(call.path, 0) + int(rule(module, call.inputs, call.outputs))
+            modules[call.path] += int(rule(module, call.inputs, call.outputs))
 
     def of_operator(call: Any) -> int | None:
         rule = by_name.get(call.operator)
@@ -190,10 +177,10 @@ def ruled(
 
 
 def backward_flops(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> int:
-    """FLOP of the products in one operator of a backward pass, from its operands; 0 for what is no product.
+    """FLOP of the products in one operator of a backward pass, from its operands; 0 for any other operator.
 
-    A convolution's gradients take the forward pass's multiply-adds each, whatever its groups; attention's four products
-    take twice the forward pass, recomputed scores not counted.
+    Each gradient of a convolution takes the forward pass's multiply-adds, whatever its groups. Attention's
+    four products take twice the forward pass; recomputed scores do not count.
     """
     if operator in ("aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm"):
         left, right = args[-2:] if operator in ("aten.mm", "aten.bmm") else args[1:3]
@@ -210,7 +197,7 @@ def backward_flops(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def flop_counter_total(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """FLOP of one forward pass as torch.utils.flop_counter counts them on meta tensors, attention as its products."""
+    """FLOP of one forward pass by torch.utils.flop_counter on meta tensors, with attention's products."""
     from torch.utils._pytree import tree_map
     from torch.utils.flop_counter import FlopCounterMode
 

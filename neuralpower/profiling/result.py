@@ -1,4 +1,4 @@
-"""What a profile says: views of its rows, tables, files, and its own check."""
+"""A profile: views of its rows, tables, files, and its own check."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from neuralpower.errors import InputError, unknown, writing
 from neuralpower.files import markdown
@@ -26,12 +28,14 @@ from neuralpower.profiling.rows import (
     merged,
     module_rows,
     most,
+    multiply_adds,
+    sums,
     total,
 )
 from neuralpower.profiling.steps import Runs, Spread
 from neuralpower.profiling.timeline import process
 from neuralpower.report.chrome import Process, document, write
-from neuralpower.report.tables import grid, quantity
+from neuralpower.report.tables import grid, percent, quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,42 +43,16 @@ if TYPE_CHECKING:
 SCHEMA = 1
 VIEWS = ("layer", "module", "kind", "operator")
 SORTS = ("runtime_s", "flops", "bytes", "parameters", "memory", "calls", "order")
-WITHIN = 0.1  # of the whole is what rows may leave unexplained
-COLUMNS = (
-    *(
-        "path",
-        "type",
-        "kind",
-        "operator",
-        "phase",
-        "count",
-        "dtype",
-        "runtime_s",
-        "q25_s",
-        "q75_s",
-        "host_s",
-        "share",
-    ),
-    *(
-        "matmul_flops",
-        "elementwise_flops",
-        "bytes_read",
-        "bytes_written",
-        "intensity",
-        "flops_per_s",
-        "share_of_peak",
-    ),
-    *(
-        "bound",
-        "activation_bytes",
-        "peak_memory_bytes",
-        "parameters",
-        "trainable_parameters",
-        "inputs",
-        "outputs",
-    ),
-    "config",
-)
+ENDS = (REMAINDER, OVERHEAD)
+WITHIN = 0.1  # share of the whole that rows may leave unexplained
+COLUMNS = """
+    path type kind operator phase count dtype runtime_s q25_s q75_s host_s share
+    matmul_flops elementwise_flops bytes_read bytes_written intensity flops_per_s share_of_peak
+    bound activation_bytes peak_memory_bytes parameters trainable_parameters inputs outputs config
+""".split()
+# Keys of a profile's JSON that are names of its total's fields.
+WORK = "flops macs matmul_flops elementwise_flops bytes_read bytes_written flops_per_s".split()
+SIZES = "parameters trainable_parameters parameter_bytes peak_memory_bytes power_w energy_j".split()
 
 
 @dataclass(frozen=True)
@@ -93,10 +71,10 @@ class Check:
     """Whether a profile is sound; `problems` is empty when it is."""
 
     problems: tuple[str, ...]
-    shares: float | None  # of all rows, remainder and overhead among them: 1
+    shares: float | None  # sum over all rows, also remainder and overhead: 1
     remainder: float | None  # share of the timed runs that neither a layer's row nor instrumentation explains
     flops: int  # products of the forward pass, without recurrent layers
-    flop_counter: int | None  # what torch.utils.flop_counter counts; None where it cannot run
+    flop_counter: int | None  # the same by torch.utils.flop_counter; None where it cannot run
 
     @property
     def passed(self) -> bool:
@@ -122,11 +100,7 @@ class Total:
     peak_memory_bytes: int | None
     power_w: float | None = None
     energy_j: float | None = None
-
-    @property
-    def macs(self) -> float | None:
-        """Multiply-adds: half the FLOP."""
-        return None if self.flops is None else self.flops / 2
+    macs = property(multiply_adds)
 
     @property
     def flops_per_s(self) -> float | None:
@@ -171,7 +145,7 @@ class NetworkProfile:
         return self._ranked(merged(self.rows, lambda row: (row.operator or row.kind, row.phase)))
 
     def by_module(self, depth: int | None = None) -> list[ModuleRow]:
-        """One row per module down to `depth` names of its path, each with all that runs inside; "" is the model itself."""
+        """One row per module down to `depth` names, with all that runs inside; "" is the model itself."""
         order = {path: number for number, path in enumerate(self.types)}
         rows = module_rows(self.rows, self.types, self.calls, depth)
         return sorted(rows, key=lambda row: order.get(row.path, len(order)))
@@ -180,14 +154,14 @@ class NetworkProfile:
     def coverage(self) -> float:
         """Share of the operators' time (of the calls, where nothing was timed) whose work is counted."""
         rows = [row for row in self.rows if row.explains and row.count]
-        weights = [row.runtime_s if self.runs else row.count for row in rows]
-        everything = total(weights) or 0
-        known = total(w for w, row in zip(weights, rows, strict=True) if row.flops is not None) or 0
+        weight = "runtime_s" if self.runs else "count"
+        everything = sums(rows, weight)[weight] or 0
+        known = sums([row for row in rows if row.flops is not None], weight)[weight] or 0
         return float(known / everything) if everything else 1.0
 
     @property
     def overhead_s(self) -> float | None:
-        """What a run with instrumentation takes longer than one without."""
+        """How much longer a run with instrumentation takes than one without."""
         row = next((row for row in self.rows if row.path == OVERHEAD), None)
         return None if row is None or row.runtime_s is None else -row.runtime_s
 
@@ -198,7 +172,7 @@ class NetworkProfile:
     # ---- check ----
 
     def check(self) -> Check:
-        """Rows add up to the whole, and FLOP agree with PyTorch's own counter on meta tensors."""
+        """Whether rows add up to the whole, and FLOP agree with PyTorch's own counter on meta tensors."""
         problems = []
         shares = remainder = None
         if self.runs is not None:
@@ -209,14 +183,11 @@ class NetworkProfile:
             if abs(shares - 1) > 1e-6:
                 problems.append(f"the rows' shares add up to {shares:.4f}, not to 1")
             if remainder > WITHIN:
-                problems.append(
-                    f"layers explain {1 - remainder:.1%} of the measured time; {1 - WITHIN:.0%} are expected"
-                )
-        counted = sum(row.parameters for row in self.rows)
-        if counted != self.total.parameters:
-            problems.append(
-                f"the rows' parameters add up to {counted}, the model has {self.total.parameters}"
-            )
+                text = f"layers explain {1 - remainder:.1%} of the measured time"
+                problems.append(f"{text}; {1 - WITHIN:.0%} are expected")
+        counted, held = sum(row.parameters for row in self.rows), self.total.parameters
+        if counted != held:
+            problems.append(f"the rows' parameters add up to {counted}, the model has {held}")
         flops, counter = self.recount() if self.recount else (0, None)
         if counter is not None and flops != counter:
             problems.append(f"products take {flops} FLOP, PyTorch's counter says {counter}")
@@ -261,34 +232,27 @@ class NetworkProfile:
         return "\n".join([head, "", *lines, "", *map(markdown.inline, self._foot())])
 
     def headline(self) -> str:
-        """What was profiled, and the whole."""
+        """The network, the device and the totals."""
         t = self.total
         taken = "not timed"
         if t.runtime_s is not None and t.spread is not None:
-            s = t.spread
-            taken = (
-                f"{quantity(t.runtime_s, 's')} (quartiles {quantity(s.quantile(0.25), 's')} to "
-                f"{quantity(s.quantile(0.75), 's')}, {len(s.samples_s)} runs)"
-            )
+            time, low, high = (quantity(s, "s") for s in (t.runtime_s, *map(t.spread.quantile, (0.25, 0.75))))
+            taken = f"{time} (quartiles {low} to {high}, {len(t.spread.samples_s)} runs)"
             if len(t.phases_s) > 1:
                 taken += " = " + " + ".join(f"{name} {quantity(v, 's')}" for name, v in t.phases_s.items())
         memory = "" if t.peak_memory_bytes is None else f", peak memory {quantity(t.peak_memory_bytes, 'B')}"
         power = "" if t.power_w is None else f", {quantity(t.power_w, 'W')}"
         batch, *sample = self.input_shape or ("-",)
         sizes = f"batch {batch}" + (f" of {'x'.join(map(str, sample))}" if sample else "")
-        return (
-            f"{visible(self.model)}, {sizes}, {self.dtype}, {self.phase}, on {visible(self.device)}: {taken}\n"
-            f"{self._quantity(t.flops)} ({self.convention}), {quantity(t.parameters, '')}parameters{memory}{power}, "
-            f"coverage {self.coverage:.1%}"
-        )
+        about = f"{visible(self.model)}, {sizes}, {self.dtype}, {self.phase}, on {visible(self.device)}"
+        work = f"{self._quantity(t.flops)} ({self.convention}), {quantity(t.parameters, '')}parameters"
+        return f"{about}: {taken}\n{work}{memory}{power}, coverage {self.coverage:.1%}"
 
     def _foot(self) -> list[str]:
-        foot = [
-            f"unmodelled: {u.operator} x{u.count}{'' if u.share is None else f', {u.share:.1%}'} ({u.reason})"
-            for u in self.unmodelled
-        ]
-        if self.power_reason:
-            foot.append(f"power: {self.power_reason}")
+        shares = ["" if u.share is None else f", {u.share:.1%}" for u in self.unmodelled]
+        listed = zip(self.unmodelled, shares, strict=True)
+        foot = [f"unmodelled: {u.operator} x{u.count}{share} ({u.reason})" for u, share in listed]
+        foot += [f"power: {self.power_reason}"] if self.power_reason else []
         return foot + [f"note: {note}" for note in self.notes]
 
     def _quantity(self, flops: int | None) -> str:
@@ -303,44 +267,27 @@ class NetworkProfile:
             sort = "flops"
         rows = [row for row in self.view(by, depth) if not _idle(row)]
         if by != "module" or sort != "order":
-            last = [row for row in rows if row.path in (REMAINDER, OVERHEAD)]
-            rows = [row for row in rows if row not in last]
-            if sort != "order":
-                rows.sort(key=lambda row: -(_key(row, sort) or 0))
-            rows += last
+            rows.sort(key=lambda row: _place(row, sort))
         if by == "module":
-            indented = sort == "order"
             header = ["module", "type", "calls", "total", "self", "share", self.unit, "parameters", "memory"]
-            cells = [self._module_cells(row, indented) for row in rows if isinstance(row, ModuleRow)]
+            cells = [self._module_cells(row, sort == "order") for row in rows if isinstance(row, ModuleRow)]
         else:
             header = [by, "kind" if by == "layer" else "phase", "calls", "time", "share", self.unit]
             header += ["bytes", "parameters", "memory", "bound"]
             cells = [self._row_cells(row, by) for row in rows if isinstance(row, Row)]
-        ends = sum(row.path in (REMAINDER, OVERHEAD) for row in rows)
-        if top and len(cells) - ends > top:
-            hidden = rows[top : len(rows) - ends]
+        end = len(rows) - sum(row.path in ENDS for row in rows)
+        if top and end > top:
+            hidden = rows[top:end]
             rest = [f"({len(hidden)} more)", "", str(sum(row.count for row in hidden))]
             if by != "module":  # modules contain each other
-                rest += [
-                    quantity(total(r.runtime_s for r in hidden), "s"),
-                    _share(total(r.share for r in hidden)),
-                ]
-            cells = [*cells[:top], [*rest, *[""] * (len(header) - len(rest))], *cells[len(cells) - ends :]]
+                left = sums(hidden, "runtime_s", "share")
+                rest += [quantity(left["runtime_s"], "s"), percent(left["share"])]
+            cells[top:end] = [[*rest, *[""] * (len(header) - len(rest))]]
         if by != "module":
             t = self.total
-            share = None if t.runtime_s is None else 1.0
-            cells.append(
-                [
-                    "total",
-                    "",
-                    "",
-                    quantity(t.runtime_s, "s"),
-                    _share(share),
-                    self._quantity(t.flops),
-                    _bytes(_moved(t)),
-                ]
-                + [quantity(t.parameters, "").strip(), _bytes(t.peak_memory_bytes), ""]
-            )
+            times = [quantity(t.runtime_s, "s"), percent(None if t.runtime_s is None else 1.0)]
+            work = [self._quantity(t.flops), _bytes(_moved(t)), quantity(t.parameters, "").strip()]
+            cells.append(["total", "", "", *times, *work, _bytes(t.peak_memory_bytes), ""])
         return header, cells
 
     def _row_cells(self, row: Row, by: str) -> list[str]:
@@ -348,48 +295,30 @@ class NetworkProfile:
         second = row.phase
         if by == "layer":
             second = row.kind if row.phase in ("forward", "", row.kind) else f"{row.kind} {row.phase}"
-        return [
-            name if row.explains else row.path or name,
-            second if row.explains else "",
-            str(row.count) if row.explains else "",
-            quantity(row.runtime_s, "s"),
-            _share(row.share),
-            self._quantity(row.flops) if row.explains else "",
-            _bytes(_moved(row)) if row.explains else "",
-            quantity(row.parameters, "").strip() if row.parameters else "",
-            _bytes(row.activation_bytes),
-            row.bound or "",
-        ]
+        times = [quantity(row.runtime_s, "s"), percent(row.share)]
+        sizes = [_count(row.parameters), _bytes(row.activation_bytes), row.bound or ""]
+        if not row.explains:
+            return [row.path, "", "", *times, "", "", *sizes]
+        return [name, second, str(row.count), *times, self._quantity(row.flops), _bytes(_moved(row)), *sizes]
 
     def _module_cells(self, row: ModuleRow, indented: bool) -> list[str]:
         apart = row.path.startswith("(")
         name = row.path or "(model)"
         if indented and row.path and not apart:
             name = "  " * row.depth + row.path.rpartition(".")[2]
-        return [
-            name,
-            row.type,
-            "" if apart else str(row.count),
-            quantity(row.runtime_s, "s"),
-            quantity(row.self_s, "s"),
-            _share(row.share),
-            "" if apart else self._quantity(row.flops),
-            quantity(row.parameters, "").strip() if row.parameters else "",
-            _bytes(row.activation_bytes),
-        ]
+        count, work = ("", "") if apart else (str(row.count), self._quantity(row.flops))
+        times = [quantity(row.runtime_s, "s"), quantity(row.self_s, "s"), percent(row.share)]
+        return [name, row.type, count, *times, work, _count(row.parameters), _bytes(row.activation_bytes)]
 
     def records(self, by: str = "layer", depth: int | None = None) -> list[dict[str, Any]]:
-        """The rows of a view as mappings: SI units, numbers stay numbers, the work under `flops` or `macs`."""
-        work = self.flop_unit + "s"
+        """The rows of a view as mappings, in SI units; the work is under `flops` or `macs`."""
         found = []
         for row in self.view(by, depth):
-            if isinstance(row, ModuleRow):
-                record = {f.name: getattr(row, f.name) for f in dataclasses.fields(row) if f.name != "flops"}
-            else:
-                record = {name: getattr(row, name) for name in COLUMNS}
+            names = COLUMNS if isinstance(row, Row) else [f.name for f in dataclasses.fields(row)]
+            record = {name: getattr(row, name) for name in names if name != "flops"}
+            if isinstance(row, Row):
                 record["config"] = dict(row.config)
-            record[work] = self.work(row.flops)
-            found.append(record)
+            found.append(record | {f"{self.flop_unit}s": self.work(row.flops)})
         return found
 
     def to_pandas(self, by: str = "layer", depth: int | None = None) -> pd.DataFrame:
@@ -399,43 +328,25 @@ class NetworkProfile:
         return pd.DataFrame(self.records(by, depth))
 
     def to_csv(self, path: str | Path | None = None, *, by: str = "layer", depth: int | None = None) -> str:
-        """The rows of a view as CSV, also written to `path` where one is given; raises InputError where it cannot be."""
+        """The rows of a view as CSV, also written to a given `path`; raises InputError where it cannot be."""
         records = self.records(by, depth)
-        rows = [
-            [json_text(v) if isinstance(v, (tuple, dict)) else v for v in record.values()]
-            for record in records
-        ]
-        return _written(csv_text([list(records[0]) if records else [], *rows]), path)
+        rows = [[json_text(v) if isinstance(v, (tuple, dict)) else v for v in r.values()] for r in records]
+        return written(csv_text([[*records[0]] if records else [], *rows]), path)
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
-        """Everything, under a schema version; also written to `path` where one is given."""
+        """Everything, under a schema version; also written to a given `path`."""
         t = self.total
         data = {
             "schema": SCHEMA,
             "model": self.model,
             "device": self.device,
             "input_shape": list(self.input_shape),
-            "dtype": self.dtype,
-            "phase": self.phase,
-            "convention": self.convention,
-            "flop_unit": self.flop_unit,
+            **{name: getattr(self, name) for name in ("dtype", "phase", "convention", "flop_unit")},
             "runtime_s": t.runtime_s,
             "phases_s": dict(t.phases_s),
             "spread": t.spread.to_json() if t.spread else None,
             "overhead_s": self.overhead_s,
-            "flops": t.flops,
-            "macs": t.macs,
-            "matmul_flops": t.matmul_flops,
-            "elementwise_flops": t.elementwise_flops,
-            "bytes_read": t.bytes_read,
-            "bytes_written": t.bytes_written,
-            "flops_per_s": t.flops_per_s,
-            "parameters": t.parameters,
-            "trainable_parameters": t.trainable_parameters,
-            "parameter_bytes": t.parameter_bytes,
-            "peak_memory_bytes": t.peak_memory_bytes,
-            "power_w": t.power_w,
-            "energy_j": t.energy_j,
+            **{name: getattr(t, name) for name in (*WORK, *SIZES)},
             "power_reason": self.power_reason or None,
             "coverage": self.coverage,
             "unmodelled": [dataclasses.asdict(u) for u in self.unmodelled],
@@ -445,16 +356,14 @@ class NetworkProfile:
             "modules": self.records("module"),
         }
         if path is not None:
-            _written(json_text(data, indent=1), path)
+            written(json_text(data, indent=1), path)
         return data
 
     def to_chrome_trace(self, path: str | Path | None = None) -> dict[str, Any]:
-        """The timed run of median time for chrome://tracing or Perfetto: modules and operators on the host, and memory.
+        """The timed run of median time for Perfetto: modules and operators on the host, and memory.
 
-        Times there are microseconds (the format's unit) and hold the instrumentation's cost.
-
-        Raises:
-            InputError: nothing was timed, or the file cannot be written.
+        Times are microseconds (the format's unit) and include the instrumentation's cost. Raises InputError:
+        nothing was timed, or the file cannot be written.
         """
         data = document([self.timeline()])
         if path is not None:
@@ -462,14 +371,14 @@ class NetworkProfile:
         return data
 
     def timeline(self) -> Process:
-        """The same as rows and counters, to stand beside others; raises InputError."""
+        """The same as rows and counters, to be put beside others; raises InputError."""
         if self.runs is None or not self.runs.repeats:
             raise InputError("there is no timed run to draw; profile with runtime=True")
         return process(self.model, self.device, self.runs)
 
 
 def _idle(row: Row | ModuleRow) -> bool:
-    """Whether a row would be blank in a table: views take no time worth a line of their own when nothing was timed."""
+    """Whether a row would be blank in a table, such as a view's that was not timed."""
     return isinstance(row, Row) and row.kind in (VIEW, WEIGHTS) and not row.runtime_s and not row.parameters
 
 
@@ -477,52 +386,45 @@ def _moved(row: Row | ModuleRow | Total) -> int | None:
     return None if row.bytes_read is None else row.bytes_read + (row.bytes_written or 0)
 
 
-def _key(row: Row | ModuleRow, sort: str) -> float | None:
-    if sort == "bytes":
-        return _moved(row)
+def _place(row: Row | ModuleRow, sort: str) -> tuple[bool, float]:
+    """The largest first, and the remainder last."""
+    if row.path in ENDS or sort == "order":
+        return row.path in ENDS, 0
     names = {"memory": "activation_bytes", "calls": "count"}
-    value: float | None = getattr(row, names.get(sort, sort))
-    return value
+    return False, -((_moved(row) if sort == "bytes" else getattr(row, names.get(sort, sort))) or 0)
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+def _count(value: int) -> str:
+    return quantity(value, "").strip() if value else ""
 
 
 def _bytes(value: int | None) -> str:
     return "" if value == 0 else quantity(value, "B")
 
 
-def _written(text: str, path: str | Path | None) -> str:
+def written(text: str, path: str | Path | None) -> str:
+    """The text, also written to a given `path`; raises InputError where it cannot be."""
     if path is not None:
         with writing(path, "file"), aside(Path(path)) as new:
             new.write_text(text, encoding="utf-8")
     return text
 
 
-def whole(rows: Sequence[Row], runs: Runs | None, parameters: tuple[int, int, int]) -> Total:
-    """The total of all rows; `parameters` are (all, trainable, bytes)."""
+def whole(rows: Sequence[Row], runs: Runs | None, parameters: Sequence[Tensor], count: int) -> Total:
+    """The total of all rows; `count`: of the trace's parameters."""
     clean = dict(runs.clean) if runs else {}
     spread = clean.pop("", None)
     peak = runs.peak_memory_bytes if runs else None
-
-    def summed(name: str) -> int | None:
-        return (
-            total(getattr(row, name) for row in rows) if rows else 0
-        )  # a network that calls no operator does nothing
-
+    names = ("flops", "matmul_flops", "elementwise_flops", "bytes_read", "bytes_written")
+    work = sums(rows, *names) if rows else dict.fromkeys(names, 0)  # without operators a network does nothing
     return Total(
         runtime_s=spread.runtime_s if spread else None,
         phases_s={phase: times.runtime_s for phase, times in clean.items()},
         spread=spread,
-        flops=summed("flops"),
-        matmul_flops=summed("matmul_flops"),
-        elementwise_flops=summed("elementwise_flops"),
-        bytes_read=summed("bytes_read"),
-        bytes_written=summed("bytes_written"),
-        parameters=parameters[0],
-        trainable_parameters=parameters[1],
-        parameter_bytes=parameters[2],
+        **work,
+        parameters=count,
+        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
         peak_memory_bytes=peak if peak is not None else most(row.peak_memory_bytes for row in rows),
         power_w=runs.window.power_w if runs else None,
         energy_j=runs.window.energy_j if runs else None,

@@ -14,7 +14,7 @@ from neuralpower.trace.training import Loss
 
 
 class Keywords(TypedDict, total=False):
-    """What a caller may give."""
+    """The keywords that a caller may give."""
 
     device: str | torch.device | None
     phase: str
@@ -59,12 +59,10 @@ class Settings:
         return self.phase == "training"
 
     def check(self) -> None:
-        """Raise InputError for what is not known or not possible."""
+        """Raise InputError for an unknown or impossible value."""
         check_convention(self.convention, self.flop_unit, self.phase)
         if self.phase not in PHASES:
             raise unknown("phase", self.phase, PHASES)
         if not ((self.warmup == 0 or is_count(self.warmup)) and is_count(self.repeat)):
-            raise InputError(
-                f"warmup {self.warmup!r}, repeat {self.repeat!r}: warmup must be 0 or more, repeat 1 or more, "
-                "both whole numbers"
-            )
+            text = "warmup must be 0 or more, repeat 1 or more, both whole numbers"
+            raise InputError(f"warmup {self.warmup!r}, repeat {self.repeat!r}: {text}")

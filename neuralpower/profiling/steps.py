@@ -1,9 +1,10 @@
-"""One forward pass or training step of a real model, repeated, with the model left as it was found."""
+"""One forward pass or training step of a real model, repeated; the model is left as it was."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,13 +43,13 @@ class Spread:
 
     @property
     def middle(self) -> np.ndarray:
-        """Which samples are left when the fastest and the slowest quarter are dropped: indices."""
+        """Indices of the samples without the fastest and the slowest quarter."""
         order, cut = np.argsort(self.samples_s, kind="stable"), len(self.samples_s) // 4
         return order[cut : len(order) - cut]
 
     @property
     def runtime_s(self) -> float:
-        """Interquartile mean: means add up as medians do not, and a stray repeat does not count."""
+        """Interquartile mean: means add up, unlike medians, and a stray repeat does not count."""
         return float(np.mean(np.asarray(self.samples_s)[self.middle]))
 
     def quantile(self, share: float) -> float:
@@ -85,9 +86,9 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Runs:
-    """All repeats: `clean` without instrumentation by phase, `timed` with it, and what was accounted in a run apart."""
+    """All repeats: `clean` without instrumentation, `timed` with it, and the account of one more run."""
 
-    clean: Mapping[str, Spread]  # by phase, and "" for the whole
+    clean: Mapping[str, Spread]  # by phase, and "" for the total
     timed: Spread
     repeats: tuple[Repeat, ...]
     account: Account | None
@@ -98,14 +99,14 @@ class Runs:
 
     @property
     def instrumentation_s(self) -> float:
-        """What a timed run takes longer than the clean run just before it: the median, so that a drift does not count."""
+        """How much longer a timed run takes than the clean run before it: the median, free of a drift."""
         before = self.clean[""].samples_s[::CLEAN_PER_TIMED]
         return float(np.median(np.asarray(self.timed.samples_s) - np.asarray(before)))
 
 
 @dataclass
 class Step:
-    """What is repeated."""
+    """A forward pass or a training step."""
 
     model: nn.Module
     args: Sequence[Any]
@@ -118,7 +119,7 @@ class Step:
     def run(self, clock: Clock, first: bool = False) -> list[tuple[str, Any]]:
         """Run once; (phase that begins, mark), the end last.
 
-        What a network caches in its `first` pass, such as relative positions, can be trained with later.
+        Tensors that a network caches in its `first` pass, such as relative positions, can be trained later.
         """
         marks: list[tuple[str, Any]] = []
 
@@ -147,7 +148,7 @@ class Step:
 
 
 def title_of(device: torch.device) -> str:
-    """What the system calls the device."""
+    """The system's name of the device."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return read_cpu().name if device.type == "cpu" else str(device)
@@ -159,14 +160,13 @@ def clock_of(device: torch.device) -> Clock:
         return HostClock()
     if device.type == "cuda":
         return CudaClock(device)
-    raise DeviceError(
-        f"device {device}: only cpu and cuda devices can be timed; move the model to one of them"
-    )
+    text = "only cpu and cuda devices can be timed; move the model to one of them"
+    raise DeviceError(f"device {device}: {text}")
 
 
 @contextlib.contextmanager
 def prepared(step: Step, device: torch.device, seed: int) -> Iterator[Step]:
-    """`step` ready to run; afterwards weights, buffers, gradients, modes, optimizer and random state are as before."""
+    """`step` ready to run; restores weights, buffers, gradients, modes, optimizer and random state."""
     training = step.phase == "training"
     parameters = list(step.model.parameters())
     optimizer, state = step.optimizer, None
@@ -208,9 +208,9 @@ def repeat(
     memory: bool = True,
     meter: PowerMeter = NullMeter("not_asked"),  # noqa: B008  # frozen
 ) -> Runs:
-    """Warm up, account one run, then take clean and, between them, timed runs, so that a drift of the machine meets both.
+    """Warm up, account one run, then run clean and timed in turn, so that a drift of the machine meets both.
 
-    Where there is a meter, the clean run is repeated once more, for as long as power takes.
+    Where there is a meter, clean runs follow for as long as a power measurement takes.
 
     Raises:
         ModelError: the model's forward or backward raises.
@@ -228,12 +228,9 @@ def repeat(
         wholes: list[float] = []
         clean_wall_s = 0.0
         started = time.perf_counter()
+        limit_s = math.inf if time_limit_s is None else time_limit_s
         for number in range(repeats):
-            if (
-                time_limit_s is not None
-                and number >= MINIMUM
-                and time.perf_counter() - started > time_limit_s
-            ):
+            if number >= MINIMUM and time.perf_counter() - started > limit_s:
                 break
             start = time.perf_counter()
             clean.append(_seconds(step.run(clock), clock))
@@ -263,7 +260,7 @@ def repeat(
 
 @contextlib.contextmanager
 def told(name: str, before: str = "") -> Iterator[None]:
-    """Foreign errors of a run as ours, in one line: OutOfMemory, or else ModelError; `before` says what went well until then."""
+    """Raise errors of users' code as OutOfMemory or ModelError, in one line that begins with `before`."""
     try:
         with users_code(name):
             yield
@@ -272,9 +269,8 @@ def told(name: str, before: str = "") -> Iterator[None]:
             raise
         error = raised(refused)
         if failure(error)["status"] == "oom":
-            raise OutOfMemory(
-                f"{name}: out of memory ({quoted(error)[:200]}); choose a smaller batch"
-            ) from error
+            text = f"out of memory ({quoted(error)[:200]}); choose a smaller batch"
+            raise OutOfMemory(f"{name}: {text}") from error
         text = f"{before}running it raises {quoted(error)[:200]}; check dtype, inputs and device"
         raise ModelError(f"{name}: {text}") from error
 
@@ -306,16 +302,14 @@ def _timed(step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None) -
 def accounted(
     step: Step, clock: Clock, whole: frozenset[tuple[str, str]] | None, held: Iterable[Tensor] = ()
 ) -> tuple[Account, int]:
-    """One run whose tensors are accounted; (account, peak bytes: of the CUDA allocator where there is one).
+    """One run whose tensors are accounted; (account, peak bytes: the CUDA allocator's where there is one).
 
-    `held` are tensors beside weights, buffers, inputs and the optimizer's state that were there before.
+    `held` are tensors that existed before, beside weights, buffers, inputs and the optimizer's state.
     """
     before = [*step.model.parameters(), *step.model.buffers(), *held]
     before += tensors_within((step.args, dict(step.kwargs)))
-    if step.optimizer is not None:
-        before += [
-            v for values in step.optimizer.state.values() for v in values.values() if isinstance(v, Tensor)
-        ]
+    states = step.optimizer.state.values() if step.optimizer is not None else ()
+    before += [value for state in states for value in state.values() if isinstance(value, Tensor)]
     account = Account(before)
     device = clock.device if isinstance(clock, CudaClock) else None
     if device is not None:

@@ -1,16 +1,17 @@
-"""Time every operator of a real run, with the module that called it, and leave nothing behind.
+"""Time every operator of a real run, with the module that called it.
 
     forward    the innermost running module is the caller
-    backward   autograd's node carries the sequence number of the forward operator that made it: its caller is the caller
+    backward   the caller of the forward operator whose sequence number autograd's node carries
     optimizer  the model itself
 
-The time of an operator is taken inside the dispatch mode, so that what the mode itself costs falls between operators.
+The clock runs inside the dispatch mode, so that the mode's own time falls between operators.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +25,7 @@ from neuralpower.trace.lifetimes import WEIGHTS, Lifetimes
 from neuralpower.trace.modules import ModuleStack
 
 _now = time.perf_counter_ns
+Caller = tuple[str, str, str]  # phase, path of the module, operator
 ACCUMULATE = "accumulate_grad"  # autograd's own node that adds to a parameter's gradient
 
 
@@ -45,24 +47,24 @@ class HostClock:
 
     def mark(self) -> int:
         """Nanoseconds since some start."""
-        return time.perf_counter_ns()
+        return _now()
 
     def seconds(self, start: int, end: int) -> float:
         """Between two marks."""
         return (end - start) / 1e9
 
     def wait(self) -> None:
-        """Nothing is under way."""
+        """Nothing is pending."""
 
 
 class CudaClock:
-    """Events in the current stream; they are read after one synchronisation at the end of a run."""
+    """Events in the current stream; they are read after a synchronisation at the end of a run."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def mark(self) -> Any:
-        """An event behind all that was launched."""
+        """An event after all that was launched."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
@@ -98,43 +100,38 @@ class Span(NamedTuple):
 
 
 class Account:
-    """Tensors that operators bring into the world: bytes by caller, and the most that ever lived at once.
+    """The work of each caller (phase, path, operator), and the bytes of all tensors alive.
 
-    A storage counts from the operator that returned it until it is freed. Work space inside a kernel is not seen.
+    A storage counts from the operator that returned it until it is freed; a kernel's work space is not seen.
     """
 
     def __init__(self, held: Iterable[Tensor]) -> None:
         self.lifetimes = Lifetimes()
         self.lifetimes.hold(held, WEIGHTS)
-        self.outputs: dict[tuple[str, str, str], int] = {}
-        self.peaks: dict[tuple[str, str, str], int] = {}
-        self.flops: dict[tuple[str, str, str], int] = {}
-        self.elements: dict[tuple[str, str, str], int] = {}
-
-    @property
-    def live(self) -> int:
-        """Bytes now."""
-        return self.lifetimes.live
+        self.outputs: Counter[Caller] = Counter()  # bytes
+        self.peaks: Counter[Caller] = Counter()  # bytes alive at most, after a call
+        self.flops: Counter[Caller] = Counter()  # of products
+        self.elements: Counter[Caller] = Counter()  # of each call's largest tensor
 
     @property
     def peak(self) -> int:
         """The most bytes at once."""
         return self.lifetimes.peak
 
-    def note(self, key: tuple[str, str, str], inputs: Any, output: Any, flops: int) -> None:
+    def note(self, key: Caller, inputs: Any, output: Any, flops: int) -> None:
         """One operator call that has returned `output` and whose products take `flops`."""
-        elements = max((t.numel() for t in tree_iter((inputs, output)) if isinstance(t, Tensor)), default=0)
-        self.elements[key] = self.elements.get(key, 0) + elements
-        self.outputs[key] = self.outputs.get(key, 0) + self.lifetimes.called(output)
-        self.peaks[key] = max(self.peaks.get(key, 0), self.live)
-        self.flops[key] = self.flops.get(key, 0) + flops
+        sizes = (t.numel() for t in tree_iter((inputs, output)) if isinstance(t, Tensor))
+        self.elements[key] += max(sizes, default=0)
+        self.outputs[key] += self.lifetimes.called(output)
+        self.peaks[key] = max(self.peaks[key], self.lifetimes.live)
+        self.flops[key] += flops
 
 
 class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Notes operator calls while it is entered.
 
-    `whole` are the (path, operator) that the trace has as one call; other composite operators are taken apart as there.
-    None takes every operator as it comes.
+    `whole` are the (path, operator) that are one call in the trace; other composite operators are decomposed,
+    as there. None takes every operator as it comes.
     """
 
     supports_higher_order_operators = True
@@ -152,14 +149,14 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self.phase = "forward"
         self.scope = ""  # path of what runs outside of every module
         self._host = isinstance(clock, HostClock)
-        self._noted: list[tuple[Any, ...]] = []  # of events: plain tuples are made faster
+        self._noted: list[tuple[Any, ...]] = []  # events as plain tuples, which are made faster
         self.modules = _Spans(model)
         self._owner = {id(p): name.rpartition(".")[0] for name, p in model.named_parameters()}
         self._origin: dict[int, tuple[str, str]] = {}
 
     @property
     def events(self) -> list[Event]:
-        """What was seen, in order."""
+        """The operator calls, in order."""
         return [Event(*noted) for noted in self._noted]
 
     @contextlib.contextmanager
@@ -179,7 +176,7 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if composite and self.whole is not None and (path, operator) not in self.whole:
             with self:
                 return func.decompose(*args, **kwargs)
-        if self._host:  # marks are what the host's clock says
+        if self._host:  # marks are times of the host
             start = _now()
             output = func(*args, **kwargs)
             end = _now()
@@ -200,7 +197,8 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if self.phase == "forward":
             path = self.modules.path or self.scope
             if self.whole is None:  # autograd has just made the node of this operator, if it needs one
-                self._origin.setdefault(torch.autograd._get_sequence_nr() - 1, (path, operator))  # type: ignore[attr-defined]
+                number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+                self._origin.setdefault(number, (path, operator))
             return path, operator
         node = torch._C._current_autograd_node() if self.phase == "backward" else None
         if node is None:
@@ -212,7 +210,7 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
 
 class _Spans(ModuleStack):
-    """Keeps when each module ran."""
+    """Keeps the times of each module's calls."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)

@@ -12,13 +12,13 @@ from neuralpower.report.chrome import Counter, Process, Row, Slice
 
 
 def typical(runs: Runs) -> Repeat:
-    """The timed run that takes the median time (the lower one of two)."""
+    """The timed run of median time (the lower one of two)."""
     order = np.argsort(runs.timed.samples_s, kind="stable")
     return runs.repeats[int(order[(len(order) - 1) // 2])]
 
 
 def process(model: str, device: str, runs: Runs) -> Process:
-    """The typical run, from 0; its times hold the instrumentation's cost."""
+    """The typical run, from 0; its times include the instrumentation's cost."""
     one = typical(runs)
     start = min([e.host_start_ns for e in one.events] + [s.start_ns for s in one.spans], default=0)
     rows = [Row("host: modules and operators", slices(one, start, model))]
@@ -27,7 +27,7 @@ def process(model: str, device: str, runs: Runs) -> Process:
     if len(sizes) == len(one.events):
         points = [(event.host_start_ns - start, size) for event, size in zip(one.events, sizes, strict=True)]
         counters.append(Counter("memory", "bytes", points))
-    if runs.window.power_w is not None:  # of the runs together
+    if runs.window.power_w is not None:  # the mean of all runs
         counters.insert(0, Counter("power", "W", [(0, runs.window.power_w)]))
     return Process(f"measured: {model} on {device}", rows, counters)
 
@@ -47,21 +47,15 @@ def slices(one: Repeat, start_ns: int, model: str) -> list[Slice]:
         Slice(span.path or model, "module", span.start_ns - start_ns, span.end_ns - start_ns)
         for span in reversed(one.spans)  # in the order in which they ended: the inner ones first
     ]
-    found += [
-        Slice(
-            event.operator,
-            event.phase,
-            event.host_start_ns - start_ns,
-            event.host_end_ns - start_ns,
-            {"path": event.path, "runtime_s": seconds},
-        )
-        for event, seconds in zip(one.events, one.seconds, strict=True)
-    ]
+    for event, seconds in zip(one.events, one.seconds, strict=True):
+        times = (event.host_start_ns - start_ns, event.host_end_ns - start_ns)
+        args = {"path": event.path, "runtime_s": seconds}
+        found.append(Slice(event.operator, event.phase, *times, args))
     return found
 
 
 def memory_bytes(runs: Runs) -> Sequence[int]:
-    """Bytes of tensors alive during each operator call of the accounted run; none where no run was accounted."""
+    """Bytes of tensors alive during each operator call of the accounted run, if there was one."""
     if runs.account is None:
         return ()
     lifetimes = runs.account.lifetimes

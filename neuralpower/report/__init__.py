@@ -1,1 +1,1 @@
-"""What a person reads: the only place that scales units."""
+"""Texts, tables and charts for people: the only place that scales units."""

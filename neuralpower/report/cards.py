@@ -1,4 +1,4 @@
-"""Cards: what a reader of a dataset or predictor must know, written beside it as Markdown."""
+"""Cards of datasets and predictors: Markdown files beside them that say what is in them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ PROTOCOLS = {
     "cuda": "one configuration at a time, inputs rotated past the last-level cache; `runtime_s` is the "
     "median device time of a call, `runtime_eager_s` what a user sees",
 }
-
 SOFTWARE = ("torch", "transformers", "python", "kernel")
 
 
 def dataset_card(dataset: Dataset) -> str:
-    """Device, software, protocol, meter, shards, rows per kind and status, noise floor, gaps."""
+    """The device, software, protocol, meter, shards, rows per kind and status, noise floor and gaps."""
     hardware: Mapping[str, Any] = dataset.meta.get("hardware") or {}
     given: Sequence[Mapping[str, Any]] = dataset.meta.get("sessions") or []
     sessions = sorted(given, key=lambda session: str(session.get("utc")))
@@ -83,25 +82,27 @@ def _shard(shard: Dataset) -> list[str]:
 
 
 def _noise(shards: Sequence[Dataset], dataset: Dataset) -> Iterator[list[str]]:
-    """How far second measurements lie from first ones, of each shard by itself."""
+    """Relative distances of second measurements from first ones: a line per shard, kind and quantity."""
     for name, part in [(f"`{shard.name}`, ", shard) for shard in shards] or [("", dataset)]:
         for kind, table in sorted(part.tables.items()):
-            yield from ([f"{name}{row[0]}", *row[1:]] for row in _noise_floor(kind, table))
+            for what, apart in _distances(table):
+                figures = [str(len(apart)), f"{apart.median():.1%}", f"{apart.quantile(0.9):.1%}"]
+                yield [f"{name}`{kind}`", what, *figures]
 
 
 def _values(dataset: Dataset, column: str) -> set[str]:
-    """What stands in a column of any kind."""
-    known = [table[column].dropna() for table in dataset.tables.values() if column in table]
-    return {str(value) for some in known for value in some.unique()}
+    """The values of a column in all tables."""
+    tables = [table for table in dataset.tables.values() if column in table]
+    return {str(value) for table in tables for value in table[column].dropna().unique()}
 
 
 def _self_test(session: Mapping[str, Any]) -> str:
-    """What the meter's self-test found; "" where there was none."""
+    """The result of the meter's self-test; "" where there was none."""
     return ", ".join(f"{name} {value}" for name, value in sorted((session.get("self_test") or {}).items()))
 
 
 def _spans(sessions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """When, by preset and dtypes; of sessions with the same in a row, the first and the last."""
+    """The times, preset and dtypes of sessions; a line for each run of sessions that share the last two."""
     for what, some in groupby(sessions, lambda s: f"{s.get('preset')}, {', '.join(s.get('dtypes', []))}"):
         first, *more = [str(s.get("utc")) for s in some]
         yield f"{first} to {more[-1]} ({what}, {1 + len(more)} sessions)" if more else f"{first} ({what})"
@@ -111,43 +112,38 @@ def _row(kind: str, table: pd.DataFrame) -> list[str]:
     status = table["status"].fillna("ok") if "status" in table else table["runtime_s"].map(lambda _: "ok")
     ok = table[status == "ok"]
     has_spread = "runtime_q75_s" in ok
-    spread = (ok["runtime_q75_s"] / ok["runtime_q25_s"] - 1).median() if has_spread else float("nan")
+    spread = (ok["runtime_q75_s"] / ok["runtime_q25_s"] - 1).median() if has_spread else np.nan
     swept = int((ok["source"] == "sweep").sum()) if "source" in ok else 0
     failed = status[status != "ok"].value_counts()
     shown = f"{ok['runtime_s'].min() * 1e6:.3g} to {ok['runtime_s'].max() * 1e6:.3g}" if len(ok) else "-"
     dtypes = ", ".join(sorted(set(ok["dtype"]))) if "dtype" in ok else "float32"
-    powered = str(int(ok["power_w"].notna().sum())) if "power_w" in ok else "0"
+    powered = str(ok["power_w"].count()) if "power_w" in ok else "0"
     lost = ", ".join(f"{count} {name}" for name, count in failed.items()) or "-"
     apart = f"{spread:.1%}" if np.isfinite(spread) else "-"
     return [f"`{kind}`", str(len(ok)), str(swept), str(len(ok) - swept), dtypes, shown, apart, powered, lost]
 
 
-def _noise_floor(kind: str, table: pd.DataFrame) -> Iterator[list[str]]:
-    """Relative distances of second measurements from first ones, for runtime and power."""
-    if "replicate" not in table or "config_id" not in table:
+def _distances(table: pd.DataFrame) -> Iterator[tuple[str, pd.Series[float]]]:
+    """(runtime or power, |second / first measurement - 1|) where anything was measured twice."""
+    if not {"replicate", "config_id"} <= set(table):
         return
     ok = table[table["status"].eq("ok")] if "status" in table else table
-    for column, name in (("runtime_s", "runtime"), ("power_w", "power")):
-        if column not in ok:
-            continue
+    for column in [c for c in ("runtime_s", "power_w") if c in ok]:
         pairs = ok.assign(value=ok[column].astype(float), replicate=ok["replicate"].fillna(0).astype(int))
         wide = pairs.pivot_table(index="config_id", columns="replicate", values="value", aggfunc="last")
-        if not {0, 1} <= set(wide.columns):
-            continue
-        apart = (wide[1] / wide[0] - 1).abs().dropna()
-        if len(apart):
-            yield [f"`{kind}`", name, str(len(apart)), f"{apart.median():.1%}", f"{apart.quantile(0.9):.1%}"]
+        if {0, 1} <= set(wide) and len(apart := (wide[1] / wide[0] - 1).abs().dropna()):
+            yield column.rpartition("_")[0], apart
 
 
 def write_predictor(predictor: Predictor, path: Path) -> None:
-    """Write it, under the file's name, with its card beside it; raises DatasetError where it cannot."""
+    """Write it under the file's name, and its card beside it; raises DatasetError where it cannot."""
     named = replace(predictor, name=path.stem)
     save(named, path)
     replace_file(path.with_suffix(".md"), predictor_card(named))
 
 
 def predictor_card(predictor: Predictor) -> str:
-    """What it knows, what it was learnt from, how well it does on held-out folds."""
+    """Its targets, its training data, and its errors on held-out folds."""
     targets = (("", predictor.regressors), (", power", predictor.power or {}))
     named = [(key, r, target) for target, regressors in targets for key, r in regressors.items()]
     return render(
@@ -168,13 +164,13 @@ def _about(key: Key, target: str = "") -> list[str]:
 
 
 def _saved(regressor: Regressor) -> str:
-    """What layers save that fit the device's memory and tiles; "" where that is not known."""
+    """The time saved by layers that fit the device's memory and tiles; "" where it is not known."""
     slopes = regressor.alignment.slopes if regressor.alignment else {}
     return ", ".join(f"{name} {slope:.1%}" for name, slope in slopes.items())
 
 
 def _provenance(data: Mapping[str, Any]) -> list[list[str]]:
-    """What is known of measurements, calibration, and the last session's software, protocol and meter."""
+    """The measurements, the calibration, and the last session's software, protocol and meter, where known."""
     sessions: Sequence[Mapping[str, Any]] = data.get("sessions") or [{}]
     last = sessions[-1]
     known = {

@@ -1,21 +1,59 @@
-"""What a chart shows, apart from who draws it: `plotly_charts` on pages, `matplotlib_charts` into files.
+"""Charts, apart from how they are drawn: by `plotly_charts` on pages, by `matplotlib_charts` into files.
 
-Labels name the units. None is a point that is not known: it is left out, not drawn as 0.
+Labels name the units. None is an unknown value: it is left out, not drawn as 0.
+All other style stands beside this file: `page.css` and `page.js` of pages, `theme.mplstyle` of pictures.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from itertools import compress
+from typing import Any, Literal, NamedTuple
 
 from neuralpower.errors import InputError
 
 Number = float | int | None
 Named = tuple[Number, Number, str]  # x, y and the text of a point
 Mode = Literal["markers", "lines", "lines+markers"]
+
+# Okabe and Ito's colours for white and black paper, then four of Tol's: any colour vision tells them apart.
+PALETTE = "#0072B2 #D55E00 #009E73 #CC79A7 #56B4E9 #E69F00 #808080 #AA4499 #44AA99 #999933".split()
+
+
+class Mark(NamedTuple):
+    """One shape, under the names that plotly and matplotlib have for it."""
+
+    plotly: str
+    matplotlib: str
+
+
+SYMBOLS = [
+    Mark(*pair.split())
+    for pair in (
+        *("circle o", "square s", "diamond D", "triangle-down v", "triangle-up ^"),
+        *("cross P", "x X", "triangle-left <", "triangle-right >", "star *"),
+    )
+]
+HATCHES = [Mark(one, one * 3) for one in ("", "/", ".", "x", "\\", "+")]
+
+
+def colour(index: int) -> str:
+    """The n-th series' colour; they repeat after ten."""
+    return PALETTE[index % len(PALETTE)]
+
+
+def symbol(index: int) -> Mark:
+    """The n-th series' symbol; where colours repeat, symbols differ."""
+    return SYMBOLS[(index + index // len(PALETTE)) % len(SYMBOLS)]
+
+
+def hatch(index: int) -> Mark:
+    """The pattern of the n-th series' bars."""
+    return HATCHES[index % len(HATCHES)]
 
 
 @dataclass(frozen=True)
@@ -25,31 +63,30 @@ class Series:
     name: str
     x: tuple[Number, ...]
     y: tuple[Number, ...]
-    text: tuple[str, ...] = ()  # of each point, shown when it is pointed at
+    text: tuple[str, ...] = ()  # of each point, shown under the pointer
     values: tuple[Number, ...] = ()  # of each point, shown as its colour
     mode: Mode = "markers"
     dash: bool = False
-    labels: tuple[str, ...] = ()  # of each point, standing beside it; "" for none
+    labels: tuple[str, ...] = ()  # of each point, shown beside it; "" for none
 
     @classmethod
     def of(cls, name: str, points: Iterable[tuple[Number, Number] | Named], **more: Any) -> Series:
-        """Of (x, y) or (x, y, text) of each point; `more`: the other fields."""
+        """From (x, y) or (x, y, text) of each point; `more`: the other fields."""
         x, y, *rest = [*zip(*points, strict=True)] or [(), ()]
         return cls(name, x, y, **{"text": rest[0] if rest else (), **more})
 
     def __post_init__(self) -> None:
         """Raises InputError where lengths differ."""
         for what in ("y", "text", "values", "labels"):
-            given = getattr(self, what)
-            if len(given) != len(self.x) and (given or what == "y"):
-                counts = f"{len(given)} {what} for {len(self.x)} x"
+            given = len(getattr(self, what))
+            if given != len(self.x) and (given or what == "y"):
+                counts = f"{given} {what} for {len(self.x)} x"
                 raise InputError(f"series {self.name!r}: {counts}; give one for each")
 
-    def at(self, places: Iterable[int]) -> Series:
-        """The points at these places alone."""
-        kept = [*places]
+    def where(self, kept: Sequence[bool]) -> Series:
+        """The kept points alone."""
         columns = {name: getattr(self, name) for name in ("x", "y", "text", "values", "labels")}
-        found: dict[str, Any] = {name: tuple(all_[i] for i in kept) for name, all_ in columns.items() if all_}
+        found: dict[str, Any] = {name: tuple(compress(all_, kept)) for name, all_ in columns.items()}
         return replace(self, **found)
 
 
@@ -67,12 +104,12 @@ class XY:
     note: str = ""
 
     def drawn(self) -> list[Series]:
-        """The series with the points that can be drawn: known ones, above 0 on an axis of logarithms."""
+        """The series with their drawable points: known ones, above 0 on a logarithmic axis."""
         found = []
         for series in self.series:
             points = zip(series.x, series.y, series.values or series.x, strict=True)
             known = [_known(x, self.log_x) and _known(y, self.log_y) and _known(v) for x, y, v in points]
-            found.append(series.at(i for i, drawable in enumerate(known) if drawable))
+            found.append(series.where(known))
         return found
 
 
@@ -124,7 +161,7 @@ class Heatmap:
             raise InputError(f"heat map {self.title!r}: values must be {sizes}")
 
     def digits(self) -> list[list[str]]:
-        """Of each cell: three significant ones, a dash for what is not known."""
+        """The cells' texts: three significant digits, a dash for None."""
         return [["-" if value is None else f"{value:.3g}" for value in row] for row in self.values]
 
 
@@ -137,10 +174,10 @@ class Pie:
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Raises InputError where lengths differ."""
+        """Raises InputError where lengths differ, or for a value below 0."""
         if len(self.values) != len(self.labels) or any(value < 0 for value in self.values):
-            count = len(self.labels)
-            raise InputError(f"pie {self.title!r}: one value of 0 or more for each of {count} labels")
+            text = f"one value of 0 or more for each of {len(self.labels)} labels"
+            raise InputError(f"pie {self.title!r}: {text}")
 
 
 @dataclass(frozen=True)
@@ -151,24 +188,23 @@ class Pies:
     pies: tuple[Pie, ...]
     note: str = ""
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of all, the one with the largest shares first."""
-        shares: dict[str, float] = {}
+    def colours(self) -> dict[str, str]:
+        """A colour for each label of all pies; labels with the largest shares come first."""
+        shares: Counter[str] = Counter()
         for pie in self.pies:
             whole = sum(pie.values) or 1.0
             for label, value in zip(pie.labels, pie.values, strict=True):
-                shares[label] = shares.get(label, 0.0) + value / whole
-        return tuple(sorted(shares, key=lambda label: -shares[label]))
+                shares[label] += value / whole  # type: ignore[assignment]  # counts may be floats
+        return {label: colour(i) for i, (label, _) in enumerate(shares.most_common())}
 
     @property
     def beside(self) -> int:
-        """How many stand beside each other, where there is room."""
+        """Pies in a row, where there is room."""
         return 2 if len(self.pies) == 4 else min(3, max(1, len(self.pies)))
 
     @property
     def below(self) -> int:
-        """How many stand below each other."""
+        """Rows of pies."""
         return max(1, math.ceil(len(self.pies) / self.beside))
 
 

@@ -5,7 +5,7 @@
     {"ph": "M"}   names and order of processes and threads
 
 After "Trace Event Format" (Google, 2016). Slices of a row nest or follow each other; Perfetto drops one that
-crosses another's end. It cuts times off to whole nanoseconds: they are whole ones here, and lose none.
+crosses another's end. Perfetto truncates times to nanoseconds, so they are whole nanoseconds here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Slice:
-    """What runs from one time to another."""
+    """An interval of time with a name."""
 
     name: str
     category: str
@@ -35,7 +35,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Row:
-    """A thread: slices that nest or follow each other; of two with the same times, the outer comes first."""
+    """A thread: slices that nest or follow each other; with equal times the outer one comes first."""
 
     name: str
     slices: Sequence[Slice]
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Counter:
-    """A number that holds from each of its times to the next."""
+    """A number that is constant from each of its times to the next."""
 
     name: str
     unit: str
@@ -60,7 +60,7 @@ class Process:
 
 
 def document(processes: Sequence[Process], about: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The whole file as plain values, events in the order of their times; `about` is kept beside them."""
+    """The whole file as plain values, events in the order of their times, and `about` beside them."""
     names = [event for pid, process in enumerate(processes, 1) for event in _names(pid, process)]
     events = [event for pid, process in enumerate(processes, 1) for event in _events(pid, process)]
     events.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))
@@ -68,12 +68,12 @@ def document(processes: Sequence[Process], about: Mapping[str, Any] | None = Non
 
 
 def write(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Write a document aside, then rename it; raises DatasetError, or DeviceError where the disk is full."""
+    """Write a document as a whole; raises DatasetError, or DeviceError where the disk is full."""
     replace_file(Path(path), json_text(data, compact=True) + "\n")
 
 
 def microseconds(time_ns: int) -> float:
-    """The number that gives these nanoseconds when it is multiplied by 1000 and cut off."""
+    """The number that gives these nanoseconds again when it is multiplied by 1000 and truncated."""
     number = time_ns / 1000
     return number if int(number * 1000) == time_ns else math.nextafter(number, math.inf)
 

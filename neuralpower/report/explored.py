@@ -1,4 +1,4 @@
-"""Tables and pictures of what-if commands."""
+"""Tables and plots of the what-if commands."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from neuralpower.predict.explore.compare import Comparison
 from neuralpower.predict.explore.fit import Fit, Request
 from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
-from neuralpower.predict.prediction import Interval
 from neuralpower.report.number_format import counted, plain
 from neuralpower.report.tables import grid, listed, memory_line, quantity
 
 PLOTS = (".html", ".png", ".svg")
-MOST_SAID = 60  # characters of a cell that says what is wrong
+MOST_SAID = 60  # characters of a reason in a cell
 
 
 def sweep_table(result: Sweep, top: int = 0) -> str:
-    """One line per point; a star marks the front."""
+    """One line per point; a star marks the Pareto-optimal ones."""
     many = len({p.predictor for p in result.points}) > 1
-    shown = result.points[:top] if top else result.points
-    predictor: dict[str, Callable[[SweepPoint], str]] = {"predictor": lambda p: p.predictor} if many else {}
+    shown = result.points[: top or None]
     columns: dict[str, Callable[[SweepPoint], str]] = {
         "": lambda p: "*" if p.best else "",
-        **predictor,
+        "predictor": lambda p: p.predictor,
         "dtype": lambda p: p.dtype,
         "batch": lambda p: str(p.batch_size),
         "length": lambda p: "-" if p.seq_len is None else str(p.seq_len),
@@ -41,6 +39,8 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
         "fits": lambda p: {True: "yes", False: "no", None: "-"}[p.fits],
         "basis": lambda p: p.basis,
     }
+    if not many:
+        del columns["predictor"]
     devices = ", ".join(dict.fromkeys(p.device for p in result.points))
     head = visible(f"{result.points[0].model} on {devices}")
     more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
@@ -50,19 +50,16 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
 
 
 def _bounds(one: SweepPoint | Score) -> str:
-    """Between which times it lies, or why that is not known."""
+    """The bounds of the time, or why they are not known."""
     if one.low_s is None:
         return textwrap.shorten(one.error, MOST_SAID, placeholder=" ...")
     return f"{quantity(one.low_s, 's')} to {quantity(one.high_s, 's')}"
 
 
 def comparison_table(found: Comparison) -> str:
-    """Both times, their ratio and who is faster."""
-
-    def line(name: str, interval: Interval) -> list[str]:
-        return [name, *(quantity(seconds, "s") for seconds in (interval.value, interval.low, interval.high))]
-
-    rows = [line(f"A  {found.a}", found.a_s), line(f"B  {found.b}", found.b_s)]
+    """Both times, their ratio and which one is faster."""
+    sides = ((f"A  {found.a}", found.a_s), (f"B  {found.b}", found.b_s))
+    rows = [[name, *(quantity(seconds, "s") for seconds in (t.value, t.low, t.high))] for name, t in sides]
     r = found.ratio
     faster, chance = ("A", found.a_faster) if found.a_faster >= 0.5 else ("B", 1 - found.a_faster)
     ratio = f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g}, 90 %)"
@@ -73,7 +70,7 @@ def comparison_table(found: Comparison) -> str:
 def score_table(scores: Sequence[Score], top: int) -> str:
     """The best first, then those without a rank."""
     ordered = sorted(scores, key=lambda s: (s.rank is None, s.rank or 0, s.line))
-    shown = ordered[:top] if top else ordered
+    shown = ordered[: top or None]
     columns: dict[str, Callable[[Score], str]] = {
         "rank": lambda s: "-" if s.rank is None else str(s.rank),
         "candidate": lambda s: s.name,
@@ -89,7 +86,7 @@ def score_table(scores: Sequence[Score], top: int) -> str:
 
 
 def fit_table(found: Fit, request: Request, device: str) -> str:
-    """Fits or not, what takes the room, and what would fit."""
+    """Whether it fits, what takes the memory, and what would fit."""
     what = "context" if request.phase == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
@@ -109,35 +106,34 @@ def fit_table(found: Fit, request: Request, device: str) -> str:
 
 
 def check_plot(path: Path) -> None:
-    """Raise InputError for another ending than those of PLOTS."""
+    """Raise InputError for an ending that is not in PLOTS."""
     if path.suffix not in PLOTS:
-        endings = ", ".join(PLOTS)
-        raise InputError(f"plot {str(path)!r}: the ending must be one of {endings}; choose another name")
+        text = f"the ending must be one of {', '.join(PLOTS)}; choose another name"
+        raise InputError(f"plot {str(path)!r}: {text}")
 
 
 def sweep_plot(result: Sweep, path: Path) -> None:
     """Latency against energy or throughput, a line per predictor, type and length; raises InputError."""
-    from neuralpower.report.charts import XY, Series
+    from neuralpower.report.charts import XY, Named, Series
 
     check_plot(path)
     energy = result.front.startswith("latency")
 
-    def points(some: Sequence[SweepPoint]) -> list[tuple[float, float]]:
-        figures = [(p.energy_j or 0.0) / p.batch_size if energy else p.samples_per_s or 0.0 for p in some]
-        return [((p.runtime_s or 0.0) * 1e3, figure) for p, figure in zip(some, figures, strict=True)]
+    def point(p: SweepPoint) -> Named:
+        figure = (p.energy_j or 0.0) / p.batch_size if energy else p.samples_per_s or 0.0
+        name = f"batch {p.batch_size}{f', length {p.seq_len}' if p.seq_len else ''}"
+        return (p.runtime_s or 0.0) * 1e3, figure, name
 
-    def names(some: Sequence[SweepPoint]) -> tuple[str, ...]:
-        return tuple(f"batch {p.batch_size}{f', length {p.seq_len}' if p.seq_len else ''}" for p in some)
-
-    groups: dict[str, list[SweepPoint]] = {}
+    groups: dict[str, list[Named]] = {}
     for p in result.points:
         if p.runtime_s is not None:
-            groups.setdefault(f"{p.predictor} {p.dtype}{f' s{p.seq_len}' if p.seq_len else ''}", []).append(p)
+            name = f"{p.predictor} {p.dtype}{f' s{p.seq_len}' if p.seq_len else ''}"
+            groups.setdefault(name, []).append(point(p))
     if not groups:
         raise InputError("no point has a latency: there is nothing to plot")
-    lines = [Series.of(n, points(some), text=names(some), mode="lines+markers") for n, some in groups.items()]
+    lines = [Series.of(name, points, mode="lines+markers") for name, points in groups.items()]
     front = sorted((p for p in result.points if p.best), key=lambda p: p.runtime_s or 0.0)
-    series = (*lines, Series.of("front", points(front), text=names(front)))
+    series = (*lines, Series.of("front", map(point, front)))
     label = "energy per sample (J)" if energy else "samples per second"
     chart = XY(result.points[0].model, "latency (ms)", label, series, True, True, note=result.front)
     if path.suffix == ".html":

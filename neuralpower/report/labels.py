@@ -1,4 +1,4 @@
-"""Where the names of points stand so that they cover neither each other nor other points."""
+"""Places for the names of points, so that they cover neither each other nor other points."""
 
 from __future__ import annotations
 
@@ -13,36 +13,45 @@ from neuralpower.report.charts import XY, Number
 
 Pair = tuple[float, float]
 
-# Twelve ways from a point, the best first, and how far along each (pixels).
+# Twelve ways from a point, the best first; lengths here are pixels.
 ANGLES = [math.pi * k / 6 for k in (1, 11, 3, 9, 0, 6, 5, 7, 2, 10, 4, 8)]
 DIRECTIONS = [(math.cos(angle), math.sin(angle)) for angle in ANGLES]
 DISTANCES = (10.0, 18.0, 28.0, 40.0, 55.0, 75.0, 100.0, 130.0, 170.0)
-COLUMN = 14.0  # pixels to the right of the ends of lines, where their names stand below each other
-SYMBOL = 5.0  # pixels that a point reaches from its middle
-GAP = 2.0  # pixels between two names
-FAR = 20.0  # pixels from which on a line joins a name to its point
+COLUMN = 14.0  # to the right of the ends of lines, where their names stand in a column
+SYMBOL = 5.0  # half of a point's symbol
+GAP = 2.0  # between two names
+FAR = 20.0  # from here on a line joins a name to its point
 
 
 class Label(NamedTuple):
-    """A name and its point, in units of the axes: logarithms to base 10 on an axis of these."""
+    """A name and its point, in units of the axes; on a logarithmic axis log10."""
 
     text: str
     x: float
     y: float
-    offset: Pair  # of the name's middle from the point, pixels, y upward
+    offset: Pair  # from the point to the name's middle, pixels, y upward
     far: bool
 
 
 class Named(NamedTuple):
-    """The names of a chart, and the ends of axes that leave room for them; in units as labels have them."""
+    """The names of a chart, and the ends of axes that leave room for them, in the labels' units."""
 
     labels: list[Label]
     x_ends: Pair
     y_ends: Pair
 
 
-def named(chart: XY, width: float, height: float, letter: float = 6.5, line: float = 13.0) -> Named | None:
-    """Names on a plot of that size, sizes as `place` has them; None for a chart without names."""
+class Plot(NamedTuple):
+    """Sizes in pixels: of a plot, and of a letter and a line of its names."""
+
+    width: float
+    height: float
+    letter: float = 6.5
+    line: float = 13.0
+
+
+def named(chart: XY, plot: Plot) -> Named | None:
+    """Names on a plot of that size; None for a chart without names."""
     series = chart.drawn()
     names = [name for s in series for name in s.labels or [""] * len(s.x)]
     if not any(names):
@@ -51,21 +60,17 @@ def named(chart: XY, width: float, height: float, letter: float = 6.5, line: flo
     y = [_scaled(value, chart.log_y) for s in series for value in s.y]
     x_ends, y_ends = limits(x, chart.log_x), limits(y, chart.log_y)
     x_ends = x_ends[0], x_ends[1] + _room(x, names, x_ends)
-    at = list(zip(_shares(x, x_ends, width), _shares(y, y_ends, height), strict=True))
+    at = list(zip(_shares(x, x_ends, plot.width), _shares(y, y_ends, plot.height), strict=True))
     pixels = iter(at)
     runs = [[next(pixels) for _ in s.x] for s in series]
     others = [p for s, run in zip(series, runs, strict=True) if "lines" in s.mode for p in along(run)]
-    offsets = place(at, names, width, height, others=others, letter=letter, line=line)
-    found = [
-        Label(name, a, b, offset, _is_far(offset, letter * len(name) / 2))
-        for name, a, b, offset in zip(names, x, y, offsets, strict=True)
-        if offset is not None
-    ]
+    offsets = place(at, names, plot, others)
+    found = []
+    for name, a, b, offset in zip(names, x, y, offsets, strict=True):
+        if offset is not None:
+            beside = max(0.0, abs(offset[0]) - plot.letter * len(name) / 2)
+            found.append(Label(name, a, b, offset, math.hypot(beside, offset[1]) > FAR))
     return Named(found, x_ends, y_ends)
-
-
-def _is_far(offset: Pair, half: float) -> bool:
-    return math.hypot(max(0.0, abs(offset[0]) - half), offset[1]) > FAR
 
 
 def _scaled(value: Number, log: bool) -> float:
@@ -73,14 +78,14 @@ def _scaled(value: Number, log: bool) -> float:
 
 
 def limits(values: Sequence[float], log: bool) -> Pair:
-    """Ends of an axis that holds all values, logarithms where `log`, with some room."""
+    """Ends of an axis for these values, which are logarithms where `log`, with some room."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     room = (high - low) * 0.06 or (0.5 if log else abs(high) * 0.5 or 1.0)
     return low - room, high + room
 
 
 def _room(values: Sequence[float], names: Sequence[str], ends: Pair) -> float:
-    """How much farther out a horizontal axis ends where names stand at the last points."""
+    """How much longer a horizontal axis must be for names at its last points."""
     length = ends[1] - ends[0]
     last = [len(name) for x, name in zip(values, names, strict=True) if x >= ends[1] - 0.1 * length]
     return length * min(0.3, max(last, default=0) * 0.011)
@@ -91,7 +96,7 @@ def _shares(values: Sequence[float], ends: Pair, length: float) -> list[float]:
 
 
 def along(ends: Sequence[Pair]) -> list[Pair]:
-    """Points of a broken line, so near each other that no name fits between them; pixels."""
+    """Points of a broken line, so close that no name fits between them; pixels."""
     found = list(ends[:1])
     for (x0, y0), (x1, y1) in itertools.pairwise(ends):
         count = max(1, math.ceil(math.hypot(x1 - x0, y1 - y0) / 8))
@@ -100,42 +105,29 @@ def along(ends: Sequence[Pair]) -> list[Pair]:
 
 
 def place(
-    points: Sequence[Pair],
-    names: Sequence[str],
-    width: float,
-    height: float,
-    *,
-    others: Sequence[Pair] = (),
-    letter: float = 6.5,
-    line: float = 13.0,
+    points: Sequence[Pair], names: Sequence[str], plot: Plot, others: Sequence[Pair] = ()
 ) -> list[Pair | None]:
-    """Offset of each name's middle from its point (pixels, y upward); None where there is no room.
+    """Offset of each name's middle from its point (y upward); None where there is no room.
 
-    Args:
-        points: in pixels from the lower left corner.
-        names: of each point; an empty one needs no room.
-        width: of the plot, pixels.
-        height: of the plot, pixels.
-        others: points without names, which are not to be covered either.
-        letter: width of a letter, pixels.
-        line: height of a line, pixels.
+    `points` are pixels from the lower left corner, `others` more points to keep free; "" needs no room.
     """
+    _, height, letter, line = plot
     shown = [i for i, name in enumerate(names) if name]
     found: list[Pair | None] = [None] * len(points)
     if len(shown) > 1 and np.ptp([points[i][0] for i in shown]) < 1:
         for i, middle in zip(shown, _stacked([points[i][1] for i in shown], line, height), strict=True):
             found[i] = COLUMN + letter * len(names[i]) / 2, middle - points[i][1]
         return found
-    # middle, and half of width and height
+    # x, y, half of width and height
     taken: list[Sequence[float]] = [(x, y, SYMBOL, SYMBOL) for x, y in (*points, *others)]
     middles = np.array(points)
     near = {i: (np.abs(middles - points[i]) < (60, 30)).all(axis=1).sum() for i in shown}
-    for i in sorted(shown, key=lambda i: -near[i]):  # those in a crowd choose first
+    for i in sorted(shown, key=lambda i: -near[i]):  # crowded ones choose first
         half = np.array([letter * len(names[i]) / 2 + 2, line / 2])
         boxes = np.array(taken)
         for offset in _around(float(half[0])):
             where = np.add(points[i], offset)
-            inside = (where >= half).all() and (where <= np.array([width, height]) - half).all()
+            inside = (where >= half).all() and (where <= np.array(plot[:2]) - half).all()
             if inside and not (np.abs(boxes[:, :2] - where) < boxes[:, 2:] + half + GAP).all(axis=1).any():
                 found[i] = offset
                 taken.append([*where, *half])
@@ -144,17 +136,17 @@ def place(
 
 
 def _around(half: float) -> Iterator[Pair]:
-    """Offsets to try, the nearest first: a name's nearest edge, not its middle, lies at each distance."""
+    """Offsets to try, the nearest first; the distance is that of a name's nearest edge."""
     for distance, (right, up) in itertools.product(DISTANCES, DIRECTIONS):
         yield right * distance + (math.copysign(half, right) if abs(right) > 0.1 else 0.0), up * distance
 
 
 def _stacked(wanted: Sequence[float], line: float, height: float) -> list[float]:
-    """Heights in the order of `wanted`, a line apart at least and as near to it as that allows."""
+    """Heights as near to `wanted` as possible, in its order and at least a line apart."""
     from sklearn.isotonic import isotonic_regression
 
     order = np.argsort(wanted, kind="stable")
-    below = line * np.arange(len(wanted))  # lines that stand under each
+    below = line * np.arange(len(wanted))  # height of the lines under each
     low, high = line / 2, max(height - line / 2 - below[-1], line / 2)
     found = np.empty(len(wanted))
     found[order] = isotonic_regression(np.asarray(wanted)[order] - below, y_min=low, y_max=high) + below

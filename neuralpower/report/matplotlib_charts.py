@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.resources
-import math
 from collections.abc import Callable, Sequence
-from importlib.resources import as_file
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from neuralpower.errors import InputError, writing
 from neuralpower.files.atomic import aside
 from neuralpower.files.terminal import visible_lines
-from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Number, Pies
-from neuralpower.report.labels import named
-from neuralpower.report.theme import colour, hatch, symbol
+from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Pies, colour, hatch, symbol
+from neuralpower.report.labels import Plot, named
 
+SIZES: dict[type, Callable[[Any], tuple[float, float]]] = {  # width and height, inches
+    XY: lambda chart: (9.5, 5.6),
+    Bars: lambda c: (min(max(9.0, 2 + 0.28 * len(c.categories) * max(1, len(c.series))), 16), 5.2),
+    Heatmap: lambda c: (min(4 + 0.8 * len(c.columns), 14), min(2.2 + 0.45 * len(c.rows), 14)),
+    Pies: lambda chart: (9.0, 0.9 + 2.7 * chart.below),
+}
 SMALL = 0.04  # share of a pie below which there is no room for digits
-NAMED = 0.12  # from which on there is room for the name, too
+NAMED = 0.12  # share from which on there is room for the name, too
 
 
 def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png", "svg")) -> tuple[Path, ...]:
@@ -32,9 +37,9 @@ def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png",
     except ImportError:
         raise InputError("charts as files need matplotlib: pip install 'neuralpower[report]'") from None
     paths = tuple(Path(folder) / f"{stem}.{kind}" for kind in formats)
-    theme = importlib.resources.files("neuralpower.report").joinpath("theme.mplstyle")
+    theme = files("neuralpower.report").joinpath("theme.mplstyle")
     with as_file(theme) as style, matplotlib.rc_context(fname=style), writing(folder, "folder"):
-        figure = Figure(figsize=_size(chart))
+        figure = Figure(figsize=SIZES[type(chart)](chart))
         figure.suptitle(_plain(chart.title), x=0.01, ha="left")
         DRAWERS[type(chart)](figure, chart)
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -45,21 +50,8 @@ def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png",
     return paths
 
 
-def _size(chart: Chart) -> tuple[float, float]:
-    """Inches."""
-    match chart:
-        case Pies():
-            return 9.0, 0.9 + 2.7 * chart.below
-        case Heatmap():
-            return min(4 + 0.8 * len(chart.columns), 14), min(2.2 + 0.45 * len(chart.rows), 14)
-        case Bars():
-            return min(max(9.0, 2 + 0.28 * len(chart.categories) * max(1, len(chart.series))), 16), 5.2
-        case _:
-            return 9.5, 5.6
-
-
 def _plain(text: str) -> str:
-    """Text as it stands: matplotlib takes what is between two dollar signs for a formula."""
+    """Escaped text: matplotlib reads what is between two dollar signs as a formula."""
     return visible_lines(text).replace("$", r"\$")
 
 
@@ -89,23 +81,22 @@ def _xy(figure: Any, chart: XY) -> None:
 def _name_points(figure: Any, axes: Any, chart: XY) -> None:
     if not any(any(series.labels) for series in chart.series):
         return
-    figure.draw_without_rendering()  # only then is it known where the plot lies
+    figure.draw_without_rendering()  # places the plot
     frame = axes.get_window_extent()
-    found = named(chart, frame.width, frame.height, letter=7.0, line=14.0)
+    found = named(chart, Plot(frame.width, frame.height, letter=7.0, line=14.0))
     if found is None:
         return
-    powers = [(lambda v: 10**v) if log else (lambda v: v) for log in (chart.log_x, chart.log_y)]
-    axes.set(xlim=[powers[0](end) for end in found.x_ends], ylim=[powers[1](end) for end in found.y_ends])
+    powers: list[Callable[[float], float]] = [
+        (lambda v: 10**v) if log else (lambda v: v) for log in (chart.log_x, chart.log_y)
+    ]
+    x, y = powers
+    axes.set(xlim=[*map(x, found.x_ends)], ylim=[*map(y, found.y_ends)])
     for one in found.labels:
         axes.annotate(
-            _plain(one.text), (powers[0](one.x), powers[1](one.y)), one.offset, textcoords="offset pixels",
+            _plain(one.text), (x(one.x), y(one.y)), one.offset, textcoords="offset pixels",
             fontsize=7.5, ha="center", va="center", zorder=4, annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6} if one.far else None,
         )  # fmt: skip
-
-
-def _nan(value: Number) -> float:
-    return math.nan if value is None else float(value)
 
 
 def _bars(figure: Any, chart: Bars) -> None:
@@ -113,16 +104,16 @@ def _bars(figure: Any, chart: Bars) -> None:
     axes.set_ylabel(_plain(chart.y_label))
     axes.grid(visible=False, axis="x")
     count, beside = len(chart.categories), 1 if chart.stacked else max(1, len(chart.series))
-    base = [0.0] * count
+    base = np.zeros(count)
     for i, series in enumerate(chart.series):
         shift = 0.0 if chart.stacked else (i - (beside - 1) / 2) * 0.8 / beside
-        heights = [_nan(value) for value in series.values]
+        heights = np.array(series.values, float)  # None becomes nan
         axes.bar(
-            [c + shift for c in range(count)], heights, 0.8 / beside, bottom=base, color=colour(i),
+            np.arange(count) + shift, heights, 0.8 / beside, bottom=base, color=colour(i),
             hatch=hatch(i).matplotlib, edgecolor="white", linewidth=0.5, label=_plain(series.name),
         )  # fmt: skip
         if chart.stacked:
-            base = [b + (0.0 if math.isnan(h) else h) for b, h in zip(base, heights, strict=True)]
+            base = base + np.nan_to_num(heights)
     _name_columns(axes, chart.categories, count > 6 or any(len(name) > 12 for name in chart.categories))
     if chart.log_y and any(v for s in chart.series for v in s.values):
         axes.set_yscale("log")
@@ -138,7 +129,7 @@ def _name_columns(axes: Any, names: Sequence[str], slanted: bool) -> None:
 def _heatmap(figure: Any, chart: Heatmap) -> None:
     axes = figure.subplots()
     axes.grid(visible=False)
-    image = axes.imshow([[_nan(value) for value in row] for row in chart.values])
+    image = axes.imshow(np.array(chart.values, float))  # None becomes nan
     axes.set(xlabel=_plain(chart.x_label), ylabel=_plain(chart.y_label))
     _name_columns(axes, chart.columns, any(len(name) > 8 for name in chart.columns))
     axes.set_yticks(range(len(chart.rows)), [_plain(name) for name in chart.rows])
@@ -150,7 +141,7 @@ def _heatmap(figure: Any, chart: Heatmap) -> None:
 
 
 def _pies(figure: Any, chart: Pies) -> None:
-    colours = {label: colour(i) for i, label in enumerate(chart.labels)}
+    colours = chart.colours()
     wedges: dict[str, Any] = {}
     every = figure.subplots(chart.below, chart.beside, squeeze=False).flat
     for axes in every[len(chart.pies) :]:
@@ -170,12 +161,12 @@ def _pies(figure: Any, chart: Pies) -> None:
             textprops={"color": "white", "size": 7.5, "ha": "center", "va": "center", "weight": "bold"},
         )  # fmt: skip
         wedges = dict(zip(pie.labels, found[0], strict=True)) | wedges
-    shown = {_plain(label): wedges[label] for label in chart.labels if label in wedges}
+    shown = {_plain(label): wedges[label] for label in colours if label in wedges}
     figure.legend([*shown.values()], [*shown], loc="outside right center")
 
 
 def _slice_name(label: str, share: float) -> str:
-    """What stands in a slice: its name and its share, as far as there is room."""
+    """A slice's text: its name and its share, as far as there is room."""
     return "" if share < SMALL else f"{share:.0%}" if share < NAMED else f"{_plain(label)}\n{share:.0%}"
 
 

@@ -1,4 +1,4 @@
-"""Numbers with SI prefixes, and what a prediction of a language model's phase means for its tokens."""
+"""Numbers with SI prefixes, and the rates and energies of a language model's tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neuralpower.predict.prediction import Interval, Prediction
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Three digits with an SI prefix: 12.3 ms, 4.56 GFLOP; nothing has none, and "-" is not known."""
+    """Three digits with an SI prefix: 12.3 ms, 4.56 GFLOP; 0 has no prefix, None is "-"."""
     if value is None:
         return "-"
     if value == 0:
@@ -21,7 +21,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def plain(value: float, digits: int = 3) -> str:
-    """So many digits, and all of those before the point: 0.0672, 162, 1083."""
+    """At least `digits` digits, and all before the point: 0.0672, 162, 1083."""
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"
 
 
@@ -31,7 +31,7 @@ def counted(number: int, one: str) -> str:
 
 
 def tokens(prediction: Prediction) -> Iterator[str]:
-    """Lines on a prefill, a step or a whole generation; none for any other pass."""
+    """Lines on a prefill, a decoding step or a generation; none for any other pass."""
     about = prediction.generation
     if isinstance(about, Generation):
         first = bounded(about.time_to_first_token_s, "s")

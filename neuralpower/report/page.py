@@ -1,7 +1,7 @@
-"""A page of text, tables and charts: one HTML file that needs nothing else, Markdown with pictures, CSV.
+"""A page of text, tables and charts, as one HTML file, or as Markdown with pictures.
 
-The HTML holds plotly.js once and loads no fonts, scripts or pictures from elsewhere; its policy forbids it.
-Without JavaScript the text and the tables are all there.
+The HTML holds plotly.js once and loads nothing from elsewhere; its policy forbids it. Text and tables need no
+JavaScript.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from neuralpower.errors import InputError, writing
 from neuralpower.files.atomic import aside
@@ -24,13 +24,13 @@ from neuralpower.report.templating import render
 
 T = TypeVar("T")
 Cell = str | float | int | None
-Columns = Mapping[str, Callable[[T], Cell]]  # what of a record stands under which header
+Columns = Mapping[str, Callable[[T], Cell]]  # the cell of a record under each header
 NUMBER = re.compile(r"[-+]?\d")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns with a header that names their units; numbers stay numbers, None is not known."""
+    """Columns whose header names their units; numbers stay numbers, None is unknown."""
 
     title: str
     header: tuple[str, ...]
@@ -39,7 +39,7 @@ class Table:
 
     @classmethod
     def of(cls, title: str, records: Iterable[T], columns: Columns[T], note: str = "") -> Table:
-        """A row for each record; `columns` say under which header stands what of it."""
+        """A row for each record; `columns` give its cell under each header."""
         rows = tuple(tuple(cell(record) for cell in columns.values()) for record in records)
         return cls(title, tuple(columns), rows, note)
 
@@ -50,16 +50,15 @@ class Table:
                 raise InputError(f"table {self.title!r}: {len(row)} cells under {len(self.header)} headers")
 
     def numbers(self) -> list[bool]:
-        """Of each column: whether it holds numbers, alone or with a unit."""
-        found = []
-        for i in range(len(self.header)):
-            cells = [row[i] for row in self.rows if row[i] not in (None, "", "-")]
-            found.append(bool(cells) and all(_is_number(cell) for cell in cells))
-        return found
+        """Whether each column holds numbers, alone or with a unit."""
+        columns = [
+            [row[i] for row in self.rows if row[i] not in (None, "", "-")] for i in range(len(self.header))
+        ]
+        return [bool(cells) and all(map(_is_number, cells)) for cells in columns]
 
     def texts(self) -> list[list[str]]:
-        """The rows as people read them."""
-        return [[shown(cell) for cell in row] for row in self.rows]
+        """The rows as `shown`."""
+        return [[*map(shown, row)] for row in self.rows]
 
 
 def _is_number(cell: Cell) -> bool:
@@ -76,6 +75,7 @@ class Picture:
 
 
 Part = Chart | Table | Picture
+P = TypeVar("P", bound=Part)
 
 
 @dataclass(frozen=True)
@@ -88,34 +88,36 @@ class Section:
     title: str
     text: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
-    level: int = 2  # 3: below the section before it
+    level: int = 2  # 3: part of the section before it
 
 
 @dataclass(frozen=True)
 class Page:
-    """A title, what a reader must know first, sections."""
+    """A title, an introduction, sections."""
 
     title: str
     lead: str
     sections: tuple[Section, ...]
 
     def parts(self) -> list[Part]:
-        """Of all sections."""
+        """The parts of all sections."""
         return [part for section in self.sections for part in section.parts]
 
     def charts(self) -> list[tuple[str, Chart]]:
-        """(file name without suffix, chart), in their order; no name twice."""
-        found = [part for part in self.parts() if not isinstance(part, Table | Picture)]
-        return [(f"{i:02}-{slug(chart.title)}", chart) for i, chart in enumerate(found, 1)]
+        """(unique file name without suffix, chart), in their order."""
+        return _numbered(part for part in self.parts() if not isinstance(part, Table | Picture))
 
     def tables(self) -> list[tuple[str, Table]]:
-        """(file name without suffix, table), in their order; no name twice."""
-        found = [part for part in self.parts() if isinstance(part, Table)]
-        return [(f"{i:02}-{slug(table.title)}", table) for i, table in enumerate(found, 1)]
+        """(unique file name without suffix, table), in their order."""
+        return _numbered(part for part in self.parts() if isinstance(part, Table))
+
+
+def _numbered(parts: Iterable[P]) -> list[tuple[str, P]]:
+    return [(f"{i:02}-{slug(part.title)}", part) for i, part in enumerate(parts, 1)]
 
 
 def shown(value: Cell) -> str:
-    """A cell for people: whole numbers with all digits, others with four, "-" for what is not known."""
+    """A cell's text: whole numbers with all digits, others with four, "-" for unknown ones."""
     if value is None or value == "":
         return "-"
     if isinstance(value, float) and not value.is_integer():
@@ -126,49 +128,42 @@ def shown(value: Cell) -> str:
 def write_html(page: Page, path: Path) -> None:
     """One file that shows the page without a network. Raises InputError: no plotly, or not writable."""
     specs = [plot(chart) for _, chart in page.charts()]
-    styles = {name: _beside(f"page.{name}") for name in ("css", "js")}
-    script = _plotly() if specs else ""
-    text = render(
-        "page.html.j2", page=page, specs=specs, left=iter(enumerate(specs)), plotly=script, **styles, **_PARTS
-    )
-    _write(path, text)
+    beside = importlib.resources.files("neuralpower.report")
+    styles = {name: beside.joinpath(f"page.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
+    drawn = {"specs": specs, "left": iter(enumerate(specs)), "plotly": _plotly() if specs else ""}
+    _write(path, render("page.html.j2", page=page, **drawn, **styles, **_PARTS))
 
 
 def write_markdown(
     page: Page, path: Path, images: Path, formats: Sequence[str] = ("png", "svg")
 ) -> dict[str, tuple[Path, ...]]:
-    """The page with pictures that are drawn into `images` and linked from `path`; the files of each chart."""
+    """Write the page, and its pictures into `images`; the files of each chart."""
     drawn = {stem: matplotlib_charts.save(chart, images, stem, formats) for stem, chart in page.charts()}
-    photographs = [part for part in page.parts() if isinstance(part, Picture)]
-    for picture in photographs:
-        _write(_file_of(picture, images), picture.png)
+    pictures = [part for part in page.parts() if isinstance(part, Picture)]
+    stored = [images / f"{slug(picture.title)}.png" for picture in pictures]
+    for file, picture in zip(stored, pictures, strict=True):
+        _write(file, picture.png)
 
-    def link(file: Path) -> str:
-        return Path(os.path.relpath(file, path.parent)).as_posix()
+    def links(files: Iterable[Path]) -> Iterator[str]:
+        return (Path(os.path.relpath(file, path.parent)).as_posix() for file in files)
 
-    files = iter([link(files[0]) for files in drawn.values()])
-    stored = iter([link(_file_of(picture, images)) for picture in photographs])
-    text = render("page.md.j2", page=page, charts=files, pictures=stored, **_PARTS)
+    charts = links(files[0] for files in drawn.values())
+    text = render("page.md.j2", page=page, charts=charts, pictures=links(stored), **_PARTS)
     _write(path, text.rstrip() + "\n")
     return drawn
 
 
-def _file_of(picture: Picture, images: Path) -> Path:
-    return images / f"{slug(picture.title)}.png"
-
-
 def _blocks(paragraphs: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
-    """Runs of paragraphs: whether they are items of a list, and their texts without the hyphens."""
+    """Runs of paragraphs: whether they are a list's items, and their texts without hyphens."""
     for listed, some in groupby(paragraphs, key=lambda text: text.startswith("- ")):
         yield listed, [text[2:] if listed else text for text in some]
 
 
-def _kind(part: Part) -> str:
-    return {Table: "table", Picture: "picture"}.get(type(part), "chart")
-
-
-# What templates ask of the parts of a page.
-_PARTS = {"blocks": _blocks, "kind": _kind, "shown": shown, "next": next}
+# Functions for the templates.
+_PARTS: dict[str, Callable[..., Any]] = {
+    **{"blocks": _blocks, "shown": shown, "next": next},
+    "kind": lambda part: {Table: "table", Picture: "picture"}.get(type(part), "chart"),
+}
 
 
 def _plotly() -> str:
@@ -177,11 +172,6 @@ def _plotly() -> str:
     except ImportError:
         raise InputError("pages need plotly: pip install 'neuralpower[report]'") from None
     return str(get_plotlyjs())
-
-
-def _beside(name: str) -> str:
-    """A file of this folder."""
-    return importlib.resources.files("neuralpower.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _write(path: Path, content: str | bytes) -> None:

@@ -1,10 +1,10 @@
 """A prediction as a timeline: rows of nested modules and calls, power and memory beside them.
 
-    one row      calls within the modules that make them: a CPU, or a device of which only the sum is known
+    one row      calls within their modules: a CPU, or a device of which only the sum of times is known
     host, device calls as the host issues them, and as the device runs them, with waits
 
-`neuralpower.predict.timeline` says when. A slice's `dur` is its part of the predicted time: what is side by side adds
-up to what it is inside of. A module that is called again right after itself is drawn as one.
+The times are those of `neuralpower.predict.timeline`. A slice's `dur` is its part of the predicted time, so
+inner slices add up to the outer one. A module that is called again right after itself is one slice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from neuralpower.report.chrome import Counter, Process, Row, Slice
 from neuralpower.version import __version__
 
 WAIT = "(waits for the host)"
-DIGITS = 6  # significant ones of figures in args
+DIGITS = 6  # significant digits of figures in args
 FIGURES = ("runtime_s", "low_s", "high_s", "energy_j", "flops", "bytes", "basis")
 
 Level = tuple[str, str]  # (category, path or name) of a slice that holds others
@@ -31,16 +31,16 @@ Point = tuple[int, float]
 
 @dataclass(frozen=True)
 class Leaf:
-    """An innermost slice and what it is inside of, the outermost first."""
+    """An innermost slice and its levels, the outermost first."""
 
     levels: tuple[Level, ...]
     slice: Slice
-    call: Timed | None = None  # None for what is no call
+    call: Timed | None = None  # None for a wait
 
 
 @dataclass
 class Drawn:
-    """What has been drawn so far; times from the begin of all."""
+    """Slices and points so far; times count from the start of the first stage."""
 
     device: list[Slice] = field(default_factory=list)
     host: list[Slice] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Drawn:
 
 
 def predicted(prediction: Prediction, stages: Sequence[Stage | Omitted], predictor: Predictor) -> Process:
-    """The timeline of a prediction from its stages, and the predictor that it was made with."""
+    """The timeline of a prediction from its stages and its predictor."""
     drawn, begun_s = Drawn(), 0.0
     for stage in stages:
         if isinstance(stage, Omitted):
@@ -61,14 +61,13 @@ def predicted(prediction: Prediction, stages: Sequence[Stage | Omitted], predict
     rows = [Row(_device_row(predictor), drawn.device)]
     if predictor.dispatch is not None:
         rows.insert(0, Row("host: modules and launches", drawn.host))
-    counters = [Counter("memory", "bytes", _changes(drawn.memory))] if drawn.memory else []
-    if drawn.power:
-        counters.insert(0, Counter("power", "W", _changes(drawn.power)))
+    known = (("power", "W", drawn.power), ("memory", "bytes", drawn.memory))
+    counters = [Counter(name, unit, _changes(points)) for name, unit, points in known if points]
     return Process(f"predicted: {prediction.model} on {prediction.device}", rows, counters)
 
 
 def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str, Any]:
-    """What a timeline is of, as plain values; `stages` by name, steps that are not drawn among them."""
+    """The prediction behind a timeline, as plain values; `stages` also names steps that are not drawn."""
     p = prediction
     names = ("model", "predictor", "device", "batch_size", "dtype", "phase")
     return {
@@ -86,7 +85,7 @@ def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str
 
 
 def _device_row(predictor: Predictor) -> str:
-    """What the row of the calls is called."""
+    """The name of the calls' row."""
     if predictor.hardware is None or predictor.platform.family == "cpu":
         return "modules and operators"
     if predictor.dispatch is None and any(regressor.launch_s for regressor in predictor.regressors.values()):
@@ -128,7 +127,7 @@ def _draw(drawn: Drawn, stage: Stage, calls: Sequence[Timed], begun_s: float, pr
 
 
 def _levels(stage: str, calls: Sequence[Timed], called: set[str]) -> list[tuple[Level, ...]]:
-    """What each call is inside of: the stage, one of several parts of the step, modules that are called."""
+    """The levels of each call: the stage, the part of the step where there are several, called modules."""
     several = len({call.step for call in calls}) > 1
     found: list[tuple[Level, ...]] = []
     for number, (step, block) in enumerate(itertools.groupby(calls, key=lambda call: call.step)):
@@ -157,7 +156,7 @@ def _launch(leaf: Leaf, number: int, begun_s: float) -> Leaf:
 
 
 def _with_waits(leaves: Sequence[Leaf], begun_ns: int, idle_w: float | None) -> list[Leaf]:
-    """The same with a slice for each wait of the device, inside of what both its neighbours are inside of."""
+    """The same with a slice for each wait of the device, in the levels that its neighbours share."""
     found: list[Leaf] = []
     end = begun_ns
     for leaf in leaves:
@@ -176,7 +175,7 @@ def _with_waits(leaves: Sequence[Leaf], begun_ns: int, idle_w: float | None) -> 
 def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | None = None) -> list[Slice]:
     """Leaves in order, within a slice for each run of neighbours that share a level; outer ones come first.
 
-    `args` of levels that are known; those of others are sums over their calls.
+    `args` are those of known levels; other levels get sums over their calls.
     """
     found: list[Slice] = []
 
@@ -201,7 +200,7 @@ def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | Non
 
 
 def _sums(leaves: Sequence[Leaf]) -> dict[str, Any]:
-    """Args of a module or a part: its calls together, which all err together."""
+    """Args of a module or a part: sums over its calls, whose errors are taken as fully correlated."""
     calls = [leaf.call for leaf in leaves if leaf.call is not None]
     if not calls:
         return {}
@@ -212,20 +211,20 @@ def _sums(leaves: Sequence[Leaf]) -> dict[str, Any]:
 
 
 def _whole(p: Prediction) -> dict[str, Any]:
-    t, power = p.runtime_s, p.power_w
-    times: dict[str, float | None] = {"runtime_s": t.value, "low_s": t.low, "high_s": t.high}
-    times["energy_j"] = p.energy_j.value if p.energy_j else None
-    work = {"flops": p.flops, "bytes": sum(row.bytes for row in p.rows), "basis": p.basis}
-    return _short({**times, **work, "power_w": power.value if power else None})
+    t = p.runtime_s
+    figures: dict[str, Any] = {"runtime_s": t.value, "low_s": t.low, "high_s": t.high}
+    figures |= {"energy_j": p.energy_j.value if p.energy_j else None, "flops": p.flops}
+    figures |= {"bytes": sum(row.bytes for row in p.rows), "basis": p.basis}
+    return _short(figures | {"power_w": p.power_w.value if p.power_w else None})
 
 
 def _short(figures: dict[str, Any]) -> dict[str, Any]:
-    """The same with so many digits as a reader needs."""
+    """The same, rounded to DIGITS."""
     return {name: float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for name, v in figures.items()}
 
 
 def _changes(points: Sequence[Point]) -> list[Point]:
-    """Points in the order of time, those that repeat the value before them left out."""
+    """Points in the order of time, without those that repeat the value before them."""
     found: list[Point] = []
     for time, value in sorted(points, key=lambda point: point[0]):
         short = value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")

@@ -1,4 +1,4 @@
-"""Plain tables of trainings, predictions and evaluations; CSV and JSON of the same."""
+"""Trainings, predictions and evaluations as plain tables, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDEST = 24  # letters of a group
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table in columns; the first `left` are flush left, numbers flush right."""
+    """A table whose first `left` columns are flush left, the others flush right."""
     lines = [[visible(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
@@ -40,26 +40,25 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) ->
 
 
 def listed(records: Iterable[T], columns: Mapping[str, Callable[[T], str]], left: int = 1) -> str:
-    """A row for each record; `columns` say under which header stands what of it."""
+    """A row for each record; `columns` give a cell's text by its header."""
     return grid([*columns], [[cell(record) for cell in columns.values()] for record in records], left)
 
 
 def percent(value: float | None, form: str = ".1%") -> str:
-    """A share in digits; "-" for what is not known."""
+    """A share in digits; "-" where it is not known."""
     return "-" if value is None else f"{value:{form}}"
 
 
 def score_cells(regressor: Regressor) -> list[str]:
-    """All held out: MAPE, RMSPE, medians of base and base + residual, bias, error beyond, share inside."""
+    """Held out: MAPE, RMSPE, medians of base and of base + residual, bias, error beyond, share inside."""
     s = regressor.scores
     shares = [f"{share:.1%}" for share in (s.mape, s.rmspe, s.median_base)]
-    shares.append(f"{s.median:.1%}" if regressor.trees else "-")
-    shares += [f"{s.bias:+.1%}", f"{s.beyond:.1%}", f"{s.inside:.0%}"]
-    return ["-" if "nan" in share else share for share in shares]
+    shares += [f"{s.median:.1%}" if regressor.trees else "-", f"{s.bias:+.1%}", f"{s.beyond:.1%}"]
+    return ["-" if "nan" in share else share for share in (*shares, f"{s.inside:.0%}")]
 
 
 def training_summary(trained: Trained) -> str:
-    """In a few lines: how far predictions of held-out rows are off, and where most."""
+    """A few lines: the errors on held-out rows, and where they are largest."""
     p = trained.predictor
     targets = (("time", p.regressors), ("power", p.power or {}))
     lines = [line for what, regressors in targets for line in _errors(what, regressors)]
@@ -69,15 +68,15 @@ def training_summary(trained: Trained) -> str:
 
 def _errors(what: str, regressors: Mapping[Key, Regressor]) -> Iterator[str]:
     """A sentence on all regressors of one target, and one on the least certain of several."""
-    scored = [(key, r.scores, bool(r.trees)) for key, r in regressors.items()]
-    medians = [(s.median if trees else s.median_base, s, key) for key, s, trees in scored]
-    known = [one for one in medians if np.isfinite([one[0], one[1].mape, one[1].inside]).all()]
+    scored = [
+        (r.scores.median if r.trees else r.scores.median_base, r.scores, k) for k, r in regressors.items()
+    ]
+    known = [one for one in scored if np.isfinite([one[0], one[1].mape, one[1].inside]).all()]
     if not known:
         return
     known.sort(key=lambda one: one[0])
     rows = np.array([scores.rows for _, scores, _ in known])
-    middle = int(np.searchsorted(np.cumsum(rows), rows.sum() / 2))
-    typical = known[middle][0]  # the median of the groups' medians, by rows
+    typical = known[int(np.searchsorted(np.cumsum(rows), rows.sum() / 2))][0]  # median of medians, by rows
     mean, inside = np.average([(scores.mape, scores.inside) for _, scores, _ in known], axis=0, weights=rows)
     yield (
         f"{what}: typical error on held-out rows {typical:.1%}, mean {mean:.1%}; "
@@ -91,14 +90,14 @@ def _errors(what: str, regressors: Mapping[Key, Regressor]) -> Iterator[str]:
 
 
 def training_table(trained: Trained) -> str:
-    """Per regressor: rows, degree, alpha, terms kept, errors on held-out folds."""
+    """Rows, degree, alpha, terms kept, and errors on held-out folds of each regressor."""
     lost = Counter(row.kind for row in trained.rejected)
     rows = []
     p = trained.predictor
     for target, regressors in (("", p.regressors), (" W", p.power or {})):
         for (kind, dtype, phase, group), r in regressors.items():
             name = group if len(group) <= WIDEST else group[: WIDEST - 3] + "..."
-            left_out = str(lost.pop(kind, ""))  # of the kind as a whole: beside its first group
+            left_out = str(lost.pop(kind, ""))  # known by kind: shown beside its first group
             about = [kind + target, name, dtype, phase, str(r.scores.rows), left_out]
             fit = [r.basis(), str(r.degree), f"{r.alpha:.0e}", str(len(r.terms))]
             rows.append([*about, *fit, *score_cells(r)])
@@ -108,13 +107,13 @@ def training_table(trained: Trained) -> str:
 
 
 def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> str:
-    """The total, its rows, and what is not well known."""
+    """The total, its rows, and remarks on their figures."""
     p = prediction
     rows = p.by_kind() if by == "kind" else p.by_module(depth) if by == "module" else p.rows
     rows = sorted(rows, key=lambda row: -row.runtime_s) if by == "layer" else rows
-    rest = rows[top:] if top else []
+    shown, rest = (rows[:top], rows[top:]) if top else (rows, [])
     powered = any(row.power_w is not None for row in p.rows)
-    cells = [_cells(row, by, powered) for row in rows[: len(rows) - len(rest)]]
+    cells = [_cells(row, by, powered) for row in shown]
     if rest:
         count, seconds = sum(r.count for r in rest), sum(r.runtime_s for r in rest)
         total = [str(count), quantity(seconds, "s"), f"{sum(r.share for r in rest):.1%}"]
@@ -126,14 +125,13 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
 
 
 def _head(p: Prediction, powered: bool) -> Iterator[str]:
-    """What a prediction is of, and its totals."""
-    yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({p.predictor})")
+    """The network, the device and the totals."""
     t = p.runtime_s
-    yield (
-        f"latency {quantity(t.value, 's')} ({quantity(t.low, 's')} to {quantity(t.high, 's')}, 90 %), "
-        f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters, "
-        f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
-    )
+    yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({p.predictor})")
+    time, low, high = (quantity(seconds, "s") for seconds in (t.value, t.low, t.high))
+    work = f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters"
+    known = f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
+    yield f"latency {time} ({low} to {high}, 90 %), {work}, {known}"
     if p.energy_j is not None and p.power_w is not None:
         yield f"energy {bounded(p.energy_j, 'J')}, power {bounded(p.power_w, 'W')}"
     elif powered:
@@ -143,7 +141,7 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
 
 
 def _foot(p: Prediction) -> Iterator[str]:
-    """What is to be known of its figures."""
+    """Remarks on the figures."""
     for u in p.unmodelled:
         yield f"unmodelled: {u.operator} x{u.count}, {u.share:.1%} by roofline ({u.reason})"
     if p.host_bound and p.idle_s:
@@ -156,45 +154,40 @@ def _foot(p: Prediction) -> Iterator[str]:
 
 
 def _training_lines(training: Training, runtime_s: float) -> Iterator[str]:
-    parts = ", ".join(f"{step} {quantity(interval.value, 's')}" for step, interval in training.steps.items())
+    parts = ", ".join(f"{step} {quantity(time.value, 's')}" for step, time in training.steps.items())
     used = training.utilisation(runtime_s)
     share = "" if used is None else f", {used:.1%} of the dense peak"
     yield f"step: {parts}; {plain(training.samples / runtime_s)} samples/s{share} ({training.recipe})"
     if training.derived:
-        kinds = ", ".join(training.derived)
-        yield f"not measured backward, taken as the forward passes of their products: {kinds}"
+        text = "not measured backward, taken as the forward passes of their products"
+        yield f"{text}: {', '.join(training.derived)}"
 
 
 def memory_line(memory: Memory) -> str:
-    """The peak with its bounds, and what it is made of, the largest part first."""
-    sizes = (memory.value_bytes, memory.low_bytes, memory.high_bytes)
-    value, low, high = (quantity(size, "B") for size in sizes)
-    parts = sorted(((size, name) for name, size in memory.parts.items() if size), reverse=True)
+    """The peak with its bounds and its parts, the largest part first."""
+    m = memory
+    value, low, high = (quantity(size, "B") for size in (m.value_bytes, m.low_bytes, m.high_bytes))
+    parts = sorted(((size, name) for name, size in m.parts.items() if size), reverse=True)
     made_of = ", ".join(f"{name} {quantity(size, 'B')}" for size, name in parts)
-    assumed = ", assumed, not an upper bound" if memory.assumed else ""
-    return f"memory {value} ({low} to {high}{assumed}): {made_of}"
+    return f"memory {value} ({low} to {high}{', assumed, not an upper bound' * m.assumed}): {made_of}"
 
 
 def _cells(row: Row, by: str, powered: bool) -> list[str]:
     name = row.kind if by == "kind" else row.path or "(model)"
-    watts = (
-        [quantity(row.power_w.value if row.power_w else None, "W"), quantity(row.energy_j, "J")]
-        if powered
-        else []
-    )
-    figures = [str(row.count), quantity(row.runtime_s, "s"), f"{row.share:.1%}", *watts]
+    figures = [str(row.count), quantity(row.runtime_s, "s"), f"{row.share:.1%}"]
+    if powered:
+        figures += [quantity(row.power_w.value if row.power_w else None, "W"), quantity(row.energy_j, "J")]
     work = quantity(row.flops, "FLOP") if row.flops else "-"
     return [name, row.kind if by == "layer" else "", *figures, work, row.bound, row.basis]
 
 
 def prediction_cells(prediction: Prediction) -> list[Sequence[Any]]:
-    """A header, then one row per folded layer, in SI units: what a CSV file holds."""
-    cells = [row.cells() for row in prediction.rows]
-    return [COLUMNS, *([row.get(name) for name in COLUMNS] for row in cells)]
+    """The lines of a CSV file: a header, then a row per folded layer, in SI units."""
+    return [COLUMNS, *([*map(row.cells().get, COLUMNS)] for row in prediction.rows)]
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
-    """Predicted beside measured, then the errors of neuralpower and of the two simplest predictors."""
+    """Predicted and measured times, then the errors of neuralpower and of the two simplest predictors."""
     networks: dict[str, Callable[[Evaluation], str]] = {
         "network": lambda e: short(e.case.label),
         "predicted": lambda e: quantity(e.prediction.runtime_s.value, "s"),
@@ -221,7 +214,7 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
 
 
 def _steps_grid(evaluations: Sequence[Evaluation]) -> str:
-    """The parts of a training step, predicted and measured, and backward in terms of forward."""
+    """The parts of a training step, predicted and measured, and the ratio of backward to forward."""
     header = ["training step", *(f"{step} {what}" for step in STEPS for what in ("predicted", "measured"))]
     header += ["backward : forward predicted", "measured"]
     rows = []
@@ -236,7 +229,7 @@ def _steps_grid(evaluations: Sequence[Evaluation]) -> str:
 
 
 def short(label: str) -> str:
-    """A label whose overrides are left out: they can fill lines."""
+    """A label without its overrides, which can fill lines."""
     model, _, rest = label.partition(" ")
     name, query, _ = model.partition("?")
     return f"{name.removeprefix('transformers:')}{'?..' if query else ''} {rest}".strip()
@@ -252,7 +245,7 @@ PREDICTORS: Mapping[str, Callable[[Evaluation], float]] = {
 def evaluation_json(
     evaluations: Sequence[Evaluation], refused: Sequence[tuple[Case, InputError]] = ()
 ) -> dict[str, Any]:
-    """The same figures in SI units and shares; `refused` are those that there are none of, and why."""
+    """The same figures in SI units and shares; `refused`: the cases without figures, and why."""
     networks = [
         {
             **_case_json(e.case),
@@ -269,7 +262,7 @@ def evaluation_json(
             "coverage": e.prediction.coverage,
             "roofline_s": e.roofline_s,
             "flops_only_s": e.flops_only_s,
-            "training": _training_json(e.prediction),
+            "training": (t := e.prediction.training) and t.to_json(e.prediction.runtime_s.value),
             "measured_parts_s": dict(e.parts_s),
         }
         for e in evaluations
@@ -283,17 +276,6 @@ def evaluation_json(
     }
 
 
-def _training_json(p: Prediction) -> dict[str, Any] | None:
-    return p.training.to_json(p.runtime_s.value) if p.training else None
-
-
 def _case_json(case: Case) -> dict[str, Any]:
-    phase = case.phase
-    return {
-        "model": case.model,
-        "batch_size": case.batch_size,
-        "seq_len": case.seq_len,
-        "phase": phase.name,
-        "context": phase.context,
-        "prompt": phase.prompt,
-    }
+    about = {name: getattr(case, name) for name in ("model", "batch_size", "seq_len")}
+    return about | {"phase": case.phase.name, "context": case.phase.context, "prompt": case.phase.prompt}

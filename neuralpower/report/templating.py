@@ -1,4 +1,4 @@
-"""Texts from templates. In pages all that is given is letters: only what a filter here makes is markup."""
+"""Texts from templates. Pages escape all that they are given; only the filters here make markup."""
 
 from __future__ import annotations
 
@@ -18,40 +18,32 @@ URL = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:)]")
 
 
 def render(template: str, **values: Any) -> str:
-    """A template's text; those whose names hold `.html.` escape what they are given."""
+    """A template's text; HTML templates escape their values."""
     return _environment().get_template(template).render(values)
 
 
 @functools.cache
 def _environment() -> Environment:
-    loader = PackageLoader("neuralpower.report")
-    found = Environment(loader=loader, autoescape=_is_html, undefined=StrictUndefined, trim_blocks=True,
-                        lstrip_blocks=True)  # fmt: skip
-    found.filters |= {"letters": _letters, "inline": _inline, "base64": _base64, "code": "`{}`".format}
+    found = Environment(
+        loader=PackageLoader("neuralpower.report"),
+        autoescape=lambda name: name is not None and ".html." in name,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {"letters": _letters, "inline": _inline, "code": "`{}`".format}
     found.filters |= {"md": markdown.inline, "md_escaped": markdown.escaped}
-    found.globals["table"] = _table
+    found.filters["base64"] = lambda data: base64.b64encode(data).decode()
+    found.globals["table"] = lambda header, rows, right=None: "\n".join(markdown.table(header, rows, right))
     return found
 
 
-def _is_html(name: str | None) -> bool:
-    return name is not None and ".html." in name
-
-
 def _letters(text: str) -> Markup:
-    """Text as it stands, in elements and in quoted attributes."""
+    """Escaped text, for elements and quoted attributes."""
     return escape(visible(text.replace("\n", " ")))
 
 
 def _inline(text: str) -> Markup:
-    """Text whose markup is `code` and addresses."""
+    """Escaped text whose `code` and addresses become markup."""
     with_code = CODE.sub(r"<code>\1</code>", str(_letters(text)))
     return Markup(URL.sub(lambda m: f'<a href="{m[0]}">{m[0]}</a>', with_code))  # an address holds no quotes
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _table(header: Any, rows: Any, right: Any = None) -> str:
-    """A Markdown table."""
-    return "\n".join(markdown.table(header, rows, right))

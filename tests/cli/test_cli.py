@@ -18,7 +18,7 @@ import torch
 
 from neuralpower import cli
 from neuralpower.cli import options
-from neuralpower.cli.calibrate import calibrate
+from neuralpower.cli.train import calibrate
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError
 from neuralpower.layers import KINDS
@@ -34,10 +34,12 @@ from tests.learn.test_predictor import seconds
 from tests.program import Ran, done, run
 
 BERT = (
-    "transformers:bert?num_hidden_layers=2&hidden_size=64&num_attention_heads=4&intermediate_size=128&vocab_size=500"
-    "&max_position_embeddings=64"
+    "transformers:bert?num_hidden_layers=2&hidden_size=64&num_attention_heads=4&intermediate_size=128"
+    "&vocab_size=500&max_position_embeddings=64"
 )
-LEARNT = "linear norm activation elementwise softmax attention embedding movement conv2d pool2d matmul reduction".split()
+LEARNT = """
+    linear norm activation elementwise softmax attention embedding movement conv2d pool2d matmul reduction
+""".split()
 NETWORKS = """
 import torch
 from torch import nn
@@ -100,7 +102,7 @@ def refused(ran: Ran, *words: str, code: int = 2) -> None:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Measurements of the synthetic device: half of the tables as a user writes them, half as a collection does."""
+    """Measurements of the synthetic device, half of the tables as users write them, half as collected."""
     folder = tmp_path_factory.mktemp("datasets") / "synthetic"
     folder.mkdir()
     (folder / "dataset.json").write_text('{"schema": 1, "device": "Synthetic"}')
@@ -899,7 +901,7 @@ def test_an_evaluation_sets_predictions_beside_measurements(networks: Path, pred
 
 
 def test_a_machine_slower_than_any_network_has_met_is_told(networks: Path, predictor: Path) -> None:
-    # as if the sentinel usually took a nanosecond; the slow-down that is taken out ends at what networks have met
+    # as if the sentinel usually took a nanosecond; the slow-down that is taken out has an upper bound
     learnt = {**json.loads(predictor.read_text()), "device": read_cpu().name}
     usual = {"sentinel_s": 1e-9, "again_s": 1e-9, "exponent": 1.0, "streaming_exponent": 1.0, "slowest": 1.25}
     Path("slow.json").write_text(json.dumps({**learnt, "network_speed": usual}))

@@ -1,4 +1,4 @@
-"""How commands end: by signals, with a parent that is killed, behind a pipe that closes, in the middle of a file."""
+"""How commands end: by signals, with a killed parent, behind a pipe that closes, in the middle of a file."""
 
 from __future__ import annotations
 
@@ -179,8 +179,6 @@ import json, os, signal, subprocess, sys, threading
 from pathlib import Path
 from neuralpower import cli
 from neuralpower.cli.output import say
-
-cli.COMMANDS = ()
 
 @cli.app.command()
 def light(csv: Path = None) -> None:
@@ -417,9 +415,8 @@ def test_a_file_among_the_results_of_standard_output_is_refused(
             ended = marked(in_the_middle("pass"), "light", "--csv", place, stdout=file)
             _, err = ended.process.communicate(timeout=60)
             assert ended.process.returncode == 2
-            assert err == (
-                f"error: --csv {place}: is standard output, where the command prints its results; choose another file\n"
-            )
+            reason = "is standard output, where the command prints its results"
+            assert err == f"error: --csv {place}: {reason}; choose another file\n"
 
 
 # ---- files are whole, or not there ----

@@ -22,8 +22,8 @@ from neuralpower.trace.tracer import trace_call
 from tests.program import done, run
 
 LLAMA = (
-    "transformers:LlamaForCausalLM?num_hidden_layers=2&hidden_size=64&num_attention_heads=4&num_key_value_heads=2"
-    "&intermediate_size=128&vocab_size=500"
+    "transformers:LlamaForCausalLM?num_hidden_layers=2&hidden_size=64&num_attention_heads=4"
+    "&num_key_value_heads=2&intermediate_size=128&vocab_size=500"
 )
 SHIPPED = ("--predictor", "amd-epyc-2c")
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _len_torch_dispatch_stack  # type: ignore[attr-defined]
 
 import neuralpower
+from neuralpower import compat
 from neuralpower.errors import InputError
-from neuralpower.profiling import compat
 
 FLOP_FILE = "Layer Name,Input Features,Output Features,Dict Size of Emb,Emb Vector Size,Norm Size,FLOPs"
 TIME_FILE = "Layer Name,Self CPU total,CPU total,GPU total"

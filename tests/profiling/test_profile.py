@@ -1,4 +1,4 @@
-"""A profile counts all work, its rows add up, it leaves the model as it was; the bugs of other profilers, one by one."""
+"""A profile counts all work, adds up and leaves the model as it was; bugs of other profilers, one by one."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_transformer_loses_nothing(model: str, parameters: int, flops: int) ->
         # 2 * 2 sequences * 5 steps * 4 gates * 16 * (8 + 16)
         (nn.LSTM(8, 16, batch_first=True), (torch.randn(2, 5, 8),), 30_720),
         (nn.GRU(8, 16, batch_first=True), (torch.randn(2, 5, 8),), 23_040),  # three gates
-        # four projections of 2 * 12 rows * 16 * 16, and attention 4 * 2 * 4 heads * 6 * 6 * 4 (T20: without gradients)
+        # T20, without gradients: 4 projections of 2 * 12 rows * 16 * 16, attention 4 * 2 * 4 * 6 * 6 * 4
         (
             nn.MultiheadAttention(16, 4, batch_first=True).eval().requires_grad_(False),
             (torch.randn(2, 6, 16),) * 3,
@@ -182,7 +182,7 @@ def test_what_other_profilers_count_as_nothing(
 
 
 def test_lengths_of_their_own_in_a_nested_tensor_are_profiled() -> None:
-    # the sizes of such a tensor are asked for by an operator without any kernel; 5 + 7 rows of 4 numbers by 4 x 3: 12 * 4 * 3 * 2
+    # an operator without a kernel asks for the sizes; 5 + 7 rows of 4 numbers by 4 x 3: 12 * 4 * 3 * 2
     class Ragged(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -202,7 +202,7 @@ def test_attention_grows_with_the_square_of_the_length() -> None:
 
 
 def test_a_backward_pass_counts_each_gradient_once() -> None:
-    # T18: 8 channels * 8 * 8 positions * 9 weights * 2 = 9,216 forward; gradients of input and weights: as much each
+    # T18: 8 channels * 8 * 8 positions * 9 weights * 2 = 9,216 forward; each of two gradients takes the same
     depthwise = nn.Conv2d(8, 8, 3, groups=8)
     x = torch.randn(1, 8, 10, 10)
     wanted = quick(depthwise, x.clone().requires_grad_(), phase="training", repeat=1)
@@ -375,7 +375,7 @@ def test_a_check_names_what_is_wrong() -> None:
 
 
 def test_times_join_their_rows_by_path_and_call() -> None:
-    # T6, T7: what ran in another order than it was traced; a view, and an operator that the trace does not know
+    # T6, T7: runs in another order than the trace; a view, and an operator that the trace does not know
     model = nn.Sequential(nn.Linear(4, 4), Function(lambda x: (x + 1) + 1), nn.Linear(4, 4))
     ran = [
         ("2", "aten.linear", 0.4),
@@ -454,7 +454,7 @@ def test_a_shared_module_has_a_row_per_caller_and_parameters_once() -> None:
 
 
 def test_memory_is_what_tensors_take() -> None:
-    # weights 4 * (64 * 64 + 64) = 16,640; input and each of two outputs 4 * 256 * 64 = 65,536; the hidden one lives on
+    # weights 4 * (64 * 64 + 64) = 16,640; input, two outputs 4 * 256 * 64 = 65,536; the hidden one lives on
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
     found = quick(model, torch.randn(256, 64))
     assert [row.activation_bytes for row in found.rows if row.kind in ("linear", "activation")] == [
@@ -472,9 +472,9 @@ def test_freed_tensors_no_longer_count() -> None:
     x = torch.empty(10)
     account.note(("forward", "", "f"), (), x, 0)
     account.note(("forward", "", "view"), (), x.view(2, 5), 0)
-    assert (account.live, account.peak) == (40, 40)
+    assert (account.lifetimes.live, account.peak) == (40, 40)
     del x
-    assert (account.live, account.peak) == (0, 40)
+    assert (account.lifetimes.live, account.peak) == (0, 40)
 
 
 def test_a_stray_repeat_does_not_count() -> None:

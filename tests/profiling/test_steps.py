@@ -1,4 +1,4 @@
-"""Steps of inference and training are timed: warm-up apart, the device waited for, weights of every precision."""
+"""Timed steps of inference and training: warm-up apart, the device waited for, weights of every precision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU, SCORES = torch.device("cpu"), Scores(3)
 
 @dataclass
 class Device:
-    """A device that works by itself: a step of it takes a second from its launch on, and only `wait` waits for that."""
+    """An asynchronous device: a step takes a second from its launch on, and only `wait` waits for its end."""
 
     now_s: float = 0.0
     free_s: float = 0.0

@@ -1,4 +1,4 @@
-"""What profilers and their users get wrong, and no other test holds: conventions, columns, batches, warm-up, sheets."""
+"""More errors of profilers and their users: conventions, columns, batches, warm-up, data sheets."""
 
 from __future__ import annotations
 
@@ -266,8 +266,8 @@ def test_a_sheet_has_gigabytes_where_its_maker_does(
 def test_a_filled_cache_and_shared_key_heads_are_counted() -> None:
     # 4 query heads share 2 of keys, all of size 16; one new token after eight: 4 * 4 heads * 1 * 9 * 16
     source = resolve(
-        "transformers:LlamaModel?num_hidden_layers=1&hidden_size=64&num_attention_heads=4&num_key_value_heads=2"
-        "&intermediate_size=128&vocab_size=100&pad_token_id=0"
+        "transformers:LlamaModel?num_hidden_layers=1&hidden_size=64&num_attention_heads=4"
+        "&num_key_value_heads=2&intermediate_size=128&vocab_size=100&pad_token_id=0"
     )
     model = source.build("meta")
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Timelines: calls laid out in time by hand, nested in their modules, beside counters, in Chrome's trace format."""
+"""Timelines: calls at times set by hand, nested in modules, beside counters, in Chrome's trace format."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LLAMA = (
 
 @dataclasses.dataclass(frozen=True)
 class Known(Predictor):
-    """A device whose calls take so many microseconds by kind, of which `hidden` are the host's, at so many watts."""
+    """A device whose calls take some microseconds by kind, `hidden` ones on the host, at some watts."""
 
     us: dict[str, float] = dataclasses.field(default_factory=dict)
     hidden_us: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -175,7 +175,7 @@ def leaves_us(some: list[dict[str, Any]]) -> float:
 
 
 def test_calls_stand_back_to_back_within_their_modules() -> None:
-    # 10 + 5 + 10 us; the block holds the first two, the head the last; the list is never called, so it is no slice
+    # 10 + 5 + 10 us; the block holds the first two, the head the last; the list, never called, has no slice
     predictor = known(US)
     (row,) = drawn(predictor, stage(predictor)).rows
     assert row.name == "modules and operators"
@@ -373,7 +373,7 @@ def test_memory_of_a_step_of_training_peaks_at_what_is_predicted() -> None:
     assert made.memory is not None
     sizes = memory_bytes(made, timed(made, predictor))
     assert max(sizes) == memory_of(made.memory.storages, "training").tensor_bytes
-    # weights 192 B, their gradients, AdamW's two moments and two step counters of 4 B, the input: 4 * 192 + 8 + 32
+    # weights 192 B, their gradients, AdamW's two moments and two counters of 4 B, the input: 4 * 192 + 8 + 32
     assert sizes[-1] == 4 * 192 + 8 + 32
 
 
