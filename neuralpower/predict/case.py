@@ -93,7 +93,8 @@ def _predict_pass(
     found: Followed, predictor: Predictor, question: Question, *, model: str, seen: Seen | None
 ) -> Prediction:
     """One pass or step with its memory; one that asks for values has none, and a note that says so."""
-    one, memory = found.asked, None
+    one = found.asked
+    memory: Memory | None = None
     prediction = composed(found.work, predictor, question, model=model, batch_size=one.batch_size)
     if question.phase == FORWARD:
         memory = forward_memory(found.trace, platform=predictor.platform)

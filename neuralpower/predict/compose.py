@@ -121,12 +121,13 @@ def _rows(answer: Answer) -> Iterator[Row]:
         first = index[0]
         task, n = tasks[first], len(index) * tasks[first].share
         flops, size = task.flops_and_bytes()
-        seconds = (n * float(of[first]) for of in (estimates.runtime_s, estimates.low_s, estimates.high_s))
         yield Row(
             ranges([tasks[i].path for i in index]),
             task.layer.kind,
             len(index),
-            *seconds,
+            n * float(estimates.runtime_s[first]),
+            n * float(estimates.low_s[first]),
+            n * float(estimates.high_s[first]),
             round(len(index) * flops),
             round(len(index) * size),
             "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",

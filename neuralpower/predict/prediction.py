@@ -298,11 +298,15 @@ def _merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]], in_order
             bound=max(some, key=lambda r: r.runtime_s).bound,
             basis=max((r.basis for r in some), key=BASES.index),
             power_w=_mean_power(some),
-            **{name: sum(getattr(r, name) for r in some) for name in SUMMED},
+            **_sums(some),
         )
         for (path, kind), some in groups.items()
     ]
     return merged if in_order else sorted(merged, key=lambda row: -row.runtime_s)
+
+
+def _sums(rows: Sequence[Row]) -> dict[str, Any]:
+    return {name: sum(getattr(row, name) for row in rows) for name in SUMMED}
 
 
 def _mean_power(rows: Sequence[Row]) -> Interval | None:

@@ -103,21 +103,22 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
     for i, task in enumerate(answer.tasks):
         flops, size = task.flops_and_bytes()
         kind, power = task.layer.kind, float(estimates.power_w[i])
-        times = [
-            taken[i],
-            *(shares[i] * of[i] for of in (estimates.runtime_s, estimates.low_s, estimates.high_s)),
-        ]
+        times = (
+            float(taken[i]),
+            float(shares[i] * estimates.runtime_s[i]),
+            float(shares[i] * estimates.low_s[i]),
+            float(shares[i] * estimates.high_s[i]),
+        )
         rest = (round(flops), round(size), basis[i], power if np.isfinite(power) else None, task.at)
-        calls.append(Timed(task.path, task.operator or kind, kind, task.step, 0.0, *map(float, times), *rest))
+        calls.append(Timed(task.path, task.operator or kind, kind, task.step, 0.0, *times, *rest))
     steps = (FORWARD, BACKWARD) if phase == TRAINING else (phase,)
     if answer.issue is not None:
         steps = (UNPLACED,)
     missing = []
     for number, (call, seconds) in enumerate(zip(answer.unknown, answer.unknown_s, strict=True)):
         row, step = unmodelled_row(call, seconds), steps[number % len(steps)]
-        times = [seconds, seconds, row.low_s, row.high_s]
-        rest = (0, call.bytes, row.basis, None, call.at)
-        missing.append(Timed(call.path, call.operator, call.operator, step, 0.0, *times, *rest))
+        known = (seconds, seconds, row.low_s, row.high_s, 0, call.bytes, row.basis, None, call.at)
+        missing.append(Timed(call.path, call.operator, call.operator, step, 0.0, *known))
     if answer.issue is None:
         return _on_a_stream(_placed(calls, missing))
     return _on_a_stream([*calls, *missing], answer.issue_s)

@@ -236,7 +236,7 @@ def grows(sparse: Sequence[tuple[str, Rows]], accumulation: int) -> str:
 def _numbers(
     function: str, rows: Rows, operands: int, inplace: bool = False, broadcast: bool = False
 ) -> Layer:
-    how = {"operands": operands, "broadcast": broadcast, "inplace": inplace}
+    how: dict[str, Any] = {"operands": operands, "broadcast": broadcast, "inplace": inplace}
     return Elementwise(dtype=rows.dtype, function=function, elements=rows.elements, **how)
 
 

@@ -164,12 +164,11 @@ def tables_of(members: Members) -> tuple[list[Served], int, dict[str, None]]:
         left = np.setdiff1d(left, np.concatenate([np.zeros(0, int), *(some.members for some in served)]))
     for i in left.tolist():
         fields, full = members.values[[i]], np.array([2.0])
-        table, said = None, ""
+        one = Served(np.array([i]), None, fields, full, alone=True)
         try:
-            table = alone(members, i)
+            served.append(replace(one, table=alone(members, i)))
         except NeuralPowerError as error:
-            said = one_line(error)
-        served.append(Served(np.array([i]), table, fields, full, alone=True, error=said))
+            served.append(replace(one, error=one_line(error)))
     return served, members.traces, notes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import InputError
@@ -130,7 +131,7 @@ def optimizer(trace: Trace, question: Question) -> Trace:
 
 def _step(trace: Trace, recipe: Recipe) -> Iterator[Task]:
     """The tasks of the step."""
-    how = {"function": recipe.optimizer, "implementation": recipe.implementation}
+    how: dict[str, Any] = {"function": recipe.optimizer, "implementation": recipe.implementation}
     for dtype in dict.fromkeys(dtype for dtype, _ in trace.trained):
         sizes = [numbers for other, numbers in trace.trained if other == dtype]
         step = Optimizer(dtype=dtype, tensors=len(sizes), elements=sum(sizes), **how)
