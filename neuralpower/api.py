@@ -55,7 +55,7 @@ class LoadedPredictor:
 
     @property
     def name(self) -> str:
-        """Of the predictor."""
+        """The predictor's name."""
         return self.predictor.name
 
     @property
@@ -89,19 +89,19 @@ class LoadedPredictor:
 
         Args:
             model: as the command line has it, or a module, which is not changed.
-            inputs: what its forward is called with: a tensor, a tuple of positions or a mapping of keywords; by default
-                made from the model's configuration and the sizes below.
-            batch_size: samples; the first size of the first tensor of `inputs`, or of those that the model brings, or 1.
+            inputs: what its forward is called with: a tensor, a tuple of positions or a mapping of keywords;
+                by default made from the model's configuration and the sizes below.
+            batch_size: samples; else the first size of the first tensor of `inputs` or of the model's, or 1.
             seq_len: tokens per sample.
             input_shape: of one sample.
-            dtype: of weights and floating inputs, where inputs are made; a module's own by default, else float32.
-            phase: "forward", "training" or "backward"; or what a language model does, "prefill", "decode" or "generate", with
-                its sizes as `Phase.decode(batch=8, context=4096)`.
+            dtype: of weights and floating inputs, where inputs are made; else a module's own, or float32.
+            phase: "forward", "training" or "backward"; or a language model's "prefill", "decode" or
+                "generate", with sizes as `Phase.decode(batch=8, context=4096)`.
             recipe: of training: optimizer, accumulation, checkpointing.
 
         Raises:
-            InputError: an unknown phase, sizes beside `inputs`, sizes that the model does not take, or `inputs` of another dtype
-                than asked for.
+            InputError: an unknown phase, sizes beside `inputs`, sizes that the model does not take, or
+                `inputs` of another dtype than asked for.
             ModelError: the model cannot be found, built or traced.
             PredictorError: a dtype or phase that was not learnt.
         """
@@ -120,15 +120,14 @@ class LoadedPredictor:
             shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
             request = InputRequest(int(batch_size or 1), seq_len, shape, torch_dtype(dtype))
             runs: Asked = asked_of(source, request, asked, own_batch=batch_size is None)
+        elif seq_len is not None or input_shape is not None:
+            raise InputError(
+                "sizes and inputs are both given, and inputs have their sizes; leave one of them out"
+            )
+        elif asked != Phase():
+            both = f"inputs and the phase {asked.name} are both given"
+            raise InputError(f"{both}, and it makes its own inputs; leave one out")
         else:
-            if seq_len is not None or input_shape is not None:
-                raise InputError(
-                    "sizes and inputs are both given, and inputs have their sizes; leave one of them out"
-                )
-            if asked != Phase():
-                raise InputError(
-                    f"inputs and the phase {asked.name} are both given, and it makes its own inputs; leave one out"
-                )
             runs = given_to(source, inputs, dtype, batch_size, checked=asked_dtype is not None)
         question = question_of(self.predictor, phase=way, dtype=dtype, recipe=recipe)
         return predict(runs, self.predictor, question, model=str(source.name))[0]
@@ -137,14 +136,13 @@ class LoadedPredictor:
     def score(
         self, candidates: Iterable[str | Mapping[str, Any]], by: str = "latency", *, trust_code: bool = False
     ) -> list[Score]:
-        """Scores of candidates in their order, ranked: see `neuralpower.predict.explore.score`; raises InputError.
+        """Scores of candidates in their order, ranked (see `predict.explore.score`); raises InputError.
 
         `trust_code` lets candidates name functions and exported programs, which run code.
         """
         if isinstance(candidates, (str, Mapping)) or not isinstance(candidates, Iterable):
-            raise InputError(
-                f"candidates {candidates!r:.40}: must be a list of JSON objects, or of lines that hold one"
-            )
+            must = "must be a list of JSON objects, or of lines that hold one"
+            raise InputError(f"candidates {candidates!r:.40}: {must}")
         return score(candidates, self.predictor, by, trust_code=trust_code)
 
     @_on_cpu
@@ -163,27 +161,26 @@ class LoadedPredictor:
         `memory`: of the device, such as "24GB", or bytes. `dtypes`: a module's own by default, else float32.
         `input_shape`: of one sample.
         """
-        room = bytes_of(memory) if memory is not None else None
-        grid: dict[str, Any] = {
-            "batch_sizes": batch_sizes,
-            "lengths": lengths,
-            "dtypes": dtypes or (_dtype(model),),
-        }
-        return sweep(model, [self.predictor], input_shape=input_shape, memory_bytes=room, **grid)
+        return sweep(
+            model,
+            [self.predictor],
+            batch_sizes=batch_sizes,
+            lengths=lengths,
+            dtypes=dtypes or (_dtype(model),),
+            input_shape=input_shape,
+            memory_bytes=None if memory is None else bytes_of(memory),
+        )
 
     def compare(self, a: str | nn.Module, b: str | nn.Module, **sizes: Any) -> Comparison:
         """Two models on this device: the ratio of their times; `sizes` as those of `predict`."""
-        sides = []
-        for model in (a, b):
-            prediction = self.predict(model, **sizes)
-            sides.append(Side(prediction.model, prediction, self.predictor))
-        return compare(*sides)
+        found = [self.predict(model, **sizes) for model in (a, b)]
+        return compare(*(Side(prediction.model, prediction, self.predictor) for prediction in found))
 
     @_on_cpu
     def fit(self, model: str | nn.Module, memory: str | float | None = None, **request: Any) -> Fit:
         """Whether a model fits into the device's memory, or another: "24GB", or bytes.
 
-        `request` has the fields of `explore.fit.Request`. Its `dtype` is a module's own by default, else float32.
+        `request` has the fields of `explore.fit.Request`; its `dtype` is by default a module's, or float32.
 
         Raises:
             InputError: the device's memory is not known and none is given, or a field that `Request` has not.
@@ -204,9 +201,9 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
     Raises:
         PredictorError: there is none of that name, or the file cannot be used.
     """
-    return LoadedPredictor(
-        predictor_lookup.load(name) if name is not None else predictor_lookup.default_predictor(read_cpu())
-    )
+    if name is not None:
+        return LoadedPredictor(predictor_lookup.load(name))
+    return LoadedPredictor(predictor_lookup.default_predictor(read_cpu()))
 
 
 def _dtype(model: str | Path | nn.Module) -> str:

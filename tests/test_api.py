@@ -89,7 +89,8 @@ def test_it_is_said_where_given_inputs_become_another_batch(
 ) -> None:
     file = tmp_path / "own.py"
     file.write_text(
-        "import torch\nfrom torch import nn\n\ndef steps():\n    return nn.LSTM(16, 16), torch.randn(35, 2, 16)\n"
+        "import torch\nfrom torch import nn\n\ndef steps():\n    return nn.LSTM(16, 16), "
+        "torch.randn(35, 2, 16)\n"
     )
     cut, whole = (predictor.predict(f"{file}:steps", batch_size=size) for size in (1, 35))
     (note,) = (text for text in cut.assumptions if "given inputs" in text)
@@ -168,7 +169,10 @@ class Largest(nn.Module):
 
 
 def test_a_phase_of_a_language_model_may_be_a_name(predictor: LoadedPredictor) -> None:
-    llama = "transformers:llama?hidden_size=32&intermediate_size=64&num_hidden_layers=1&num_attention_heads=4&vocab_size=100"
+    llama = (
+        "transformers:llama?hidden_size=32&intermediate_size=64&num_hidden_layers=1&"
+        "num_attention_heads=4&vocab_size=100"
+    )
     assert predictor.predict(llama, phase="decode") == predictor.predict(
         llama, phase=neuralpower.Phase.decode()
     )

@@ -31,7 +31,7 @@ PACKAGES: Mapping[str, str] = {
         source sources trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        follow lifetimes modules passes paths question recorder records routing sparse_gradients tracer
+        follow lifetimes modules passes question recorder records routing sparse_gradients tracer
         training training_step undisturbed
     """,
     "measure": """
@@ -41,7 +41,7 @@ PACKAGES: Mapping[str, str] = {
     """,
     "learn": "calibrate codec estimates keys network_estimates pace predictor predictor_lookup regressor train",
     "predict": """
-        case compose evaluate generation memory.alive memory.peak prediction timeline
+        case compose evaluate generation memory.peak prediction timeline
         explore.compare explore.fit explore.score explore.sweep
     """,
     "api": "",

@@ -16,7 +16,7 @@ from neuralpower.networks.requests import Asked, asked_of
 from neuralpower.networks.source import Source
 from neuralpower.predict.compose import check, composed, question_of
 from neuralpower.predict.generation import predict_generation, with_step
-from neuralpower.predict.memory.peak import Memory, memory_of_pass
+from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Seen, Stage
 from neuralpower.trace.follow import Followed, Grown, follow
@@ -46,9 +46,8 @@ class Case:
     def label(self) -> str:
         """Name, batch size and length."""
         length = f" s{self.seq_len}" if self.seq_len else ""
-        return f"{self.model} b{self.batch_size}{length}" + (
-            "" if self.phase == Phase() else f" {self.phase.label}"
-        )
+        phase = "" if self.phase == Phase() else f" {self.phase.label}"
+        return f"{self.model} b{self.batch_size}{length}{phase}"
 
 
 def predict_case(
@@ -74,14 +73,9 @@ def predict_case(
 def predict(
     asked: Asked, predictor: Predictor, question: Question, *, model: str, seen: Seen | None = None
 ) -> tuple[Prediction, Trace]:
-    """The prediction of what a phase runs, and its trace, of a generation its prefill's.
+    """The prediction of one pass on the meta device or a generation, and its trace, else its prefill's.
 
-    Args:
-        asked: one pass on the meta device, or a generation.
-        predictor: of the device.
-        question: what is asked about it (`question_of`).
-        model: its name.
-        seen: told of every pass or step that the prediction is made of, in order.
+    `seen` is told of every pass or step that the prediction is made of, in order.
 
     Raises:
         PredictorError: a dtype or phase that was not learnt.
@@ -100,8 +94,12 @@ def _predict_pass(
 ) -> Prediction:
     """One pass or step with its memory; one that asks for values has none, and a note that says so."""
     one = found.asked
+    memory: Memory | None = None
     prediction = composed(found.work, predictor, question, model=model, batch_size=one.batch_size)
-    memory = memory_of_pass(found, question.phase, platform=predictor.platform)
+    if question.phase == FORWARD:
+        memory = forward_memory(found.trace, platform=predictor.platform)
+    elif found.lifetimes is not None:
+        memory = training_memory(found.lifetimes, platform=predictor.platform)
     prediction = replace(prediction, memory=memory, assumptions=(*prediction.assumptions, *found.notes))
     if seen is not None:
         name = one.name if question.phase == FORWARD else question.phase
@@ -133,11 +131,10 @@ def _too_little(memory: Memory, predictor: Predictor) -> Iterator[str]:
     margin = predictor.platform.margin(memory.phase)
     needed = memory.high_bytes + predictor.platform.framework.process_bytes
     if memory.low_bytes > room:
-        takes = f"does not fit into the device's {room / 1e9:.3g} GB: it takes {memory.low_bytes / 1e9:.3g} GB at least"
-    elif needed <= room * (1 - margin):
-        return
-    elif memory.assumed:
-        takes = f"may not fit into the device's {room / 1e9:.3g} GB: it takes {needed / 1e9:.3g} GB and what is not modelled"
+        fits, takes = "does not fit", f"{memory.low_bytes / 1e9:.3g} GB at least"
+    elif needed > room * (1 - margin):
+        most = "and what is not modelled" if memory.assumed else "at most"
+        fits, takes = "may not fit", f"{needed / 1e9:.3g} GB {most}"
     else:
-        takes = f"may not fit into the device's {room / 1e9:.3g} GB: it takes {needed / 1e9:.3g} GB at most"
-    yield f"it {takes}; fit says what would"
+        return
+    yield f"it {fits} into the device's {room / 1e9:.3g} GB: it takes {takes}; fit says what would"

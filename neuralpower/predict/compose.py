@@ -1,7 +1,7 @@
 """What a predictor answers of a pass or a step -> Prediction: rows of equal calls, and their sum.
 
-A network takes the sum of its layers; where the host's part of each is known apart, until the last stream
-ends: the device then idles while it waits for calls (`neuralpower.predict.streams`).
+A network takes the sum of its layers; where the host's part of each is known apart, it takes until the last
+stream ends: the device idles while it waits for calls (`neuralpower.predict.streams`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from neuralpower.learn.estimates import ROOFLINE, ROOFLINE_FACTOR, Estimates
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.prediction import (
+    BOUNDS,
     Interval,
     Prediction,
     Row,
@@ -26,9 +27,8 @@ from neuralpower.predict.prediction import (
 )
 from neuralpower.predict.streams import Plan, Rank, end_s
 from neuralpower.trace.passes import applied
-from neuralpower.trace.paths import pattern
 from neuralpower.trace.question import Question
-from neuralpower.trace.records import Trace, UnmodelledCall
+from neuralpower.trace.records import Trace, UnmodelledCall, pattern
 from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, Recipe
 
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
@@ -72,12 +72,7 @@ def compose(
 
 
 def composed(
-    work: Trace,
-    predictor: Predictor,
-    question: Question,
-    *,
-    model: str,
-    batch_size: int,
+    work: Trace, predictor: Predictor, question: Question, *, model: str, batch_size: int
 ) -> Prediction:
     """The prediction of a trace's tasks (`Trace.tasks`), for the question that they were made for."""
     answer = ask(predictor, work, question)
@@ -165,10 +160,8 @@ def _training(answer: Answer, recipe: Recipe, batch_size: int, peak_flops_per_s:
 
 
 def _power(estimates: Estimates, i: int) -> Interval | None:
-    if not np.isfinite(estimates.power_w[i]):
-        return None
     bounds = (estimates.power_w, estimates.power_low_w, estimates.power_high_w)
-    return Interval(*(float(bound[i]) for bound in bounds))
+    return Interval(*(float(bound[i]) for bound in bounds)) if np.isfinite(estimates.power_w[i]) else None
 
 
 def _runtime(answer: Answer, busy: Interval) -> Interval:
@@ -195,7 +188,7 @@ def _energy(
     if idle > NEGLIGIBLE_IDLE and idle_w is None:
         return None, None, f"the device idles {idle:.0%} of the time, and what it then draws is not known"
     energies, powers = [], []
-    for bound in ("value", "low", "high"):
+    for bound in BOUNDS:
         power = sum(getattr(power, bound) * share for power, share in known) / covered
         waits = max(getattr(runtime, bound) - getattr(busy, bound), 0.0)
         energies.append(power * getattr(busy, bound) + waits * (idle_w or 0.0))

@@ -1,13 +1,15 @@
 """Measure networks here, beside what was predicted: the same statistic, the same settings, the same sentinel.
 
-Networks are built with random weights, run in turn for many rounds, a group at a time where memory is short. Errors are
-given raw, and with the measured time divided by the machine's slow-down as the sentinel saw it.
+Networks are built with random weights and run in turn for many rounds, a group at a time where memory is
+short. Errors are given raw, and with the measured time divided by the machine's slow-down as the sentinel saw
+it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +19,6 @@ from neuralpower.devices.host import read_cpu
 from neuralpower.errors import InputError, ModelError, quoted
 from neuralpower.layers.base import FORWARD
 from neuralpower.layers.call import Call
-from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
 from neuralpower.measure.cpu.timer import NETWORK_ROUNDS, Sentinel, Timing, prepare_process, time_calls
@@ -32,8 +33,8 @@ from neuralpower.trace.training import RECIPE, TRAINING, Recipe
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
-# A virtual machine's cores are moved: while they shared no cache, the sentinel took 1.3 times as long, networks 1.07 times.
-SPELL = 1.08  # times what the sentinel took beside the run's quickest networks, from which a network is measured again
+# When a virtual machine's cores shared no cache, the sentinel took 1.3 times as long, networks 1.07 times
+SPELL = 1.08  # times the sentinel's best in the run, from which a network is measured again
 AGAIN = 2  # times at most
 
 
@@ -46,14 +47,10 @@ class Evaluation:
     timing: Timing
     roofline_s: float
     flops_only_s: float
-    slowdown: float  # of this network, by the speed that the machine had and what its layers are known to make of it
-    parts_s: Mapping[str, float] = field(
-        default_factory=dict
-    )  # of a training step: forward, backward, optimizer
+    slowdown: float  # of this network, by the machine's speed and how much its layers are known to feel it
+    parts_s: Mapping[str, float] = field(default_factory=dict)  # of a training step, by its parts
     over: float | None = None  # times its usual that the sentinel took; None where no usual time is known
-    too_slow: float | None = (
-        None  # the same, where 95 % of the networks that the predictor learnt from met less
-    )
+    too_slow: float | None = None  # the same, where 95 % of the predictor's networks met less
 
     @property
     def measured_s(self) -> float:
@@ -63,11 +60,11 @@ class Evaluation:
     @property
     def corrected_s(self) -> float:
         """The same with the machine's slow-down taken out."""
-        return self.timing.runtime_s / self.slowdown
+        return self.measured_s / self.slowdown
 
     @property
     def noise(self) -> float | None:
-        """How far the statistic of the odd rounds lies from that of the even ones: no error below it means anything."""
+        """How far the odd rounds' statistic lies from the even ones': no smaller error means anything."""
         samples = self.timing.samples_s
         if len(samples) < 2:
             return None
@@ -107,26 +104,25 @@ def evaluate(
     recipe: Recipe = RECIPE,
     refused: Callable[[Case, InputError], None] | None = None,
 ) -> list[Evaluation]:
-    """Predict, then measure each, `phase` forward or training; `refused` is told of each that cannot be built or run.
+    """Predict, then measure each, `phase` forward or training; `refused` hears what cannot be built or run.
 
-    Where the predictor was learnt on this machine, what was measured in slow spells is measured again, at the end: spells slower
-    than others of the run, or than 95 % of the predictor's networks met.
+    Where the predictor was learnt on this machine, networks that were measured in slow spells are measured
+    again, at the end: spells slower than others of the run, or than 95 % of the predictor's networks met.
 
     Raises:
-        InputError: a whole generation, of which one step or its prefill can be measured; without `refused`, what it would be told.
+        InputError: a whole generation, which is measured by its prefill or a step; without `refused`, what
+            that would hear.
     """
     for case in cases:
         if case.phase.name == GENERATE:
-            raise InputError(
-                f"{case.label}: a whole generation is not measured; choose --phase prefill and decode"
-            )
-
+            way = "choose --phase prefill and decode"
+            raise InputError(f"{case.label}: a whole generation is not measured; {way}")
     run = _Run(cases, predictor, phase, recipe, rounds, show, refused)
     run.predict()
     prepare_process(threads or torch.get_num_threads())
     run.prepare()
     results = run.measured(list(run.predicted))
-    run.refused = lambda *_: None  # of one that fails now there is the first measurement
+    run.refused = lambda *_: None  # one that fails now keeps its first measurement
     for _ in range(AGAIN):
         slow = _in_slow_spells(results)
         if not slow:
@@ -150,20 +146,22 @@ class _Run:
     refused: Callable[[Case, InputError], None] | None
     predicted: dict[int, tuple[Prediction, Trace]] = field(default_factory=dict)
 
-    def refuse(self, case: Case, error: InputError) -> None:
+    @contextlib.contextmanager
+    def refusing(self, case: Case) -> Iterator[None]:
         """Tell of a network that cannot be built or run; raises the error where nobody is told."""
-        if self.refused is None:
-            raise error
-        self.refused(case, error)
+        try:
+            yield
+        except InputError as error:
+            if self.refused is None:
+                raise
+            self.refused(case, error)
 
     def predict(self) -> None:
         """Predict all."""
         for i, case in enumerate(self.cases):
             self.show(f"predicting {case.label}")
-            try:
+            with self.refusing(case):
                 self.predicted[i] = predict_case(case, self.predictor, phase=self.phase, recipe=self.recipe)
-            except InputError as error:
-                self.refuse(case, error)
 
     def prepare(self) -> None:
         """Settle the sentinel, in a process that is prepared for measuring."""
@@ -182,59 +180,52 @@ class _Run:
                 timings = time_calls(list(calls.values()), self.sentinel, self.generator, rounds=self.rounds)
             for i, timing in zip(calls, timings, strict=True):
                 case = self.cases[i]
-                if isinstance(timing, Exception):
-                    said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
-                    self.refuse(case, ModelError(f"{case.model}: {said}"))
-                    continue
-                parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
-                found[i] = _evaluation(case, self.predicted[i][0], timing, self.predictor, parts, self.here)
+                with self.refusing(case):
+                    if isinstance(timing, Exception):
+                        said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
+                        raise ModelError(f"{case.model}: {said}")
+                    parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
+                    found[i] = self.evaluation(i, timing, parts)
         return found
 
     def built(self, group: Sequence[int]) -> tuple[dict[int, Call], dict[int, TrainingStep]]:
-        """The group's calls, and the training steps that they are, if they are; what cannot be built is refused."""
+        """The group's calls, and the training steps that they may be; what cannot be built is refused."""
         calls: dict[int, Call] = {}
         steps: dict[int, TrainingStep] = {}
         for i in group:
-            try:
+            with self.refusing(self.cases[i]):
                 call = built(self.cases[i])
                 if self.phase == TRAINING:
                     steps[i] = TrainingStep(call, self.recipe)
                     call = Call(steps[i], (), warm=call.warm)
                 calls[i] = call
-            except InputError as error:
-                self.refuse(self.cases[i], error)
         return calls, steps
 
-
-def _evaluation(
-    case: Case,
-    prediction: Prediction,
-    timing: Timing,
-    predictor: Predictor,
-    parts: Mapping[str, float],
-    here: bool,
-) -> Evaluation:
-    roof = predictor.roofline(case.dtype)
-    roofline_s = sum(float(roof.seconds(row.flops, row.bytes)) for row in prediction.rows)
-    pace = Pace(timing.sentinel_s, timing.sentinel_again_s)
-    found, counts = _layers_of(prediction, predictor)
-    slowdown = predictor.slowdown(found, pace, counts)
-    flops_only_s = prediction.flops / roof.flops_only_per_s
-    over, too_slow = (predictor.over(pace), predictor.too_slow(pace)) if here else (None, None)
-    return Evaluation(case, prediction, timing, roofline_s, flops_only_s, slowdown, parts, over, too_slow)
-
-
-def _layers_of(prediction: Prediction, predictor: Predictor) -> tuple[Estimates, np.ndarray]:
-    """The layers of all steps, and how many calls of each take the time of its row."""
-    rows = [(row.layer, row.runtime_s) for row in prediction.rows if row.layer is not None]
-    found = predictor.estimate([layer for layer, _ in rows])
-    return found, np.array([seconds for _, seconds in rows]) / np.maximum(
-        found.runtime_s, np.finfo(float).tiny
-    )
+    def evaluation(self, i: int, timing: Timing, parts_s: Mapping[str, float]) -> Evaluation:
+        """One network's prediction beside what was measured."""
+        case, prediction, predictor = self.cases[i], self.predicted[i][0], self.predictor
+        roof, pace = predictor.roofline(case.dtype), Pace(timing.sentinel_s, timing.sentinel_again_s)
+        rows = [(row.layer, row.runtime_s) for row in prediction.rows if row.layer is not None]
+        found = predictor.estimate([layer for layer, _ in rows])
+        # how many calls of each layer take the time of its row
+        counts = np.array([seconds for _, seconds in rows]) / np.maximum(
+            found.runtime_s, np.finfo(float).tiny
+        )
+        return Evaluation(
+            case,
+            prediction,
+            timing,
+            roofline_s=sum(float(roof.seconds(row.flops, row.bytes)) for row in prediction.rows),
+            flops_only_s=prediction.flops / roof.flops_only_per_s,
+            slowdown=predictor.slowdown(found, pace, counts),
+            parts_s=parts_s,
+            over=predictor.over(pace) if self.here else None,
+            too_slow=predictor.too_slow(pace) if self.here else None,
+        )
 
 
 def _in_slow_spells(results: Mapping[int, Evaluation]) -> dict[int, float]:
-    """Those that were measured while the machine was slower than usual and than in the run's best spell: by how much."""
+    """How much slower the machine was than usual, for networks measured while it was not at its best."""
     over = {i: result.over for i, result in results.items() if result.over is not None}
     best = max(1.0, SPELL * min(over.values(), default=1.0))
     return {i: times for i, times in over.items() if times > best or results[i].too_slow}
@@ -267,12 +258,12 @@ def summary(
     measured = np.array([e.corrected_s if corrected else e.measured_s for e in evaluations])
     values = np.array([predicted(e) for e in evaluations])
     error = values / measured - 1
-    rank = float(spearmanr(values, measured).statistic) if len(error) > 2 else None
+    size = np.abs(error)
     return Summary(
-        len(error),
-        float(np.mean(np.abs(error))),
-        float(np.median(np.abs(error))),
-        float(np.sqrt(np.mean(error**2))),
-        float(error[np.argmax(np.abs(error))]),
-        rank,
+        networks=len(error),
+        mape=float(np.mean(size)),
+        median=float(np.median(size)),
+        rmspe=float(np.sqrt(np.mean(error**2))),
+        worst=float(error[np.argmax(size)]),
+        spearman=float(spearmanr(values, measured).statistic) if len(error) > 2 else None,
     )

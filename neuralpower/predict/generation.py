@@ -1,12 +1,13 @@
 """What generating text takes: a prefill, then one step per token against a context that grows.
 
-The steps that `neuralpower.trace.decoder_steps` spreads are predicted; the others lie on straight lines between.
+The steps that `neuralpower.trace.decoder_steps` spreads are predicted; the others lie on straight lines
+between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import GENERATE, Pass
 from neuralpower.predict.compose import composed
 from neuralpower.predict.memory.peak import forward_memory
-from neuralpower.predict.prediction import Interval, Prediction, joined
+from neuralpower.predict.prediction import BOUNDS, Interval, Prediction, joined
 from neuralpower.predict.timeline import Omitted, Seen, Stage
 from neuralpower.trace.follow import Grown
 from neuralpower.trace.question import Question
@@ -36,15 +37,7 @@ class Step:
 
     def to_json(self) -> dict[str, object]:
         """As a JSON object."""
-        return {
-            "context": self.context,
-            "tokens": self.tokens,
-            "tokens_per_s": self.tokens_per_s.to_json(),
-            "energy_per_token_j": None
-            if self.energy_per_token_j is None
-            else self.energy_per_token_j.to_json(),
-            "cache_bytes": self.cache_bytes,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -61,29 +54,13 @@ class Generation:
     energy_per_token_j: Interval | None
     cache_bytes: int  # of all samples, at the end
     traced: tuple[int, ...]  # contexts of the traced steps
-    predicted: int  # steps of which every layer was predicted; the others lie on lines between these
+    predicted: int  # steps whose every layer was predicted; the others lie on lines between these
 
     def to_json(self) -> dict[str, object]:
         """As a JSON object."""
-        intervals = {
-            name: None if (value := getattr(self, name)) is None else value.to_json()
-            for name in (
-                "time_to_first_token_s",
-                "time_per_output_token_s",
-                "first_step_s",
-                "last_step_s",
-                "tokens_per_s",
-                "energy_per_token_j",
-            )
-        }
-        return {
-            "prompt": self.prompt,
-            "new_tokens": self.new_tokens,
-            **intervals,
-            "cache_bytes": self.cache_bytes,
-            "traced_contexts": list(self.traced),
-            "predicted_steps": self.predicted,
-        }
+        found = asdict(self)
+        traced, predicted = found.pop("traced"), found.pop("predicted")
+        return {**found, "traced_contexts": list(traced), "predicted_steps": predicted}
 
 
 def with_step(prediction: Prediction, one: Pass) -> Prediction:
@@ -100,12 +77,7 @@ def predict_generation(
 ) -> Prediction:
     """The prediction of a whole generation that was followed.
 
-    Args:
-        grown: its prefill and its steps.
-        predictor: of the device.
-        question: how each pass was followed.
-        model: its name.
-        seen: told of the prefill, the first few steps, those between together, and the last.
+    `seen` is told of the prefill, the first few steps, those between together, and the last.
     """
 
     def predicted(work: Trace) -> Prediction:
@@ -121,35 +93,28 @@ def predict_generation(
             _show(seen, grown, predicted, decode, joules)
     runtime, energy = first.runtime_s, first.energy_j
     if decode is not None:
-        runtime = _added(first.runtime_s, decode)
-        energy = None if energy is None or joules is None else _added(energy, joules)
+        runtime = _sum([runtime, decode], (1, 1)) or runtime
+        energy = _sum([energy, joules], (1, 1))
     whole = joined(first, _typical(nodes, grown.weights), runtime, energy)
     ends = (grown.prefill, *grown.end)  # between them nothing needs more
     memories = [forward_memory(one, platform=predictor.platform) for one in ends]
     memory = replace(max(memories, key=lambda one: one.high_bytes), phase=GENERATE)
-    generation = _generation(grown, first, nodes, decode, whole)
-    return replace(whole, phase=GENERATE, memory=memory, generation=generation)
-
-
-def _generation(
-    grown: Grown, first: Prediction, nodes: Sequence[Prediction], decode: Interval | None, whole: Prediction
-) -> Generation:
-    """What the predictions of a prefill, of some steps and of the whole mean for tokens."""
     asked = grown.asked
     count = asked.batch_size * asked.new_tokens
-    return Generation(
-        asked.prompt,
-        asked.new_tokens,
-        first.runtime_s,
-        _scaled(decode, 1 / max(asked.steps, 1)),
-        nodes[0].runtime_s if nodes else None,
-        nodes[-1].runtime_s if nodes else None,
-        _rate(count, whole.runtime_s),
-        _scaled(whole.energy_j, 1 / count),
-        asked.cache_bytes,
-        tuple(grown.traced),
-        len(nodes),
+    generation = Generation(
+        prompt=asked.prompt,
+        new_tokens=asked.new_tokens,
+        time_to_first_token_s=first.runtime_s,
+        time_per_output_token_s=_scaled(decode, 1 / max(asked.steps, 1)),
+        first_step_s=nodes[0].runtime_s if nodes else None,
+        last_step_s=nodes[-1].runtime_s if nodes else None,
+        tokens_per_s=_rate(count, whole.runtime_s),
+        energy_per_token_j=_scaled(whole.energy_j, 1 / count),
+        cache_bytes=asked.cache_bytes,
+        traced=tuple(grown.traced),
+        predicted=len(nodes),
     )
+    return replace(whole, phase=GENERATE, memory=memory, generation=generation)
 
 
 def _show(
@@ -163,18 +128,16 @@ def _show(
 
     An interpolated step's memory is its shorter neighbour's.
     """
-    stages = []
-    first, count = grown.asked.first, grown.asked.steps
-    numbers = [*range(1, len(grown.begin) + 1), count]
-    for number, trace in zip(numbers, (*grown.begin, *grown.end), strict=True):
-        stages.append(Stage(f"decode step {number}, context {first + number - 1}", trace, predicted(trace)))
+    before, count = grown.asked.first - 1, grown.asked.steps
+    traces = zip([*range(1, len(grown.begin) + 1), count], (*grown.begin, *grown.end), strict=True)
+    stages = [Stage(f"decode step {n}, context {before + n}", trace, predicted(trace)) for n, trace in traces]
     for stage in stages[:-1]:
         seen(stage)
-    omitted = count - len(stages)
-    if omitted:
+    if omitted := count - len(stages):
         energies = [e.value for stage in stages if (e := stage.prediction.energy_j) is not None]
-        known = joules is not None and len(energies) == len(stages)
-        energy = max(joules.value - sum(energies), 0.0) if known and joules is not None else None
+        energy = None
+        if joules is not None and len(energies) == len(stages):
+            energy = max(joules.value - sum(energies), 0.0)
         seconds = max(decode.value - sum(stage.prediction.runtime_s.value for stage in stages), 0.0)
         seen(Omitted(f"{omitted} steps that are not drawn", seconds, energy))
     seen(stages[-1])
@@ -190,7 +153,7 @@ def _typical(nodes: Sequence[Prediction], weights: Sequence[float]) -> list[Pred
     at, steps = len(nodes) // 2, round(sum(weights))
     middle = nodes[at]
     alike = len({tuple((row.path, row.kind, row.count) for row in node.rows) for node in nodes}) == 1
-    sums: dict[str, list[float]] = {}  # of all steps, by row
+    sums: dict[str, list[Any]] = {}  # of all steps, by row
     for name in SUMMED:
         values = [[float(getattr(row, name)) for row in node.rows] for node in nodes]
         if alike:
@@ -200,16 +163,14 @@ def _typical(nodes: Sequence[Prediction], weights: Sequence[float]) -> list[Pred
             sums[name] = [value * total / one if one else 0.0 for value in values[at]]
     for name in ("flops", "bytes"):
         sums[name] = [round(value) for value in sums[name]]
-    of_rows: list[dict[str, Any]] = [
-        {name: sums[name][i] for name in SUMMED} for i in range(len(middle.rows))
-    ]
-    rows = tuple(replace(r, count=r.count * steps, **of) for r, of in zip(middle.rows, of_rows, strict=True))
+    rows = tuple(
+        replace(row, count=row.count * steps, **{name: sums[name][i] for name in SUMMED})
+        for i, row in enumerate(middle.rows)
+    )
     busy = sum(row.runtime_s for row in middle.rows)
     factor = sum(sums["runtime_s"]) / busy if busy else 0.0
-    missing = tuple(
-        replace(u, count=u.count * steps, runtime_s=u.runtime_s * factor) for u in middle.unmodelled
-    )
-    return [replace(middle, rows=rows, unmodelled=missing)]
+    missing = [replace(u, count=u.count * steps, runtime_s=u.runtime_s * factor) for u in middle.unmodelled]
+    return [replace(middle, rows=rows, unmodelled=tuple(missing))]
 
 
 def _sum(values: Sequence[Interval | None], weights: Sequence[float]) -> Interval | None:
@@ -217,12 +178,7 @@ def _sum(values: Sequence[Interval | None], weights: Sequence[float]) -> Interva
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
-    sums = (float(np.dot(weights, [getattr(v, bound) for v in known])) for bound in ("value", "low", "high"))
-    return Interval(*sums)
-
-
-def _added(one: Interval, other: Interval) -> Interval:
-    return Interval(one.value + other.value, one.low + other.low, one.high + other.high)
+    return Interval(*(float(np.dot(weights, [getattr(v, bound) for v in known])) for bound in BOUNDS))
 
 
 def _scaled(value: Interval | None, factor: float) -> Interval | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
+BOUNDS = ("value", "low", "high")  # of an interval
 VISIBLY = 1.05  # times the network's: from here on its rows' sum wants an explanation
 HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
 
@@ -43,9 +44,10 @@ class Part(Protocol):
 
 
 # of tables of a prediction's rows
-COLUMNS = tuple(
-    "path kind count runtime_s low_s high_s flops bytes bound share basis power_w energy_j step".split()
+COLUMNS = (
+    *"path kind count runtime_s low_s high_s flops bytes bound share basis power_w energy_j step".split(),
 )
+SUMMED = ("count", "runtime_s", "low_s", "high_s", "flops", "bytes", "share")  # of rows that are merged
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,7 @@ class Training:
         """As a JSON object, given the step's time."""
         return {
             **{f"{step}_s": interval.to_json() for step, interval in self.steps.items()},
-            "optimizer": self.recipe.optimizer,
-            "implementation": self.recipe.implementation,
-            "accumulation": self.recipe.accumulation,
-            "checkpointing": self.recipe.checkpointing,
+            **asdict(self.recipe),
             "samples": self.samples,
             "samples_per_s": self.samples / runtime_s,
             "derived": list(self.derived),
@@ -144,9 +143,7 @@ class Prediction:
     power_w: Interval | None = None
     energy_j: Interval | None = None
     power_reason: str = ""  # why there is no power
-    idle_s: float | None = (
-        None  # of the device, while it waits for the host; None where only the sum is known
-    )
+    idle_s: float | None = None  # that the device waits for the host; None where only the sum is known
     training: Training | None = None
     assumptions: tuple[str, ...] = ()  # what was taken for granted
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
@@ -187,8 +184,8 @@ class Prediction:
         rows_s = sum(row.runtime_s for row in self.rows)
         if rows_s <= VISIBLY * self.runtime_s.value:
             return self.assumptions
-        hidden = f"the rows add up to {rows_s * 1e3:.3g} ms: each call holds the host's launch, which a queue of calls hides"
-        return *self.assumptions, hidden
+        total = f"the rows add up to {rows_s * 1e3:.3g} ms"
+        return *self.assumptions, f"{total}: each call holds the host's launch, which a queue of calls hides"
 
     def by_kind(self) -> list[Row]:
         """One row per kind, the slowest first."""
@@ -199,12 +196,11 @@ class Prediction:
         return _merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""), in_order=True)
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per folded layer, SI units, in COLUMNS, as `predict --csv` has them, and the `layer` itself."""
+        """One row per folded layer, SI units: COLUMNS, as in `predict --csv`, and the `layer` itself."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [{**row.cells(), "layer": row.layer} for row in self.rows], columns=[*COLUMNS, "layer"]
-        )
+        cells = [{**row.cells(), "layer": row.layer} for row in self.rows]
+        return pd.DataFrame(cells, columns=[*COLUMNS, "layer"])
 
     def _repr_html_(self) -> str:
         """For notebooks: the totals, and the ten slowest rows."""
@@ -215,33 +211,26 @@ class Prediction:
         if self.memory is not None:
             parts.append(f"memory {self.memory.value_bytes / 1e6:.0f} MB")
         head = f"{self.model}, batch {self.batch_size}, {self.dtype}, {self.phase}, on {self.device}"
-        table = self.to_pandas().nlargest(10, "runtime_s")[
-            ["path", "kind", "count", "runtime_s", "share", "bound", "basis"]
-        ]
+        columns = ["path", "kind", "count", "runtime_s", "share", "bound", "basis"]
+        table = self.to_pandas().nlargest(10, "runtime_s")[columns]
         return f"<p><b>{html.escape(head)}</b><br>{', '.join(parts)}</p>{table.to_html(index=False)}"
 
     def to_json(self) -> dict[str, object]:
         """The contract of `predict --json`."""
+
+        def plain(names: str) -> dict[str, object]:
+            return {name: getattr(self, name) for name in names.split()}
+
         return {
             "schema": SCHEMA,
-            "model": self.model,
-            "predictor": self.predictor,
-            "device": self.device,
-            "batch_size": self.batch_size,
-            "dtype": self.dtype,
-            "phase": self.phase,
+            **plain("model predictor device batch_size dtype phase"),
             "runtime_s": self.runtime_s.to_json(),
             "power_w": self.power_w.to_json() if self.power_w else None,
             "energy_j": self.energy_j.to_json() if self.energy_j else None,
             "memory_bytes": self.memory.bounds_json() if self.memory else None,
             "memory": self.memory.to_json() if self.memory else None,
             "power_reason": self.power_reason or None,
-            "host_bound": self.host_bound,
-            "flops": self.flops,
-            "parameters": self.parameters,
-            "coverage": self.coverage,
-            "extrapolated": self.extrapolated,
-            "basis": self.basis,
+            **plain("host_bound flops parameters coverage extrapolated basis"),
             "unmodelled": [asdict(u) for u in self.unmodelled],
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
@@ -254,12 +243,12 @@ class Prediction:
 def joined(
     first: Prediction, others: Sequence[Prediction], runtime_s: Interval, energy_j: Interval | None
 ) -> Prediction:
-    """One prediction of several passes after each other; their rows stand together, each with its share of all."""
+    """One prediction of several passes after each other, with all their rows, each with its share of all."""
     everything = (first, *others)
     shared, total = with_shares([row for p in everything for row in p.rows])
     power = None
     if energy_j is not None:
-        power = Interval(*(getattr(energy_j, b) / getattr(runtime_s, b) for b in ("value", "low", "high")))
+        power = Interval(*(getattr(energy_j, bound) / getattr(runtime_s, bound) for bound in BOUNDS))
     return replace(
         first,
         runtime_s=runtime_s,
@@ -306,20 +295,18 @@ def _merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]], in_order
         Row(
             path,
             kind or ", ".join(sorted({r.kind for r in some})),
-            sum(r.count for r in some),
-            sum(r.runtime_s for r in some),
-            sum(r.low_s for r in some),
-            sum(r.high_s for r in some),
-            sum(r.flops for r in some),
-            sum(r.bytes for r in some),
-            max(some, key=lambda r: r.runtime_s).bound,
-            max((r.basis for r in some), key=BASES.index),
-            sum(r.share for r in some),
-            _mean_power(some),
+            bound=max(some, key=lambda r: r.runtime_s).bound,
+            basis=max((r.basis for r in some), key=BASES.index),
+            power_w=_mean_power(some),
+            **_sums(some),
         )
         for (path, kind), some in groups.items()
     ]
     return merged if in_order else sorted(merged, key=lambda row: -row.runtime_s)
+
+
+def _sums(rows: Sequence[Row]) -> dict[str, Any]:
+    return {name: sum(getattr(row, name) for row in rows) for name in SUMMED}
 
 
 def _mean_power(rows: Sequence[Row]) -> Interval | None:
@@ -328,6 +315,4 @@ def _mean_power(rows: Sequence[Row]) -> Interval | None:
     total = sum(seconds for _, seconds in known)
     if len(known) < len(rows) or total <= 0:
         return None
-    return Interval(
-        *(sum(getattr(p, bound) * s for p, s in known) / total for bound in ("value", "low", "high"))
-    )
+    return Interval(*(sum(getattr(p, bound) * s for p, s in known) / total for bound in BOUNDS))

@@ -1,22 +1,23 @@
-"""Streams: when each call runs, given which stream it is on, when its host issues it and what it waits for.
+"""Streams: when each call runs, given its stream, when its host issues it and what it waits for.
 
-A rank is one device and its host. The host issues the rank's calls one after the other, and waits for
-nothing; a stream of the device runs its calls in the order in which they were issued. A call starts when
-all of these are done:
+A rank is one device and its host. The host issues the rank's calls one after the other and waits for nothing;
+a stream of the device runs its calls in the order in which they were issued. A call starts when all of these
+are done:
 
     its host's issue of it                        host   += issue_i
     the call before it on its stream              start_i = max(host, stream, what it waits for)
     each call that it waits for (an event)        stream  = start_i + seconds_i
     and, at a barrier, the same of all members    they start together
 
-The whole takes until the last stream of the last rank has ended. One stream whose calls are all there
-from the beginning takes their sum; with a host that issues them, these are two clocks, and the later one
-sets the pace.
+The whole takes until the last stream of the last rank has ended. One stream whose calls are all there from
+the beginning takes their sum; with a host that issues them, there are two clocks, and the later one sets the
+pace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,17 +49,17 @@ class Rank:
             value = getattr(self, name)
             if value is None:
                 continue
-            given = np.asarray(value)
-            if given.shape != (len(self.seconds),):
-                calls = f"{len(self.seconds)} calls"
-                raise InputError(f"{name} of shape {given.shape} for {calls}: give one number a call")
+            given, calls = np.asarray(value), len(self.seconds)
             wrong = ~((given >= 0) & (given < np.inf))  # NaN, too
-            if wrong.any():
-                what = f"{name} holds {given[wrong][0]}"
-                raise InputError(f"{what}: times and streams are finite numbers of at least 0")
-            if name == "stream" and given.dtype.kind not in "iu":
-                what = f"stream holds numbers of type {given.dtype}"
-                raise InputError(f"{what}: streams are counted; give whole numbers")
+            said = ""
+            if given.shape != (calls,):
+                said = f"of shape {given.shape} for {calls} calls: give one number a call"
+            elif wrong.any():
+                said = f"holds {given[wrong][0]}: times and streams are finite numbers of at least 0"
+            elif name == "stream" and given.dtype.kind not in "iu":
+                said = f"holds numbers of type {given.dtype}: streams are counted; give whole numbers"
+            if said:
+                raise InputError(f"{name} {said}")
 
     @property
     def issued_s(self) -> Array:
@@ -79,8 +80,9 @@ class Plan:
         members = [member for barrier in self.barriers for member in barrier]
         for rank, call in (*(one for pair in self.waits for one in pair), *members):
             if not (0 <= rank < len(self.ranks) and 0 <= call < len(self.ranks[rank].seconds)):
-                what = f"call {call} of rank {rank} is waited for, and there is none"
-                raise InputError(f"{what}; name one of the plan")
+                raise InputError(
+                    f"call {call} of rank {rank} is waited for, and there is none; name one of the plan"
+                )
         if len(set(members)) < len(members):
             raise InputError("a call is at two barriers; give the calls that start together as one")
 
@@ -99,28 +101,21 @@ def end_s(plan: Plan) -> float:
 
 
 def times_of(plan: Plan) -> list[Times]:
-    """When each call runs, a `Times` for each rank.
-
-    Raises:
-        InputError: calls that wait for one another in a circle.
-    """
-    if plan.waits or plan.barriers:
-        return _followed(plan)
-    return [_apart(rank) for rank in plan.ranks]
+    """When each call runs, by rank; raises InputError for calls that wait for one another in a circle."""
+    return _followed(plan) if plan.waits or plan.barriers else [_apart(rank) for rank in plan.ranks]
 
 
 def _apart(rank: Rank) -> Times:
-    """Of a rank whose streams wait for its host alone.
+    """The times of a rank whose streams wait for its host alone.
 
     A call ends when the one that was waited for longest has let all after it run: max over j up to i of
     (issued_j + the seconds of j to i).
     """
     issued, seconds = rank.issued_s, np.asarray(rank.seconds, dtype=float)
     start, end = np.empty(len(seconds)), np.empty(len(seconds))
-    streams: Iterable[Array] = [np.arange(len(seconds))]
-    if rank.stream is not None:
-        streams = [np.flatnonzero(rank.stream == one) for one in np.unique(rank.stream)]
-    for at in streams:
+    stream = np.zeros(len(seconds)) if rank.stream is None else rank.stream
+    for one in np.unique(stream):
+        at = np.flatnonzero(stream == one)
         done = np.cumsum(seconds[at])
         end[at] = done + np.maximum.accumulate(issued[at] - (done - seconds[at]))
         start[at] = np.maximum(issued[at], np.concatenate([np.zeros(1), end[at]])[:-1])
@@ -141,14 +136,12 @@ def _followed(plan: Plan) -> list[Times]:
             together[i] = members
     after: list[list[int]] = [[] for _ in range(count)]
     missing = np.zeros(count, dtype=int)  # calls that have to end first
-    for one, other in (
-        *_queues(plan, first),
-        *((first[a.rank] + a.call, first[b.rank] + b.call) for b, a in plan.waits),
-    ):
+    events = [(first[a.rank] + a.call, first[b.rank] + b.call) for b, a in plan.waits]
+    for one, other in (*_queues(plan, first), *events):
         after[one].append(int(other))
         missing[other] += 1
     end = np.full(count, np.nan)
-    ready = [i for i in range(count) if not missing[i]]
+    ready = np.flatnonzero(missing == 0).tolist()
     while ready:
         i = ready.pop()
         members = together[i]
@@ -172,10 +165,7 @@ def _queues(plan: Plan, first: Array) -> list[tuple[int, int]]:
     """(a call, the next one on its stream), counted over all ranks."""
     pairs: list[tuple[int, int]] = []
     for begin, rank in zip(first, plan.ranks, strict=False):
-        last: dict[int, int] = {}
-        for i in range(len(rank.seconds)):
-            stream = 0 if rank.stream is None else int(rank.stream[i])
-            if stream in last:
-                pairs.append((last[stream], int(begin) + i))
-            last[stream] = int(begin) + i
+        stream = np.zeros(len(rank.seconds)) if rank.stream is None else rank.stream
+        for one in np.unique(stream):
+            pairs += itertools.pairwise((begin + np.flatnonzero(stream == one)).tolist())
     return pairs

@@ -1,12 +1,12 @@
 """When each call of a predicted pass runs: the sum of `compose` laid out in time.
 
-    one row      calls back to back. Each takes its estimate; where times were learnt with the host's launches, which a
-                 queue of calls hides, the part of the side that sets the pace: the device's (estimate without what is
-                 hidden), or the host's (what is hidden). So the calls' sum is the predicted time
-    two clocks   the host issues one call after the other, the device runs them in order when it has them and waits in
-                 between (`neuralpower.predict.streams`): its calls and its waits are the predicted time
+    one row      calls back to back. Each takes its estimate. Where times were learnt with the host's
+                 launches, which a queue of calls hides, it takes the part of the side that sets the pace:
+                 the device's (estimate without what is hidden) or the host's (what is hidden)
+    two clocks   the host issues one call after the other, the device runs them in order and waits in between
+                 (`neuralpower.predict.streams`): its calls and its waits are the predicted time
 
-A call without a layer kind stands where it is called. On two clocks it comes last, as it does in the predicted time.
+A call without a layer kind stands where it is called; on two clocks it comes last, as in the predicted time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.network_estimates import ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.compose import question_of, unmodelled_row
-from neuralpower.predict.memory.alive import alive, steady
+from neuralpower.predict.memory.peak import alive, steady
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.streams import Plan, Rank, times_of
 from neuralpower.trace.records import Trace
@@ -102,43 +102,33 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
     calls = []
     for i, task in enumerate(answer.tasks):
         flops, size = task.flops_and_bytes()
-        power = float(estimates.power_w[i])
-        calls.append(
-            Timed(
-                task.path,
-                task.operator or task.layer.kind,
-                task.layer.kind,
-                task.step,
-                0.0,
-                float(taken[i]),
-                float(shares[i] * estimates.runtime_s[i]),
-                float(shares[i] * estimates.low_s[i]),
-                float(shares[i] * estimates.high_s[i]),
-                round(flops),
-                round(size),
-                basis[i],
-                power if np.isfinite(power) else None,
-                task.at,
-            )
+        kind, power = task.layer.kind, float(estimates.power_w[i])
+        times = (
+            float(taken[i]),
+            float(shares[i] * estimates.runtime_s[i]),
+            float(shares[i] * estimates.low_s[i]),
+            float(shares[i] * estimates.high_s[i]),
         )
+        rest = (round(flops), round(size), basis[i], power if np.isfinite(power) else None, task.at)
+        calls.append(Timed(task.path, task.operator or kind, kind, task.step, 0.0, *times, *rest))
     steps = (FORWARD, BACKWARD) if phase == TRAINING else (phase,)
     if answer.issue is not None:
         steps = (UNPLACED,)
     missing = []
     for number, (call, seconds) in enumerate(zip(answer.unknown, answer.unknown_s, strict=True)):
         row, step = unmodelled_row(call, seconds), steps[number % len(steps)]
-        rest = (seconds, row.low_s, row.high_s, 0, call.bytes, row.basis, None)
-        missing.append(Timed(call.path, call.operator, call.operator, step, 0.0, seconds, *rest, call.at))
+        known = (seconds, seconds, row.low_s, row.high_s, 0, call.bytes, row.basis, None, call.at)
+        missing.append(Timed(call.path, call.operator, call.operator, step, 0.0, *known))
     if answer.issue is None:
         return _on_a_stream(_placed(calls, missing))
     return _on_a_stream([*calls, *missing], answer.issue_s)
 
 
 def memory_bytes(stage: Stage, calls: Sequence[Timed]) -> list[int]:
-    """[calls + 1] bytes of tensors alive during each call, the most since the one before it, and at last after all.
+    """[calls + 1] most bytes of tensors alive since the call before, during each call, and at last after all.
 
-    A forward pass's calls are found among its operator calls. In a step of training each part's operator calls are
-    spread evenly over its layers' calls.
+    A forward pass's calls are found among its operator calls. In a step of training each part's operator
+    calls are spread evenly over its layers' calls.
     """
     if stage.memory is None:
         total = alive(stage.trace.storages)
@@ -153,7 +143,7 @@ def memory_bytes(stage: Stage, calls: Sequence[Timed]) -> list[int]:
 
 
 def _called(calls: Sequence[Timed], last: int) -> list[tuple[int, int]]:
-    """(first, last) operator call of each call of a forward pass: those since the one before it, at the end the others."""
+    """(first, last) operator call of each call of a forward pass; the last one takes what is left."""
     within: list[tuple[int, int]] = []
     for call in calls:
         first = within[-1][1] + 1 if within else 0
@@ -165,13 +155,11 @@ def _called(calls: Sequence[Timed], last: int) -> list[tuple[int, int]]:
 
 def _spread(memory: StepLifetimes, calls: Sequence[Timed]) -> list[tuple[int, int]]:
     """(first, last) operator call of each call of a step of training."""
-    ends = (-1, *memory.passes, memory.end)
-    parts = {
-        FORWARD: [(ends[i] + 1, ends[i + 1]) for i in range(0, len(memory.passes), 2)],
-        BACKWARD: [(ends[i] + 1, ends[i + 1]) for i in range(1, len(memory.passes), 2)],
-        OPTIMIZER: [(ends[-2] + 1, ends[-1])],
-        UNPLACED: [(memory.end + 1, memory.end + 1)],
-    }
+    *passes, update = [
+        (before + 1, end) for before, end in itertools.pairwise((-1, *memory.passes, memory.end))
+    ]
+    after = memory.end + 1
+    parts = {FORWARD: passes[::2], BACKWARD: passes[1::2], OPTIMIZER: [update], UNPLACED: [(after, after)]}
     within: list[tuple[int, int]] = []
     for step, block in itertools.groupby(calls, key=lambda call: call.step):
         ranges = parts[step]
@@ -182,7 +170,7 @@ def _spread(memory: StepLifetimes, calls: Sequence[Timed]) -> list[tuple[int, in
 
 
 def _placed(calls: list[Timed], missing: Sequence[Timed]) -> list[Timed]:
-    """Calls without a layer kind among the others: forward where they are called, backward behind the first backward pass."""
+    """Put calls without a layer kind among the others: forward in place, backward at the end of a pass."""
     blocks = [list(block) for _, block in itertools.groupby(calls, key=lambda call: call.step)]
     for step in dict.fromkeys(call.step for call in missing):
         own = [call for call in missing if call.step == step]

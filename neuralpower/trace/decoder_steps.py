@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from neuralpower.trace.records import Trace
 CALLS = 100_000  # layer calls of all steps that are predicted: a second
 FEWEST_STEPS = 9  # that are predicted, whatever a step costs
 MOST_TRACES = 24  # past it, what lies between two traced steps is interpolated as it is
+BYTES = ("bytes", "work_bytes")
 
 Traced = Callable[[Pass], Trace]
 
@@ -73,17 +75,12 @@ class Growing:
         self.pieces.append((low, high))
 
 
-BYTES = ("bytes", "work_bytes")
-
-
 def alike(one: Trace, other: Trace) -> bool:
     """Whether two traces make the same calls, but for sizes."""
     if len(one.calls) != len(other.calls) or len(one.unmodelled) != len(other.unmodelled):
         return False
-    return all(
-        a.layer == b.layer or _form(a.layer) == _form(b.layer)
-        for a, b in zip(one.calls, other.calls, strict=True)
-    )
+    pairs = zip(one.layers, other.layers, strict=True)
+    return all(a == b or _form(a) == _form(b) for a, b in pairs)
 
 
 def _form(layer: Layer) -> tuple[object, ...]:
@@ -96,20 +93,16 @@ def between(one: Trace, other: Trace, share: float) -> Trace:
     """The trace that lies so far on the way from one to the other: their layers' sizes, interpolated."""
     if not alike(one, other):
         return one if share < 0.5 else other
-    made: dict[tuple[Layer, Layer], Layer] = {}
-    calls = []
-    for a, b in zip(one.calls, other.calls, strict=True):
-        pair = (a.layer, b.layer)
-        if pair not in made:
-            made[pair] = _mixed(a.layer, b.layer, share)
-        calls.append(replace(a, layer=made[pair]) if a.layer != b.layer else a)
-    missing = tuple(
-        replace(
-            a, **{name: round((1 - share) * getattr(a, name) + share * getattr(b, name)) for name in BYTES}
-        )
-        for a, b in zip(one.unmodelled, other.unmodelled, strict=True)
-    )
-    return replace(one, calls=tuple(calls), unmodelled=missing)
+    mixed = cache(partial(_mixed, share=share))
+    calls = [
+        a if a.layer == b.layer else replace(a, layer=mixed(a.layer, b.layer))
+        for a, b in zip(one.calls, other.calls, strict=True)
+    ]
+    missing = []
+    for a, b in zip(one.unmodelled, other.unmodelled, strict=True):
+        sizes = {name: round((1 - share) * getattr(a, name) + share * getattr(b, name)) for name in BYTES}
+        missing.append(replace(a, **sizes))
+    return replace(one, calls=tuple(calls), unmodelled=tuple(missing))
 
 
 def _mixed(one: Layer, other: Layer, share: float) -> Layer:
@@ -118,17 +111,14 @@ def _mixed(one: Layer, other: Layer, share: float) -> Layer:
         a, b = getattr(one, name), getattr(other, name)
         if isinstance(a, int) and not isinstance(a, bool) and a != b:
             changes[name] = round(a + share * (b - a))
-    return replace(one, **changes) if changes else one
+    return replace(one, **changes)
 
 
 def lined(contexts: Sequence[int]) -> list[float]:
     """Weights with which values at `contexts` add up to the sum over all whole numbers from first to last.
 
-    Exact for what is straight between neighbours: a gap of n steps gives each of its ends (n - 1) / 2 of
-    what lies inside.
+    Exact for straight lines: a gap of n steps gives each of its ends (n - 1) / 2 of what lies inside.
     """
-    weights = np.ones(len(contexts))
     inside = (np.diff(contexts) - 1) / 2
-    weights[:-1] += inside
-    weights[1:] += inside
-    return [float(weight) for weight in weights]
+    weights: list[float] = (1 + np.append(inside, 0) + np.append(0, inside)).tolist()
+    return weights

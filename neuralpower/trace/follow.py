@@ -60,9 +60,8 @@ def follow(asked: Asked, question: Question) -> Followed | Grown:
 def _pass(one: Pass, question: Question) -> Followed:
     """One pass or step; a step that asks for values has no lifetimes, and a note that says so."""
     found = _recorded(one, question)
-    notes = [one.inputs.note] if one.inputs.note else []
-    if found.idle and one.name == FORWARD:  # other passes leave the encoder out, as they should
-        notes.append(found.idle)
+    idle = found.idle if one.name == FORWARD else ""  # other passes leave the encoder out, as they should
+    notes = [note for note in (one.inputs.note, idle) if note]
     work = applied(found, question)
     lifetimes = None
     if question.phase != FORWARD:
@@ -79,8 +78,8 @@ def _pass(one: Pass, question: Question) -> Followed:
 def _generation(asked: Generating, question: Question) -> Grown:
     """The prefill and a few steps of a generation."""
     prefill = _recorded(asked.prefill, question)
-    traced = partial(_recorded, question=question)
-    growing = Growing(asked.decoder, traced, asked.first, asked.first + asked.steps - 1)
+    first, last = asked.first, asked.first + asked.steps - 1
+    growing = Growing(asked.decoder, partial(_recorded, question=question), first, last)
     contexts, weights = growing.spread() if asked.steps else ([], [])
 
     def step(context: int) -> Trace:
@@ -93,8 +92,8 @@ def _generation(asked: Generating, question: Question) -> Grown:
         traced=sorted(growing.traces),
         weights=weights,
         steps=map(step, contexts),
-        begin=[step(context) for context in range(growing.first, min(growing.first + SHOWN, growing.last))],
-        end=[step(growing.last)] if asked.steps else [],
+        begin=[step(context) for context in range(first, min(first + SHOWN, last))],
+        end=[step(last)] if asked.steps else [],
     )
 
 

@@ -1,24 +1,25 @@
 """Which calls of a forward pass a backward pass goes through, and what it adds to theirs.
 
-A gradient is asked for what depends on a trainable parameter, or on an input that requires one. Followed while the forward
-pass runs, tensor by tensor:
+What depends on a trainable parameter, or on an input that requires a gradient, asks for one. Tensors are
+followed while the forward pass runs:
 
     differentiable   a call with such an input, whose output the loss depends on: its backward pass runs
-    share            of that backward pass, where not all of its operands ask for a gradient: images do not, nor do masks
+    share            of that backward pass, where not all operands ask for a gradient: images and masks do not
     additions        a tensor that is used n times gathers n gradients, which takes n - 1 additions
-    slices           the gradient of a part is one of the whole, zero elsewhere; parts of a split are joined; what was
-                     expanded is summed
-    rows             what a sparse embedding looks up gets rows for a gradient, unless something else asks for all of it
-    own              an autograd function's own backward pass says which of its inputs get a gradient: it is run, the last one
-                     first, once it is known which of its outputs have one
-    views            a tensor and its views ask together, once one of them was written what asks: a scan's steps into its result
+    slices           the gradient of a part is one of the whole, zero elsewhere; parts of a split are joined;
+                     what was expanded is summed
+    rows             a sparse embedding's table gets rows, unless something else asks for all of it
+    own              an autograd function's own backward pass says which inputs get a gradient: they run,
+                     the last one first, once it is known which outputs have a gradient
+    views            a tensor and its views ask together, once what asks was written into one of them
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -31,9 +32,8 @@ from neuralpower.layers.reduction import Reduction
 from neuralpower.networks.repeats import tensors_in
 from neuralpower.trace.sparse_gradients import Rows, SparseUse, gathered, gradient_dtype, passes_rows, scaled
 
-OwnBackward = Callable[
-    [Sequence[bool]], Sequence[bool]
-]  # which outputs have a gradient -> which inputs get one
+# which outputs have a gradient -> which inputs get one
+OwnBackward = Callable[[Sequence[bool]], Sequence[bool]]
 PARTS = frozenset("slice select narrow unfold diagonal".split())  # views whose gradient is a padded one
 NO_GRADIENT = frozenset("detach detach_ argmax argmin sign floor ceil round".split())
 
@@ -71,36 +71,25 @@ class _Value:
     hooks: list[Callable[[], None]] = field(default_factory=list)  # that its gradient is given to
 
 
-@dataclass(eq=False)
-class _Views:
-    """A tensor and its views; detached ones are others."""
-
-    writers: list[_Made] = field(default_factory=list)  # that wrote into one of them what asks for a gradient
-
-
-Uses = dict[_Value, list[tuple[_Made, int]]]
-"""By tensor: the calls that ask for its gradient, in order, and its number among what each uses."""
+Uses = dict[_Value, list[tuple[_Made, int]]]  # the calls that ask for a tensor's gradient, its number in each
 
 
 class Gradients:
-    """Follows tensors from those on of which gradients are wanted."""
+    """Follows tensors that depend on `parameters`."""
 
     def __init__(self, parameters: Iterable[Tensor], found: bool = False) -> None:
-        self._found = found  # those that say that they require one are found on the way
+        self._found = found  # whether tensors that require a gradient are found on the way
         self._values = WeakIdKeyDictionary()  # tensors that ask for a gradient
-        self._views = WeakIdKeyDictionary()  # tensors that are viewed, and views: of which they are
+        # a tensor or a view (detached ones are others) -> who wrote into any
+        self._writers = WeakIdKeyDictionary()
         self._made: list[_Made] = []
-        self.forgotten: frozenset[int] = (
-            frozenset()
-        )  # the operator calls that a gradient would go through, did a loss read them
-        self._leaves: list[_Value] = []
-        for parameter in parameters:
-            self._values[parameter] = _Value(_sum(parameter))
-            self._leaves.append(self._values[parameter])
+        self.forgotten: frozenset[int] = frozenset()  # calls that a gradient misses since no loss reads them
+        self._leaves = [self._value(parameter) for parameter in dict.fromkeys(parameters)]
 
     def asks(self, tensor: Tensor) -> bool:
         """Whether a gradient is asked for it."""
-        return tensor in self._values or bool(self._writers(tensor)) or (self._found and tensor.requires_grad)
+        known = tensor in self._values or bool(self._writers.get(tensor))
+        return known or (self._found and tensor.requires_grad)
 
     def hook(self, tensor: Tensor, call: Callable[[], None]) -> None:
         """Call it once the gradient of a tensor that asks for one is there."""
@@ -114,19 +103,20 @@ class Gradients:
 
     def reached(self) -> list[Tensor]:
         """The parameters and inputs that a gradient reaches."""
-        used = {value for made in self._made for value in made.used}
-        return [
-            tensor
-            for tensor in [*self._values]
-            if self._values[tensor].made is None and self._values[tensor] in used
-        ]
+        used = self._used()
+        return [t for t in [*self._values] if self._values[t].made is None and self._values[t] in used]
 
     def reaches(self, tensor: Tensor) -> bool:
         """Whether a gradient reaches it."""
-        return tensor in self._values and any(self._values[tensor] in made.used for made in self._made)
+        return self._values.get(tensor) in self._used()
 
-    def _writers(self, tensor: Tensor) -> list[_Made]:
-        return self._views[tensor].writers if tensor in self._views else []
+    def _used(self) -> set[_Value | None]:
+        return {value for made in self._made for value in made.used}
+
+    def _makers(self, tensor: Tensor) -> list[_Made]:
+        """The calls that a gradient of the tensor goes to."""
+        value = self._values.get(tensor)
+        return [*([value.made] if value and value.made else []), *self._writers.get(tensor, ())]
 
     def asked(self, operands: Mapping[str, Any]) -> frozenset[str]:
         """The names of those among a call's operands that ask for a gradient."""
@@ -159,14 +149,13 @@ class Gradients:
         outputs = [t for t in tensors_in(output) if differentiable(t)]
         asking = [t for t in inputs if self.asks(t)]
         if view and outputs:
-            of = self._views[inputs[0]] if inputs[0] in self._views else _Views()
-            self._views.update(dict.fromkeys((inputs[0], *outputs), of))
+            writers: list[_Made] = self._writers.get(inputs[0], [])
+            self._writers.update(dict.fromkeys((inputs[0], *outputs), writers))
         if not asking or not outputs:
             return
         used = tuple(self._value(t) for t in asking)
-        before = [value.made for value in used if value.made] + [
-            made for t in asking for made in self._writers(t)
-        ]
+        before = [value.made for value in used if value.made]
+        before += [made for t in asking for made in self._writers.get(t, ())]
         turned = tuple(_of_view(name, inputs[0], outputs)) if view else ()
         made = _Made(path, at, used, tuple(dict.fromkeys(before)), turned)
         made.sparse = sparse if asking[0] is inputs[0] else None
@@ -176,12 +165,11 @@ class Gradients:
     def note_own(
         self, path: str, at: int, inputs: Sequence[Any], outputs: Sequence[Tensor], run: OwnBackward
     ) -> None:
-        """Follow a call that has a backward pass of its own, from those of its `inputs` that ask for a gradient."""
+        """Follow a call that has a backward pass of its own, from those `inputs` that ask for a gradient."""
         asking = [isinstance(one, Tensor) and differentiable(one) and self.asks(one) for one in inputs]
         values = tuple(self._value(one) if asks else None for one, asks in zip(inputs, asking, strict=True))
         before = tuple(
-            tuple(dict.fromkeys(m for m in (value.made, *self._writers(one)) if m)) if value else ()
-            for one, value in zip(inputs, values, strict=True)
+            tuple(self._makers(one)) if asks else () for one, asks in zip(inputs, asking, strict=True)
         )
         self._make(_Made(path, at, own=_Own(run, values, before)), outputs, view=False)
 
@@ -196,26 +184,25 @@ class Gradients:
         for tensor in outputs:
             self._values[tensor] = _Value(_sum(tensor), made)  # what was written in place begins anew
             made.outputs.append(self._values[tensor])
-            if not view and tensor in self._views:
-                self._views[tensor].writers.append(made)
+            if not view and tensor in self._writers:
+                self._writers[tensor].append(made)
 
     def end_at(self, losses: Collection[Tensor] | None) -> None:
-        """Forget the calls that no loss depends on, as those of a head that it does not read; where none asks, or None, none.
+        """Forget the calls that no loss depends on, as those of a head that it does not read.
 
-        Backward passes of calls' own are run, each once all calls that came after it are known to be reached or not.
+        Forget none where `losses` is None or none asks for a gradient. Calls' own backward passes run, each
+        once it is known which of the calls after it are reached.
         """
         asking = [t for t in losses or () if t in self._values]
-        reached = {made for t in asking for made in (self._values[t].made, *self._writers(t)) if made}
+        reached = {made for t in asking for made in self._makers(t)}
         everything = not reached
         arrived = {self._values[t] for t in asking}
         for made in reversed(self._made):
             if everything or made in reached:
-                _call_hooks(value for value in made.outputs if everything or value in arrived)
+                with_gradient = [everything or value in arrived for value in made.outputs]
+                _call_hooks(value for value, has in zip(made.outputs, with_gradient, strict=True) if has)
                 if made.own is not None:
-                    with_gradient = [everything or value in arrived for value in made.outputs]
-                    _run_own(
-                        made, made.own, with_gradient if any(with_gradient) else [True for _ in with_gradient]
-                    )
+                    _run_own(made, made.own, with_gradient)
                 reached.update(made.before)
                 arrived.update(made.used)
         _call_hooks(leaf for leaf in self._leaves if leaf in arrived)
@@ -230,18 +217,16 @@ class Gradients:
         return frozenset(made.at for made in self._made)
 
     def arrived(self) -> list[bool]:
-        """Of each parameter in their order, whether a gradient arrives: an optimizer passes by the others."""
-        used = {value for made in self._made for value in made.used}
+        """Whether a gradient arrives at each parameter: an optimizer passes by the others."""
+        used = self._used()
         return [leaf in used for leaf in self._leaves]
 
     def beside(self) -> Iterator[tuple[str, Layer, int]]:
-        """(path, layer, operator call) of what a backward pass takes beside the calls' own: additions, and what views turn into."""
+        """(path, layer, operator call) of what a backward pass runs beside the calls': sums, views."""
         additions = self._additions()
         for made in self._made:
-            for number, _ in enumerate(made.used):
-                for layer in additions.get((made, number), ()):
-                    yield made.path, layer, made.at
-            for layer in made.layers:
+            sums = (additions.get((made, number), ()) for number in range(len(made.used)))
+            for layer in itertools.chain(*sums, made.layers):
                 yield made.path, layer, made.at
 
     def _additions(self) -> dict[tuple[_Made, int], tuple[Layer, ...]]:
@@ -266,12 +251,12 @@ class Gradients:
         return uses
 
     def sparse(self) -> list[Rows | None]:
-        """Of each parameter in their order, its gradient where that is rows."""
+        """The gradient of each parameter where that is rows."""
         uses = self._uses()
         return [_gradient(leaf, uses) for leaf in self._leaves]
 
     def instead(self) -> Iterator[tuple[int, tuple[Layer, ...]]]:
-        """(operator call, layers) of those whose backward pass makes rows: what it runs in place of what its kind says."""
+        """(operator call, layers) of backward passes that make rows: what runs in place of the kind's own."""
         uses = self._uses()
         for made in self._made:
             if made.sparse is not None:
@@ -281,17 +266,17 @@ class Gradients:
 
 
 def _rows(made: _Made, number: int, uses: Uses) -> Rows | None:
-    """What the call gives the tensor of that number for a gradient; None where it is dense."""
+    """The gradient that the call gives the tensor of that number; None where it is dense."""
     if number or not (made.sparse or made.passes):
         return None
     if made.sparse:
         return made.sparse.rows
     rows = _gradient(made.outputs[0], uses)
-    return rows.scaled() if rows else None
+    return replace(rows, shared=False) if rows else None
 
 
 def _gradient(value: _Value, uses: Uses) -> Rows | None:
-    """The gradient of a tensor where it is rows alone, all of them; None where it is dense, or there is none."""
+    """The gradient of a tensor where it is rows alone; None where it is dense, or there is none."""
     total: Rows | None = None
     for made, number in uses.get(value, ()):
         rows = _rows(made, number, uses)
@@ -308,12 +293,10 @@ def _call_hooks(values: Iterable[_Value]) -> None:
 
 
 def _run_own(made: _Made, own: _Own, with_gradient: Sequence[bool]) -> None:
-    """Run a call's own backward pass; what gets no gradient of it asked in vain."""
-    gets = own.run(with_gradient)
-    made.used = tuple(value for value, got in zip(own.inputs, gets, strict=True) if value is not None and got)
-    made.before = tuple(
-        dict.fromkeys(m for some, got in zip(own.before, gets, strict=True) if got for m in some)
-    )
+    """Run a call's own backward pass; an input that gets no gradient asked in vain."""
+    gets = own.run(with_gradient if any(with_gradient) else [True] * len(with_gradient))
+    made.used = tuple(value for value in itertools.compress(own.inputs, gets) if value is not None)
+    made.before = tuple(dict.fromkeys(m for some in itertools.compress(own.before, gets) for m in some))
 
 
 def differentiable(tensor: Tensor) -> bool:
@@ -329,7 +312,7 @@ def addition(dtype: str, elements: int) -> Layer:
 
 
 def _sum(of: Tensor) -> Layer:
-    """Of two gradients of a tensor."""
+    """The sum of two gradients of a tensor."""
     return addition(gradient_dtype(of), of.numel())
 
 

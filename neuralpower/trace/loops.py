@@ -1,8 +1,7 @@
-"""Which operator calls a loop of Python's makes: again and again on the spot, so that their code and operands are in the caches.
+"""Which operator calls a Python loop repeats, so that their code and operands are in the caches.
 
-A network's layers are timed cold, as blocks that follow each other find them; a step of a loop over time finds what the step
-before has just used, and takes a fifth as long. The views that such steps take apart and put together count, too: beside cold
-calls they are nothing, beside these they are not.
+A network's layers are timed cold, as blocks that follow each other find them. A step of a loop over time
+finds what the step before has just used, and takes a fifth as long. Beside such calls, views take time, too.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ NEW_BYTES = 4096  # of parameters, that a step may read for the first time: a ro
 
 
 class Called(NamedTuple):
-    """An operator call, as far as it tells a loop."""
+    """What of an operator call tells a loop."""
 
     name: Hashable  # what calls that are alike have in common
     size: int  # B that it goes through
@@ -28,8 +27,9 @@ class Called(NamedTuple):
 def recurring(calls: Sequence[Called]) -> list[bool]:
     """Whether each of the calls, in order, repeats one just before.
 
-    A call recurs where OFTEN and more are alike, no more than NEAR_BYTES went through the caches since the last of them, and no
-    parameters were read that had not been read before: blocks that follow each other are alike, too, but have their own.
+    A call recurs where OFTEN and more are alike, no more than NEAR_BYTES went through the caches since the
+    last one, and no new parameters were read: blocks that follow each other are alike, too, but have their
+    own.
     """
     often = Counter(call.name for call in calls)
     last: dict[Hashable, tuple[int, int]] = {}

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import nn
 
-from neuralpower.networks.running import META as META
 from neuralpower.trace.records import ModuleCall, shapes_of
 
 
@@ -29,15 +28,10 @@ class ModuleStack:
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Follow the calls."""
-        handles = [
-            nn.modules.module.register_module_forward_pre_hook(self._enter),
-            nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
-        ]
-        try:
+        before = nn.modules.module.register_module_forward_pre_hook(self._enter)
+        after = nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
+        with before, after:  # a handle takes itself off
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def entered(self, path: str) -> None:
         """A module's forward begins: nothing to do here."""
@@ -46,16 +40,12 @@ class ModuleStack:
         """A module's forward has returned: nothing to do here."""
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        identity = id(module)
-        names = self._paths.get(identity)
-        if names is None:
-            path = self.path  # made during the forward; it has no name of its own
-        elif len(names) == 1:
-            path = names[0]
-        else:
-            inside = self.path + "." if self.path else ""
+        names = self._paths.get(id(module))
+        path = self.path  # of a module that the forward has made, without a name of its own
+        if names is not None:
+            inside = path + "." if path else ""
             path = next((name for name in names if name.startswith(inside)), names[0])
-        self._stack.append((identity, path))
+        self._stack.append((id(module), path))
         if names is not None:
             self.entered(path)
 

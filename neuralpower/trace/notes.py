@@ -10,11 +10,9 @@ import torch
 from torch import nn
 
 from neuralpower.errors import InputError
-from neuralpower.networks.running import META as META
-from neuralpower.trace.paths import prefixes
-from neuralpower.trace.records import LOSS, LayerCall, UnmodelledCall
+from neuralpower.trace.records import LOSS, LayerCall, UnmodelledCall, prefixes
 
-FEW = 0.02  # share of the parameters that may be idle, of the work that no loss reads, without a word
+FEW = 0.02  # share of idle parameters, or of work that no loss reads, that needs no word
 SHOWN = 5  # modules that are named
 MOST_WORK = 2**63 - 1  # FLOP or bytes of a pass: what tables hold
 
@@ -24,26 +22,29 @@ def forward_of(model: nn.Module) -> str:
     return f"{type(model).__name__}: its forward"
 
 
+def decided_notes(values: Iterable[str]) -> Iterator[str]:
+    """In words, which made-up values the calls depend on."""
+    if named := "; ".join(values):
+        said = f"its forward pass decides by numbers that are made up: {named}"
+        yield f"{said}; by others it may make other calls"
+
+
 def derived_notes(functions: Mapping[Any, str]) -> Iterator[str]:
-    """In words, which backward passes of the model's own are not priced as they are written."""
+    """In words, which of the model's own backward passes are not priced as they are written."""
     for key, reason in functions.items():
-        name = getattr(key, "__name__", key)
-        yield f"the backward pass of {name} is derived from its forward pass, since it cannot be followed: {reason[:200]}"
+        yield (
+            f"the backward pass of {getattr(key, '__name__', key)} is derived from its forward pass, "
+            f"since it cannot be followed: {reason[:200]}"
+        )
 
 
 def unpriced_hooks(model: nn.Module) -> Iterator[str]:
     """In words, which hooks on gradients are left out."""
-    modules = [
-        f"{name or 'the model'}"
-        for name, m in model.named_modules()
-        if m._backward_hooks or m._backward_pre_hooks
-    ]
-    hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    weights = [name for name, p in model.named_parameters() if any(getattr(p, hook, None) for hook in hooks)]
-    names = [*modules, *weights]
+    hooks = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
+    owners = (*model.named_modules(), *model.named_parameters())
+    names = [name or "the model" for name, owner in owners if any(getattr(owner, h, None) for h in hooks)]
     if names:
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        yield f"what hooks on gradients do is not priced: {', '.join(names[:SHOWN])}{more}"
+        yield f"what hooks on gradients do is not priced: {_first(names)}"
 
 
 def packed(model: nn.Module) -> Iterator[str]:
@@ -51,27 +52,26 @@ def packed(model: nn.Module) -> Iterator[str]:
     count = sum(isinstance(v, torch.ScriptObject) for part in model.modules() for v in vars(part).values())
     if count:
         yield (
-            f"weights that quantized layers have packed ({count}) are of unknown size: parameters, memory and times are "
-            "without them"
+            f"weights that quantized layers have packed ({count}) are of unknown size: "
+            "parameters, memory and times are without them"
         )
 
 
 def check_countable(name: str, calls: Sequence[LayerCall], unmodelled: Sequence[UnmodelledCall]) -> None:
-    """Raise InputError for a pass of more FLOP or bytes than tables of 64-bit integers hold exactly and add up."""
+    """Raise InputError for a pass of more FLOP or bytes than tables of 64-bit integers hold exactly."""
     counts = Counter(call.layer for call in calls)
     flops = sum(count * int(layer.flops()) for layer, count in counts.items())
-    size = sum(count * int(sum(layer.bytes())) for layer, count in counts.items()) + sum(
-        u.bytes for u in unmodelled
-    )
+    size = sum(count * int(sum(layer.bytes())) for layer, count in counts.items())
+    size += sum(call.bytes for call in unmodelled)
     if max(flops, size) > MOST_WORK:
         raise InputError(
-            f"{name}: one pass is {flops:.3g} FLOP and {size:.3g} bytes, more than the {MOST_WORK:.3g} that are counted; ask for "
-            "smaller sizes (batch size, sequence length, input shape)"
+            f"{name}: one pass is {flops:.3g} FLOP and {size:.3g} bytes, more than the {MOST_WORK:.3g} "
+            "that are counted; ask for smaller sizes (batch size, sequence length, input shape)"
         )
 
 
 def idle_note(model: nn.Module, names: set[str]) -> str:
-    """In words, which of the parameters take no part, where they are more than a few: those of an image that was not given."""
+    """In words, which parameters take no part, such as those of an image that was not given; "" for a few."""
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     names = names & sizes.keys()
     share = sum(sizes[name] for name in names) / max(sum(sizes.values()), 1)
@@ -80,8 +80,8 @@ def idle_note(model: nn.Module, names: set[str]) -> str:
     return f"{share:.0%} of the parameters take no part: {_parts(sizes, names)}; other inputs may use them"
 
 
-def unread(calls: Sequence[LayerCall], forgotten: Set[int]) -> Iterator[str]:
-    """In words, which modules a loss does not read, where these work more than a little: heads beside the first output."""
+def unread_notes(calls: Sequence[LayerCall], forgotten: Set[int]) -> Iterator[str]:
+    """In words, which modules with more than a little work no loss reads: heads beside the first output."""
     flops = {True: 0, False: 0}
     for call in calls:
         flops[call.at in forgotten] += call.layer.flops() if call.gradient and call.path != LOSS else 0
@@ -99,8 +99,11 @@ def _parts(names: Iterable[str], chosen: Set[str]) -> str:
     """In words, the largest parts of which all names are `chosen`, in the order of `names`."""
     names = [*names]
     busy = {above for name in names if name not in chosen for above in (*prefixes(name), name)}
-    whole = dict.fromkeys(
-        next((p for p in prefixes(name) if p not in busy), name) for name in names if name in chosen
-    )
-    more = f" and {len(whole) - SHOWN} more" if len(whole) > SHOWN else ""
-    return f"{', '.join([*whole][:SHOWN])}{more}"
+    whole = (next((p for p in prefixes(name) if p not in busy), name) for name in names if name in chosen)
+    return _first([*dict.fromkeys(whole)])
+
+
+def _first(names: Sequence[str]) -> str:
+    """In words, the first few and how many more."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"

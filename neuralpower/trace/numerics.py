@@ -1,4 +1,4 @@
-"""Work of matrix decompositions and Fourier transforms, which no layer kind describes and bytes alone say too little of."""
+"""Work of matrix decompositions and Fourier transforms, which have no layer kind."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-# FLOP that take as long as a byte's way to memory: devices have 5 to 15 at their peaks, of which such work reaches a third
+# FLOP in the time of a byte's way to memory: devices have 5 to 15 at their peaks, such work reaches a third
 FLOPS_PER_BYTE = 2.0
-# FLOP of an m x n matrix, m >= n, with its vectors (Golub and Van Loan, "Matrix Computations", 4th edition, 3.2 to 8.6)
+# FLOP of an m x n matrix, m >= n, with vectors (Golub, Van Loan, "Matrix Computations", 4th ed., 3.2 to 8.6)
 WORK: Mapping[str, Callable[[int, int], float]] = {
     "inv": lambda m, n: 2 * n**3,
     "cholesky": lambda m, n: n**3 / 3,
@@ -25,27 +25,21 @@ WORK: Mapping[str, Callable[[int, int], float]] = {
 
 
 def equivalent_bytes(operator: str, size: int, args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-    """What memory moves while `aten.linalg_inv_ex` and its like run: the `size` of their tensors, or more where work is more."""
+    """What memory moves while `aten.linalg_inv_ex` or its like runs; at least the `size` of its tensors."""
     name = operator.split(".", 1)[-1].removeprefix("_").removeprefix("linalg_")
     of = WORK.get(name.removesuffix("_ex").removesuffix("_factor"))
-    if (
-        of is None
-        and not name.startswith("fft_")
-        or not args
-        or not isinstance(args[0], Tensor)
-        or not args[0].numel()
-    ):
+    if not args or not isinstance(args[0], Tensor) or not args[0].numel():
         return size
     shape = tuple(args[0].shape)
-    if of is None:  # a transform
-        numbers = max(math.prod(shape), *(tensor.numel() for tensor in outputs))
-        length = math.prod(shape[dim] for dim in args[1])
-        flops = 5 * numbers * math.log2(max(length, 2))  # as FFTW counts them
-    elif len(shape) < 2:
-        return size
-    else:
+    if of is not None and len(shape) > 1:
         *batch, rows, columns = shape
         flops = math.prod(batch) * of(max(rows, columns), min(rows, columns))
         if name in ("solve_ex", "lstsq"):  # for each right-hand side
             flops += 2 * args[1].numel() * min(rows, columns)
+    elif of is None and name.startswith("fft_"):
+        numbers = max(math.prod(shape), *(tensor.numel() for tensor in outputs))
+        length = math.prod(shape[dim] for dim in args[1])
+        flops = 5 * numbers * math.log2(max(length, 2))  # as FFTW counts them
+    else:
+        return size
     return max(size, round(flops / FLOPS_PER_BYTE))

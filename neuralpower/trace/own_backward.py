@@ -1,8 +1,8 @@
-"""Backward passes that a model writes itself: `torch.autograd.Function`, run with a context that needs no autograd.
+"""Backward passes that a model writes itself, as a `torch.autograd.Function`: run without autograd.
 
-forward    runs as it does in training: its context says which inputs need a gradient, and keeps what it is given
-backward   runs once it is known which outputs have a gradient, on tensors of these shapes; what it calls is recorded
-recompute  what it runs under `torch.enable_grad` is followed, and `torch.autograd.grad` or `backward` of it answered
+forward    runs as in training: its context says which inputs need a gradient, and keeps what it is given
+backward   runs, and is recorded, once it is known which outputs have a gradient
+recompute  what it runs under `torch.enable_grad` is followed; `torch.autograd` is answered
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from neuralpower.errors import NeuralPowerError
 from neuralpower.trace.gradients import differentiable
+from neuralpower.trace.undisturbed import swapped
 
 # (of, with respect to, whether these keep them) -> gradients
 Engine = Callable[[Sequence[Tensor], Sequence[Tensor], bool], tuple[Any, ...]]
@@ -75,14 +77,9 @@ class OwnCall:
         return isinstance(value, Tensor) and differentiable(value) and id(value) not in apart
 
     def backward(self, with_gradient: Sequence[bool]) -> list[bool]:
-        """Run it, given which of `differentiable` have a gradient; which of the inputs get one.
-
-        Raises:
-            OwnBackwardError: it raises.
-        """
-        has, gradients = iter(with_gradient), []
-        for output in self.outputs:
-            gradients.append(self._gradient(output, next(has) if self._can(output) else False))
+        """Run it, given which of `differentiable` have a gradient; which inputs get one."""
+        has = iter(with_gradient)
+        gradients = [self._gradient(output, self._can(output) and next(has)) for output in self.outputs]
         try:
             with torch.no_grad():
                 given = self.run(self.context, *gradients)
@@ -101,7 +98,7 @@ class OwnCall:
         return torch.zeros_like(output) if self.context.materialize_grads else None
 
     def _accepted(self, given: Sequence[Any]) -> list[bool]:
-        """Which inputs get a gradient; one of another shape or type is made the input's, as autograd does it."""
+        """Which inputs get a gradient, each brought to the input's shape and type as autograd does."""
         got = [*given, *(None for _ in self.inputs)]
         accepted = []
         for one, need, gradient in zip(self.inputs, self.context.needs_input_grad, got, strict=False):
@@ -121,7 +118,7 @@ def called(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any], asks: A
         bound = inspect.signature(kind.forward).bind(*args, **kwargs)
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
-    context = Context(tuple(isinstance(arg, Tensor) and differentiable(arg) and asks(arg) for arg in args))
+    context = _context(args, asks)
     asking = [arg for arg, needs in zip(args, context.needs_input_grad, strict=True) if needs]
     with requiring(asking), torch.no_grad():
         if apart:
@@ -130,19 +127,19 @@ def called(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any], asks: A
         else:
             output = kind.forward(context, *args, **kwargs)
     same = {id(arg) for arg in args} - {id(tensor) for tensor in context.dirty_tensors}
-    single = not isinstance(output, tuple)
-    found = tuple(
-        one.detach() if id(one) in same and isinstance(one, Tensor) else one
-        for one in ((output,) if single else output)
-    )
+    outputs = output if isinstance(output, tuple) else (output,)
+    found = tuple(one.detach() if id(one) in same and isinstance(one, Tensor) else one for one in outputs)
     run = kind.backward if kind.backward is not Function.backward else kind.vjp
-    return OwnCall(
-        kind, f"{kind.__name__}.backward", run, context, args, found[0] if single else found, found
-    )
+    output = found if isinstance(output, tuple) else found[0]
+    return OwnCall(kind, f"{kind.__name__}.backward", run, context, args, output, found)
+
+
+def _context(inputs: Sequence[Any], asks: Asks) -> Context:
+    return Context(tuple(isinstance(one, Tensor) and differentiable(one) and asks(one) for one in inputs))
 
 
 def called_operator(name: str, args: Sequence[Any], kwargs: Any, output: Any, asks: Asks) -> OwnCall | None:
-    """The call of an operator made by `torch.library.custom_op`; None where it has registered no backward pass."""
+    """The call of an operator made by `torch.library.custom_op`; None without a registered backward pass."""
     made = OPDEFS.get(name.replace(".", "::"))
     if made is None or made._backward_fn is None:
         return None
@@ -150,53 +147,63 @@ def called_operator(name: str, args: Sequence[Any], kwargs: Any, output: Any, as
     wanted = [one for one in schema if not one.kwarg_only]
     inputs = (*args, *(kwargs.get(one.name, one.default_value) for one in wanted[len(args) :]))
     named = {one.name: kwargs.get(one.name, one.default_value) for one in schema if one.kwarg_only}
-    context = Context(tuple(isinstance(one, Tensor) and differentiable(one) and asks(one) for one in inputs))
+    context = _context(inputs, asks)
     if not any(context.needs_input_grad):
         return None
     if made._setup_context_fn is not None:
-        made._setup_context_fn(
-            ctx=context, inputs=inputs, output=output, **({"keyword_only_inputs": named} if named else {})
-        )
+        more = {"keyword_only_inputs": named} if named else {}
+        made._setup_context_fn(ctx=context, inputs=inputs, output=output, **more)
     outputs = tuple(output) if isinstance(output, (tuple, list)) else (output,)
     return OwnCall(name, f"the backward pass of {name}", made._backward_fn, context, inputs, output, outputs)
 
 
-# What autograd calls for the backward pass of an operator, with the operator's name, its arguments, and the share of the
-# backward pass that is run, given the call's own arguments.
-Reversed = tuple[str, tuple[Any, ...], float]
+class Reversed(NamedTuple):
+    """The operator whose backward pass a call of autograd's is."""
+
+    operator: str
+    args: tuple[Any, ...]
+    share: float = 1.0  # of the backward pass that runs
+
+
+def _of_input(operator: str, gradient: Tensor, x: Tensor, *_: Any) -> Reversed:
+    return Reversed(operator, (x,))
+
+
+def _softmax(operator: str, gradient: Tensor, y: Tensor, dim: int, *_: Any) -> Reversed:
+    return Reversed(operator, (y, dim, False))
+
+
+def _convolution(gradient: Tensor, x: Tensor, weight: Tensor, bias: Any, *how: Any) -> Reversed:
+    return Reversed("aten.convolution", (x, weight, None, *how[:6]), sum(how[6][:2]) / 2)
+
+
+def _layer_norm(gradient: Tensor, x: Tensor, sides: Any, mean: Any, rstd: Any, *more: Any) -> Reversed:
+    return Reversed("aten.native_layer_norm", (x, sides, *more[:2], 1e-5))
+
+
+def _embedding(gradient: Tensor, places: Tensor, rows: int, *_: Any) -> Reversed:
+    return Reversed("aten.embedding", (gradient.new_empty((rows, gradient.shape[-1])), places))
+
+
+# what autograd calls for a backward pass, by its arguments
 REVERSED: Mapping[str, Callable[..., Reversed]] = {
-    "aten._softmax_backward_data": lambda _, y, dim, *__: ("aten._softmax", (y, dim, False), 1.0),
-    "aten._log_softmax_backward_data": lambda _, y, dim, *__: ("aten._log_softmax", (y, dim, False), 1.0),
-    "aten.convolution_backward": lambda _, x, w, __, *how: (
-        "aten.convolution",
-        (x, w, None, *how[:6]),
-        sum(how[6][:2]) / 2,
-    ),
-    "aten.native_layer_norm_backward": lambda _, x, sides, __, ___, w, b, *____: (
-        "aten.native_layer_norm",
-        (x, sides, w, b, 1e-5),
-        1.0,
-    ),
-    "aten.embedding_dense_backward": lambda grad, places, rows, *_: (
-        "aten.embedding",
-        (grad.new_empty((rows, grad.shape[-1])), places),
-        1.0,
-    ),
     **{
-        f"aten.{name}_backward": lambda _, x, *__, name=function: (f"aten.{name}", (x,), 1.0)
-        for name, function in (
-            ("gelu", "gelu"),
-            ("silu", "silu"),
-            ("threshold", "relu"),
-            ("tanh", "tanh"),
-            ("sigmoid", "sigmoid"),
-        )
+        f"aten.{name}_backward_data": partial(_softmax, f"aten.{name}")
+        for name in ("_softmax", "_log_softmax")
     },
+    **{
+        f"aten.{name}_backward": partial(_of_input, f"aten.{name}")
+        for name in ("gelu", "silu", "tanh", "sigmoid")
+    },
+    "aten.threshold_backward": partial(_of_input, "aten.relu"),
+    "aten.convolution_backward": _convolution,
+    "aten.native_layer_norm_backward": _layer_norm,
+    "aten.embedding_dense_backward": _embedding,
 }
 
 
 def gradient_of(tensor: Tensor) -> Tensor:
-    """One that somebody else has computed: no operator call of the model's."""
+    """A gradient that comes from elsewhere: no operator call of the model's."""
     with _disable_current_modes():
         return torch.ones_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
 
@@ -216,19 +223,14 @@ def requiring(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def engine_answered(engine: Engine) -> Iterator[None]:
-    """Have `torch.autograd.grad` and `backward` ask `engine` for gradients, which a trace has no graph for."""
+    """Have `torch.autograd.grad` and `backward` ask `engine` for gradients: a trace has no graph."""
 
     def run(outputs: Sequence[Tensor], *rest: Any, **settings: Any) -> Any:
         _gradients, _retain, _create, inputs, *_ = rest
         return engine(outputs, inputs, bool(settings.get("accumulate_grad")))
 
-    names = {
-        "_engine_run_backward": run,
-        "_make_grads": lambda outputs, gradients, *_, **__: tuple(gradients),
-    }
-    before = {name: vars(torch.autograd)[name] for name in names}
-    vars(torch.autograd).update(names)
-    try:
+    def given(outputs: Any, gradients: Any, *_: Any, **__: Any) -> Any:
+        return tuple(gradients)
+
+    with swapped(torch.autograd, _engine_run_backward=run, _make_grads=given):
         yield
-    finally:
-        vars(torch.autograd).update(before)

@@ -32,16 +32,7 @@ from neuralpower.networks.mixed_dtypes import refused
 from neuralpower.networks.phases import CACHES
 from neuralpower.networks.promised_values import made_up, tensors_within
 from neuralpower.networks.repeats import key_of, tensors_in
-from neuralpower.networks.running import (
-    ASKING,
-    Answers,
-    Run,
-    is_composite,
-    name_of,
-    on_one_device,
-    tracing,
-)
-from neuralpower.networks.running import META as META
+from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device, tracing
 from neuralpower.networks.users_code import check_computed
 from neuralpower.trace.gradients import Gradients
 from neuralpower.trace.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes
@@ -49,12 +40,13 @@ from neuralpower.trace.loops import OFTEN, Called, recurring
 from neuralpower.trace.modules import Modules, With
 from neuralpower.trace.notes import (
     check_countable,
+    decided_notes,
     derived_notes,
     forward_of,
     idle_note,
     packed,
     unpriced_hooks,
-    unread,
+    unread_notes,
 )
 from neuralpower.trace.numerics import equivalent_bytes
 from neuralpower.trace.own_backward import (
@@ -78,21 +70,20 @@ from neuralpower.trace.records import (
 )
 from neuralpower.trace.routing import ROUTING, Routing
 from neuralpower.trace.sparse_gradients import Rows, sparse_use
+from neuralpower.trace.undisturbed import swapped
 
 REAL = {name: dtype.parts for name, dtype in DTYPES.items() if dtype.parts}  # of complex numbers
 # Operators that neither compute nor move anything and yet return no view.
 FREE = frozenset(
     """
-    empty empty_like new_empty empty_strided new_empty_strided empty_permuted _local_scalar_dense item sym_size
-    sym_numel sym_stride is_same_size _assert_async _assert_tensor_metadata lift_fresh lift set_ resize_
-    _has_compatible_shallow_copy_type _nested_tensor_size is_nonzero equal size dim result_type can_cast
-    promote_types _is_zerotensor is_floating_point device _fw_primal
+    empty empty_like new_empty empty_strided new_empty_strided empty_permuted _local_scalar_dense item
+    sym_size sym_numel sym_stride is_same_size _assert_async _assert_tensor_metadata lift_fresh lift set_
+    resize_ _has_compatible_shallow_copy_type _nested_tensor_size is_nonzero equal size dim result_type
+    can_cast promote_types _is_zerotensor is_floating_point device _fw_primal
     """.split()
 )
-DEPENDING = {
-    torch.Tag.data_dependent_output,
-    torch.Tag.dynamic_output_shape,
-}  # operators that decide by numbers
+# operators that decide by numbers
+DEPENDING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 VIEW = Movement(function=ALIAS, elements=1, recurs=True)
 
 
@@ -105,19 +96,15 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self.routing = routing
         self.assumptions: dict[str, None] = {}
         self._descriptions: dict[Hashable, Layer | str] = {}
-        self._made_up = (
-            WeakIdKeyDictionary()
-        )  # tensors that follow from values that are nobody's -> which, in words
-        self._decided_by: dict[
-            str, None
-        ] = {}  # those of which a number was asked for, or a shape that depends on one
+        self._made_up = WeakIdKeyDictionary()  # tensors that follow from made-up values -> which, in words
+        self._decided_by: dict[str, None] = {}  # made-up values that a number or a shape was asked of
         self._fitting: set[Hashable] = set()  # operators with types and axes that PyTorch takes
         self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = Modules(model)
         self.calls: list[LayerCall] = []
         self._views: list[tuple[int, str, str, bool]] = []  # of a LayerCall: at, path, operator, again
         self._state: dict[int, str] = {}  # identity of what stands for a parameter or a buffer -> its name
-        # by which of these, offset and shape of a part: the call that was the first to read it, and its bytes
+        # (identity, offset, shape) of a part -> the call that was the first to read it, its bytes
         self._read: dict[tuple[int, Any, torch.Size], tuple[int, int]] = {}
         self.followed = Gradients(())
         self._leaves: list[Tensor] = []  # what stands for the parameters that ask for a gradient
@@ -126,77 +113,58 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self.outside = ""  # path of what runs outside of every module
         self.lifetimes = Lifetimes()
         self._in_optimizer = False
-        self._in_function: bool | None = (
-            None  # whether gradients were enabled where an autograd function was called
-        )
+        self._in_function: bool | None = None  # whether a running autograd function was called with gradients
         self.asked = False  # whether autograd functions hear that their inputs need gradients
         self.trained = False  # whether their backward passes are run
-        self.derived: dict[
-            Any, str
-        ] = {}  # autograd functions whose backward pass cannot be followed, and why
-        # by call: its first operator call, its backward pass
+        self.derived: dict[Any, str] = {}  # functions whose backward pass cannot be followed -> why
+        # call -> its first part, its backward pass
         self._own: dict[int, tuple[int, tuple[LayerCall, ...]]] = {}
-        # a backward pass of its own that is running: what it has called so far
-        self._within: list[LayerCall] | None = None
+        self._within: list[LayerCall] | None = None  # what a running backward pass of its own has called
         self._output: Any = None  # of the pass
         self._beside: list[LayerCall] = []  # what hooks on gradients call
-        self._gathered: set[str] = (
-            set()
-        )  # parameters to which such a backward pass has added a gradient itself
+        self._gathered: set[str] = set()  # parameters whose gradient such a backward pass has made
         self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
         """What was seen."""
         parameters = list(self.model.parameters())
         check_countable(type(self.model).__name__, self.calls, self.unmodelled)
-        passed, calls = self.followed.passed, self._looped()
+        followed, calls = self.followed, self._looped()
         recurs = {call.at for call in calls if call.layer.recurs}
         beside = (
-            (path, _again(layer) if at in recurs else layer) for path, layer, at in self.followed.beside()
+            LayerCall(path, _again(layer) if at in recurs else layer) for path, layer, at in followed.beside()
         )
         trained = self._trained()
+        read = {identity for identity, _, _ in self._read}
+        unread = {name for identity, name in self._state.items() if identity not in read}
         return Trace(
-            calls=tuple(c if c.at in passed else dataclasses.replace(c, gradient=0.0) for c in calls),
+            calls=tuple(_passed(calls, followed)),
             unmodelled=tuple(self.unmodelled),
             parameters=sum(p.numel() for p in parameters),
             parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
             method=method,
             notes=notes,
             modules=tuple(self.modules.seen),
-            gradients=(*(LayerCall(path, layer) for path, layer in beside), *self._beside),
-            own_backward=self._own_backward(self.followed, calls),
+            gradients=(*beside, *self._beside),
+            own_backward=self._own_backward(followed, calls),
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for _, p, rows in trained if rows is None),
             trained_names=tuple(name for name, _, rows in trained if rows is None),
             sparse=tuple((name, rows) for name, _, rows in trained if rows is not None),
             assumptions=(
                 *self.assumptions,
                 *derived_notes(self.derived),
-                *self._silent_hooks(),
-                *self._decided(),
+                *(unpriced_hooks(self.model) if self.trained else ()),
+                *decided_notes(self._decided_by),
                 *packed(self.model),
-                *unread(self.calls, self.followed.forgotten),
+                *unread_notes(self.calls, followed.forgotten),
             ),
             storages=self.lifetimes.storages(),
-            idle=idle_note(self.model, self._unread()),
+            idle=idle_note(self.model, unread),
         )
-
-    def _silent_hooks(self) -> Iterator[str]:
-        return unpriced_hooks(self.model) if self.trained else iter(())
-
-    def _decided(self) -> Iterator[str]:
-        """In words, what the calls depend on that nobody has given."""
-        if self._decided_by:
-            named = "; ".join(self._decided_by)
-            yield f"its forward pass decides by numbers that are made up: {named}; by others it may make other calls"
 
     def _comes_from(self, tensors: Iterable[Tensor]) -> dict[str, None]:
         """Which made-up values tensors follow from, in words."""
         return {text: None for tensor in tensors if tensor in self._made_up for text in self._made_up[tensor]}
-
-    def _unread(self) -> set[str]:
-        """Names of parameters and buffers that no call used."""
-        read = {identity for identity, _, _ in self._read}
-        return {name for identity, name in self._state.items() if identity not in read}
 
     def _looped(self) -> list[LayerCall]:
         """The calls; those that a loop repeats say so, and the views before each of them are among them."""
@@ -213,12 +181,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         for call, recurs in zip(self.calls, recurring(called), strict=True):
             before = _until(views, call.at)
             if recurs:
-                calls += (
-                    LayerCall(path, VIEW, operator, at=at, again=again)
-                    for at, path, operator, again in before
-                )
-                call = dataclasses.replace(call, layer=_again(call.layer))
-            calls.append(call)
+                calls += (LayerCall(path, VIEW, name, at=at, again=again) for at, path, name, again in before)
+            calls.append(_in_loop(call) if recurs else call)
         return calls
 
     def _own_backward(self, followed: Gradients, calls: Sequence[LayerCall]) -> tuple[OwnBackward, ...]:
@@ -236,35 +200,32 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         return tuple(sorted(found, key=lambda one: one.at))
 
     def _trained(self) -> list[tuple[str, nn.Parameter, Rows | None]]:
-        """The parameters that get a gradient, by name, with its rows where it is sparse; all that ask, where none was followed."""
+        """(name, parameter, rows of a sparse gradient) of those that get a gradient; if none does, of all."""
         asking = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        arrived = self.followed.arrived()[: len(asking)]  # inputs come after them
-        arrived = [gets or name in self._gathered for gets, (name, _) in zip(arrived, asking, strict=True)]
-        sparse = self.followed.sparse()[: len(asking)]
-        if not any(arrived):
-            return [(name, p, None) for name, p in asking]
-        return [
-            (name, p, rows) for (name, p), gets, rows in zip(asking, arrived, sparse, strict=True) if gets
-        ]
+        # inputs come after the parameters
+        followed = zip(asking, self.followed.arrived(), self.followed.sparse(), strict=False)
+        found = [(name, p, rows) for (name, p), gets, rows in followed if gets or name in self._gathered]
+        return found or [(name, p, None) for name, p in asking]
 
     def follow(
         self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Callable[[Any], Any] | None
     ) -> None:
-        """See a forward pass, the loss of what it returns where one is given, and backward passes of the model's own."""
+        """See a forward pass, a loss of its output, and the model's own backward passes."""
         output = run(self.model, args, kwargs, self)
         check_computed(output, forward_of(self.model))
         self._output = output  # as whoever calls the model keeps it
-        self.ends(output)
+        self.lifetimes.assign(tensors_within(getattr(output, "past_key_values", None)), CACHE)
+        self.outside = LOSS
 
         def back() -> None:
             self.followed.end_at(tensors_in(loss(output)) if loss is not None else None)
 
-        with tracing(self.gradients), self.under(LOSS):
+        with tracing(self.gradients), self:
             state = {f"model.{name}": tensor for name, tensor in self._stand_ins.items()}
             torch.func.functional_call(With(self.model, back), state, (), tie_weights=True)
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
-        """What is in memory before the first operator, and what asks for gradients: what stands for the weights."""
+        """Note what is in memory before the first operator, and which tensors ask for gradients."""
         args, kwargs = inputs
         self.lifetimes.hold(state.values(), WEIGHTS)
         self.lifetimes.hold(tensors_within([kwargs[name] for name in CACHES if name in kwargs]), CACHE)
@@ -274,24 +235,11 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self._made_up.update(
             {tensor: (f"weights ({why})",) for tensor in state.values() if (why := made_up(tensor))}
         )
-        self._state = {id(tensor): name for name, tensor in state.items()}
-        self._state |= {
-            id(state[name]): name for name, _ in self.model.named_parameters()
-        }  # of tied ones that name
-        trained = [state[name] for name, p in self.model.named_parameters() if p.requires_grad]
-        self._leaves = trained
-        self.followed = Gradients([*trained, *(t for t in tensors_within((args, kwargs)) if t.requires_grad)])
-
-    def ends(self, output: Any) -> None:
-        """What the model returned is in memory until the last operator; keys and values of a cache are told apart."""
-        self.lifetimes.assign(tensors_within(getattr(output, "past_key_values", None)), CACHE)
-
-    @contextlib.contextmanager
-    def under(self, path: str) -> Iterator[None]:
-        """See what runs after the model, as if a module of that path made it."""
-        self.outside = path
-        with self:
-            yield
+        parameters = dict(self.model.named_parameters())  # whose names tied ones go by
+        self._state = {id(state[name]): name for name in (*state, *parameters)}
+        self._leaves = [state[name] for name, p in parameters.items() if p.requires_grad]
+        asking = [t for t in tensors_within((args, kwargs)) if t.requires_grad]
+        self.followed = Gradients([*self._leaves, *asking])
 
     @property
     def _at(self) -> int:
@@ -306,93 +254,68 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Module and optimizer hooks, taken off again in any case."""
-        handles = [
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
-        ]
-        try:
-            with self.modules.attached(), self._checkpointing(), self._functions():
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        before = register_optimizer_step_pre_hook(self._before_step)
+        after = register_optimizer_step_post_hook(self._after_step)
+        with before, after, self.modules.attached(), self._checkpointing(), self._functions():
+            yield
 
     @contextlib.contextmanager
     def _checkpointing(self) -> Iterator[None]:
-        """See what `torch.utils.checkpoint` runs: in place of its two ways, which do nothing more where there are no gradients."""
+        """See what `torch.utils.checkpoint` runs; without gradients its two ways do nothing more."""
 
         def reentrant(function: Callable[..., Any], _: bool, *args: Any) -> Any:
-            with self._checkpoint():
+            with swapped(self, _checkpoints=self._checkpoints + 1):
                 return function(*args)
 
         def other(*_: Any, **__: Any) -> Iterator[None]:
             first = len(self.calls)
-            with self._checkpoint():
+            with swapped(self, _checkpoints=self._checkpoints + 1):
                 yield
             if not self._checkpoints:
                 block = self.calls[first:]
                 for place in range(first + len(run_again(block)), len(self.calls)):
                     self.calls[place] = dataclasses.replace(self.calls[place], again=False)
 
-        ways = {
-            "CheckpointFunction": SimpleNamespace(apply=reentrant),
-            "_checkpoint_without_reentrant_generator": other,
-        }
-        before = {name: getattr(checkpoint, name) for name in ways}
-        vars(checkpoint).update(ways)
-        try:
+        one_way = SimpleNamespace(apply=reentrant)
+        with swapped(checkpoint, CheckpointFunction=one_way, _checkpoint_without_reentrant_generator=other):
             yield
-        finally:
-            vars(checkpoint).update(before)
 
     @contextlib.contextmanager
     def _functions(self) -> Iterator[None]:
-        """Tell what a `torch.autograd.Function` runs, without gradients yet with a backward pass, from what has none."""
+        """Tell apart what a `torch.autograd.Function` runs: without gradients, yet with a backward pass."""
         own = vars(Function)["apply"]
 
         def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._has_own_backward(kind, args, kwargs):
+            tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
+            if self.asked and kind not in self.derived and any(map(self._follows, tensors)):
                 return self._called(kind, args, kwargs)
-            before, self._in_function = self._in_function, self._enabled
-            try:
-                with torch.no_grad():  # else it would keep what a trace cannot
-                    return own.__func__(kind, *args, **kwargs)
-            finally:
-                self._in_function = before
+            # with gradients it would keep what a trace cannot
+            with swapped(self, _in_function=self._enabled), torch.no_grad():
+                return own.__func__(kind, *args, **kwargs)
 
-        own_hook, own_retain = Tensor.register_hook, Tensor.retain_grad
+        own_hook: Any = Tensor.register_hook
+        own_retain: Any = Tensor.retain_grad
 
         def register_hook(tensor: Tensor, hook: Any) -> Any:
-            return self._hooked(tensor, hook) if self._follows(tensor) else own_hook(tensor, hook)  # type: ignore[no-untyped-call]
+            return self._hooked(tensor, hook) if self._follows(tensor) else own_hook(tensor, hook)
 
         def retain_grad(tensor: Tensor) -> None:
             if not self._follows(tensor):
                 own_retain(tensor)
 
-        Function.apply = classmethod(apply)  # type: ignore[assignment]  # put back below
-        Tensor.register_hook, Tensor.retain_grad = register_hook, retain_grad  # type: ignore[method-assign, assignment]
-        try:
+        hooks = {"register_hook": register_hook, "retain_grad": retain_grad}
+        with swapped(Function, apply=classmethod(apply)), swapped(Tensor, **hooks):
             yield
-        finally:
-            Function.apply = own  # type: ignore[method-assign]  # as it was
-            Tensor.register_hook, Tensor.retain_grad = own_hook, own_retain  # type: ignore[method-assign]
 
     def _follows(self, tensor: Tensor) -> bool:
         """Whether it has no graph, but asks for a gradient."""
         return self.gradients and self._enabled and self.followed.asks(tensor)
 
-    def _has_own_backward(self, kind: Any, args: Any, kwargs: Any) -> bool:
-        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
-        return self.asked and kind not in self.derived and any(self._follows(one) for one in tensors)
-
     def _called(self, kind: Any, args: Any, kwargs: Any) -> Any:
         """Call an autograd function; its backward pass runs once it is known what depends on its outputs."""
-        before, self._in_function = self._in_function, False
         first = self._at
-        try:
+        with swapped(self, _in_function=False):
             call = called(kind, args, kwargs, self.followed.asks)
-        finally:
-            self._in_function = before
         self.lifetimes.called(())  # a number of its own
         if self.calls and any(tensor is not None for tensor in call.context.to_save):
             self.calls[-1] = dataclasses.replace(self.calls[-1], saves=True)
@@ -401,7 +324,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         return call.output
 
     def _note_own(self, call: OwnCall, at: int, first: int) -> None:
-        """Follow a call that has a backward pass of its own, by its number and that of the first operator call it is made of."""
+        """Follow call `at`, whose backward pass is its own; `first`: the first operator call within it."""
         path = self.path
 
         def run(with_gradient: Sequence[bool]) -> Sequence[bool]:
@@ -428,9 +351,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
                         one(gradient_of(tensor))
                     self._beside += found
                 except Exception as error:
-                    self.assumptions[
-                        f"a hook on a gradient is not priced: it raises {quoted(error)[:200]}"
-                    ] = None
+                    note = f"a hook on a gradient is not priced: it raises {quoted(error)[:200]}"
+                    self.assumptions[note] = None
 
         self.followed.hook(tensor, call)
         return handle
@@ -440,13 +362,9 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         """Record what a backward pass of its own calls, as if a module of that path made it."""
         names = "calls followed unmodelled lifetimes outside _own _within _views _in_function _beside".split()
         before, seen = {name: getattr(self, name) for name in names}, len(self.modules.seen)
-        self.calls, self.unmodelled, self.lifetimes, self.followed = (
-            [],
-            [],
-            Lifetimes(),
-            Gradients((), found=True),
-        )
-        self.outside, self._own, self._views, self._in_function, self._beside = path, {}, [], None, []
+        self.calls, self.unmodelled, self._views, self._beside, self._own = [], [], [], [], {}
+        self.lifetimes, self.followed = Lifetimes(), Gradients((), found=True)
+        self.outside, self._in_function = path, None
         found = self._within = []
         try:
             with engine_answered(self._answer):
@@ -459,7 +377,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             del self.modules.seen[seen:]
 
     def _flush(self) -> None:
-        """What was called so far is called; what of it a gradient went through may be asked for again."""
+        """List what was called so far; a gradient may still be asked through it."""
         assert self._within is not None  # in a backward pass alone
         for number, call in enumerate(self.calls):
             if not call.done:
@@ -468,18 +386,15 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
                 self.calls[number] = dataclasses.replace(call, done=True)
 
     def _answer(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], keeps: bool) -> tuple[Any, ...]:
-        """What `torch.autograd` runs in a backward pass of its own: that of what was run again in it; gradients of `inputs`."""
+        """Run the backward pass of what ran again in one of the model's own; the gradients of `inputs`."""
         if not any(self.followed.asks(tensor) for tensor in outputs):
             raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
         followed = self.followed.again()
         followed.end_at(outputs)
         self._flush()
         assert self._within is not None  # in a backward pass alone
-        passed = [
-            dataclasses.replace(c, gradient=c.gradient if c.at in followed.passed else 0.0)
-            for c in self.calls
-        ]
-        self._within += backward_calls(passed, self._own_backward(followed, self.calls))
+        own = self._own_backward(followed, self.calls)
+        self._within += backward_calls(_passed(self.calls, followed), own)
         self._within += [LayerCall(path, layer) for path, layer, _ in followed.beside()]
         if not keeps:
             return tuple(gradient_of(tensor) if followed.reaches(tensor) else None for tensor in inputs)
@@ -489,14 +404,6 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             elif not inputs or any(tensor is one for one in inputs):
                 tensor.grad = gradient_of(tensor)
         return ()
-
-    @contextlib.contextmanager
-    def _checkpoint(self) -> Iterator[None]:
-        self._checkpoints += 1
-        try:
-            yield
-        finally:
-            self._checkpoints -= 1
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         layer = self._described("optimizer.step", None, (optimizer,), {})
@@ -509,14 +416,13 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and record it."""
-        before = self.lifetimes.calls
-        output = self._run(func, args, kwargs or {})
+        before, kwargs = self.lifetimes.calls, kwargs or {}
+        output = self._run(func, args, kwargs)
         whole = self.lifetimes.calls == before  # what is made of its parts needs nothing beside theirs
         if self._made_up and (sources := self._comes_from(tensors_in((args, kwargs)))):
             self._made_up.update(dict.fromkeys(tensors_in(output), tuple(sources)))
-        self.lifetimes.called(
-            output, workspace_blocks(name_of(func), args, kwargs or {}, output) if whole else ()
-        )
+        blocks = workspace_blocks(name_of(func), args, kwargs, output) if whole else ()
+        self.lifetimes.called(output, blocks)
         return output
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -557,7 +463,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
     def _recorded(
         self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = (), func: Any = None
     ) -> Any:
-        """Note the call as a layer or as unmodelled; its output. Raises InputError for types that no device would take."""
+        """Note the call as a layer or as unmodelled; raises InputError for types that PyTorch refuses."""
         if self._reversed(operator, args, output):
             return output
         layer, name = self._described(operator, output, args, kwargs, tags), operator.split(".", 1)[-1]
@@ -566,49 +472,43 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         if operator == "aten._grouped_mm" and isinstance(layer, Matmul):
             layer = self._routed(layer, args[0].shape[0], args[1].shape[0])
         if isinstance(layer, Layer):
-            if not _is_empty(output):
-                shapes = call_shapes((args, kwargs)), call_shapes(output)
+            shapes = call_shapes((args, kwargs)), call_shapes(output)
+            if not shapes[1] or any(map(math.prod, shapes[1])):  # else all that it returns is empty
                 share, asked = self._asked(layer, operator, output, args, kwargs)
                 again = self._checkpoints > 0 or (self._within is not None and torch.is_grad_enabled())
-                self.calls.append(
-                    LayerCall(self.path, layer, operator, *shapes, share, self._at, again, asked)
-                )
+                call = LayerCall(self.path, layer, operator, *shapes, share, self._at, again, asked)
+                self.calls.append(call)
                 self._follow(name, args, kwargs, output)
             return output
         own = self._own_operator(operator, args, kwargs, output)
         self._follow(name, args, kwargs, output, alone=own)
-        if operator == RENORM:
-            self._renormalise(*args[:2])
+        if operator == RENORM:  # what a lookup with `max_norm` does to the rows before
+            (table, places), again = args[:2], self._checkpoints > 0
+            self.assumptions[RENORMED] = None
+            layers = renormalised(_dtype_of((table,), {}, None), places.numel(), table.shape[1])
+            self.calls += (LayerCall(self.path, layer, RENORM, at=self._at, again=again) for layer in layers)
             return output
-        tensors = tensors_in((args, kwargs, output))
-        size = sum(t.numel() * t.element_size() for t in tensors)
-        self.unmodelled.append(
-            UnmodelledCall(
-                self.path,
-                operator,
-                layer,
-                size,
-                equivalent_bytes(operator, size, args, tensors_in(output)),
-                _dtype_of(args, kwargs, output),
-                call_shapes((args, kwargs)),
-                call_shapes(output),
-                self._at,
-                once=own,
-            )
+        size = sum(t.numel() * t.element_size() for t in tensors_in((args, kwargs, output)))
+        work, dtype = (
+            equivalent_bytes(operator, size, args, tensors_in(output)),
+            _dtype_of(args, kwargs, output),
         )
+        shapes = call_shapes((args, kwargs)), call_shapes(output)
+        missing = UnmodelledCall(self.path, operator, layer, size, work, dtype, *shapes, self._at, once=own)
+        self.unmodelled.append(missing)
         return output
 
     def _own_operator(self, operator: str, args: Any, kwargs: Any, output: Any) -> bool:
-        """Whether it is an operator of somebody's own with a backward pass of its own, which is then followed."""
-        if not self.trained or not self._enabled or operator in self.derived:
-            return False
-        call = called_operator(operator, args, kwargs, output, self.followed.asks)
+        """Whether it is a custom operator with a backward pass of its own, which is then followed."""
+        call = None
+        if self.trained and self._enabled and operator not in self.derived:
+            call = called_operator(operator, args, kwargs, output, self.followed.asks)
         if call is not None:
             self._note_own(call, self._at, self._at)
         return call is not None
 
     def _reversed(self, operator: str, args: Any, output: Any) -> bool:
-        """Whether it is the operator that autograd itself calls for a backward pass, which is then noted as that."""
+        """Whether autograd itself calls the operator for a backward pass, which is then noted."""
         if self._within is None or operator not in REVERSED:
             return False
         forward, given, share = REVERSED[operator](*args)
@@ -618,17 +518,10 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at))
         return isinstance(layer, Layer)
 
-    def _renormalise(self, table: Tensor, places: Tensor) -> None:
-        """Note what a lookup with `max_norm` does to the rows before."""
-        self.assumptions[RENORMED] = None
-        again = self._checkpoints > 0
-        for layer in renormalised(_dtype_of((table,), {}, None), places.numel(), table.shape[1]):
-            self.calls.append(LayerCall(self.path, layer, RENORM, at=self._at, again=again))
-
     def _asked(
         self, layer: Layer, operator: str, output: Any, args: Any, kwargs: Any
     ) -> tuple[float, frozenset[str] | None]:
-        """The share of its backward pass that is asked for, and by which operands, where each has a part of its own."""
+        """The share of its backward pass that is asked for, and by which operands where that is known."""
         share = self.followed.share(layer.kind, args, kwargs) if self._enabled else 0.0
         operands = layer.operands_of(operator, output, args, kwargs) if share and layer.gradients() else {}
         if not operands:
@@ -637,7 +530,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         return layer.share_of(asked), asked
 
     def _check_types(self, name: str, func: Any, args: Any, kwargs: Any) -> None:
-        """Raise InputError where PyTorch refuses the types of a call that had no values; each sort of call is looked at once."""
+        """Raise InputError where PyTorch refuses the types of a call without values; once for each sort."""
         tensors = tensors_in((args, kwargs))
         sort = (func, *((t.dtype, t.dim()) for t in tensors))
         if sort in self._fitting or (self.known is None and not any(t.is_meta for t in tensors)):
@@ -645,8 +538,9 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         if said := refused(name, func, args, kwargs):
             types = ", ".join(dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in tensors))
             raise InputError(
-                f"{self.path or type(self.model).__name__}: {name} of {types} is refused by PyTorch ({said}); give inputs of the "
-                "type that it reads, as floating numbers in the dtype of the weights, ids as int64"
+                f"{self.path or type(self.model).__name__}: {name} of {types} is refused by PyTorch "
+                f"({said}); give inputs of the type that it reads, as floating numbers in the dtype of the "
+                "weights, ids as int64"
             )
         self._fitting.add(sort)
 
@@ -658,9 +552,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         for tensor in inputs:
             if id(tensor) in self._state:
                 part = output if view and isinstance(output, Tensor) else tensor
-                self._read.setdefault(
-                    (id(tensor), part.storage_offset(), part.shape), (self._at, part.nbytes)
-                )
+                where = id(tensor), part.storage_offset(), part.shape
+                self._read.setdefault(where, (self._at, part.nbytes))
         if self._enabled and not alone:
             sparse = sparse_use(name, args, kwargs, self.followed.asks) if self.gradients else None
             self.followed.note(self.path, self._at, name, inputs, output, view, sparse)
@@ -677,7 +570,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         return not self.gradients or torch.is_grad_enabled()
 
     def _routed(self, layer: Matmul, pairs: int, experts: int) -> Matmul:
-        """The products with those experts' weights that the tokens are taken to reach; one kernel, so that it stays one call."""
+        """The products with the weights of the experts that the tokens are taken to reach: one kernel."""
         per_token = self._per_token if pairs % self._per_token == 0 and self._per_token <= experts else 1
         reached = self.routing.reached(pairs, per_token, experts)
         self.assumptions[self.routing.note(pairs, per_token, experts)] = None
@@ -704,11 +597,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
 
     @staticmethod
     def _description(operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any]) -> Layer | str:
-        kind = BY_OPERATOR.get(operator)
-        if kind is None and torch.Tag.pointwise in tags:
-            kind = KINDS["elementwise"]
-        if kind is None and torch.Tag.reduction in tags:
-            kind = KINDS["reduction"]
+        by_tag = {torch.Tag.pointwise: "elementwise", torch.Tag.reduction: "reduction"}
+        kind = BY_OPERATOR.get(operator) or next((KINDS[k] for tag, k in by_tag.items() if tag in tags), None)
         if kind is None:
             return "no layer kind knows this operator"
         try:
@@ -749,6 +639,12 @@ def _until(noted: deque[Any], at: int) -> list[Any]:
     return taken
 
 
+def _passed(calls: Sequence[LayerCall], followed: Gradients) -> list[LayerCall]:
+    """The calls, without a gradient where none goes through them."""
+    passed = followed.passed
+    return [c if c.at in passed else dataclasses.replace(c, gradient=0.0) for c in calls]
+
+
 def _in_loop(call: LayerCall) -> LayerCall:
     return dataclasses.replace(call, layer=_again(call.layer))
 
@@ -772,11 +668,6 @@ def _is_view(output: Any, args: Any, kwargs: Any) -> bool:
     """Whether every output shares memory with an input."""
     inputs = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
     return all(t.untyped_storage()._cdata in inputs for t in tensors_in(output))
-
-
-def _is_empty(output: Any) -> bool:
-    tensors = tensors_in(output)
-    return bool(tensors) and all(math.prod(t.shape) == 0 for t in tensors)
 
 
 def _dtype_of(args: Any, kwargs: Any, output: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,6 @@ from torch.utils._pytree import tree_iter
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
 from neuralpower.networks.repeats import tensors_in
-from neuralpower.networks.running import META as META
 from neuralpower.trace.lifetimes import Storage
 from neuralpower.trace.sparse_gradients import Rows
 
@@ -30,27 +30,22 @@ class LayerCall:
     inputs: Shapes = ()  # of the tensors among the operator's arguments, in order
     outputs: Shapes = ()
     gradient: float = 0.0  # share of its backward pass that training asks for
-    at: int = field(
-        default=0, compare=False
-    )  # which operator call it is, as `Trace.storages` counts them; from 1
+    at: int = field(default=0, compare=False)  # which operator call it is in `Trace.storages`, from 1
     again: bool = False  # the model has it run once more in a backward pass, by `torch.utils.checkpoint`
-    asked: frozenset[str] | None = (
-        None  # operands whose gradients are asked for; None: one pass makes those of all
-    )
-    saves: bool = (
-        False  # an autograd function that ends with it, or after it, keeps tensors for its backward pass
-    )
+    asked: frozenset[str] | None = None  # operands whose gradients are asked for; None: one pass makes all
+    # an autograd function that ends with it, or later, keeps tensors for its backward pass
+    saves: bool = False
     done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
 
 
 @dataclass(frozen=True)
 class OwnBackward:
-    """What the backward pass of a call runs, in order, in place of what its kind says: an operator's, or an autograd function's.
+    """What the backward pass of an operator or an autograd function runs, in order, instead of its kind's.
 
-    A call without a gradient is run as it is; of one with, its own backward pass is, in that share.
+    A call without a gradient runs as it is; of a call with one its backward pass runs, in that share.
     """
 
-    at: int  # which call, as of a LayerCall
+    at: int  # which call, as LayerCall.at
     calls: tuple[LayerCall, ...]
 
 
@@ -66,7 +61,7 @@ class UnmodelledCall:
     dtype: str
     inputs: Shapes = ()
     outputs: Shapes = ()
-    at: int = field(default=0, compare=False)  # as of a LayerCall
+    at: int = field(default=0, compare=False)  # as LayerCall.at
     once: bool = False  # in a step of training: it has no backward pass of its own, or is part of one
 
 
@@ -92,11 +87,6 @@ class Task:
     at: int = field(default=0, compare=False)  # of a forward call: as LayerCall.at
     asked: frozenset[str] | None = None  # of a backward pass that is predicted as a whole: as LayerCall.asked
 
-    @classmethod
-    def forward(cls, call: LayerCall) -> Task:
-        """A call of a forward pass."""
-        return cls(call.path, call.layer, operator=call.operator, at=call.at)
-
     def flops_and_bytes(self) -> tuple[float, float]:
         """Work and traffic of what is done: of a backward pass the gradients that are asked for."""
         layer, share = self.layer, self.share if self.asked is None else 1.0
@@ -116,17 +106,12 @@ class Trace:
     method: str = "meta"  # meta, fake or cpu: which way of tracing succeeded
     notes: tuple[str, ...] = field(default=())  # why the earlier ways did not
     modules: tuple[ModuleCall, ...] = ()  # in the order in which they return
-    gradients: tuple[
-        LayerCall, ...
-    ] = ()  # what a backward pass does beside the calls' own: see neuralpower.trace.gradients
+    # what a backward pass does beside the calls' own (`trace.gradients`)
+    gradients: tuple[LayerCall, ...] = ()
     own_backward: tuple[OwnBackward, ...] = ()  # in the order of their operator calls
-    trained: tuple[
-        tuple[str, int], ...
-    ] = ()  # dtype of each parameter that gets a dense gradient, and numbers in it
+    trained: tuple[tuple[str, int], ...] = ()  # (dtype, numbers) of parameters that get a dense gradient
     trained_names: tuple[str, ...] = ()  # of these
-    sparse: tuple[
-        tuple[str, Rows], ...
-    ] = ()  # name and gradient of each parameter that gets rows for a gradient
+    sparse: tuple[tuple[str, Rows], ...] = ()  # (name, gradient) of parameters that get rows
     assumptions: tuple[str, ...] = ()  # about what only data can tell
     storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died
     idle: str = ""  # in words, which parameters no call used, where they are many
@@ -153,8 +138,8 @@ class Trace:
 def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
     """The calls of a checkpointed block that are made once more before its backward pass.
 
-    They end once all that it needs is there (`torch.utils.checkpoint`, early stop): a sum at the end keeps nothing, and of the
-    product before it the input is enough.
+    They end once all that it needs is there (`torch.utils.checkpoint`, early stop): a sum at the end keeps
+    nothing, and the product before it needs only its input.
     """
     calls = list(block)
     while calls:
@@ -170,7 +155,7 @@ def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
 
 
 def backward_calls(calls: Sequence[LayerCall], own: Sequence[OwnBackward]) -> Iterator[LayerCall]:
-    """The calls that a gradient goes through, the last one first, and in place of some what their own backward passes run."""
+    """The calls that a gradient goes through, the last one first, some replaced by their own passes."""
     instead = {one.at: one.calls for one in own}
     passed = [c for c in reversed(calls) if c.gradient and c.layer.differentiable() and c.at not in instead]
     found = [(call.at, (call,)) for call in passed] + [*instead.items()]
@@ -186,3 +171,19 @@ def shapes_of(values: Any) -> Shapes:
 def call_shapes(values: Any) -> Shapes:
     """The same of an operator's arguments or results, which are quicker looked through."""
     return tuple(tuple(t.shape) for t in tensors_in(values))
+
+
+def prefixes(path: str) -> list[str]:
+    """The modules above one: of `a.b.c`, a and a.b."""
+    parts = path.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def pattern(path: str) -> str:
+    """The path with a star for each number, so that repeated blocks look alike."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
+
+
+def module_of(parameter: str) -> str:
+    """The path of the module that holds a parameter; "" for the model itself."""
+    return parameter.rpartition(".")[0]

@@ -16,9 +16,9 @@ UNIFORM, WORST = "uniform", "worst"
 class Routing:
     """How many experts a layer's tokens reach, and how many tokens each of these then gets.
 
-    uniform  each token draws its experts at random, all as likely: what a balanced router does
-    worst    as many experts as there can be: all their weights are read
-    a number of tokens that each expert reached gets
+    uniform   each token draws its experts at random, all as likely: what a balanced router does
+    worst     as many experts as there can be: all their weights are read
+    a number  of tokens that each expert reached gets
     """
 
     name: str = UNIFORM
@@ -26,17 +26,16 @@ class Routing:
 
     @classmethod
     def parsed(cls, text: str) -> Routing:
-        """Of "uniform", "worst" or a number; raises InputError."""
+        """The routing that "uniform", "worst" or a number names; raises InputError."""
         if text in (UNIFORM, WORST):
             return cls(text)
         if text.isdecimal() and int(text) > 0:
             return cls(text, int(text))
-        raise InputError(
-            f"routing {text!r}: write uniform, worst, or how many tokens an expert gets, such as 4"
-        )
+        said = "write uniform, worst, or how many tokens an expert gets, such as 4"
+        raise InputError(f"routing {text!r}: {said}")
 
     def reached(self, pairs: int, per_token: int, experts: int) -> int:
-        """Experts that get a token: at random E (1 - (1 - k / E)^T) of E on average, k of them for each of T tokens."""
+        """Experts that get a token: at random E (1 - (1 - k / E)^T) of E on average, T tokens with k each."""
         most = max(min(pairs, experts), 1)
         if self.tokens_per_expert is not None:
             return min(-(-pairs // self.tokens_per_expert), most)
@@ -49,10 +48,8 @@ class Routing:
         """The assumption in words."""
         hit = self.reached(pairs, per_token, experts)
         how = f"{self.tokens_per_expert} tokens each" if self.tokens_per_expert is not None else self.name
-        return (
-            f"routing {how}: {pairs // per_token} tokens with {per_token} of {experts} experts each are taken to reach "
-            f"{hit} experts"
-        )
+        tokens = f"{pairs // per_token} tokens with {per_token} of {experts} experts each"
+        return f"routing {how}: {tokens} are taken to reach {hit} experts"
 
 
 ROUTING = Routing()

@@ -1,10 +1,10 @@
 """Model + inputs -> the layers that one forward pass makes, in order, without weights and without a device.
 
-The model runs on the `meta` device under inference mode, where composite operators stay whole, below a dispatch mode that
-sees each operator with its output. Every operator is
+The model runs on the `meta` device under inference mode, where composite operators stay whole, below a
+dispatch mode that sees each operator with its output. Every operator is
   a layer      its kind's fields describe the call,
   decomposed   no kind describes it, but it is composed of operators that are traced instead,
-  free         its output shares memory with an input (a view that no loop makes), or it is on the short list FREE,
+  free         its output shares memory with an input (a view that no loop makes), or it is listed in FREE,
   unmodelled   anything else; listed with its reason and its bytes, never dropped.
 """
 
@@ -21,17 +21,11 @@ from neuralpower.errors import BoundError, ModelError, UsersError, quoted
 from neuralpower.layers import Call
 from neuralpower.networks.promised_values import promised, tensors_within
 from neuralpower.networks.refusals import check_followable, way_out
-from neuralpower.networks.running import META as META
-from neuralpower.networks.running import (
-    WAYS,
-    Run,
-)
+from neuralpower.networks.running import WAYS, Run
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.trace.notes import forward_of
-from neuralpower.trace.own_backward import (
-    OwnBackwardError,
-)
+from neuralpower.trace.own_backward import OwnBackwardError
 from neuralpower.trace.recorder import Recorder
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import ROUTING, Routing
@@ -51,15 +45,15 @@ def trace(
 ) -> Trace:
     """The layers of `model(*args, **kwargs)`, and of a loss of its output where one is given.
 
-    The module is left as it was found (state dict, mode, hooks, attributes, random state), also when its forward raises.
-    `training` chooses the mode during the pass; False is eval, None leaves every module in its own, and autograd functions
-    then make gradients where the caller has them enabled. Inputs may be on any
-    device, their values matter only to the last fall-back. Three ways are tried: meta tensors, fake tensors, a real run on the CPU.
-    `autocast`: the low precision that products are cast to, as `torch.autocast` does it, which meta tensors are blind to.
-    `routing` says how many experts of a mixture are reached, `ways` which of the three are tried.
+    The module is left as it was found (state dict, mode, hooks, attributes, random state), also after an
+    error. Inputs may be on any device; their values matter only to the last of three ways: meta tensors, fake
+    tensors, a real run on the CPU. `ways` says which are tried. `training` is the mode during the pass: None
+    leaves every module in its own, and autograd functions then make gradients where the caller has them
+    enabled. `autocast` is the low precision that products are cast to, as by `torch.autocast`, to which meta
+    tensors are blind. `routing` says how many experts of a mixture are reached.
 
     Raises:
-        ModelError: the forward raises in all ways; the message quotes its own error. Or it cannot be followed.
+        ModelError: the forward raises in all ways, and the message quotes it; or it cannot be followed.
         InputError: tensors that are not dense, or an output without a loss.
     """
     model = unwrapped(model)
@@ -69,9 +63,8 @@ def trace(
         check_followable(model, (args, kwargs))
     ways = [(method, run) for method, run in ways if method != "meta" or autocast is None]
     enabled = torch.is_grad_enabled()
-    derived: dict[
-        Any, str
-    ] = {}  # autograd functions, and why their backward pass is derived from their forward pass
+    # autograd functions -> why their backward pass is derived from their forward
+    derived: dict[Any, str] = {}
     while True:
         notes: list[str] = []
         failures: list[ModelError] = []
@@ -109,9 +102,8 @@ def _untraced(model: nn.Module, failure: ModelError | None, inputs: Any) -> Mode
     """What is said of a forward that raises in all ways."""
     forward = forward_of(model)
     if failure is None:
-        return ModelError(
-            f"{forward} is followed in no way; give one of {', '.join(name for name, _ in WAYS)}"
-        )
+        ways = ", ".join(name for name, _ in WAYS)
+        return ModelError(f"{forward} is followed in no way; give one of {ways}")
     if not isinstance(failure, UsersError) or failure.what != forward:  # as where values cannot be had
         return failure
     cause = raised(failure)
@@ -125,13 +117,9 @@ def trace_call(call: Callable[[], Any]) -> Trace:
     """The layers that a call on meta tensors makes, such as a layer's own `build`."""
     model = nn.Module()
     recorder = Recorder(model)
-    with torch.random.fork_rng(devices=[]), recorder.attached(), contextlib.ExitStack() as stack:
-        if not (isinstance(call, Call) and _steps_optimizer(call)):
-            stack.enter_context(torch.inference_mode())
-        stack.enter_context(recorder)
+    owner = getattr(call.function, "__self__", None) if isinstance(call, Call) else None
+    # a step writes its weights
+    inference = torch.inference_mode(not isinstance(owner, torch.optim.Optimizer))
+    with torch.random.fork_rng(devices=[]), recorder.attached(), inference, recorder:
         call()
     return recorder.trace("meta", ())
-
-
-def _steps_optimizer(call: Call) -> bool:
-    return isinstance(getattr(call.function, "__self__", None), torch.optim.Optimizer)

@@ -46,7 +46,8 @@ class Recipe:
             )
         if self.accumulation > MOST_MICRO_BATCHES:
             raise InputError(
-                f"accumulation {self.accumulation}: a step takes at most {MOST_MICRO_BATCHES} micro-batches; choose fewer"
+                f"accumulation {self.accumulation}: a step takes at most {MOST_MICRO_BATCHES} micro-batches; "
+                "choose fewer"
             )
 
     def on(self, platform: Platform) -> Recipe:
@@ -64,7 +65,7 @@ class Recipe:
         return ", ".join(parts)
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer, with momentum where it is plain gradient descent: no other setting changes its cost."""
+        """The optimizer; plain gradient descent has momentum. No other setting changes the cost."""
         said = ("foreach", "fused") if self.implementation else ()
         ways = {way: way == self.implementation for way in said if possible(self.optimizer, way)}
         momentum = {"momentum": 0.9} if self.optimizer == "sgd" else {}
@@ -81,7 +82,7 @@ def checkpointed(model: nn.Module) -> None:
     for name in (
         "activation_checkpointing_enable",
         "gradient_checkpointing_enable",
-    ):  # of newer and older transformers
+    ):  # newer, older transformers
         if hasattr(model, name):
             getattr(model, name)()
             return
@@ -89,18 +90,15 @@ def checkpointed(model: nn.Module) -> None:
 
 
 def default_loss(output: Any) -> Tensor:
-    """`output.loss` where the model computes one, else the mean square of its first output that has a gradient."""
+    """`output.loss` where there is one, else the mean square of the first output with a gradient."""
     own = getattr(output, "loss", None)
     if isinstance(own, Tensor):
         return own
     known = not is_dataclass(output) or isinstance(output, Mapping)  # transformers' own classes are both
     for value in tree_iter(output if known else [getattr(output, one.name) for one in fields(output)]):
-        floating = isinstance(value, Tensor) and value.is_floating_point()
-        if floating and (
-            value.requires_grad or torch.is_inference_mode_enabled()
-        ):  # a mere trace has no gradients
-            loss: Tensor = value.float().square().mean()
-            return loss
+        traced = torch.is_inference_mode_enabled()  # without gradients
+        if isinstance(value, Tensor) and value.is_floating_point() and (value.requires_grad or traced):
+            return value.float().square().mean()
     raise InputError(
         f"a {type(output).__name__} without a floating tensor that has a gradient: nothing to train on; "
         "wrap the network in a module that returns its loss"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map
+from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.errors import InputError, StepError, UsersError, quoted, unknown
@@ -24,14 +24,9 @@ from neuralpower.networks.running import Assumed, grouped_product, name_of, quie
 from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.platforms import CPU, Platform
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
-from neuralpower.trace.lifetimes import (
-    GRADIENTS,
-    INPUTS,
-    OPTIMIZER,
-    WEIGHTS,
-    Lifetimes,
-    Storage,
-)
+from neuralpower.trace.lifetimes import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS, Lifetimes, Storage
+from neuralpower.trace.modules import With
+from neuralpower.trace.notes import forward_of
 from neuralpower.trace.sparse_gradients import check_sparse
 from neuralpower.trace.training import Loss, Recipe, checkpointed, default_loss
 from neuralpower.trace.undisturbed import own_caches, undisturbed, unwrapped
@@ -44,36 +39,31 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def optimizer_named(text: str, platform: Platform = CPU) -> Callable[..., torch.optim.Optimizer]:
-    """What makes "adamw" or "adamw:fused"; alone, as torch chooses on the platform.
-
-    Raises:
-        InputError: there is no such optimizer, or not in that way.
-    """
-    name, _, way = str(text).partition(":")
+    """What makes "adamw" or "adamw:fused"; alone, as torch chooses on the platform; raises InputError."""
+    name = str(text).partition(":")[0]
     if name not in OPTIMIZERS:
         raise unknown("optimizer", name, OPTIMIZERS)
-    way = (
-        Recipe({"momentum": "sgd"}.get(name, name), way).on(platform).implementation
-    )  # raises where torch has none
+    way = _recipe_of(text, platform).implementation
     ways = {"fused": True} if way == "fused" else {"foreach": way == "foreach"}
-    return partial(
-        OPTIMIZERS[name], lr=1e-4, **(ways if name != "sparseadam" else {})
-    )  # which has one way alone
+    return partial(OPTIMIZERS[name], lr=1e-4, **({} if name == "sparseadam" else ways))  # that has one way
+
+
+def _recipe_of(text: str, platform: Platform) -> Recipe:
+    """The recipe with the optimizer "momentum" or "adamw:fused"; raises InputError where torch has none."""
+    name, _, way = str(text).partition(":")
+    return Recipe({"momentum": "sgd"}.get(name, name), way).on(platform)
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The keywords of `training_lifetimes` for a recipe; its plain gradient descent has momentum."""
     name = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
     optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
-    return {
-        "optimizer": optimizer,
-        "accumulation": recipe.accumulation,
-        "checkpointing": recipe.checkpointing,
-    }
+    how = {"accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
+    return {"optimizer": optimizer, **how}
 
 
 class StepLifetimes(NamedTuple):
-    """When memory is born and dies in the first training step, in operator calls, and its parts' last calls."""
+    """When memory is born and dies in the first training step, in operator calls, and its parts' ends."""
 
     storages: tuple[Storage, ...]
     passes: tuple[int, ...]  # forward, backward, forward, backward, ... of one micro-batch after the other
@@ -94,14 +84,15 @@ def training_lifetimes(
 ) -> StepLifetimes:
     """Lifetimes in the first training step, in which the optimizer makes its state.
 
-    That is forward in training mode, loss (by default the mean square of the first output), backward, optimizer.
-    `accumulation` micro-batches come before the optimizer, or are all there is without one; with `checkpointing`, the
-    model's own switch for it is on. `optimizer` may name a way, as "adamw:foreach": working on all parameters at once,
-    which is usual on GPUs, takes temporaries as large as they are; "adamw:fused" takes none.
-    The module is left as it was found and may be on the meta device.
+    The step is followed by itself: autograd takes composite operators apart, which a trace keeps whole. It is
+    forward in training mode, loss (by default the mean square of the first output), backward, optimizer.
+    Before the optimizer, or instead where there is none, come `accumulation` micro-batches; `checkpointing`
+    switches the model's own on. `optimizer` may name a way, as "adamw:foreach": on all parameters at once, as
+    is usual on GPUs, it takes temporaries as large as they are; "adamw:fused" takes none. The module is left
+    as it was found and may be on the meta device.
 
     Raises:
-        InputError: an optimizer that is not known, nothing to train, or something that is no parameter of the module.
+        InputError: an unknown optimizer, nothing to train, or weights that are no parameters of the module.
         StepError: the step raises on fake tensors; the message quotes its own error.
         ModelError: it has no activation checkpointing to switch on.
     """
@@ -111,9 +102,7 @@ def training_lifetimes(
     check_followable(model, (args, kwargs))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     state = {path: _faked(t, fake) for path, t in (*model.named_parameters(), *model.named_buffers())}
-    given = tree_map(
-        lambda v: _faked(v, fake) if isinstance(v, Tensor) else v, (tuple(args), dict(kwargs or {}))
-    )
+    given = tree_map_only(Tensor, lambda tensor: _faked(tensor, fake), (tuple(args), dict(kwargs or {})))
     trained = [t for t in state.values() if isinstance(t, nn.Parameter) and t.requires_grad]
     if not trained:
         raise InputError(f"{name} has no parameter that requires a gradient: there is nothing to train")
@@ -121,52 +110,50 @@ def training_lifetimes(
     lifetimes = follower.lifetimes
     lifetimes.hold(state.values(), WEIGHTS)
     lifetimes.hold(tree_iter(given), INPUTS)
-    made = make(trained) if make else None
+    made, ends = make(trained) if make else None, list[int]()
     if made:
-        follower.begins([v for values in made.state.values() for v in values.values()])
+        follower.begins(_state_of(made))
     follower.follow_gradients(trained)
     try:
         with users_code(name), _in_training(model), fake, follower:
             if checkpointing:
                 checkpointed(model)
-            batches = _MicroBatches(model, loss or default_loss, accumulation, lambda: lifetimes.calls)
+            run = partial(_passes, model, given, loss or default_loss, accumulation, lifetimes, ends)
             named = {f"model.{path}": tensor for path, tensor in state.items()}
-            torch.func.functional_call(batches, named, given, tie_weights=True)
+            # as one call, so that blocks that run again in a backward pass find their weights
+            torch.func.functional_call(With(model, run), named, (), tie_weights=True)
             if made:
                 _check_gradients(optimizer or "", platform, state)
                 made.step()
-                follower.assign([v for values in made.state.values() for v in values.values()], OPTIMIZER)
+                follower.assign(_state_of(made), OPTIMIZER)
     except UsersError as error:
         if error.what != name:
             raise
-        raise _not_followed(name, raised(error)) from raised(error)
-    compiler = made is not None and not any(
-        type(m).__module__.startswith("transformers.") for m in model.modules()
-    )
-    return StepLifetimes(lifetimes.storages(), tuple(batches.ends), lifetimes.calls, compiler)
+        cause = raised(error)
+        raise StepError(
+            f"{name}: a training step on tensors without values raises {quoted(cause)[:200]}; "
+            "choose phase forward, or measure with `neuralpower profile --phase training`"
+        ) from cause
+    modules = {type(module).__module__ for module in model.modules()}
+    compiler = made is not None and not any(module.startswith("transformers.") for module in modules)
+    return StepLifetimes(lifetimes.storages(), tuple(ends), lifetimes.calls, compiler)
+
+
+def _state_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    return [value for values in optimizer.state.values() for value in values.values()]
 
 
 @contextlib.contextmanager
 def _in_training(model: nn.Module) -> Iterator[None]:
     """Training mode with gradients, and nothing of it left in the module afterwards."""
-    # torch warns where it is not said
-    unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](enable=False)
+    unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](enable=False)  # unsaid, torch warns
     with quiet(), undisturbed(model, True), own_caches(model), unchecked, torch.enable_grad():
         yield
 
 
-def _not_followed(name: str, cause: BaseException) -> StepError:
-    """What is said of a step that asks for values."""
-    return StepError(
-        f"{name}: a training step on tensors without values raises {quoted(cause)[:200]}; "
-        "choose phase forward, or measure with `neuralpower profile --phase training`"
-    )
-
-
 def _check_gradients(optimizer: str, platform: Platform, state: Mapping[str, Tensor]) -> None:
     """Raise InputError where a gradient is sparse that the optimizer does not take, or dense."""
-    name, _, way = optimizer.partition(":")
-    recipe = Recipe({"momentum": "sgd"}.get(name, name), way).on(platform)
+    recipe = _recipe_of(optimizer, platform)
     names: dict[bool, list[str]] = {True: [], False: []}
     for path, tensor in state.items():
         if tensor.grad is not None:
@@ -174,25 +161,20 @@ def _check_gradients(optimizer: str, platform: Platform, state: Mapping[str, Ten
     check_sparse(recipe.optimizer, recipe.implementation, names[True], names[False])
 
 
-class _MicroBatches(nn.Module):
-    """What comes before the optimizer, as one call, so that a block that runs again in a backward pass has its weights."""
-
-    def __init__(self, model: nn.Module, loss: Loss, count: int, calls: Callable[[], int]) -> None:
-        super().__init__()
-        self.model, self.loss, self.count, self.calls = model, loss, count, calls
-        self.ends: list[int] = []
-
-    def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Forward and backward passes, one after the other; `calls` says how many calls there were at the end of each."""
-        for _ in range(self.count):
-            output = self.model(*args, **kwargs)
-            check_computed(output, f"{type(self.model).__name__}: its forward")
-            value = self.loss(output)
-            del output
-            self.ends.append(self.calls())
-            value.backward()  # type: ignore[no-untyped-call]
-            self.ends.append(self.calls())
-            del value
+def _passes(
+    model: nn.Module, given: Any, loss: Loss, count: int, lifetimes: Lifetimes, ends: list[int]
+) -> None:
+    """Run forward and backward passes in turn; note the number of calls at the end of each."""
+    args, kwargs = given
+    for _ in range(count):
+        output = model(*args, **kwargs)
+        check_computed(output, forward_of(model))
+        value: Any = loss(output)
+        del output
+        ends.append(lifetimes.calls)
+        value.backward()
+        ends.append(lifetimes.calls)
+        del value
 
 
 def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
@@ -207,8 +189,8 @@ def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
 class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Notes what every operator brings into the world.
 
-    What decides which layers run and which places are masked has values: a number that is drawn, a mask made from data. Where
-    a step asks whether a mask is all ones, it is, as in a trace.
+    Numbers that are drawn and masks made from data have values: they decide which layers run and which places
+    are masked. Where a step asks whether a mask is all ones, it is, as in a trace.
     """
 
     def __init__(self, model: str) -> None:
@@ -222,15 +204,14 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     def begins(self, state: Sequence[Any]) -> None:
         """An optimizer's state that is there before its first step; counts of steps have values."""
         self.lifetimes.hold(state, OPTIMIZER)
-        self._known.update(
-            {v: True for v in state if isinstance(v, Tensor) and not isinstance(v, FakeTensor)}
-        )
+        known = [v for v in state if isinstance(v, Tensor) and not isinstance(v, FakeTensor)]
+        self._known.update(dict.fromkeys(known, True))
 
     def follow_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Count what is accumulated for each parameter as its gradient."""
         for parameter in parameters:
-            hook = parameter.register_post_accumulate_grad_hook
-            hook(lambda p: self.assign([p.grad], GRADIENTS))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            hook: Any = parameter.register_post_accumulate_grad_hook
+            hook(lambda p: self.assign([p.grad], GRADIENTS))
 
     def assign(self, tensors: Sequence[Any], part: str) -> None:
         """Say what living tensors are."""
@@ -272,7 +253,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         return torch.Tag.nondeterministic_seeded in func.tags and any(math.prod(size) == 1 for size in sizes)
 
     def _at_places(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Arguments of an indexing call with places instead of known masks, whose number nothing else says."""
+        """Arguments of an indexing call, with places instead of known masks, which alone say how many."""
         source, masks, *more = args
         places: list[Any] = []
         with unset_fake_temporarily():
@@ -292,7 +273,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         for tensor in tensors:
             if not isinstance(tensor, FakeTensor) and tensor.requires_grad and tensor.is_leaf:
                 raise InputError(
-                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not reached as its parameters (but "
-                    "as a global's, or in a plain list), so that what training takes cannot be said; make them an attribute "
-                    "and call them through self, or detach them"
+                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not reached "
+                    "as its parameters (but as a global's, or in a plain list), so that what training takes "
+                    "cannot be said; make them an attribute and call them through self, or detach them"
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -13,10 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralpower.networks.running import META as META
-from neuralpower.networks.running import (
-    own_randomness,
-)
+from neuralpower.networks.running import own_randomness
 
 CACHED = type(functools.cache(abs))  # a function that remembers
 
@@ -34,10 +32,10 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
-    """Set the mode, and put back every attribute of every module afterwards, whatever the forward did to them.
+    """Set the mode, and put back every attribute of every module afterwards.
 
-    Lists and dictionaries get back what they held, as those of parameters, of hooks, or in which a model keeps activations.
-    What the forward prints goes to stderr: it is no result of whoever traces it.
+    Lists and dictionaries get back their content: parameters, hooks, or activations that a model keeps.
+    What the forward prints goes to stderr, since it is no result of the caller's.
     """
     before = [
         (m, dict(vars(m)), [(v, v.copy()) for v in vars(m).values() if type(v) in (dict, OrderedDict, list)])
@@ -59,9 +57,9 @@ def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_caches(model: nn.Module) -> Iterator[None]:
-    """What functions cache for the model's classes, such as relative positions, is empty at first and emptied again.
+    """Empty the caches of the model's classes, such as relative positions, before and after.
 
-    A tensor without values that stayed would be what the next real pass finds, of this network or another of the class.
+    The next real pass would find a tensor without values that stayed there.
     """
     caches = forget(model)
     try:
@@ -72,15 +70,28 @@ def own_caches(model: nn.Module) -> Iterator[None]:
 
 
 def forget(model: nn.Module) -> list[Any]:
-    """Empty what methods of the model's classes have cached, and functions beside them in transformers, in the whole process.
+    """Empty the caches of methods of the model's classes, and of functions beside them in transformers.
 
-    What was cached in inference mode is of no use to a backward pass. The functions are returned.
+    A backward pass cannot use what was cached in inference mode. Returns the cached functions.
     """
-    kinds = {type(module) for module in model.modules()}
-    caches = [cache for kind in kinds for cache in _caches(kind)]  # type: ignore[arg-type]  # classes are hashable
+    kinds: set[Any] = {type(module) for module in model.modules()}
+    caches = [cache for kind in kinds for cache in _caches(kind)]
     for cache in caches:
         cache.cache_clear()
     return caches
+
+
+@contextlib.contextmanager
+def swapped(owner: Any, **others: Any) -> Iterator[None]:
+    """Exchange attributes of a module, a class or an object."""
+    before = {name: inspect.getattr_static(owner, name) for name in others}
+    for name, other in others.items():
+        setattr(owner, name, other)
+    try:
+        yield
+    finally:
+        for name, own in before.items():
+            setattr(owner, name, own)
 
 
 @functools.cache

@@ -23,11 +23,12 @@ from neuralpower.layers.pooling import Pool2d
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.predict.memory.alive import peak
+from neuralpower.networks.running import META
+from neuralpower.predict.memory.peak import peak
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Learnt, Question
 from neuralpower.trace.records import Task, Trace
-from neuralpower.trace.tracer import META, trace, trace_call
+from neuralpower.trace.tracer import trace, trace_call
 from neuralpower.trace.training import default_loss
 
 CPU = torch.device("cpu")

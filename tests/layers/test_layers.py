@@ -29,7 +29,8 @@ from neuralpower.layers.softmax import Softmax
 from neuralpower.layers.sweep import Draw
 from neuralpower.measure.collect.plan import affordable, draw
 from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.trace.tracer import META, trace, trace_call
+from neuralpower.networks.running import META
+from neuralpower.trace.tracer import trace, trace_call
 
 HARDWARE = Hardware(cores=4)
 QUICK = PRESETS["quick"]

@@ -1,4 +1,4 @@
-"""Formulas of families, sweeps, comparisons, and what fits: against one-by-one predictions and arithmetic by hand."""
+"""Formulas of families, sweeps, comparisons, what fits: against single predictions and sums by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ from neuralpower.report.tables import quantity
 from neuralpower.trace.tracer import trace
 from tests.program import done, run
 
-TINY = "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2&vocab_size=100"
+TINY = (
+    "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&"
+    "num_key_value_heads=2&vocab_size=100"
+)
 DEEP = TINY + "&num_hidden_layers=9"
 
 
@@ -93,7 +96,8 @@ def test_convolutions_need_the_library_and_the_work_space_that_they_have_alone(p
 def test_a_depth_that_does_not_repeat_is_traced_in_full(predictor: Predictor) -> None:
     # gemma 3: every sixth block sees everything, the others a window; four blocks are not two and two more
     name = (
-        "transformers:gemma3_text?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2"
+        "transformers:gemma3_text?hidden_size=32&intermediate_size=64&num_attention_heads=4&"
+        "num_key_value_heads=2"
         "&vocab_size=100&head_dim=8&num_hidden_layers=7&sliding_window=8"
     )
     points = [Point(name, b, 16) for b in (1, 2, 4)]
@@ -139,7 +143,10 @@ def test_depths_of_blocks_of_several_sorts_are_what_each_is_alone(model: str, pr
 
 
 def test_a_depth_that_no_override_sets_is_left_alone(predictor: Predictor) -> None:
-    name = "transformers:funnel?block_sizes=[2,2]&block_repeats=[1,1]&d_model=32&n_head=2&d_head=16&d_inner=64&vocab_size=100"
+    name = (
+        "transformers:funnel?block_sizes=[2,2]&block_repeats=[1,1]&d_model=32&n_head=2&d_head=16&"
+        "d_inner=64&vocab_size=100"
+    )
     assert_each_is_what_it_is_alone([Point(name, b, 16) for b in (1, 2)], predictor)
 
 
@@ -171,7 +178,10 @@ def test_a_field_that_shows_in_further_blocks_alone_is_looked_at_there(predictor
 @pytest.mark.slow
 def test_a_form_says_nothing_beyond_the_members_that_it_was_found_from(predictor: Predictor) -> None:
     # longt5 fills blocks of 128 up: what multiples have in common, 160 and 200 have not
-    local = "transformers:longt5?num_layers=2&num_decoder_layers=2&d_model=32&d_kv=8&d_ff=64&num_heads=4&vocab_size=100"
+    local = (
+        "transformers:longt5?num_layers=2&num_decoder_layers=2&d_model=32&d_kv=8&d_ff=64&"
+        "num_heads=4&vocab_size=100"
+    )
     lengths = (*range(128, 1025, 128), 160, 200)
     found = assert_each_is_what_it_is_alone([Point(local, 2, length) for length in lengths], predictor)
     assert found.basis == ("formula",) * 8 + ("traced",) * 2

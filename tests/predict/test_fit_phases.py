@@ -15,7 +15,8 @@ from neuralpower.predict.explore.fit import Request, fit
 from tests.program import done, run
 
 LLAMA = (
-    "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value_heads=2&vocab_size=100"
+    "transformers:llama?hidden_size=32&intermediate_size=64&num_attention_heads=4&"
+    "num_key_value_heads=2&vocab_size=100"
     "&num_hidden_layers=3&max_position_embeddings=300"
 )
 ROOM = 2 * CPU.framework.forward_bytes + 10e6 + CPU.framework.process_bytes
@@ -25,7 +26,8 @@ TOKEN = 2 * 2 * 8 * 4 * 3
 
 def test_a_steps_memory_holds_the_cache_with_the_new_token_and_what_the_last_layer_has_yet_to_drop() -> None:
     found = fit(Request(LLAMA, 2, phase="decode", context=16), ROOM)
-    # 17 tokens of 2 samples, and while the last layer's values are joined with the new one its 16 old ones: 1 / 6 of 16
+    # 17 tokens of 2 samples, and while the last layer's values are joined with the new one its 16 old ones:
+    # 1 / 6 of 16
     assert found.memory.cache_bytes == 2 * 17 * TOKEN + 2 * 16 * TOKEN // 6
     assert found.memory.phase == "decode"
     prefilled = fit(Request(LLAMA, 2, 16, phase="prefill"), ROOM)

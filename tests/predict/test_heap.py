@@ -18,8 +18,9 @@ MIB = 1 << 20
 
 
 def test_a_hole_does_not_fit_another_tensor_of_its_size() -> None:
-    # a chunk of 1,000,000 + 8, in multiples of 16: 1,000,016 B; 96 B more are asked for, of which the first tensor leaves 48 in
-    # front; so the hole of 1,000,016 B that it leaves is too small for 1,000,112, and the next one is put at the end
+    # a chunk of 1,000,000 + 8, in multiples of 16: 1,000,016 B; 96 B more are asked for, of which the first
+    # tensor leaves 48 in front; so the hole of 1,000,016 B that it leaves is too small for 1,000,112, and the
+    # next one is put at the end
     heap = Heap(MIB * 4)
     first, second = heap.tensor(1_000_000), heap.tensor(1_000_000)
     heap.free(first)
@@ -114,7 +115,7 @@ libc = ctypes.CDLL("libc.so.6")
 libc.mallinfo2.restype = Arena
 libc.free.argtypes = [ctypes.c_void_p]
 events, living = json.loads(sys.stdin.read()), {}
-for _ in range(20_000):  # what is free of that size is taken, so that the next comes from what alignment leaves
+for _ in range(20_000):  # takes what is free of that size; the next comes from what alignment leaves
     libc.malloc(ctypes.c_size_t(40))
 start = libc.mallinfo2()
 for name, size in events:
@@ -135,7 +136,8 @@ print(end.arena + end.hblkhd - start.arena - start.hblkhd)
     reason="the replay is of glibc up to 2.37, and 2.33 is the first that says how large its heap is",
 )
 def test_the_real_heap_is_as_large() -> None:
-    # 2 MiB that come and go raise the threshold; of 40 tensors every other one is freed, and 20 more do not fit those holes
+    # 2 MiB that come and go raise the threshold; of 40 tensors every other one is freed, and 20 more do not
+    # fit those holes
     size = 1_000_000
     events = [(0, 2 * MIB), (0, 0), *((i, size) for i in range(1, 41)), *((i, 0) for i in range(1, 41, 2))]
     events += [(i, size) for i in range(41, 61)]
@@ -173,13 +175,15 @@ def test_an_optimizers_state_is_made_once() -> None:
 
 
 def test_a_decoders_step_finds_a_new_cache_every_time() -> None:
-    # one pass alone: old and new keys of a layer; were it repeated, the third step would find the second's in the heap
+    # one pass alone: old and new keys of a layer; were it repeated, the third step would find the second's in
+    # the heap
     stored = [Storage(0, 1, 4 * MIB, CACHE), Storage(1, None, 4 * MIB, CACHE)]
     assert heap_peak(stored, PASS) == pytest.approx(8 * MIB, rel=0.01)
 
 
 def test_copies_for_a_kernel_are_given_back_before_its_output_but_for_the_last() -> None:
-    # copies of input and weights, 3 MiB each, and one of the output, 40 MiB, that is there beside the output of 40 MiB
+    # copies of input and weights, 3 MiB each, and one of the output, 40 MiB, that is there beside the output
+    # of 40 MiB
     stored = [
         Storage(1, 1, 40 * MIB, WORKSPACE, (3 * MIB, 3 * MIB, 40 * MIB)),
         Storage(1, None, 40 * MIB, ACTIVATIONS),

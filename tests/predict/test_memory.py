@@ -15,8 +15,7 @@ from neuralpower.layers.workspace import workspace_blocks
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import grouped_product
 from neuralpower.platforms import CPU, Platform, platform_named
-from neuralpower.predict.memory.alive import peak
-from neuralpower.predict.memory.peak import Memory, forward_memory, memory_of, training_memory
+from neuralpower.predict.memory.peak import Memory, forward_memory, memory_of, peak, training_memory
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
@@ -64,7 +63,8 @@ def test_a_view_is_no_memory_and_a_freed_tensor_is_counted_out() -> None:
 
 
 def test_the_forward_peak_of_a_chain_of_linear_layers() -> None:
-    # weights 3 x 4 x 4 x 4 B = 192; x [2, 4] is 32 B; at the second layer its input and its output live: 2 x 32
+    # weights 3 x 4 x 4 x 4 B = 192; x [2, 4] is 32 B; at the second layer its input and its output live:
+    # 2 x 32
     found = forward_memory(trace(chain(), (torch.zeros(2, 4),)))
     assert (found.weights_bytes, found.inputs_bytes, found.activations_bytes) == (192, 32, 64)
     assert found.tensor_bytes == found.low_bytes == 288
@@ -85,7 +85,8 @@ def test_a_residual_connection_keeps_its_input_alive() -> None:
             doubled: Tensor = x * 2
             return doubled + self.inner(doubled)
 
-    # at the second linear layer: doubled, its inner's first output and its second output live: 3 x 32; weights 128
+    # at the second linear layer: doubled, its inner's first output and its second output live: 3 x 32;
+    # weights 128
     found = forward_memory(trace(Residual(), (torch.zeros(2, 4),)))
     assert found.activations_bytes == 96
 
@@ -104,8 +105,9 @@ def test_an_optimizers_state_is_its_numbers_per_parameter_and_a_step_count(
 
 
 def test_the_training_peak_of_wide_layers_is_in_the_optimizer() -> None:
-    # one layer of 100 x 100: weights, gradient, two moments of 40,000 B each and a count; Adam's step adds two temporaries
-    # of that size (the root of the second moment, and the same divided), at a time when activations are gone
+    # one layer of 100 x 100: weights, gradient, two moments of 40,000 B each and a count; Adam's step adds
+    # two temporaries of that size (the root of the second moment, and the same divided), at a time when
+    # activations are gone
     found = step_memory(chain(1, 100), (torch.zeros(1, 100),), optimizer="adam")
     assert found.weights_bytes == found.gradients_bytes == 40_000
     assert found.optimizer_bytes == 80_004
@@ -131,7 +133,8 @@ def test_making_an_optimizer_brings_torchs_compiler_unless_transformers_has_brou
 
 
 def test_on_an_accelerator_an_optimizer_has_temporaries_for_all_parameters_at_once() -> None:
-    # six layers of 40,000 B: the roots of all second moments at once, where a loop holds three tensors at most
+    # six layers of 40,000 B: the roots of all second moments at once, where a loop holds three tensors at
+    # most
     one = step_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam")
     every = step_memory(chain(6, 100), (torch.zeros(1, 100),), optimizer="adam", platform=NVIDIA)
     assert one.activations_bytes == pytest.approx(120_000, abs=16)
@@ -167,13 +170,15 @@ def real_peak(model: nn.Module, args: tuple[Any, ...], phase: str, optimizer: st
 
 
 def test_a_convolution_works_on_copies_in_blocks_of_channels() -> None:
-    # input [8, 64, 56, 56]: 6,422,528 B; 128 output channels at half the height and width: 8 x 128 x 28 x 28 x 4 = 3,211,264 B;
-    # weights [128, 64, 1, 1]: 32,768 B. Copies of input and weights: more than one of the output.
+    # input [8, 64, 56, 56]: 6,422,528 B; 128 output channels at half the height and width: 8 x 128 x 28 x 28
+    # x 4 = 3,211,264 B; weights [128, 64, 1, 1]: 32,768 B. Copies of input and weights: more than one of the
+    # output.
     x = torch.empty(8, 64, 56, 56, device="meta")
     narrow = nn.Conv2d(64, 128, 1, 2, device="meta")
     found = forward_memory(trace(narrow, (x,)))
     assert found.workspace_bytes == 6_422_528 + 32_768
-    # of 3 channels none is copied, but for the weights' 64 x 3 x 7 x 7 x 4 = 37,632 B; the output is, 8 x 64 x 112 x 112 x 4 B
+    # of 3 channels none is copied, but for the weights' 64 x 3 x 7 x 7 x 4 = 37,632 B; the output is, 8 x 64
+    # x 112 x 112 x 4 B
     stem = nn.Conv2d(3, 64, 7, 2, 3, device="meta")
     picture = torch.empty(8, 3, 224, 224, device="meta")
     assert forward_memory(trace(stem, (picture,))).workspace_bytes == 25_690_112
@@ -185,14 +190,15 @@ def test_a_convolution_works_on_copies_in_blocks_of_channels() -> None:
 
 
 def test_a_convolutions_backward_pass_copies_its_input_and_the_gradient() -> None:
-    # gradients for input and weights: beside them copies of input and gradient, 4 x 32 x 28 x 28 x 4 B = 401,408 B each,
-    # and at that time the weights' gradient as a copy, not yet itself
+    # gradients for input and weights: beside them copies of input and gradient, 4 x 32 x 28 x 28 x 4 B =
+    # 401,408 B each, and at that time the weights' gradient as a copy, not yet itself
     shape = {"dtype": torch.float32, "device": "meta"}
     x, w = torch.empty(4, 32, 28, 28, **shape), torch.empty(32, 32, 3, 3, **shape)
     rest = ([32], [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     for mask, extra in (([True, True, True], 2 * 401_408), ([False, True, True], 2 * 401_408)):
         assert workspace_blocks("aten.convolution_backward", (x, x, w, *rest, mask), {}, None) == (extra,)
-    # for the input alone: copies of the gradient, 401,408 B, and of the weights, 36,864 B, besides the copied result
+    # for the input alone: copies of the gradient, 401,408 B, and of the weights, 36,864 B, besides the copied
+    # result
     only = workspace_blocks("aten.convolution_backward", (x, x, w, *rest, [True, False, False]), {}, None)
     assert only == (401_408 + 36_864,)
 
@@ -207,8 +213,9 @@ def test_a_convolution_has_no_copies_where_channels_come_last_or_the_sample_is_s
 
 
 def test_an_lstm_puts_a_layers_weights_into_another_order() -> None:
-    # the second of two layers, 32 wide: weights 2 x 4 x 32 x 32 = 8,192; 3 x 5 steps with 4 x 32 gates = 1,920; output
-    # of the layer below 15 x 32 = 480: 10,592 numbers of 4 B. The first has 4 x 32 x (16 + 32) = 6,144 weights.
+    # the second of two layers, 32 wide: weights 2 x 4 x 32 x 32 = 8,192; 3 x 5 steps with 4 x 32 gates =
+    # 1,920; output of the layer below 15 x 32 = 480: 10,592 numbers of 4 B. The first has 4 x 32 x (16 + 32)
+    # = 6,144 weights.
     model = nn.LSTM(16, 32, num_layers=2, device="meta")
     found = trace(model, (torch.empty(5, 3, 16, device="meta"),)).storages
     assert [s.bytes for s in found if s.part == "workspace"] == [42_368]
@@ -234,7 +241,8 @@ def test_micro_batches_add_up_gradients_and_checkpoints_drop_activations() -> No
         model = transformers.BertModel(transformers.BertConfig(vocab_size=100, **sizes))
     ids = torch.zeros(8, 64, dtype=torch.int64)
     usual, more = step_memory(model, (ids,)), step_memory(model, (ids,), accumulation=3)
-    # at the end of a first forward pass there is no gradient yet; at the end of the second all but the unused pooler's
+    # at the end of a first forward pass there is no gradient yet; at the end of the second all but the unused
+    # pooler's
     assert (usual.gradients_bytes, more.activations_bytes) == (0, usual.activations_bytes)
     assert more.gradients_bytes == 4 * sum(
         p.numel() for n, p in model.named_parameters() if "pooler" not in n

@@ -14,7 +14,8 @@ def storage(birth: int, death: int | None, size: int) -> Storage:
 def test_storages_share_segments_by_size_and_one_after_the_other() -> None:
     # four of 6 MiB: three fit a segment of 20 MiB (6 + 6 + 6, 2 left), the fourth takes another
     assert asked_for([storage(i, None, 6 * MIB) for i in range(1, 5)]) == 2
-    # each of 12 MiB has its own; one that comes after another's death takes its place, but not during the same call
+    # each of 12 MiB has its own; one that comes after another's death takes its place, but not during the
+    # same call
     assert asked_for([storage(1, 2, 12 * MIB), storage(3, None, 12 * MIB)]) == 1
     assert asked_for([storage(1, 2, 12 * MIB), storage(2, None, 12 * MIB)]) == 2
     # 5,000 numbers of 512 B or less: 4,096 to a segment of 2 MiB; they never lie in segments of larger ones
@@ -25,8 +26,9 @@ def test_storages_share_segments_by_size_and_one_after_the_other() -> None:
 
 
 def test_training_keeps_what_backward_passes_need() -> None:
-    # 1,024 x 4,096 x 4 B = 16 MiB each, of one linear layer and its relu, four times over. Evaluation needs two or three at a
-    # time; in training every relu's output is kept, and the linear's goes as soon as the relu has read it
+    # 1,024 x 4,096 x 4 B = 16 MiB each, of one linear layer and its relu, four times over. Evaluation needs
+    # two or three at a time; in training every relu's output is kept, and the linear's goes as soon as the
+    # relu has read it
     with torch.device("meta"):
         model = nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(4096, 4096), nn.ReLU())))
         x = torch.empty(1024, 4096)

@@ -1,4 +1,4 @@
-"""What `Layer.backward` says a backward pass does, beside what the formulas and autograd's own operators say."""
+"""What `Layer.backward` says a backward pass does, beside formulas and autograd's own operators."""
 
 import dataclasses
 from typing import Any
@@ -21,7 +21,8 @@ from neuralpower.layers.softmax import Softmax
 from neuralpower.measure.calls import call_of, step_of
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.trace.tracer import META, trace_call
+from neuralpower.networks.running import META
+from neuralpower.trace.tracer import trace_call
 
 CPU = torch.device("cpu")
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -74,7 +75,8 @@ def test_products_backward_are_layers_that_can_be_traced(kind: str) -> None:
 
 @pytest.mark.parametrize("transposed", [True, False])
 def test_a_linear_layers_products_are_those_of_autograd(transposed: bool) -> None:
-    # y [5, 7] = x [5, 3] W [3, 7]: grad x [5, 3] = grad y [5, 7] W^T, grad W = x^T [3, 5] grad y, or its transpose
+    # y [5, 7] = x [5, 3] W [3, 7]: grad x [5, 3] = grad y [5, 7] W^T, grad W = x^T [3, 5] grad y, or its
+    # transpose
     layer = Linear(rows=5, in_features=3, out_features=7, bias=True, transposed=transposed)
     assert products(layer.backward()) == [(5, 7, 3), (7, 5, 3) if transposed else (3, 5, 7)]
     assert layer.backward()[2] == Reduction(function="sum", elements=35, outputs=7, last=False)
@@ -82,7 +84,8 @@ def test_a_linear_layers_products_are_those_of_autograd(transposed: bool) -> Non
 
 
 def test_a_matmuls_products_are_those_of_autograd() -> None:
-    # C [2, 5, 7] = A [2, 5, 3] B [2, 3, 7]: grad A = grad C [5, 7] B^T [7, 3], grad B = A^T [3, 5] grad C [5, 7]
+    # C [2, 5, 7] = A [2, 5, 3] B [2, 3, 7]: grad A = grad C [5, 7] B^T [7, 3], grad B = A^T [3, 5] grad C [5,
+    # 7]
     left, right = Matmul(batch=2, rows=5, inner=3, columns=7).backward()
     assert left == Matmul(batch=2, rows=5, inner=7, columns=3, transposed=True)
     assert right == Matmul(batch=2, rows=3, inner=5, columns=7)

@@ -25,13 +25,14 @@ from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, make_plan
 from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
+from neuralpower.networks.running import META
 from neuralpower.networks.zoo import ZOO
 from neuralpower.platforms import CPU, platform_named
 from neuralpower.predict.compose import compose
 from neuralpower.trace.loops import NEW_BYTES, OFTEN, Called, recurring
 from neuralpower.trace.recorder import VIEW
 from neuralpower.trace.records import Trace
-from neuralpower.trace.tracer import META, trace
+from neuralpower.trace.tracer import trace
 from tests.learn.test_predictor import BOUNDED, dataset, fresh, seconds
 
 SMALL = 1000  # B that a call goes through

@@ -1,4 +1,4 @@
-"""Backward passes that a model writes itself are traced as they are written, not derived from the forward pass."""
+"""Backward passes that a model writes itself are traced as written, not derived from the forward pass."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from torch.nn.grad import conv1d_input, conv1d_weight
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+from neuralpower.networks.running import META
 from neuralpower.predict.memory.peak import training_memory
 from neuralpower.profiling import profile
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Learnt, Question
 from neuralpower.trace.records import Task, Trace
-from neuralpower.trace.tracer import META, trace
+from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import Recipe, default_loss
 from neuralpower.trace.training_step import training_lifetimes
 
@@ -33,7 +34,7 @@ def training_tasks(found: Trace, recipe: Recipe, learnt: Learnt) -> tuple[Task, 
 
 
 class FusedLoss(Function):
-    """Cross entropy of x W^T in parts of 8 rows; the gradients are made in the forward pass, as fused losses do."""
+    """Cross entropy of x W^T in parts of 8 rows; its forward pass makes the gradients, as fused losses do."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
@@ -167,7 +168,7 @@ class Nested(Function):
 
 
 class Again(Function):
-    """A block that keeps its input alone and runs again; its weights get their gradients beside the input's."""
+    """A block that keeps its input alone and runs again; its weights get gradients beside the input."""
 
     @staticmethod
     def forward(ctx: Any, block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -440,8 +441,9 @@ def test_flops_of_a_step_are_those_that_pytorch_counts(case: str) -> None:
 
 
 def test_a_fused_losss_gradients_are_made_once() -> None:
-    # x [32, 16], W [50, 16]: one product is 2 x 32 x 16 x 50 = 51,200 FLOP, and three of them are in the forward pass.
-    # The layer before it takes 2 x 32 x 16 x 16 = 16,384 forward and as many for its weights' gradient.
+    # x [32, 16], W [50, 16]: one product is 2 x 32 x 16 x 50 = 51,200 FLOP, and three of them are in the
+    # forward pass. The layer before it takes 2 x 32 x 16 x 16 = 16,384 forward and as many for its weights'
+    # gradient.
     found = traced(CASES["fused loss"])
     assert product_flops(found) == 3 * 51_200 + 2 * 16_384
     (own,) = found.own_backward
@@ -482,7 +484,8 @@ def test_what_cannot_be_followed_at_all_is_derived_and_said() -> None:
     found = traced(lambda net, x: net.two(Raising.apply(net.one(x))))
     assert found.method == "meta"
     assert found.assumptions == (
-        "the backward pass of Raising is derived from its forward pass, since it cannot be followed: Raising.backward raises "
+        "the backward pass of Raising is derived from its forward pass, since it cannot be "
+        "followed: Raising.backward raises "
         "ValueError: no values are good enough",
     )
     # 2 x 32 x 16 x 16 FLOP: two products forward, one for the first layer's weights, two for the second
@@ -534,7 +537,8 @@ def test_an_operators_registered_backward_pass_is_followed() -> None:
     )
     found = traced(lambda net, x: made(net.one(x), net.two.weight))
     assert [(call.operator, call.once) for call in found.unmodelled] == [("neuralpower_test.product", True)]
-    # two products of the layer, forward and for its weights, and two backward of the operator: 16,384 FLOP each
+    # two products of the layer, forward and for its weights, and two backward of the operator: 16,384 FLOP
+    # each
     assert product_flops(found) == 4 * 16_384
     assert [numbers for _, numbers in found.trained] == [WIDTH * WIDTH] * 2
 

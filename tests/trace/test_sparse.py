@@ -15,6 +15,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
+from neuralpower.networks.running import META
 from neuralpower.platforms import CPU
 from neuralpower.predict.memory.peak import training_memory
 from neuralpower.profiling import profile
@@ -24,7 +25,7 @@ from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Learnt, Question
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.sparse_gradients import Rows
-from neuralpower.trace.tracer import META, trace
+from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import TRAINING, Recipe, default_loss
 from neuralpower.trace.training_step import OPTIMIZERS, training_lifetimes
 from tests.program import done, run
@@ -39,7 +40,7 @@ def training_tasks(found: Trace, recipe: Recipe, learnt: Learnt) -> tuple[Task, 
 
 
 class Net(nn.Module):
-    """Whatever a function makes of places [8, 5] and a table [2000, 16], then a layer of 16 x 4 + 4 numbers."""
+    """A function of places [8, 5] and a table [2000, 16], then a layer of 16 x 4 + 4 numbers."""
 
     def __init__(self, look_up: Any, head: bool = True) -> None:
         super().__init__()
@@ -292,7 +293,8 @@ def test_a_profile_of_a_step_counts_rows() -> None:
         warnings.simplefilter("ignore")
         found = profile(Net(LOOK_UPS["embedding"]), places(), phase="training", warmup=0, repeat=1)
     moved = [(row.bytes_read or 0) + (row.bytes_written or 0) for row in found.rows]
-    # the optimizer: 5 numbers of parameter, gradient and state for each of 640 + 68, 4 B each; the table alone is 128,000 B
+    # the optimizer: 5 numbers of parameter, gradient and state for each of 640 + 68, 4 B each; the table
+    # alone is 128,000 B
     assert max(moved) < 20_000
 
 
@@ -319,7 +321,8 @@ def test_the_command_line_prices_rows_and_refuses_in_one_line(tmp_path: Path) ->
     refused = run(*asked, "adamw")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == (
-        "error: bag.weight: its gradient is sparse, which AdamW does not support; choose sgd or adagrad, or give its layer "
+        "error: bag.weight: its gradient is sparse, which AdamW does not support; choose sgd or "
+        "adagrad, or give its layer "
         "sparse=False\n"
     )
     printed = done(*asked, "sgd")

@@ -133,7 +133,8 @@ def test_views_are_free_and_copies_are_not() -> None:
     x = torch.empty(2, 6, 4, device="meta")
     assert trace_call(lambda: x.transpose(1, 2).unsqueeze(0)[..., :2].detach()).layers == ()
     copied = trace_call(lambda: x.transpose(1, 2).reshape(2, 24))
-    assert [(layer.kind, layer.elements, layer.run) for layer in copied.layers] == [("movement", 48, 1)]  # type: ignore[attr-defined]
+    layers: tuple[Any, ...] = copied.layers
+    assert [(layer.kind, layer.elements, layer.run) for layer in layers] == [("movement", 48, 1)]
 
 
 def test_an_operator_without_a_kind_is_named() -> None:
@@ -269,12 +270,17 @@ def test_a_mask_that_the_model_made_itself_counts_as_all_ones() -> None:
 
 
 def test_experts_are_grouped_products() -> None:
-    model = "transformers:MixtralModel?num_hidden_layers=1&hidden_size=64&intermediate_size=128&num_local_experts=4"
+    model = (
+        "transformers:MixtralModel?num_hidden_layers=1&hidden_size=64&intermediate_size=128&"
+        "num_local_experts=4"
+    )
     result = traced(model + "&num_attention_heads=4&num_key_value_heads=2&vocab_size=100", 32)
     # 32 tokens to 2 of 4 experts each: 64 rows, 16 per expert
-    experts = [layer for layer in result.layers if layer.kind == "matmul" and layer.batch == 4]  # type: ignore[attr-defined]
+    layers: tuple[Any, ...] = result.layers
+    experts = [layer for layer in layers if layer.kind == "matmul" and layer.batch == 4]
     assert result.method == "meta"
-    assert [(layer.rows, layer.inner, layer.columns) for layer in experts] == [(16, 64, 256), (16, 128, 64)]  # type: ignore[attr-defined]
+    sizes = [(layer.rows, layer.inner, layer.columns) for layer in experts]
+    assert sizes == [(16, 64, 256), (16, 128, 64)]
 
 
 class Loop(nn.Module):
@@ -315,8 +321,10 @@ def test_buffers_of_a_module_on_meta_are_anything_where_a_run_asks() -> None:
 
 def test_a_model_that_cannot_be_built_for_its_values_says_so(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
-        "import torch\nfrom tests.trace.test_trace import Loop\n\n\nclass Here(Loop):\n    def __init__(self):\n"
-        "        super().__init__()\n        if not self.steps.is_meta:\n            raise MemoryError('not here')\n"
+        "import torch\nfrom tests.trace.test_trace import Loop\n\n\nclass Here(Loop):\n    def "
+        "__init__(self):\n"
+        "        super().__init__()\n        if not self.steps.is_meta:\n            raise "
+        "MemoryError('not here')\n"
     )
     model = resolve(f"{tmp_path}/net.py:Here").build("meta")
     with pytest.raises(ModelError, match=r"net.py:Here cannot be built: MemoryError: not here"):

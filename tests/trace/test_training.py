@@ -1,4 +1,4 @@
-"""Training steps: what gradients go through, the tasks of a step, and a step on a device whose costs are known."""
+"""Training steps: what gradients go through, the tasks of a step, a step on a device of known costs."""
 
 import dataclasses
 import random
@@ -33,14 +33,14 @@ from neuralpower.measure.collect.plan import affordable, draw, kinds_named, make
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
 from neuralpower.measure.steps import TrainingStep
-from neuralpower.networks.running import WAYS, Run
+from neuralpower.networks.running import META, WAYS, Run
 from neuralpower.predict.case import Case
 from neuralpower.predict.compose import compose
 from neuralpower.predict.evaluate import evaluate
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Learnt, Question
 from neuralpower.trace.records import Task, Trace
-from neuralpower.trace.tracer import META, trace
+from neuralpower.trace.tracer import trace
 from neuralpower.trace.training import Recipe, default_loss
 from tests.beit import small_beit
 
@@ -251,8 +251,9 @@ def test_a_factor_without_a_gradient_halves_the_pass() -> None:
 
 def test_a_bilinear_layer_has_a_product_for_each_gradient() -> None:
     bilinear = nn.Bilinear(8, 8, 5, device="meta")
-    # 4 rows, 5 outputs, 8 and 8 inputs: 2 * 4 * 5 * 8 * (8 + 1) FLOP forward, twice as much for a measured backward pass;
-    # the gradient of the weights is a product of 2 * 4 * 5 * 8 * 8, and so is that of each input
+    # 4 rows, 5 outputs, 8 and 8 inputs: 2 * 4 * 5 * 8 * (8 + 1) FLOP forward, twice as much for a measured
+    # backward pass; the gradient of the weights is a product of 2 * 4 * 5 * 8 * 8, and so is that of each
+    # input
     alone = trace(bilinear, (torch.empty(4, 8, device=META),) * 2, training=True).calls[0]
     assert alone.gradient == pytest.approx(8 / 9 / 2)
     net = Net(lambda net, x: bilinear(net.one(x), net.two(x)))
@@ -498,7 +499,8 @@ def test_a_step_is_the_sum_of_its_three_parts(learnt: Predictor) -> None:
     forward = seconds(one) + seconds(two)
     assert p.training is not None
     parts = p.training.steps
-    # beside the two products: relu, square and mean of 64 x 256 to 64 x 1024 numbers, tens of microseconds each
+    # beside the two products: relu, square and mean of 64 x 256 to 64 x 1024 numbers, tens of microseconds
+    # each
     assert forward < parts["forward"].value < forward + 3e-4
     # the first product's half: no gradient of its input
     assert parts["backward"].value > 3 * (seconds(one) / 2 + seconds(two))
@@ -532,7 +534,8 @@ def test_utilisation_counts_the_models_own_work_against_the_dense_peak(learnt: P
     plain, again = (mlp_step(Recipe("sgd", accumulation=n), learnt) for n in (1, 2))
     assert plain.training is not None
     assert again.training is not None
-    # 64 rows: 2 x 512 x 1024 + 2 x 1024 x 256 FLOP forward; backward half of the first's two products, both of the second's
+    # 64 rows: 2 x 512 x 1024 + 2 x 1024 x 256 FLOP forward; backward half of the first's two products, both
+    # of the second's
     one, two = 64 * 2 * 512 * 1024, 64 * 2 * 1024 * 256
     assert plain.training.model_flops == pytest.approx(one + two + one + 2 * two, rel=0.01)
     taken = plain.runtime_s.value
@@ -714,8 +717,8 @@ def at_paces(monkeypatch: pytest.MonkeyPatch, *rounds: list[float]) -> Iterator[
 def test_what_met_a_slow_machine_is_measured_again_and_the_quieter_time_kept(
     learnt: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the sentinel usually takes a second; beside the first two networks twice and thrice that, then once and four times;
-    # with the first so quick, the third's spell was a slow one, too
+    # the sentinel usually takes a second; beside the first two networks twice and thrice that, then once and
+    # four times; with the first so quick, the third's spell was a slow one, too
     paces = at_paces(monkeypatch, [2.0, 3.0, 1.1], [1.0, 4.0], [2.5, 1.2])
     speed = NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25)
     here = dataclasses.replace(learnt, device=read_cpu().name, speed=speed)

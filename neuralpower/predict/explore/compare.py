@@ -1,10 +1,11 @@
 """Two predictions beside each other: their ratio with its interval, and how likely one is the faster.
 
-    log(A / B) = log of the predicted ratio + sum_i (a_i - b_i) own_i + sum_r shared_r sum_{i of r} (a_i - b_i) s_i + system
+    log(A / B) = log of the predicted ratio + sum_i (a_i - b_i) own_i
+                 + sum_r shared_r sum_{i of r} (a_i - b_i) s_i + system
 
-a_i, b_i: layer i's share of either time. Errors of layers that both have, and of layers of one regressor, are in both and
-go out of the ratio to that extent; those of different predictors have nothing in common. What whole networks of a device
-share beyond their layers (`Predictor.system`) is each network's own.
+a_i, b_i: layer i's share of either time. Errors of layers that both have, and of layers of one regressor, are
+in both and cancel to that extent; errors of different predictors have nothing in common. What whole networks
+of a device share beyond their layers (`Predictor.system`) is each network's own.
 """
 
 from __future__ import annotations
@@ -64,19 +65,16 @@ def compare(a: Side, b: Side) -> Comparison:
     """The ratio of two sides' times; raises InputError where one takes none."""
     for side in (a, b):
         if side.runtime_s.value <= 0:
-            raise InputError(
-                f"{side.name}: takes {side.runtime_s.value:g} s, a ratio needs more; compare networks with layers"
-            )
+            takes = f"takes {side.runtime_s.value:g} s, a ratio needs more"
+            raise InputError(f"{side.name}: {takes}; compare networks with layers")
     one = a.predictor is b.predictor
     deviation = _together(a, b) if one else math.hypot(_deviation(a.runtime_s), _deviation(b.runtime_s))
     value = a.runtime_s.value / b.runtime_s.value
     spread = math.exp(NINETY * deviation)
     ratio = Interval(value, value / spread, value * spread)
-    if deviation == 0:
-        return Comparison(
-            a.name, b.name, a.runtime_s, b.runtime_s, ratio, 0.5 if value == 1 else float(value < 1)
-        )
-    faster = 0.5 * math.erfc(math.log(value) / deviation / math.sqrt(2))
+    faster = 0.5 if value == 1 else float(value < 1)
+    if deviation:
+        faster = 0.5 * math.erfc(math.log(value) / deviation / math.sqrt(2))
     return Comparison(a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster)
 
 
@@ -86,35 +84,24 @@ def _deviation(interval: Interval) -> float:
 
 def _together(a: Side, b: Side) -> float:
     """Standard deviation of log(ratio) where one predictor says both."""
-    at: dict[Layer, int] = {}
-    for side in (a, b):
-        for row in side.prediction.rows:
-            if row.layer is not None:
-                at.setdefault(row.layer, len(at))
-    estimates = a.predictor.estimate(list(at))
-    apart = np.zeros(len(at))
-    unmodelled: dict[str, float] = defaultdict(float)
+    # of a layer, or an operator that is none: A's less B's
+    shares: dict[Layer | str, float] = defaultdict(float)
+    counts: list[Counter[Layer | str]] = []
     for side, sign in ((a, 1), (b, -1)):
-        total = sum(row.runtime_s for row in side.prediction.rows) or 1e-30
-        for row in side.prediction.rows:
-            share = sign * row.runtime_s / total
-            if row.layer is None:
-                unmodelled[row.kind] += share
-            else:
-                apart[at[row.layer]] += share
+        rows, calls = side.prediction.rows, Counter[Layer | str]()
+        total = sum(row.runtime_s for row in rows) or 1e-30
+        for row in rows:
+            shares[row.layer or row.kind] += sign * row.runtime_s / total
+            calls[row.layer or row.kind] += row.count
+        counts.append(calls)
+    estimates = a.predictor.estimate([layer for layer in shares if isinstance(layer, Layer)])
+    apart = np.array([share for layer, share in shares.items() if isinstance(layer, Layer)])
     variance = float(apart**2 @ np.maximum(estimates.deviation**2 - estimates.shared**2, 0))
     for regressor in np.unique(estimates.regressor):
         same = estimates.regressor == regressor
         variance += float(np.sum(apart[same] * estimates.shared[same])) ** 2
-    variance += sum((math.log(ROOFLINE_FACTOR) / NINETY * share) ** 2 for share in unmodelled.values())
-    if _calls(a.prediction) != _calls(b.prediction):
+    unmodelled = [share for name, share in shares.items() if isinstance(name, str)]
+    variance += sum((math.log(ROOFLINE_FACTOR) / NINETY * share) ** 2 for share in unmodelled)
+    if counts[0] != counts[1]:
         variance += 2 * a.predictor.system**2
     return math.sqrt(variance)
-
-
-def _calls(prediction: Prediction) -> Counter[Layer | str]:
-    """How often each layer, or operator that is none, is called."""
-    calls: Counter[Layer | str] = Counter()
-    for row in prediction.rows:
-        calls[row.layer or row.kind] += row.count
-    return calls

@@ -1,12 +1,12 @@
 """A family of networks as a table of formulas: a few members are traced, the layers of all others follow.
 
-Members differ in numbers: batch size, length, fields of the configuration. Each integer of each layer, parameter and
-storage is solved as a form of these numbers (`neuralpower.predict.explore.forms`) and checked against members that were held
-out. A table serves the members that lie between traced ones that it gives back: networks change where a number passes
-another (a window, a number of positions), or is no multiple of one (a block), and a form says nothing beyond that.
-Depth is apart: members are traced with two blocks; what a third adds, each further one adds again, which is checked
-by the layers and the parameter count of members with as many blocks as the deepest has.
-A member that is unlike all that were traced, or whose numbers come out broken, is traced itself.
+Members differ in numbers: batch size, length, fields of the configuration. Each integer of each layer,
+parameter and storage is solved as a form of these numbers (`neuralpower.predict.explore.forms`) and checked
+on members that are held out. A table serves the members that lie between traced ones that it gives back:
+networks change where a number passes another (a window, a number of positions) or is no multiple of one (a
+block), and a form says nothing beyond that. Depth is apart: members are traced with two blocks, and each
+further block adds what the third adds; layers and parameter count of members as deep as the deepest check
+that. A member that is unlike all that were traced, or whose numbers come out broken, is traced itself.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import in_tf32
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.explore.forms import Form, Solver, constant
-from neuralpower.predict.memory.alive import peak
+from neuralpower.predict.memory.peak import peak
 from neuralpower.trace.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage
-from neuralpower.trace.paths import pattern
-from neuralpower.trace.records import Trace
+from neuralpower.trace.records import Trace, pattern
 
 Array = np.ndarray
-Key = tuple[
-    str, str, str, int
-]  # pattern of the path, operator, kind, how often that operator was called there before
+# pattern of the path, operator, kind, how often that operator was called there before
+Key = tuple[str, str, str, int]
 Slot = tuple[str, str, bool]  # pattern of a parameter's or buffer's name, its dtype, whether it is learnt
 
 LENGTH = "seq_len"  # the number that blocks of one sort may use in another way than those of another sort
@@ -51,9 +49,7 @@ class Example:
 
     layers: tuple[tuple[Key, Layer], ...]
     unmodelled: tuple[tuple[Key, str, int], ...]  # (key, reason, bytes)
-    parameters: tuple[
-        tuple[Slot, int, int], ...
-    ]  # (slot, numbers, bytes), each tensor once, buffers among them
+    parameters: tuple[tuple[Slot, int, int], ...]  # (slot, numbers, bytes), each tensor once, also buffers
     storages: tuple[Storage, ...]  # but for weights
 
     @cached_property
@@ -80,44 +76,41 @@ class Example:
     @cached_property
     def numbers(self) -> list[float]:
         """All of them, in the order of the structure."""
-        values = [float(size) for size in self._sizes]
-        values += [float(size) for _, _, size in self.unmodelled]
-        values += [float(v) for _, count, size in self.parameters for v in (count, size)]
-        return values + [float(s.bytes) for s in self.storages]
+        calls = [size for _, _, size in self.unmodelled]
+        tensors = [number for _, count, size in self.parameters for number in (count, size)]
+        return [*map(float, (*self._sizes, *calls, *tensors, *(s.bytes for s in self.storages)))]
 
 
 @dataclass(frozen=True)
-class RowForms:
-    """One distinct layer of the family: its fields as forms, and how often it is called at two and at three blocks."""
+class Repeated:
+    """Something that is there `count` times at two blocks, and `deeper` times at three."""
 
-    example: Layer
-    forms: Mapping[str, Form]
-    count: int
-    deeper: int
+    count: float
+    deeper: float
 
-    def calls(self, depth: Array) -> Array:
+    def times(self, depth: Array) -> Array:
         """How often at each depth."""
         return self.count + (depth - SHALLOW) * (self.deeper - self.count)
 
 
 @dataclass(frozen=True)
-class SizeForm:
-    """Numbers or bytes that are there once at two blocks, and how often at three."""
+class RowForms(Repeated):
+    """One distinct layer of the family, its fields as forms."""
+
+    example: Layer
+    forms: Mapping[str, Form]
+
+
+@dataclass(frozen=True)
+class SizeForm(Repeated):
+    """Numbers or bytes."""
 
     form: Form
-    deeper: float
-
-    def count(self, depth: Array) -> Array:
-        """How often at each depth."""
-        return 1 + (depth - SHALLOW) * (self.deeper - 1)
 
 
 def added(sizes: Sequence[SizeForm], fields: Array, depth: Array) -> Array:
     """All together [rows]."""
-    total = np.zeros(len(fields))
-    for size in sizes:
-        total += size.form(fields) * size.count(depth)
-    return total
+    return sum((size.form(fields) * size.times(depth) for size in sizes), np.zeros(len(fields)))
 
 
 @dataclass(frozen=True)
@@ -133,23 +126,16 @@ class Table:
     forms: tuple[Form, ...]  # of all numbers of an example, in its order
     cache_per_block: tuple[Form, ...]  # bytes
 
-    def parameter_count(self, fields: Array, depth: Array) -> Array:
-        """Numbers learnt [rows]."""
-        return added(self.learnt, fields, depth)
-
-    def weights_bytes(self, fields: Array, depth: Array) -> Array:
-        """Of parameters and buffers [rows]."""
-        return added(self.weights, fields, depth)
-
     def peaks(self, fields: Array, depth: Array, platform: Platform = CPU) -> tuple[Array, Array]:
         """(bytes at the peak, of them what comes and goes) [rows]: that of two blocks, and more caches.
 
         Work space is that of a CPU's kernels; other platforms have none of it.
         """
+        weights = added(self.weights, fields, depth)
         if not self.known_peak:
-            return np.full(len(fields), np.nan), np.full(len(fields), np.nan)
+            return weights * np.nan, weights * np.nan
         if not self.storages:
-            return self.weights_bytes(fields, depth), np.zeros(len(fields))
+            return weights, np.zeros(len(fields))
         last = max(max(s.birth, s.death or 0) for s, _ in self.storages)
         live = np.zeros((2, last + 2, len(fields)))  # all, and of them what comes and goes
         for storage, form in self.storages:
@@ -165,33 +151,18 @@ class Table:
         highest, moving = (np.take_along_axis(some, when, axis=0)[0] for some in (total, moving))
         more = np.sum([form(fields) for form in self.cache_per_block], axis=0) * (depth - SHALLOW)
         more = np.where(depth < SHALLOW, np.nan, more)  # one block may have its peak elsewhere
-        return self.weights_bytes(fields, depth) + highest + more, moving
+        return weights + highest + more, moving
 
     @cached_property
     def shown(self) -> frozenset[int]:
         """Places of the fields that any form has."""
-        return frozenset(
-            i for form in self.forms for e in form.exponents for i, power in enumerate(e) if power
-        )
-
-    @property
-    def has_workspace(self) -> bool:
-        """Whether a CPU's kernels need work space, and so the library that they come from."""
-        return any(storage.part == WORKSPACE for storage, _ in self.storages)
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """What was found of a set of members: tables, and which member each serves; -1 where none does."""
-
-    tables: tuple[Table, ...]
-    table_of: Array  # [members]
-    notes: tuple[str, ...] = ()
+        exponents = {exponent for form in self.forms for exponent in form.exponents}
+        return frozenset(i for exponent in exponents for i, power in enumerate(exponent) if power)
 
 
 @dataclass
 class Members:
-    """Members of a family, and how to trace one: `trace_of(numbers, depth)`; depth None is the member's own."""
+    """Members of a family, and how to trace one: `trace_of(numbers, depth)`; depth None: the member's own."""
 
     names: tuple[str, ...]
     values: Array  # [members, names]
@@ -202,10 +173,6 @@ class Members:
     traces: int = 0
     seen: dict[tuple[object, ...], Example] = field(default_factory=dict)  # by values and blocks
 
-    def without_depth(self) -> Members:
-        """Each traced in full."""
-        return replace(self, depth=None)
-
     def part(self, index: Array) -> Members:
         """Some of them; what was traced is kept."""
         depth, full = (None if of is None else of[index] for of in (self.depth, self.full))
@@ -213,12 +180,9 @@ class Members:
 
     def blocks(self, index: int) -> float | None:
         """Of a member in full; None where they cannot be set."""
-        if self.full is None:
-            return None
-        own = float(self.full[index])
-        return (
-            int(own) if own.is_integer() else own
-        )  # which the configuration refuses, as it does for one network
+        own = None if self.full is None else float(self.full[index])
+        whole = own is not None and own.is_integer()  # the configuration refuses a fraction
+        return int(own) if own is not None and whole else own
 
     def example(self, index: int, blocks: float | None) -> Example:
         """Trace one, in full where `blocks` is None; raises NeuralPowerError."""
@@ -226,12 +190,9 @@ class Members:
         key = (*self.values[index].tolist(), blocks)
         if key not in self.seen:
             self.traces += 1
-            self.seen[key] = self.trace_of(self.named(index), blocks)
+            named = dict(zip(self.names, self.values[index].tolist(), strict=True))
+            self.seen[key] = self.trace_of(named, blocks)
         return self.seen[key]
-
-    def named(self, index: int) -> dict[str, float]:
-        """A member's numbers by name, its depth not among them."""
-        return dict(zip(self.names, self.values[index].tolist(), strict=True))
 
 
 def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
@@ -247,12 +208,10 @@ def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
         for c in traced.calls
     )
     unmodelled = tuple((key(u.path, u.operator, ""), u.reason, u.work_bytes) for u in traced.unmodelled)
-    tensors = [(n, t, True) for n, t in module.named_parameters()] + [
-        (n, t, False) for n, t in module.named_buffers()
-    ]
     parameters = tuple(
         ((pattern(name), str(t.dtype), learnt), t.numel(), t.numel() * t.element_size())
-        for name, t, learnt in tensors
+        for tensors, learnt in ((module.named_parameters(), True), (module.named_buffers(), False))
+        for name, t in tensors
         if t.numel()
     )
     return Example(layers, unmodelled, parameters, tuple(s for s in traced.storages if s.part != WEIGHTS))
@@ -275,7 +234,7 @@ class Found:
         return np.allclose(said, example.numbers, rtol=1e-9, atol=0)
 
     def takes(self, index: int, members: Members, notes: list[str]) -> bool:
-        """Add a member that the table gives back; False where its further blocks are others than the table says."""
+        """Add a member that the table gives back; False where its further blocks are unlike the table's."""
         if members.depth is not None and not self._looked_at(members, [index])[0]:
             table = _holding(self.table, index, members, notes)
             if table is None:
@@ -291,7 +250,7 @@ class Found:
         return near if members.depth is None else near & self._looked_at(members, index)
 
     def starts(self, alike: Sequence[int], members: Members, notes: list[str]) -> bool:
-        """Add the members that it was solved from, the ends of the lengths first; False where the first does not hold."""
+        """Add the members that it was solved from, the shortest first; False where that one does not hold."""
         at = members.names.index(LENGTH) if LENGTH in members.names else 0
         shortest, *others = sorted(alike, key=lambda i: float(members.values[i, at]))
         if not self.takes(shortest, members, notes):
@@ -301,13 +260,13 @@ class Found:
         return True
 
     def serves(self, members: Members, index: Array, apart: Sequence[int]) -> Array:
-        """Which members follow it [index]; where one of `apart` lies between those traced, what does so says nothing."""
+        """Which members follow it [index]: those traced alone, where one of `apart` lies between them."""
         if self.reaches(members, apart).any():
             return _among(members.values[index], members.values[self.traced])
         return self.reaches(members, index)
 
     def _looked_at(self, members: Members, index: Sequence[int] | Array) -> Array:
-        """Which members' further blocks are known: a field may show there alone, a length may matter there alone."""
+        """Which members' further blocks are known: a field or a length may matter there alone."""
         some, known = members.values[index], members.values[self.in_full]
         silent = [i for i in range(len(members.names)) if i not in self.table.shown]
         near = (some[:, None, silent] == known[None, :, silent]).all(axis=2).any(axis=1)
@@ -317,18 +276,18 @@ class Found:
         return np.asarray(near)
 
 
-def learn(members: Members) -> Learnt:
-    """Tables for as many members as possible; members that raise when they are traced have none."""
+def learn(members: Members) -> tuple[list[Table], Array, list[str]]:
+    """(tables, which of them serves each member, notes); -1 for members without one, as those that raise."""
     notes: list[str] = []
     found: list[Found] = []
     served = np.full(len(members.values), -1)
     for group in _classes(members):
         _learn_class(members, group, found, served, notes)
-    return Learnt(tuple(f.table for f in found), served, tuple(dict.fromkeys(notes)))
+    return [f.table for f in found], served, notes
 
 
 def _learn_class(members: Members, group: Array, found: list[Found], served: Array, notes: list[str]) -> None:
-    """Trace members of a class until each lies between some that a table, there already or new, gives back."""
+    """Trace members of a class until each lies between some that an old or new table gives back."""
     values, needed = members.values, _needed(members.values[group])
     traced: list[int] = []
     apart: dict[int, Example] = {}  # those of them that no table gives back
@@ -344,10 +303,8 @@ def _learn_class(members: Members, group: Array, found: list[Found], served: Arr
         except NeuralPowerError as error:
             notes.append(one_line(error))
             return  # and the members of this class are traced one by one
-        place = next(
-            (n for n, f in enumerate(found) if f.gives(apart[i], values[i]) and f.takes(i, members, notes)),
-            None,
-        )
+        taking = (f.gives(apart[i], values[i]) and f.takes(i, members, notes) for f in found)
+        place = next((n for n, takes in enumerate(taking) if takes), None)
         if place is None:
             if len(apart) + len(np.unique(values[pending], axis=0)) - 1 < needed:
                 return  # tracing them all is as quick
@@ -366,9 +323,9 @@ def _learn_class(members: Members, group: Array, found: list[Found], served: Arr
 
 
 def _classes(members: Members) -> list[Array]:
-    """Members that may differ in numbers alone: as many sizes of one, as many heads of one sort as of another, as deep.
+    """Members that may differ in numbers alone: alike in sizes of 1, in equal numbers of heads, in depth.
 
-    And as wide as another part: between parts of one width some networks leave a projection out.
+    And in equal widths of two parts: between these, some networks leave a projection out.
     """
     heads = [i for i, name in enumerate(members.names) if "head" in name]
     sizes = [i for i, name in enumerate(members.names) if is_width(name)]
@@ -402,9 +359,10 @@ def _among(rows: Array, some: Array) -> Array:
 
 
 def _between(values: Array, traced: Sequence[int], index: Sequence[int] | Array) -> Array:
-    """Which members lie between traced ones [index]: in each number, in each ratio of two, and in steps as theirs.
+    """Which members lie between traced ones [index]: in each number, each ratio of two, and in their steps.
 
-    Between two lengths on one side of a window there is no window; between multiples of a block only multiples are.
+    Between two lengths on one side of a window there is no window; between multiples of a block lie
+    multiples.
     """
     logs = np.log2(values)
     ratios = [logs[:, i] - logs[:, j] for i, j in itertools.combinations(range(logs.shape[1]), 2)]
@@ -427,7 +385,7 @@ def _needed(values: Array) -> int:
 def _solved(
     mine: Sequence[int], examples: Mapping[int, Example], members: Members, notes: list[str]
 ) -> Table | None:
-    """The table that all examples of a structure follow, the last one held out; None where there is none yet."""
+    """The table that all examples of a structure follow, the last one held out; None if there is none."""
     fitted, values = list(mine[:-1]) or list(mine), members.values
     solver = Solver(values[fitted])
     numbers = np.array([examples[i].numbers for i in fitted]).T
@@ -445,7 +403,7 @@ def alone(members: Members, index: int) -> Table:
     """The table of one member, which is traced in full; raises NeuralPowerError."""
     example = members.example(index, None)
     forms = [constant(value, len(members.names)) for value in example.numbers]
-    table = _table(example, forms, members.without_depth(), index, [])
+    table = _table(example, forms, replace(members, depth=None), index, [])
     assert table is not None  # nothing is compared where there is no depth
     return table
 
@@ -462,90 +420,80 @@ def _table(
             notes.append(one_line(error))
             return None
     left = iter(forms)
-    rows: dict[tuple[object, ...], list[int]] = {}
-    made: dict[tuple[object, ...], tuple[Layer, dict[str, Form]]] = {}
-    counted, more = Counter(key for key, _ in example.layers), Counter(key for key, _ in deeper.layers)
-    if counted.keys() != more.keys():
+    more = Counter(key for key, _ in deeper.layers)
+    if {key for key, _ in example.layers} != more.keys():
         notes.append("a deeper member has other layers")
         return None
-    repeated: Counter[Key] = Counter()
+    rows: dict[tuple[object, ...], RowForms] = {}
     for (key, layer), fields in zip(example.layers, example.fields, strict=True):
         own = {name: next(left) for name, value in fields.items() if _is_number(value)}
         same = (layer.kind, _words(fields), tuple(own.values()))
-        calls = rows.setdefault(same, [0, 0])
-        calls[0] += 1
-        if not repeated[key]:
-            calls[1] += more[key]
-        repeated[key] += 1
-        made.setdefault(same, (layer, own))
-    unmodelled_counts = Counter(key for key, _, _ in deeper.unmodelled)
-    own_counts = Counter(key for key, _, _ in example.unmodelled)
-    unmodelled = [
-        SizeForm(next(left), unmodelled_counts[key] / own_counts[key]) for key, _, _ in example.unmodelled
-    ]
+        row = rows.get(same, RowForms(0, 0, layer, own))
+        rows[same] = replace(row, count=row.count + 1, deeper=row.deeper + more.pop(key, 0))
+    missing = Counter(key for key, _, _ in example.unmodelled)
+    more_missing = Counter(key for key, _, _ in deeper.unmodelled)
+    unmodelled = tuple(
+        SizeForm(1, more_missing[key] / missing[key], next(left)) for key, _, _ in example.unmodelled
+    )
     slots = Counter(slot for slot, _, _ in example.parameters)
     more_slots = Counter(slot for slot, _, _ in deeper.parameters)
     learnt, sizes = [], []
     for slot, _, _ in example.parameters:
-        number, size = (SizeForm(next(left), more_slots[slot] / slots[slot]) for _ in range(2))
+        number, size = (SizeForm(1, more_slots[slot] / slots[slot], next(left)) for _ in range(2))
         sizes.append(size)
         if slot[2]:
             learnt.append(number)
     storages = tuple(zip(example.storages, left, strict=True))
-    caches = tuple(form.scaled(1 / SHALLOW) for s, form in storages if s.part == CACHE)
+    caches = [form.scaled(1 / SHALLOW) for s, form in storages if s.part == CACHE]
     return Table(
-        tuple(RowForms(*made[same], *calls) for same, calls in rows.items()),
-        tuple(unmodelled),
-        tuple(learnt),
-        tuple(sizes),
-        storages,
-        True,
-        tuple(forms),
-        caches if members.depth is not None else (),
+        rows=tuple(rows.values()),
+        unmodelled=unmodelled,
+        learnt=tuple(learnt),
+        weights=tuple(sizes),
+        storages=storages,
+        known_peak=True,
+        forms=tuple(forms),
+        cache_per_block=tuple(caches) if members.depth is not None else (),
     )
 
 
 def _holding(table: Table, index: int, members: Members, notes: list[str]) -> Table | None:
-    """The table where it says what a member has with three blocks and with the fewest and most of all members; else None."""
+    """The table where it holds for a member with three, the fewest and the most blocks; else None."""
     assert members.full is not None  # nothing is compared where there is no depth
-    for blocks in dict.fromkeys(
-        (DEEPER, int(members.full.max()), max(1, min(SHALLOW, int(members.full.min()))))
-    ):
+    fewest = max(1, min(SHALLOW, int(members.full.min())))
+    for blocks in dict.fromkeys((DEEPER, int(members.full.max()), fewest)):
         try:
             seen = members.example(index, blocks)
         except NeuralPowerError as error:
             notes.append(one_line(error))
             return None
-        told = _told(table, members.values[[index]], np.array([float(blocks)]))
-        if told != _seen(seen):
-            notes.append(
-                f"{blocks} blocks are not two blocks and what a third adds: members are traced in full"
-            )
+        fields, depth = members.values[[index]], np.array([float(blocks)])
+        if _told(table, fields, depth) != _seen(seen):
+            said = "members are traced in full"
+            notes.append(f"{blocks} blocks are not two blocks and what a third adds: {said}")
             return None
         needed = peak(seen.storages)[0] + sum(size for _, _, size in seen.parameters)
-        said = table.peaks(members.values[[index]], np.array([float(blocks)]))[0][0]
-        if abs(needed - said) > 1e-9 * needed:
-            notes.append(
-                f"memory of {blocks} blocks is {needed} B, {said:.0f} B were expected: none is given"
-            )
+        expected = table.peaks(fields, depth)[0][0]
+        if abs(needed - expected) > 1e-9 * needed:
+            said = f"{expected:.0f} B were expected: none is given"
+            notes.append(f"memory of {blocks} blocks is {needed} B, {said}")
             table = replace(table, known_peak=False)
     return table
 
 
-Content = tuple[
-    Counter[Layer], int, int, int
-]  # layers, learnt numbers, calls and bytes that are not modelled
+Content = tuple[Counter[Layer], int, int, int]  # layers, learnt numbers, unmodelled calls and their bytes
 
 
 def _told(table: Table, fields: Array, depth: Array) -> Content:
-    """What a table says of one member."""
+    """What a table says of one member, `fields` [1, names]."""
     layers = Counter[Layer]()
     for row in table.rows:
-        layers[member_layer(row, fields)] += int(row.calls(depth)[0])
-    calls = sum(float(size.count(depth)[0]) for size in table.unmodelled)
-    size = added(table.unmodelled, fields, depth)[0]
-    learnt = table.parameter_count(fields, depth)[0]
-    return layers, round(learnt), round(calls), round(size)
+        numbers: dict[str, Any] = {name: round(float(form(fields)[0])) for name, form in row.forms.items()}
+        layers[replace(row.example, **numbers)] += int(row.times(depth)[0])
+    calls = sum(float(size.times(depth)[0]) for size in table.unmodelled)
+    sizes = (added(some, fields, depth)[0] for some in (table.learnt, table.unmodelled))
+    learnt, size = map(round, sizes)
+    return layers, learnt, round(calls), size
 
 
 def _seen(example: Example) -> Content:
@@ -553,12 +501,6 @@ def _seen(example: Example) -> Content:
     learnt = sum(count for (_, _, is_learnt), count, _ in example.parameters if is_learnt)
     sizes = [size for _, _, size in example.unmodelled]
     return Counter(layer for _, layer in example.layers), learnt, len(sizes), sum(sizes)
-
-
-def member_layer(row: RowForms, fields: Array) -> Layer:
-    """The layer of one member, `fields` [1, names]."""
-    numbers: dict[str, Any] = {name: round(float(form(fields)[0])) for name, form in row.forms.items()}
-    return replace(row.example, **numbers)
 
 
 def _words(fields: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,9 +1,10 @@
-"""Does it fit, and how much more would: the largest batch and the longest context within a memory, with a margin.
+"""Does it fit, and how much more would: the largest batch and the longest context within a memory.
 
-The upper bound of the memory is held against the device's, less what the process itself takes of a CPU's, so that what is
-said to fit does. On an accelerator there is no such bound: a share of the memory is kept free. Memory grows nearly in line
-with the batch and no faster than squarely with the length: two probes give a guess, each further one narrows the bracket.
-Of a prefill the length is the prompt's, of a decoder's step the context's; their memory holds the cache of keys and values.
+The memory's upper bound is held against the device's memory, on a CPU less what the process itself takes, so
+that what is said to fit does. On an accelerator there is no such bound: a share of the memory is kept free.
+Memory grows nearly in line with the batch and no faster than squarely with the length: two probes give a
+guess, each further one narrows the bracket. The length is the prompt's in a prefill, the context's in a
+decoder's step; their memory holds the KV cache.
 """
 
 from __future__ import annotations
@@ -31,17 +32,8 @@ PHASES = (FORWARD, TRAINING, PREFILL, DECODE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
 CLOSE = 0.01  # of the answer: how far the bracket is closed for sizes above a hundred
 MOST_CALLS = 20_000  # in a trace, which takes seconds: a scan in Python makes more with each token
-UNITS = {
-    "b": 1,
-    "kb": 1e3,
-    "mb": 1e6,
-    "gb": 1e9,
-    "tb": 1e12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+UNITS = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+UNITS |= {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
 
 
 @dataclass(frozen=True)
@@ -101,7 +93,7 @@ class Fit:
 
 
 def bytes_of(text: str | float) -> float:
-    """24e9 for "24GB", 24 * 2**30 for "24GiB", a number as it is; raises InputError, also for text without a unit."""
+    """24e9 for "24GB", 24 * 2**30 for "24GiB", a number as it is; raises InputError, also without a unit."""
     given = f"{text:f} b" if isinstance(text, Real) else str(text)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", given.lower())
     if not match or match.group(2) not in UNITS or float(match.group(1)) <= 0:
@@ -113,60 +105,67 @@ def fit(request: Request, room_bytes: float) -> Fit:
     """Whether the request fits into so many bytes, and what would.
 
     Raises:
-        InputError: a phase or an optimizer that is not known, what belongs to another phase, more positions than the model
-            has, a step of a model that keeps no cache.
-        ModelError: the model cannot be built or traced as it was asked for, or has no checkpointing of its own.
+        InputError: an unknown phase or optimizer, what belongs to another phase, more positions than the
+            model has, a step of a model that keeps no cache.
+        ModelError: the model cannot be built or traced as asked, or has no checkpointing of its own.
     """
-    if request.phase not in PHASES:
-        raise unknown("phase", request.phase, PHASES)
-    optimizer_named(request.optimizer)
-    Recipe(accumulation=request.accumulation)
-    if request.context is not None and request.phase != DECODE:
-        raise InputError(
-            f"context {request.context} belongs to phase decode, not to {request.phase}; leave it out"
-        )
-    how = (request.optimizer, request.accumulation, request.checkpointing)
-    if request.phase != TRAINING and how != (Request.optimizer, Request.accumulation, Request.checkpointing):
-        raise InputError(
-            f"optimizer, accumulation and checkpointing belong to phase training, not to {request.phase}; leave them out"
-        )
-    margin = request.platform.margin(request.phase) if request.margin is None else request.margin
-    if isinstance(margin, bool) or not isinstance(margin, Real) or not 0 <= margin < 1:
-        raise InputError(
-            f"margin {margin!r}: the share of the memory that is kept free is 0 or more and below 1; choose 0.3"
-        )
+    margin = _checked_margin(request)
     probe = _Probe(request)
     process_bytes = request.platform.framework.process_bytes
-    left_bytes = room_bytes * (1 - float(margin)) - process_bytes
-    notes = tuple(filter(None, [request.platform.memory_note]))
-    answer = partial(Fit, process_bytes=process_bytes, margin=float(margin), notes=notes)
+    left_bytes = room_bytes * (1 - margin) - process_bytes
     own = probe(request.batch_size, request.length)
     start = request.length or probe.own_length
-    if own.weights_bytes > left_bytes:  # nothing to be sought
-        longest, reason = (None, "") if start is None else (0, "memory")
-        return answer(False, own, room_bytes, 0, longest, reason, probe.traces)
-    batch = largest(lambda size: probe(size, request.length).high_bytes, left_bytes, request.batch_size)
-    longest, reason = None, ""
-    if start is not None:
-        longest, reason = _longest(probe, request.batch_size, start, left_bytes)
-    fits = own.high_bytes <= left_bytes
-    return answer(fits, own, room_bytes, batch, longest, reason, probe.traces)
+    batch, longest, reason = 0, None if start is None else 0, "" if start is None else "memory"
+    if own.weights_bytes <= left_bytes:  # else there is nothing to be sought
+        batch = largest(lambda size: probe(size, request.length).high_bytes, left_bytes, request.batch_size)
+        if start is not None:
+            longest, reason = _longest(probe, request.batch_size, start, left_bytes)
+    return Fit(
+        fits=own.high_bytes <= left_bytes,
+        memory=own,
+        room_bytes=room_bytes,
+        largest_batch=batch,
+        longest=longest,
+        longest_reason=reason,
+        traces=probe.traces,
+        process_bytes=process_bytes,
+        margin=margin,
+        notes=(request.platform.memory_note,) if request.platform.memory_note else (),
+    )
+
+
+def _checked_margin(request: Request) -> float:
+    """The share of the memory that is kept free; raises InputError for what the request cannot be."""
+    phase = request.phase
+    if phase not in PHASES:
+        raise unknown("phase", phase, PHASES)
+    optimizer_named(request.optimizer)
+    Recipe(accumulation=request.accumulation)
+    if request.context is not None and phase != DECODE:
+        raise InputError(f"context {request.context} belongs to phase decode, not to {phase}; leave it out")
+    how = (request.optimizer, request.accumulation, request.checkpointing)
+    if phase != TRAINING and how != (Request.optimizer, Request.accumulation, Request.checkpointing):
+        what = "optimizer, accumulation and checkpointing"
+        raise InputError(f"{what} belong to phase training, not to {phase}; leave them out")
+    margin = request.platform.margin(phase) if request.margin is None else request.margin
+    if isinstance(margin, bool) or not isinstance(margin, Real) or not 0 <= margin < 1:
+        what = "the share of the memory that is kept free is 0 or more and below 1"
+        raise InputError(f"margin {margin!r}: {what}; choose 0.3")
+    return float(margin)
 
 
 class _TooManyCalls(Exception):  # noqa: N818  # a verdict on a length
     """A text so long that tracing it would take minutes."""
 
 
-def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[int | None, str]:
+def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[int, str]:
+    """The longest text that fits, and what ends it."""
     limit = MOST
 
-    def size_at(length: int) -> float:
-        if length > probe.longest_traced(batch):
-            raise _TooManyCalls
-        return memory_at(length)
-
-    def memory_at(length: int) -> float:
+    def memory_at(length: int, bounded: bool = False) -> float:
         nonlocal limit
+        if bounded and length > probe.longest_traced(batch):
+            raise _TooManyCalls
         try:
             return probe(batch, length).high_bytes
         except InputError:  # the model has no such positions
@@ -174,7 +173,7 @@ def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[
             return float("inf")
 
     try:
-        found = largest(size_at, room_bytes, start)
+        found = largest(partial(memory_at, bounded=True), room_bytes, start)
     except _TooManyCalls:
         end = int(probe.longest_traced(batch))
         if memory_at(end) <= room_bytes:
@@ -186,20 +185,15 @@ def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[
 def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1, close: float = CLOSE) -> int:
     """The largest size whose bytes, which grow with it, are at most `room_bytes`; 0 where even 1 takes more.
 
-    Exact up to a hundred and where sizes end (their bytes are infinite), beyond within the share `close` and on the safe
-    side: every answer has been looked at.
+    Exact up to a hundred and where sizes end (their bytes are infinite); beyond, within the share `close` and
+    on the safe side. Every answer has been looked at.
     """
     known: dict[int, float] = {}
-
-    def at(size: int) -> float:
-        if size not in known:
-            known[size] = bytes_at(size)
-        return known[size]
-
-    low, high = 0, MOST
-    guess = max(start, 1)
+    low, high, guess = 0, MOST, max(start, 1)
     while high - low > (max(1, int(close * low)) if low > 100 and known.get(high) != float("inf") else 1):
-        if at(guess) <= room_bytes:
+        if guess not in known:
+            known[guess] = bytes_at(guess)
+        if known[guess] <= room_bytes:
             low = max(low, guess)
         else:
             high = min(high, guess)
@@ -210,7 +204,7 @@ def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1,
 
 
 def _next(known: dict[int, float], low: int, high: int, room_bytes: float) -> int:
-    """Where the line through the two nearest sizes meets the room, kept inside the bracket; else a halving of it."""
+    """Where the line through the two nearest sizes meets the room, else the middle of the bracket."""
     below = sorted(size for size in known if size <= low)
     above = [size for size in known if size >= high and known[size] < float("inf")]
     points = below[-2:] if not above else [*below[-1:], min(above)]
@@ -254,53 +248,46 @@ class _Probe:
         return self._known[batch, length]
 
     def longest_traced(self, batch: int) -> float:
-        """Where a trace reaches MOST_CALLS, as the two longest that were looked at say; infinite where calls do not grow."""
-        known = sorted(
-            (size, calls) for (b, size), calls in self._calls.items() if b == batch and size is not None
-        )
-        if len(known) < 2:
+        """Where a trace reaches MOST_CALLS by the two longest so far; infinite where calls do not grow."""
+        sizes = ((size, calls) for (b, size), calls in self._calls.items() if b == batch and size is not None)
+        if len(known := sorted(sizes)) < 2:
             return float("inf")
         (before, fewer), (last, calls) = known[-2:]
-        more = MOST_CALLS - calls
-        return last + max(more, 0) * (last - before) / (calls - fewer) if calls > fewer else float("inf")
+        more = max(MOST_CALLS - calls, 0)
+        return last + more * (last - before) / (calls - fewer) if calls > fewer else float("inf")
 
     def _memory(self, batch: int, length: int | None) -> Memory:
         inputs = self._inputs(batch, length)
-        if self.request.phase == TRAINING:
+        request, platform = self.request, self.request.platform
+        if request.phase == TRAINING:
             step = training_lifetimes(
                 self.module,
                 inputs.args,
                 inputs.kwargs,
-                optimizer=self.request.optimizer,
-                platform=self.request.platform,
-                accumulation=self.request.accumulation,
-                checkpointing=self.request.checkpointing,
+                optimizer=request.optimizer,
+                platform=platform,
+                accumulation=request.accumulation,
+                checkpointing=request.checkpointing,
             )
             self._calls[batch, length] = step.end
-            return training_memory(step, platform=self.request.platform)
+            return training_memory(step, platform=platform)
         try:
             traced = trace(self.module, inputs.args, inputs.kwargs)
         except ModelError as error:
             if length is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
             raise
-        self._calls[batch, length] = len(traced.every_call)
-        memory = forward_memory(traced, platform=self.request.platform)
-        return replace(memory, phase=self.request.phase)
+        self._calls[batch, length] = len(traced.calls) + len(traced.unmodelled)
+        return replace(forward_memory(traced, platform=platform), phase=request.phase)
 
     def _inputs(self, batch: int, length: int | None) -> Inputs:
         """Shapes alone; notes the length that a model takes by itself."""
-        phase = self.request.phase
         about = InputRequest(batch, length, self.request.input_shape, self.dtype)
-        if phase == DECODE:
-            asked = replace(about, seq_len=self.request.seq_len)
-            one = pass_of(self.source, asked, Phase.decode(context=length), self.module)
-            own: int | None = one.context
-        else:
-            name = PREFILL if phase == PREFILL else FORWARD
-            one = pass_of(self.source, about, Phase(name), self.module)
-            ids = one.inputs.kwargs.get("input_ids")
-            own = None if ids is None else int(ids.shape[-1])
+        phase = Phase(PREFILL if self.request.phase == PREFILL else FORWARD)
+        if decodes := self.request.phase == DECODE:
+            about, phase = replace(about, seq_len=self.request.seq_len), Phase.decode(context=length)
+        one = pass_of(self.source, about, phase, self.module)
         if length is None:
-            self.own_length = own
+            ids = one.inputs.kwargs.get("input_ids")
+            self.own_length = one.context if decodes else None if ids is None else int(ids.shape[-1])
         return one.inputs

@@ -1,8 +1,9 @@
-"""Candidates that come as lists of layers: the distinct ones of all lists, and how often each list calls each of them."""
+"""Candidates that come as lists of layers: the distinct layers, and how often each list calls them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from numbers import Number
 from types import NoneType
@@ -46,29 +47,27 @@ class Lists:
             known = self._read.get(items)
         except TypeError:
             name, value = next((n, v) for n, v in row.items() if not isinstance(v, (str, Number, NoneType)))
-            raise InputError(
-                f"{name} of a layer is {value!r:.40}, must be a number, a text or a truth value"
-            ) from None
+            said = f"{name} of a layer is {value!r:.40}, must be a number, a text or a truth value"
+            raise InputError(said) from None
         if known is None:
             layer = _layer(row)
             known = self._read[items] = self._places.setdefault(layer, len(self._places)), _count(row)
         return known
 
     def unlearnt(self, predictor: Predictor) -> dict[int, PredictorError]:
-        """Of lists with a product in a dtype or phase that the predictor does not know, by their place: what it says."""
-        refused = {}
-        for dtype, phase in {(layer.dtype, layer.phase) for layer in self._places if layer.multiplies}:
+        """What the predictor says of lists, by their place, with a product in an unknown dtype or phase."""
+
+        @cache
+        def refused(dtype: str, phase: str) -> PredictorError | None:
             try:
                 predictor.check(dtype, phase)
             except PredictorError as error:
-                refused[dtype, phase] = error
-        if not refused:
-            return {}
-        asked = (
-            (place, (layer.dtype, layer.phase)) for layer, place in self._places.items() if layer.multiplies
-        )
-        bad = {place: refused[what] for place, what in asked if what in refused}
-        lists = [self._columns[start:end] for start, end in pairwise(self._ends)]
+                return error
+            return None
+
+        products = [(layer, place) for layer, place in self._places.items() if layer.multiplies]
+        bad = {place: error for layer, place in products if (error := refused(layer.dtype, layer.phase))}
+        lists = [self._columns[start:end] for start, end in pairwise(self._ends)] if bad else []
         return {i: bad[min(wrong)] for i, places in enumerate(lists) if (wrong := bad.keys() & set(places))}
 
     def outcomes(self, predictor: Predictor) -> tuple[Outcomes, list[int]]:
@@ -90,15 +89,13 @@ def _layer(row: Mapping[str, Any]) -> Layer:
     layer = KINDS[kind].from_row(row)
     try:
         moved = layer.bytes()  # nothing at all by a view
-        smallest = min(
-            int(moved.output) if sum(moved) else 1, *(getattr(layer, name) for name in layer.dimensions)
-        )
+        sizes = [getattr(layer, name) for name in layer.dimensions]
+        empty = min(int(moved.output) if sum(moved) else 1, *sizes) <= 0
     except ZeroDivisionError:
-        smallest = 0
-    if smallest <= 0:
-        raise InputError(
-            f"{kind}: nothing comes out of it, an output needs every size at 1 or more; check its fields"
-        )
+        empty = True
+    if empty:
+        said = "nothing comes out of it, an output needs every size at 1 or more; check its fields"
+        raise InputError(f"{kind}: {said}")
     return layer
 
 

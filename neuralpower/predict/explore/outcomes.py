@@ -1,7 +1,7 @@
 """Many networks at once: their layers in one pool, each distinct one predicted once, totals with 90 % bounds.
 
-Time follows `Estimates.totals`, energy `compose`: the layers' powers weighed by their times, where power is known for
-nine tenths of the time.
+Time follows `Estimates.totals`, energy `compose`: the layers' powers weighed by their times, where power is
+known for nine tenths of the time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Of networks in their order, each [networks]; NaN where not known."""
+    """Totals of networks in their order, each [networks]; NaN where not known."""
 
     runtime_s: Array
     low_s: Array
@@ -93,8 +93,8 @@ class Pool:
         for kind, parts in self._parts.items():
             inverse, estimated, dispatch_s = self._estimated(kind, parts, predictor)
             found.append(estimated)
-            rows.append(np.concatenate([networks for _, _, networks, _ in parts]))
-            counts.append(np.concatenate([count for _, _, _, count in parts]))
+            rows += [networks for _, _, networks, _ in parts]
+            counts += [count for _, _, _, count in parts]
             columns.append(start + inverse)
             host.append(dispatch_s)
             start += len(estimated.runtime_s)
@@ -103,10 +103,8 @@ class Pool:
         )
         where = (np.concatenate(rows), np.concatenate(columns))
         matrix = coo_array((np.concatenate(counts), where), shape=(self.networks, start)).tocsr()
-        roof = predictor.roofline(dtype)
-        unmodelled_s = (
-            self.unmodelled_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S * self.unmodelled_calls
-        )
+        bytes_s = self.unmodelled_bytes / predictor.roofline(dtype).bytes_per_s
+        unmodelled_s = bytes_s + UNMODELLED_OVERHEAD_S * self.unmodelled_calls
         host_s: Array | None = None
         if predictor.dispatch is not None:
             host_s = matrix @ np.concatenate(host) + self.unmodelled_calls * predictor.dispatch.unknown_s
@@ -122,14 +120,14 @@ class Pool:
         examples: list[Layer] = []
         blocks = []
         for example, numbers, networks, _ in parts:
-            words = tuple(v for name in names if isinstance(v := getattr(example, name), str))
+            values = {name: getattr(example, name) for name in names}
+            words = tuple(value for value in values.values() if isinstance(value, str))
             if words not in texts:
                 texts[words] = len(texts)
                 examples.append(example)
             block = np.empty((len(networks), len(names) + 1))
             block[:, -1] = texts[words]
-            for i, name in enumerate(names):
-                value = getattr(example, name)
+            for i, (name, value) in enumerate(values.items()):
                 block[:, i] = 0.0 if isinstance(value, str) else numbers.get(name, float(value))
             blocks.append(block)
         unique, inverse = np.unique(np.concatenate(blocks), axis=0, return_inverse=True)
@@ -140,17 +138,14 @@ class Pool:
             else unique[:, i]
             for i, name in enumerate(names)
         }
-        layers = as_columns(KINDS[kind], table)
-        host_s = (
-            np.zeros(len(unique))
-            if predictor.dispatch is None
-            else predictor.dispatch.seconds_of_columns(layers)
-        )
+        layers, host_s = as_columns(KINDS[kind], table), np.zeros(len(unique))
+        if predictor.dispatch is not None:
+            host_s = predictor.dispatch.seconds_of_columns(layers)
         return inverse.reshape(-1), predictor.estimate_columns(layers), host_s
 
 
 def outcomes_of(layers: Sequence[Layer], counts: csr_array, predictor: Predictor) -> Outcomes:
-    """Of networks given as counts [networks, layers] of distinct layers."""
+    """Totals of networks given as counts [networks, layers] of distinct layers."""
     host_s = None if predictor.dispatch is None else counts @ predictor.dispatch.seconds(layers)
     nothing = np.zeros(counts.shape[0])
     return Work(predictor.estimate(layers), counts, nothing, host_s).outcomes(predictor)

@@ -1,10 +1,11 @@
 """Candidates, one JSON object a line -> scores, ranked: changed configurations and lists of layers.
 
-    {"model": "transformers:llama", "changes": {"hidden_size": 512, "num_hidden_layers": 6}, "batch_size": 1, "seq_len": 128}
-    {"layers": [{"kind": "linear", "rows": 128, "in_features": 64, "out_features": 64, "bias": true, "count": 3}, ...]}
+    {"model": "transformers:llama", "changes": {"hidden_size": 512}, "batch_size": 1, "seq_len": 128}
+    {"layers": [{"kind": "linear", "rows": 128, "in_features": 64, "out_features": 64, "bias": true, "count":
+    3}]}
 
-Either may have a `name`, a model also an `input_shape` of one sample; a line that cannot be used is told, and the rest is
-scored.
+Either may have a `name`, a model also an `input_shape` of one sample. A line that cannot be used is told, and
+the rest is scored.
 """
 
 from __future__ import annotations
@@ -30,10 +31,9 @@ from neuralpower.predict.explore.lists import Lists
 from neuralpower.predict.explore.outcomes import Outcomes, finite
 from neuralpower.predict.explore.space import Point, explore
 
-BY = ("latency", "energy", "memory")
+BY = {"latency": "runtime_s", "energy": "energy_j", "memory": "memory_bytes"}  # name -> field of a score
 LISTED = "layers"  # basis of a candidate that came as its layers
 FIELDS = ("name", "model", "changes", "batch_size", "seq_len", "input_shape", "dtype")  # of a model
-FIELDS_LISTED = ("name", LISTED)
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,7 @@ class Score:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        known = {
-            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "error" or self.error
-        }
-        return {"schema": 1, **known}
+        return {"schema": 1, **{name: v for name, v in vars(self).items() if name != "error" or v}}
 
 
 def score(
@@ -67,7 +64,7 @@ def score(
     *,
     trust_code: bool = False,
 ) -> list[Score]:
-    """Scores in the candidates' order, each with its rank; text is read as a line of JSON, blank lines are left out.
+    """Scores in the candidates' order, each with its rank; text is a line of JSON, blank lines are left out.
 
     A candidate whose model runs code is refused, unless `trust_code` says that it may.
 
@@ -77,95 +74,94 @@ def score(
     """
     if by not in BY:
         raise unknown("score", by, BY)
-    read: list[tuple[int, str, Point | str | None]] = []
     lists = Lists()
-    for number, candidate in enumerate(candidates, 1):
-        if isinstance(candidate, str) and not candidate.strip():
-            continue
-        read.append(_read(number, candidate, lists, trust_code))
+    read = [
+        _read(number, candidate, lists, trust_code)
+        for number, candidate in enumerate(candidates, 1)
+        if not isinstance(candidate, str) or candidate.strip()
+    ]
     if not read:
-        raise InputError(
-            "no candidate: give one JSON object a line, with a model and its changes, or with layers"
-        )
-    found: dict[int, Score] = {
-        n: Score(n, name, error=what) for n, name, what in read if isinstance(what, str)
-    }
-    points = [(n, name, what) for n, name, what in read if isinstance(what, Point)]
-    known = []
-    for n, name, p in points:
-        try:
-            predictor.check(p.dtype, FORWARD)
-            known.append((n, name, p))
-        except PredictorError as error:
-            if predictor.hardware is None:  # of one that serves several devices
-                raise
-            found[n] = Score(n, name, error=str(error))
-    if known:
-        explored = explore([p for _, _, p in known], predictor)
-        for i, (n, name, _) in enumerate(known):
-            if i in explored.errors:
-                found[n] = Score(n, name, error=explored.errors[i])
-                continue
-            found[n] = replace(
-                _scored(n, name, explored.outcomes, i),
-                memory_bytes=finite(explored.memory_bytes[i]),
-                parameters=int(explored.parameters[i]),
-                basis=explored.basis[i],
-            )
-    listed = [(n, name) for n, name, what in read if what is None]
+        how = "give one JSON object a line, with a model and its changes, or with layers"
+        raise InputError(f"no candidate: {how}")
+    found = {score.line: score for score, _ in read}
+    points = {score.line: point for score, point in read if point is not None}
+    listed = [score.line for score, point in read if point is None and not score.error]
+    _score_points(points, predictor, found)
     if listed:
-        unlearnt = lists.unlearnt(predictor)
-        if predictor.hardware is None and unlearnt:  # of one that serves several devices
-            raise unlearnt[min(unlearnt)]
-        outcomes, learnt = lists.outcomes(predictor)
-        for i, (n, name) in enumerate(listed):
-            if i in unlearnt:
-                found[n] = Score(n, name, error=str(unlearnt[i]))
-                continue
-            found[n] = replace(_scored(n, name, outcomes, i), parameters=learnt[i], basis=LISTED)
-    return _ranked([found[n] for n, _, _ in read], by)
+        _score_lists(lists, listed, predictor, found)
+    known = [score for score in found.values() if getattr(score, BY[by]) is not None]
+    order = sorted(known, key=lambda score: (getattr(score, BY[by]), score.line))
+    rank = {score.line: place for place, score in enumerate(order, 1)}
+    return [replace(score, rank=rank.get(line)) for line, score in found.items()]
 
 
-def _scored(line: int, name: str, outcomes: Outcomes, i: int) -> Score:
-    return Score(
-        line,
-        name,
-        runtime_s=float(outcomes.runtime_s[i]),
-        low_s=float(outcomes.low_s[i]),
-        high_s=float(outcomes.high_s[i]),
-        energy_j=finite(outcomes.energy_j[i]),
-    )
+def _score_points(points: Mapping[int, Point], predictor: Predictor, found: dict[int, Score]) -> None:
+    """Score models, by their lines."""
+    known = {}
+    for line, point in points.items():
+        try:
+            predictor.check(point.dtype, FORWARD)
+            known[line] = point
+        except PredictorError as error:
+            if predictor.hardware is None:  # it serves several devices
+                raise
+            found[line] = replace(found[line], error=str(error))
+    if not known:
+        return
+    explored = explore(list(known.values()), predictor)
+    for i, line in enumerate(known):
+        if i in explored.errors:
+            found[line] = replace(found[line], error=explored.errors[i])
+            continue
+        found[line] = replace(
+            _scored(found[line], explored.outcomes, i),
+            memory_bytes=finite(explored.memory_bytes[i]),
+            parameters=int(explored.parameters[i]),
+            basis=explored.basis[i],
+        )
 
 
-def _ranked(scores: Sequence[Score], by: str) -> list[Score]:
-    field = {"latency": "runtime_s", "energy": "energy_j", "memory": "memory_bytes"}[by]
-    known = [i for i, s in enumerate(scores) if getattr(s, field) is not None]
-    order = sorted(known, key=lambda i: (getattr(scores[i], field), scores[i].line))
-    rank = {i: place for place, i in enumerate(order, 1)}
-    return [replace(s, rank=rank.get(i)) for i, s in enumerate(scores)]
+def _score_lists(lists: Lists, lines: Sequence[int], predictor: Predictor, found: dict[int, Score]) -> None:
+    """Score lists of layers, by their lines."""
+    unlearnt = lists.unlearnt(predictor)
+    if predictor.hardware is None and unlearnt:  # it serves several devices
+        raise unlearnt[min(unlearnt)]
+    outcomes, learnt = lists.outcomes(predictor)
+    for i, line in enumerate(lines):
+        if i in unlearnt:
+            found[line] = replace(found[line], error=str(unlearnt[i]))
+        else:
+            found[line] = replace(_scored(found[line], outcomes, i), parameters=learnt[i], basis=LISTED)
+
+
+def _scored(score: Score, outcomes: Outcomes, i: int) -> Score:
+    seconds = {name: float(getattr(outcomes, name)[i]) for name in ("runtime_s", "low_s", "high_s")}
+    return replace(score, **seconds, energy_j=finite(outcomes.energy_j[i]))
 
 
 def _read(
     number: int, candidate: str | Mapping[str, Any], lists: Lists, trust_code: bool
-) -> tuple[int, str, Point | str | None]:
-    """(line, name, a point, what is wrong with it, or None where it is the next of the lists)."""
+) -> tuple[Score, Point | None]:
+    """(its score so far, a point); None where it is the next of the lists, or cannot be used."""
+    score = Score(number, f"line {number}")
     try:
         data = parse_json(candidate, endless=True) if isinstance(candidate, str) else candidate
     except ValueError as error:
-        return number, f"line {number}", f"is no JSON ({error})"
+        return replace(score, error=f"is no JSON ({error})"), None
     if not isinstance(data, Mapping):
-        return number, f"line {number}", f"is {data!r:.40}, must be an object"
-    name = str(f"line {number}" if data.get("name") is None else data["name"])
+        return replace(score, error=f"is {data!r:.40}, must be an object"), None
+    if data.get("name") is not None:
+        score = replace(score, name=str(data["name"]))
     try:
         if LISTED in data:
-            _check(data, "a list of layers", FIELDS_LISTED)
+            _check(data, "a list of layers", ("name", LISTED))
             lists.add(data[LISTED])
-            return number, name, None
+            return score, None
         point = _point(data)
         check_model(str(point.model), trust_code=trust_code)
-        return number, name, point
+        return score, point
     except (NeuralPowerError, KeyError, TypeError, ValueError) as error:
-        return number, name, one_line(error)
+        return replace(score, error=one_line(error)), None
 
 
 def _check(data: Mapping[str, Any], what: str, fields: Sequence[str]) -> None:
@@ -189,12 +185,9 @@ def _point(data: Mapping[str, Any]) -> Point:
         if value is not None and not is_count(value):
             raise InputError(f"{name} is {value!r}, must be a whole number, 1 or more")
     shape = data.get("input_shape")
-    if shape is not None and (
-        not isinstance(shape, list | tuple) or not shape or not all(map(is_count, shape))
-    ):
-        raise InputError(
-            f"input_shape is {shape!r}, must be a list of whole numbers, 1 or more: those of one sample"
-        )
-    dtype = str(data.get("dtype", "float32"))
-    batch_size = sizes["batch_size"] or 1
+    good = isinstance(shape, list | tuple) and shape and all(map(is_count, shape))
+    if shape is not None and not good:
+        must = "must be a list of whole numbers, 1 or more: those of one sample"
+        raise InputError(f"input_shape is {shape!r}, {must}")
+    dtype, batch_size = str(data.get("dtype", "float32")), sizes["batch_size"] or 1
     return Point(model, batch_size, sizes["seq_len"], dtype, dict(changes), tuple(shape) if shape else None)

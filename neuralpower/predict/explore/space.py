@@ -1,13 +1,14 @@
 """Points of a space of configurations -> latency, energy and memory of each, from few traces.
 
-Points of one model that differ in numbers are a family: its table of formulas is learnt once (`neuralpower.predict.explore.family`)
-and all points' layers are predicted in one go. A point that the table does not reach is traced itself, and says so.
+Points of one model that differ in numbers are a family: its table of formulas is learnt once
+(`neuralpower.predict.explore.family`), and all points' layers are predicted in one go. A point that the table
+does not reach is traced itself, and says so.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from neuralpower.predict.explore.family import (
     learn,
 )
 from neuralpower.predict.explore.outcomes import Outcomes, Pool
+from neuralpower.trace.lifetimes import WORKSPACE
 from neuralpower.trace.tracer import trace
 
 Array = np.ndarray
@@ -54,19 +56,15 @@ class Point:
         """The model with its changes, as `resolve` takes it."""
         if isinstance(self.model, nn.Module) or not self.changes:
             return self.model
-        mark = "&" if "?" in self.model else "?"
-        return (
-            self.model
-            + mark
-            + "&".join(f"{name}={json.dumps(value)}" for name, value in self.changes.items())
-        )
+        changes = "&".join(f"{name}={json.dumps(value)}" for name, value in self.changes.items())
+        return f"{self.model}{'&' if '?' in self.model else '?'}{changes}"
 
 
 @dataclass(frozen=True)
 class Explored:
     """What is known of points, in their order; a point with an error has no numbers."""
 
-    points: tuple[Point, ...]
+    points: Sequence[Point]
     outcomes: Outcomes
     parameters: Array  # [points], NaN where not known
     memory_bytes: Array  # without what the heap keeps, which is replayed for one point at a time
@@ -88,88 +86,46 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
     pools: dict[str, Pool] = {}
     count = len(points)
     parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
-    basis, errors, traces, notes = [FORMULA] * count, dict[int, str](), 0, dict[str, None]()
+    basis, errors, traces, notes = np.full(count, FORMULA), dict[int, str](), 0, dict[str, None]()
     framework = predictor.platform.framework
-    for family in _families(points):
-        used, took, told = tables_of(family)
-        notes |= dict.fromkeys(told)
+    for index, members in _families(points):
+        used, took, told = tables_of(members)
+        notes |= told
         traces += took
-        pool = pools.setdefault(points[family.index[0]].dtype, Pool(count))
+        pool = pools.setdefault(points[index[0]].dtype, Pool(count))
         for served in used:
-            where = np.array([family.index[i] for i in served.members])
-            if served.error:
+            where, table, (fields, depth) = index[served.members], served.table, (served.fields, served.depth)
+            if served.alone or table is None:  # traced, or tried to
+                basis[where] = TRACED
+            if table is None:
                 errors |= dict.fromkeys(where.tolist(), served.error)
                 continue
-            assert served.table is not None
-            fill(pool, served.table, served.fields, served.depth, where)
-            parameters[where] = served.table.parameter_count(served.fields, served.depth)
-            tensors, moving = served.table.peaks(served.fields, served.depth, predictor.platform)
-            library = framework.onednn_bytes if served.table.has_workspace else 0
+            fill(pool, table, fields, depth, where)
+            parameters[where] = added(table.learnt, fields, depth)
+            tensors, moving = table.peaks(fields, depth, predictor.platform)
+            from_library = any(storage.part == WORKSPACE for storage, _ in table.storages)
+            library = framework.onednn_bytes if from_library else 0
             memory[where] = tensors + framework.code_bytes(FORWARD) + library
             high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
-            for i in where if served.alone else ():
-                basis[i] = TRACED
-    parts = [pool.work(predictor, dtype).outcomes(predictor) for dtype, pool in pools.items()]
-    dtypes = list(pools)
-    which = np.array([dtypes.index(p.dtype) for p in points], dtype=int)
-    chosen = Outcomes(
-        *(
-            np.array([getattr(parts[w], name)[i] for i, w in enumerate(which)], dtype=float)
-            for name in Outcomes.__dataclass_fields__
-        )
-    )
-    for i in errors:
-        basis[i] = TRACED  # or tried to
-        for name in Outcomes.__dataclass_fields__:
-            getattr(chosen, name)[i] = np.nan
-    return Explored(
-        tuple(points), chosen, parameters, memory, high, tuple(basis), errors, traces, tuple(notes)
-    )
+    parts = {dtype: pool.work(predictor, dtype).outcomes(predictor) for dtype, pool in pools.items()}
+
+    def chosen(name: str) -> Array:
+        values = [np.nan if i in errors else getattr(parts[p.dtype], name)[i] for i, p in enumerate(points)]
+        return np.array(values, dtype=float)
+
+    outcomes = Outcomes(*map(chosen, Outcomes.__dataclass_fields__))
+    found = (outcomes, parameters, memory, high, tuple(basis.tolist()))
+    return Explored(points, *found, errors, traces, tuple(notes))
 
 
 def fill(pool: Pool, table: Table, fields: Array, depth: Array, where: Array) -> None:
     """Put the layers of a table's members into a pool, as the networks `where`."""
     for row in table.rows:
         numbers = {name: np.round(form(fields)) for name, form in row.forms.items()}
-        pool.add(row.example, numbers, where, row.calls(depth) + np.zeros(len(where)))
+        pool.add(row.example, numbers, where, row.times(depth) + np.zeros(len(where)))
     pool.unmodelled_bytes[where] += added(table.unmodelled, fields, depth)
     for size in table.unmodelled:
-        pool.unmodelled_calls[where] += size.count(depth)
-
-
-@dataclass(frozen=True)
-class Family:
-    """Points that differ in numbers alone: their places among all, and what is needed to learn them."""
-
-    index: tuple[int, ...]
-    members: Members
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What all members of a family have in common."""
-
-    model: str | nn.Module
-    dtype: str
-    words: Mapping[str, Any]  # changes that are no numbers
-    depth_name: str | None  # field that sets the number of blocks
-    input_shape: tuple[int, ...] | None  # of one sample
-
-    def traced(self, numbers: Mapping[str, float], blocks: float | None) -> Example:
-        """The member with these numbers, and so many blocks where the family has a field for them."""
-        changes = dict(self.words) | {
-            name: int(value) if float(value).is_integer() else value
-            for name, value in numbers.items()
-            if name not in (BATCH, LENGTH)
-        }
-        if blocks is not None and self.depth_name:
-            changes[self.depth_name] = blocks
-        source = resolve(Point(self.model, changes=changes).text)
-        module = source.build("meta", torch_dtype(self.dtype))
-        length = int(numbers[LENGTH]) if LENGTH in numbers else None
-        request = InputRequest(int(numbers[BATCH]), length, self.input_shape, torch_dtype(self.dtype))
-        inputs = source.inputs(module, request, "meta")
-        return example_of(trace(module, inputs.args, inputs.kwargs), module, self.dtype)
+        pool.unmodelled_calls[where] += size.times(depth)
 
 
 @dataclass(frozen=True)
@@ -184,22 +140,23 @@ class Served:
     error: str = ""
 
 
-def tables_of(family: Family) -> tuple[list[Served], int, tuple[str, ...]]:
+def tables_of(members: Members) -> tuple[list[Served], int, dict[str, None]]:
     """(members with their tables, traces, notes) of a family.
 
-    Members that no table serves with depth apart are learnt in full, and what is left then, or comes out broken, is traced.
+    Members that no table serves with depth apart are learnt in full; what is left then, or comes out broken,
+    is traced.
     """
-    members, left = family.members, np.arange(len(family.members.values))
+    left = np.arange(len(members.values))
     served: list[Served] = []
-    notes: tuple[str, ...] = ()
+    notes: dict[str, None] = {}
     for kept in dict.fromkeys((members.depth is not None, False)):
-        part = (members if kept else members.without_depth()).part(left)
-        learnt = learn(part)
-        notes += learnt.notes
+        part = (members if kept else replace(members, depth=None)).part(left)
+        tables, table_of, told = learn(part)
+        notes |= dict.fromkeys(told)
         members = replace(members, traces=part.traces)
         depth = part.depth if part.depth is not None else np.full(len(left), 2.0)
-        for number, table in enumerate(learnt.tables):
-            index = np.flatnonzero(learnt.table_of == number)
+        for number, table in enumerate(tables):
+            index = np.flatnonzero(table_of == number)
             good = index[whole(table, part.values[index]) & (depth[index] % 1 == 0)] if len(index) else index
             if len(good):
                 traced = not kept and not np.ptp(part.values[good], axis=0).any()
@@ -207,10 +164,11 @@ def tables_of(family: Family) -> tuple[list[Served], int, tuple[str, ...]]:
         left = np.setdiff1d(left, np.concatenate([np.zeros(0, int), *(some.members for some in served)]))
     for i in left.tolist():
         fields, full = members.values[[i]], np.array([2.0])
+        one = Served(np.array([i]), None, fields, full, alone=True)
         try:
-            served.append(Served(np.array([i]), alone(members, i), fields, full, alone=True))
+            served.append(replace(one, table=alone(members, i)))
         except NeuralPowerError as error:
-            served.append(Served(np.array([i]), None, fields, full, error=one_line(error)))
+            served.append(replace(one, error=one_line(error)))
     return served, members.traces, notes
 
 
@@ -225,54 +183,62 @@ def whole(table: Table, fields: Array) -> Array:
     return good
 
 
-def _families(points: Sequence[Point]) -> list[Family]:
-    """Points by model, dtype, shape of a sample and whatever of their changes is no number."""
+def _families(points: Sequence[Point]) -> Iterator[tuple[Array, Members]]:
+    """(places among all, members) of points that differ in numbers alone."""
     groups: dict[Any, list[int]] = {}
     for i, point in enumerate(points):
-        words = {name: value for name, value in point.changes.items() if not _is_number(value)}
+        words = _words(point)
         model = point.model if isinstance(point.model, str) else id(point.model)
-        key = (
-            model,
-            point.dtype,
-            json.dumps(words, sort_keys=True),
-            tuple(sorted(set(point.changes) - set(words))),
-        )
+        numbers = tuple(sorted(set(point.changes) - set(words)))
+        key = (model, point.dtype, json.dumps(words, sort_keys=True), numbers)
         groups.setdefault((*key, point.seq_len is None, point.input_shape), []).append(i)
-    return [_family(points, index) for index in groups.values()]
+    for index in groups.values():
+        yield np.array(index), _members([points[i] for i in index])
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+def _words(point: Point) -> dict[str, Any]:
+    """The changes that are no numbers."""
+    numbers = (int, float)
+    changes = point.changes.items()
+    return {n: v for n, v in changes if isinstance(v, bool) or not (isinstance(v, numbers) and v > 0)}
 
 
-def _family(points: Sequence[Point], index: Sequence[int]) -> Family:
-    first = points[index[0]]
-    words = {name: value for name, value in first.changes.items() if not _is_number(value)}
+def _members(points: Sequence[Point]) -> Members:
+    """Points that differ in numbers alone as members of a family."""
+    first, words = points[0], _words(points[0])
     depth_name, own_depth, aliases, widths = _config_of(first)
     numbers = [name for name in first.changes if name not in words and name not in aliases]
-    names = (BATCH, *([LENGTH] if first.seq_len is not None else []), *numbers)
-    values = np.array(
-        [
-            [p.batch_size, *([p.seq_len] if p.seq_len is not None else []), *(p.changes[n] for n in numbers)]
-            for p in (points[i] for i in index)
-        ],
-        dtype=float,
-    )
+    sizes = [BATCH] if first.seq_len is None else [BATCH, LENGTH]
+    values = [[*(getattr(p, name) for name in sizes), *(p.changes[name] for name in numbers)] for p in points]
     depth = full = None
     changed = next((name for name in first.changes if name in aliases), None)
     if depth_name and own_depth and changed not in words:
-        full = np.array([float(points[i].changes.get(changed or "", own_depth)) for i in index])
+        full = np.array([float(point.changes.get(changed or "", own_depth)) for point in points])
         depth = full if full.max() > 3 else None  # else nothing is gained
-    subject = Subject(first.model, first.dtype, words, depth_name, first.input_shape)
-    return Family(tuple(index), Members(names, values, depth, full, subject.traced, widths))
+
+    def traced(named: Mapping[str, float], blocks: float | None) -> Example:
+        """The member with these numbers, and so many blocks where the family has a field for them."""
+        changes = {name: int(v) if float(v).is_integer() else v for name, v in named.items()}
+        batch, length = int(changes.pop(BATCH)), changes.pop(LENGTH, None)
+        if blocks is not None and depth_name:
+            changes[depth_name] = blocks
+        source, dtype = (
+            resolve(Point(first.model, changes={**words, **changes}).text),
+            torch_dtype(first.dtype),
+        )
+        module = source.build("meta", dtype)
+        request = InputRequest(batch, None if length is None else int(length), first.input_shape, dtype)
+        inputs = source.inputs(module, request, "meta")
+        return example_of(trace(module, inputs.args, inputs.kwargs), module, first.dtype)
+
+    return Members((*sizes, *numbers), np.array(values, dtype=float), depth, full, traced, widths)
 
 
 def _config_of(point: Point) -> tuple[str | None, int | None, set[str], frozenset[int]]:
-    """(field that sets the number of blocks, its value, all of its names; unchanged widths) of a transformers model by name."""
+    """(field of the number of blocks, its value, its names, unchanged widths) of a transformers model."""
     nothing: tuple[None, None, set[str], frozenset[int]] = None, None, set(), frozenset()
-    if not isinstance(point.model, str) or not (
-        point.model.startswith("transformers:") or ":" not in point.model.partition("?")[0]
-    ):
+    name = point.model.partition("?")[0] if isinstance(point.model, str) else ":"
+    if ":" in name and not name.startswith("transformers:"):
         return nothing
     try:
         try:

@@ -1,10 +1,10 @@
-"""A grid of batch sizes, lengths and types by predictors -> a table, with the points that no other point beats."""
+"""A grid of batch sizes, lengths and types by predictors -> a table, with its Pareto-optimal points."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,10 @@ from neuralpower.predict.explore.outcomes import finite
 from neuralpower.predict.explore.space import Explored, Point, explore
 
 MOST_POINTS = 10_000
-HEAPLESS = "memory is without what the allocator keeps of tensors that are gone; its upper bound and predict have that, too"
+HEAPLESS = (
+    "memory is without what the allocator keeps of tensors that are gone; "
+    "its upper bound and predict have that, too"
+)
 
 
 @dataclass(frozen=True)
@@ -66,19 +69,18 @@ def sweep(
     input_shape: Sequence[int] | None = None,
     memory_bytes: float | None = None,
 ) -> Sweep:
-    """Predict the grid; `input_shape` of one sample, `memory_bytes` of the device, by default those of its spec sheet.
+    """Predict the grid; `input_shape` of one sample, `memory_bytes` of the device, else its spec sheet's.
 
     Raises:
-        InputError: what is no list, a size that is not whole and positive, no point, or more than MOST_POINTS.
+        InputError: what is no list, a size that is not whole and positive, no point, too many points.
         PredictorError: a dtype that a predictor has not learnt.
     """
     _check(predictors, batch_sizes, lengths, dtypes)
-    lengths = [
-        None if length is None else int(length) for length in lengths
-    ]  # JSON has no numbers of NumPy's
-    grid = list(itertools.product(dtypes, lengths, map(int, batch_sizes)))
     shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
-    points = [Point(model, batch, length, dtype, input_shape=shape) for dtype, length, batch in grid]
+    points = [  # with integers of Python's, since JSON has none of NumPy's
+        Point(model, int(batch), None if length is None else int(length), dtype, input_shape=shape)
+        for dtype, length, batch in itertools.product(dtypes, lengths, batch_sizes)
+    ]
     name = model if isinstance(model, str) else type(model).__name__
     found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
@@ -108,16 +110,12 @@ def _check(
     if count > MOST_POINTS:
         raise InputError(f"{count} points: at most {MOST_POINTS} are swept; leave some out")
     if not count:
-        raise InputError(
-            "no point to sweep: give a batch size, a length (None for a model's own), a dtype and a predictor"
-        )
-    for what, values in (
-        ("batch size", batch_sizes),
-        ("length", [length for length in lengths if length is not None]),
-    ):
-        for size in values:
-            if not is_count(size):
-                raise InputError(f"{what} {size!r}: a sweep takes a list of whole numbers, each 1 or more")
+        what = "a batch size, a length (None for a model's own), a dtype and a predictor"
+        raise InputError(f"no point to sweep: give {what}")
+    known = [length for length in lengths if length is not None]
+    for what, size in (*(("batch size", b) for b in batch_sizes), *(("length", length) for length in known)):
+        if not is_count(size):
+            raise InputError(f"{what} {size!r}: a sweep takes a list of whole numbers, each 1 or more")
 
 
 def _swept(
@@ -155,11 +153,11 @@ def _front(points: Sequence[SweepPoint]) -> tuple[str, set[int]]:
     known = [point for point in points if not point.error]
     energy = bool(known) and all(point.energy_j is not None for point in known)
     usable = [i for i, point in enumerate(points) if point.runtime_s is not None and point.fits is not False]
-    first, second = [], []
-    for point in (points[i] for i in usable):
-        first.append(point.runtime_s)
-        second.append((point.energy_j or 0.0) / point.batch_size if energy else -(point.samples_per_s or 0.0))
-    best = pareto(np.array(first, dtype=float), np.array(second, dtype=float))
+    pairs = [
+        (p.runtime_s, (p.energy_j or 0.0) / p.batch_size if energy else -(p.samples_per_s or 0.0))
+        for p in (points[i] for i in usable)
+    ]
+    best = pareto(*np.array(pairs, dtype=float).reshape(-1, 2).T)
     return "latency and energy per sample" if energy else "throughput and latency", {usable[j] for j in best}
 
 
@@ -176,40 +174,32 @@ def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
 
 
 def sizes(text: str, what: str) -> tuple[int, ...]:
-    """(1, 2, 4, 8) for "1:8" (doubling), (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
+    """(1, 2, 4, 8) for "1:8", (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d+))?)?\s*", part)
         if not match or int(match.group(1)) < 1:
-            raise InputError(
-                f"{what} {text!r}: write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64"
-            )
-        low, high, step = int(match.group(1)), int(match.group(2) or match.group(1)), match.group(3)
-        if high < low or (step is not None and int(step) < 1):
-            raise InputError(
-                f"{what} {part!r}: the end must not be below the start, a step not below 1; turn them round"
-            )
-        if step is not None:
-            if (high - low) // int(step) >= MOST_POINTS:
-                raise InputError(f"{what} {part!r}: more than {MOST_POINTS} sizes; take larger steps")
-            found += range(low, high + 1, int(step))
+            how = "write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64"
+            raise InputError(f"{what} {text!r}: {how}")
+        low, high, step = (
+            int(match.group(1)),
+            int(match.group(2) or match.group(1)),
+            int(match.group(3) or -1),
+        )
+        if high < low or match.group(3) and step < 1:
+            how = "the end must not be below the start, a step not below 1; turn them round"
+            raise InputError(f"{what} {part!r}: {how}")
+        if step < 0:
+            found += [low << n for n in range((high // low).bit_length())]
+        elif (high - low) // step >= MOST_POINTS:
+            raise InputError(f"{what} {part!r}: more than {MOST_POINTS} sizes; take larger steps")
         else:
-            while low <= high:
-                found.append(low)
-                low *= 2
+            found += range(low, high + 1, step)
     return tuple(dict.fromkeys(found))
 
 
 def to_json(result: Sweep) -> dict[str, Any]:
     """As a JSON object."""
-    points: list[Mapping[str, Any]] = [
-        {name: getattr(p, name) for name in SweepPoint.__dataclass_fields__ if name != "error" or p.error}
-        for p in result.points
-    ]
-    return {
-        "schema": 1,
-        "front": result.front,
-        "traces": result.traces,
-        "notes": list(result.notes),
-        "points": points,
-    }
+    points = [{name: v for name, v in vars(point).items() if name != "error" or v} for point in result.points]
+    head = {"schema": 1, "front": result.front, "traces": result.traces}
+    return {**head, "notes": list(result.notes), "points": points}

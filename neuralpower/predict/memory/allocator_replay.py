@@ -1,14 +1,15 @@
-"""Lifetimes of tensors -> how large a process's heap gets over the passes or steps that allocate and free them.
+"""Lifetimes of tensors -> how large a process's heap gets over passes or steps that allocate and free them.
 
-What is not known of a pass, and decides whether neighbouring holes join, is modelled by habits: objects of a few bytes
-that come and go with every operator call, that live as long as a tensor, or for a share of the step as autograd's nodes do,
-and those that a convolution's library keeps of every shape it has met. Which of them lives how long is drawn, from seeds that
-are fixed; the answer is the mean. The habits were chosen by the heap's real size, see docs/memory.md.
+Small objects decide whether neighbouring holes join. Habits model them: objects that come and go with every
+operator call, that live as long as a tensor, or for a share of the step as autograd's nodes do, and those
+that a convolution's library keeps of every shape. How long each lives is drawn from fixed seeds; the answer
+is the mean. The habits were chosen by the heap's real size, see docs/memory.md.
 """
 
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -21,18 +22,8 @@ THRESHOLD = 1_925_120  # for mapping, after torch has been imported, as seen
 HOLES = 40  # of each size below, that importing leaves: small objects need not break into a tensor's hole
 HOLE_BYTES = (40, 56, 88, 120, 200, 312, 520, 1032, 2056, 4104, 8200, 16392)
 BESIDE = (24, 96)  # bytes of objects that live as long as a tensor
-KEPT = (
-    100,
-    100,
-    100,
-    56,
-    56,
-    24,
-    24,
-    8000,
-    4000,
-    20_000,
-)  # that a new convolution leaves, for each of its copies
+# that a new convolution leaves, for each of its copies
+KEPT = 100, 100, 100, 56, 56, 24, 24, 8000, 4000, 20_000
 
 
 @dataclass(frozen=True)
@@ -51,7 +42,7 @@ STEP = Habits((40, 24), 40, 1.0, 0.07)
 
 
 def heap_peak(storages: Sequence[Storage], habits: Habits) -> int:
-    """Bytes that a process's memory grows by, at most, for these tensors, over `RUNS` passes or steps (one of a decoder)."""
+    """Bytes that a process's memory grows by, at most, over `RUNS` passes or steps (one of a decoder)."""
     plan = _Plan(storages)
     return round(fmean(_replayed(plan, habits, random.Random(seed)) for seed in range(habits.draws)))
 
@@ -64,9 +55,9 @@ class _Plan:
         self.end = max((max(s.birth, s.death or 0) for s in storages), default=0) + 1
         self.deaths = [self.end if s.death is None else s.death for s in storages]
         self.before: list[int] = []  # what is there before the first call
-        self.born: list[list[int]] = [[] for _ in range(self.end + 1)]
-        self.dead: list[list[int]] = [[] for _ in range(self.end + 1)]
-        self.work: list[list[tuple[int, ...]]] = [[] for _ in range(self.end + 1)]
+        self.born: dict[int, list[int]] = defaultdict(list)
+        self.dead: dict[int, list[int]] = defaultdict(list)
+        self.work: dict[int, list[tuple[int, ...]]] = defaultdict(list)
         self.stays: set[int] = set()  # from the first run on
         replaced = [s for s in storages if s.part == CACHE and s.birth]
         self.runs = 1 if replaced and any(s.part == CACHE and not s.birth for s in storages) else RUNS
@@ -88,13 +79,9 @@ class _Plan:
 def _used_heap() -> Heap:
     """As a process has it that has imported what it needs."""
     heap = Heap(THRESHOLD)
-    freed = []
-    for _ in range(HOLES):
-        for size in HOLE_BYTES:
-            freed.append(heap.small(size))
-            heap.small(HOLE_BYTES[0])
-    for handle in freed:
-        heap.free(handle)
+    pairs = [(heap.small(size), heap.small(HOLE_BYTES[0])) for size in HOLE_BYTES * HOLES]
+    for hole, _ in pairs:
+        heap.free(hole)
     heap.peak = heap.bytes
     return heap
 
@@ -105,7 +92,7 @@ def _replayed(plan: _Plan, habits: Habits, draw: random.Random) -> int:
     living = {place: heap.tensor(plan.sizes[place]) for place in plan.before}
     known: set[tuple[int, ...]] = set()  # convolutions
     for run in range(plan.runs):
-        leaving: list[list[int]] = [[] for _ in range(plan.end + 1)]
+        leaving: dict[int, list[int]] = defaultdict(list)
         for call in range(plan.end + 1):
             passing = [heap.small(size) for size in habits.passing]
             copies = [_copies(heap, blocks, known) for blocks in plan.work[call]]
@@ -114,19 +101,13 @@ def _replayed(plan: _Plan, habits: Habits, draw: random.Random) -> int:
                     continue
                 living[place] = heap.tensor(plan.sizes[place])
                 leaving[plan.deaths[place]].extend(heap.small(size) for size in BESIDE)
-            for handle in copies:
-                if handle is not None:
-                    heap.free(handle)
+            heap.free_all(copies)
             if habits.share >= 1 or draw.random() < habits.share:
                 life = int(draw.expovariate(1 / (habits.life * plan.end)))
                 leaving[min(plan.end, call + life)].append(heap.small(habits.lasting_bytes))
-            for handle in passing:
-                heap.free(handle)
-            for place in plan.dead[call]:
-                if place in living:
-                    heap.free(living.pop(place))
-            for handle in leaving[call]:
-                heap.free(handle)
+            heap.free_all(passing)
+            heap.free_all(living.pop(place, None) for place in plan.dead[call])
+            heap.free_all(leaving[call])
     return heap.peak - start
 
 
@@ -140,7 +121,5 @@ def _copies(heap: Heap, blocks: tuple[int, ...], known: set[tuple[int, ...]]) ->
             for small in KEPT:
                 heap.small(small)
         made.append(heap.tensor(size) if size else None)
-    for handle in made[:-1]:
-        if handle is not None:
-            heap.free(handle)
+    heap.free_all(made[:-1])
     return made[-1]

@@ -3,31 +3,30 @@
 The rules are those of malloc/malloc.c up to glibc 2.37, for one thread; all sizes in bytes:
 
     chunk      a block with 8 bytes before it, in multiples of 16; neighbours that are free become one chunk
-    aligned    64 + 32 more are asked for, and what is left in front and behind is given back: so a hole that a tensor
-               leaves is too small for another of the same size, unless a free neighbour adds to it
-    free       a request takes, of what was freed since the last one, an exact fit, then the smallest chunk that is
-               large enough, then the end of the heap, which grows; what is left over is a chunk of its own
-    mapped     what finds no free chunk and reaches the threshold is mapped by itself and given back when it is freed;
-               that raises the threshold to its size, up to 32 MiB: blocks of a size that came and went live in the heap
+    aligned    64 + 32 more are asked for, and the rest in front and behind is given back: the hole that a
+               tensor leaves is too small for another of the same size, unless a free neighbour adds to it
+    free       a request takes an exact fit among what was freed since the last one, then the smallest chunk
+               that is large enough, then the end of the heap, which grows; the rest is a chunk of its own
+    mapped     what finds no free chunk and reaches the threshold is mapped by itself and given back when
+               freed; that raises the threshold to its size, up to 32 MiB, for later blocks of that size
     trimmed    the end of the heap is given back where it is free and reaches twice the threshold
-    small      freed blocks up to 1,032 wait for the next of their size, 7 of each, and do not join their neighbours; so
-               do all up to 120, until a large request comes
+    small      freed blocks up to 1,032 wait for the next of their size, 7 of each, and do not join their
+               neighbours; so do all up to 120, until a large request comes
 
-A page that was written to stays in memory until the heap is trimmed below it: what counts is the heap's extent.
+A page that was written to stays in memory until the heap is trimmed below it: the heap's extent counts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Iterable
 
 PAGE = 4096
 OVERHEAD = 8  # of a chunk
 LEAST = 32  # bytes of a chunk
-WAITING, WAITING_BYTES = (
-    7,
-    1040,
-)  # chunks of a size that wait for the next request, and their size at most (tcache)
+# chunks of a size that wait for the next request, and their largest size (tcache)
+WAITING, WAITING_BYTES = 7, 1040
 FAST_BYTES = 128  # chunks that do not join their neighbours (fastbins)
 SMALL_BYTES = 1024  # chunks below: of equal ones the oldest is taken
 JOINED = 65_536  # a free chunk that large has the fast ones joined, and the end of the heap trimmed
@@ -39,8 +38,13 @@ MAPPED = 1 << 60  # handles from here on are of mapped blocks
 
 
 def _chunk_bytes(size: int) -> int:
-    """Of the chunk that a request of so many bytes takes."""
+    """Bytes of the chunk that a request takes."""
     return max((size + OVERHEAD + 15) & -16, LEAST)
+
+
+def _pages(size: int) -> int:
+    """Bytes of the pages that hold so many."""
+    return -(-size // PAGE) * PAGE
 
 
 class Heap:
@@ -53,9 +57,7 @@ class Heap:
         self.mapped_bytes = 0
         self._mapped: dict[int, int] = {}
         self._handle = MAPPED
-        self._top = self._end = self._touched = (
-            0  # the chunk at the end of the heap, its end, what was written to
-        )
+        self._top = self._end = self._touched = 0  # the chunk at the heap's end, its end, what was written to
         self._used: dict[int, int] = {}  # address -> chunk's bytes; among them what waits
         self._free: dict[int, int] = {}
         self._before: dict[int, int] = {}  # end of a free chunk -> its address
@@ -95,6 +97,12 @@ class Heap:
         self._used[at] = have
         return at
 
+    def free_all(self, handles: Iterable[int | None]) -> None:
+        """Give blocks back in their order; None is none."""
+        for handle in handles:
+            if handle is not None:
+                self.free(handle)
+
     def free(self, handle: int) -> None:
         """Give a block back."""
         if handle < MAPPED:
@@ -133,7 +141,7 @@ class Heap:
             self._join_fast()
         if chunk >= self.threshold:
             return self._map(chunk)
-        self._end += -(-(chunk + PADDING + LEAST - (self._end - self._top)) // PAGE) * PAGE
+        self._end += _pages(chunk + PADDING + LEAST - (self._end - self._top))
         return self._grow(chunk)
 
     def _exact(self, chunk: int) -> int:
@@ -156,12 +164,8 @@ class Heap:
         fitted = False
         while self._recent:
             at, size = next(iter(self._recent.items()))
-            if (
-                chunk < SMALL_BYTES
-                and len(self._recent) == 1
-                and at == self._remainder
-                and size > chunk + LEAST
-            ):
+            last = len(self._recent) == 1 and at == self._remainder
+            if last and chunk < SMALL_BYTES and size > chunk + LEAST:
                 self._unlink(at, size)
                 return self._split(at, size, chunk)
             if size != chunk:
@@ -207,7 +211,7 @@ class Heap:
         return at
 
     def _map(self, chunk: int) -> int:
-        size = -(-(chunk + OVERHEAD) // PAGE) * PAGE
+        size = _pages(chunk + OVERHEAD)
         self._handle += 1
         self._mapped[self._handle] = size
         self.mapped_bytes += size
@@ -215,7 +219,7 @@ class Heap:
         return self._handle
 
     def _give(self, at: int, size: int) -> None:
-        """Of a chunk of the heap that is in use no longer."""
+        """Take back a chunk of the heap."""
         if size <= WAITING_BYTES:
             waiting = self._waiting.setdefault(size, [])
             if len(waiting) < WAITING:

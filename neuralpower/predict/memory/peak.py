@@ -1,11 +1,12 @@
-"""How much memory a network takes at its peak, and what for: from the lifetimes of its tensors, without running it.
+"""How much memory a network takes at its peak, and what for: from the lifetimes of its tensors.
 
     forward    the storages that the trace saw come and go (`Trace.storages`)
-    training   a whole step on fake tensors, which have shapes and storages but no memory: autograd keeps and frees what
-               it does in a real step, gradients pile up, the optimizer makes its state and its temporaries
+    training   a step on fake tensors, which have shapes and storages but no memory: autograd keeps and
+               frees as in a real step, gradients pile up, the optimizer makes its state and its temporaries
 
-    needed = max over operator calls of (bytes of all storages alive during the call + its kernel's work space) + framework
-    peak   = needed + what the allocator keeps of freed memory: on a CPU from a replay of glibc's heap (`allocator_replay.py`)
+    needed = max over operator calls of (bytes of all storages alive + the kernel's work space) + framework
+    peak   = needed + freed memory that the allocator keeps: on a CPU, from a replay of glibc's heap
+             (`allocator_replay.py`)
 
 A step that is not the first finds the optimizer's state in place, so that state counts from the beginning.
 """
@@ -16,28 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from neuralpower.layers.base import FORWARD
 from neuralpower.platforms import CPU, Platform
-from neuralpower.predict.memory.alive import peak, steady
 from neuralpower.predict.memory.allocator_replay import PASS, STEP, Habits, heap_peak
-from neuralpower.trace.follow import Followed
-from neuralpower.trace.lifetimes import (
-    ACTIVATIONS,
-    CACHE,
-    GRADIENTS,
-    INPUTS,
-    MOVING,
-    OPTIMIZER,
-    PARTS,
-    WEIGHTS,
-    WORKSPACE,
-    Storage,
-)
+from neuralpower.trace.lifetimes import MOVING, OPTIMIZER, PARTS, WORKSPACE, Storage
 from neuralpower.trace.records import Trace
 from neuralpower.trace.training import TRAINING
 from neuralpower.trace.training_step import StepLifetimes
 
-# A platform names the model of what its allocator keeps of freed memory: (storages, passes or steps) -> peak in bytes.
+# name that a platform gives its allocator -> model of the bytes that it holds at its peak
 ALLOCATORS: Mapping[str, Callable[[Sequence[Storage], Habits], int]] = {"glibc": heap_peak}
 
 
@@ -55,13 +45,9 @@ class Memory:
     workspace_bytes: int  # that kernels need for themselves while they run
     framework_bytes: int
     heap_bytes: int  # that the allocator is expected to keep of freed memory
-    margin_bytes: (
-        int  # what it keeps at most, and code once more: in `high_bytes` alone, in place of `heap_bytes`
-    )
+    margin_bytes: int  # what it keeps at most, and code once more: in `high_bytes`, instead of `heap_bytes`
     tensor_bytes: int  # the most that tensors take alone, which may be at another time
-    assumed: bool = (
-        False  # what is beside tensors, where no allocator is modelled: `high_bytes` is then no upper bound
-    )
+    assumed: bool = False  # whether no allocator is modelled: `high_bytes` is then no upper bound
 
     @property
     def value_bytes(self) -> int:
@@ -115,21 +101,13 @@ def memory_of(
     most, parts = peak(later)
     tensors, _ = peak([storage for storage in later if storage.part != WORKSPACE])
     moving = sum(parts[part] for part in MOVING)
-    kept = (
-        ALLOCATORS[platform.allocator](storages, STEP if phase == TRAINING else PASS)
-        if platform.allocator
-        else most
-    )
-    heap = max(0, kept - most)
+    heap = 0
+    if platform.allocator:
+        habits = STEP if phase == TRAINING else PASS
+        heap = max(0, ALLOCATORS[platform.allocator](storages, habits) - most)
     return Memory(
         phase=phase,
-        weights_bytes=parts[WEIGHTS],
-        gradients_bytes=parts[GRADIENTS],
-        optimizer_bytes=parts[OPTIMIZER],
-        cache_bytes=parts[CACHE],
-        inputs_bytes=parts[INPUTS],
-        activations_bytes=parts[ACTIVATIONS],
-        workspace_bytes=parts[WORKSPACE],
+        **{f"{part}_bytes": size for part, size in parts.items()},
         framework_bytes=code,
         heap_bytes=heap,
         margin_bytes=max(int(framework.margin_bytes(phase, moving, most)), heap),
@@ -139,17 +117,37 @@ def memory_of(
 
 
 def forward_memory(traced: Trace, *, platform: Platform = CPU) -> Memory:
-    """Of the pass that was traced."""
+    """The peak of the pass that was traced."""
     return memory_of(traced.storages, FORWARD, platform=platform)
 
 
 def training_memory(step: StepLifetimes, *, platform: Platform = CPU) -> Memory:
-    """Of a training step, at its peak."""
+    """The peak of a training step."""
     return memory_of(step.storages, TRAINING, platform=platform, compiler=step.compiler)
 
 
-def memory_of_pass(followed: Followed, phase: str = FORWARD, *, platform: Platform = CPU) -> Memory | None:
-    """Of a pass or a step that was followed; None where it is not known what lives when."""
-    if phase == FORWARD:
-        return forward_memory(followed.trace, platform=platform)
-    return None if followed.lifetimes is None else training_memory(followed.lifetimes, platform=platform)
+def steady(storages: Sequence[Storage]) -> list[Storage]:
+    """The lifetimes of a step that is not the first: the optimizer's state is there from the beginning."""
+    return [storage._replace(birth=0) if storage.part == OPTIMIZER else storage for storage in storages]
+
+
+def alive(storages: Sequence[Storage], calls: int = 0) -> np.ndarray:
+    """Bytes that live during each operator call, from 0, before the first, to the last change or `calls`."""
+    last = max((max(s.birth, s.death or 0) for s in storages), default=0)
+    change = np.zeros(max(last + 2, calls), dtype=np.int64)
+    for storage in storages:
+        change[storage.birth] += storage.bytes
+        if storage.death is not None:
+            change[storage.death + 1] -= storage.bytes
+    return np.cumsum(change)
+
+
+def peak(storages: Sequence[Storage]) -> tuple[int, dict[str, int]]:
+    """(the most bytes that live during one operator call, the same by part)."""
+    total = alive(storages)
+    when = int(np.argmax(total))
+    parts = dict.fromkeys(PARTS, 0)
+    for storage in storages:
+        if storage.birth <= when and (storage.death is None or when <= storage.death):
+            parts[storage.part] += storage.bytes
+    return int(total[when]), parts
