@@ -26,6 +26,7 @@ class Dtype:
     aliases: tuple[str, ...] = ()  # the first is the shortest
     label: str = ""  # in tables and charts, where it is not `name`
     stored_as: str | None = None  # the type that it is in memory, where it is only a way to multiply
+    accumulates_in: str | None = None  # the type in which sums of products are kept; None: its own
     parts: str | None = None  # the real type of which a complex number is a pair
     peak: str | None = None  # the type whose peak on a spec sheet holds for it; None: sheets have none
     group: int = 0  # numbers that share a scale by the format's own definition; 0: none do
@@ -68,41 +69,72 @@ _ENTRIES = (
     Dtype(  # float32 in memory, products of 10-bit mantissas on tensor cores
         name=TENSORFLOAT32,
         bits=32,
+        accumulates_in="float32",
         torch="float32",
         aliases=("tf32",),
         label="TF32",
         stored_as="float32",
         peak=TENSORFLOAT32,
     ),
-    Dtype(name="bfloat16", bits=16, torch="bfloat16", aliases=("bf16",), peak="bfloat16"),
-    Dtype(name="float16", bits=16, torch="float16", aliases=("f16", "fp16", "half"), peak="float16"),
+    Dtype(
+        name="bfloat16",
+        bits=16,
+        accumulates_in="float32",
+        torch="bfloat16",
+        aliases=("bf16",),
+        peak="bfloat16",
+    ),
+    Dtype(
+        name="float16",
+        bits=16,
+        accumulates_in="float32",
+        torch="float16",
+        aliases=("f16", "fp16", "half"),
+        peak="float16",
+    ),
     # Groups of 8-bit floats have float32 scales (DeepSeek-V3, arXiv:2412.19437, section 3.3).
     Dtype(
         name="float8_e4m3fn",
         bits=8,
+        accumulates_in="float32",
         torch="float8_e4m3fn",
         aliases=("fp8",),
         label="float8",
         peak="float8_e4m3fn",
         scale_bits=32,
     ),
-    Dtype(name="float8_e5m2", bits=8, torch="float8_e5m2", peak="float8_e4m3fn", scale_bits=32),
+    Dtype(
+        name="float8_e5m2",
+        bits=8,
+        accumulates_in="float32",
+        torch="float8_e5m2",
+        peak="float8_e4m3fn",
+        scale_bits=32,
+    ),
     # torch holds two of them in a `float4_e2m1fn_x2`; a group's scale is one byte.
-    Dtype(name="float4_e2m1fn", bits=4, aliases=("fp4",), label="float4", peak="float4_e2m1fn", scale_bits=8),
+    Dtype(
+        name="float4_e2m1fn",
+        bits=4,
+        accumulates_in="float32",
+        aliases=("fp4",),
+        label="float4",
+        peak="float4_e2m1fn",
+        scale_bits=8,
+    ),
     # OCP Microscaling Formats, version 1.0: a scale of type E8M0 for 32 numbers
-    Dtype(name="mxfp4", bits=4, peak="float4_e2m1fn", group=32, scale_bits=8),
+    Dtype(name="mxfp4", bits=4, accumulates_in="float32", peak="float4_e2m1fn", group=32, scale_bits=8),
     # NVIDIA's Blackwell: a scale of type E4M3 for 16 numbers
-    Dtype(name="nvfp4", bits=4, peak="float4_e2m1fn", group=16, scale_bits=8),
-    Dtype(name="int8", bits=8, sort=INTEGER, torch="int8", peak="int8"),
-    Dtype(name="int4", bits=4, sort=INTEGER, peak="int4"),
+    Dtype(name="nvfp4", bits=4, accumulates_in="float32", peak="float4_e2m1fn", group=16, scale_bits=8),
+    Dtype(name="int8", bits=8, accumulates_in="int32", sort=INTEGER, torch="int8", peak="int8"),
+    Dtype(name="int4", bits=4, accumulates_in="int32", sort=INTEGER, peak="int4"),
     # A group has a zero point of 4 bits beside its scale, as in AWQ and GPTQ.
-    Dtype(name="uint4", bits=4, sort=INTEGER, peak="int4", scale_bits=20),
+    Dtype(name="uint4", bits=4, accumulates_in="int32", sort=INTEGER, peak="int4", scale_bits=20),
     Dtype(name="complex64", bits=64, sort=COMPLEX, torch="complex64", parts="float32"),
     Dtype(name="complex128", bits=128, sort=COMPLEX, torch="complex128", parts="float64"),
     Dtype(name="int64", bits=64, sort=INTEGER, torch="int64"),
     Dtype(name="int32", bits=32, sort=INTEGER, torch="int32"),
     Dtype(name="int16", bits=16, sort=INTEGER, torch="int16"),
-    Dtype(name="uint8", bits=8, sort=INTEGER, torch="uint8"),
+    Dtype(name="uint8", bits=8, accumulates_in="int32", sort=INTEGER, torch="uint8"),
     Dtype(name="bool", bits=8, sort=BOOLEAN, torch="bool"),
 )
 

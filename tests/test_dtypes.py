@@ -45,12 +45,13 @@ def test_a_type_that_torch_has_is_what_torch_says_of_it(dtype: Dtype) -> None:
 
 @each
 def test_an_entry_refers_to_entries_alone(dtype: Dtype) -> None:
-    for other in (dtype.stored_as, dtype.parts, dtype.peak):
+    for other in (dtype.stored_as, dtype.accumulates_in, dtype.parts, dtype.peak):
         assert other is None or other in DTYPES
     assert dtype.peak is None or DTYPES[dtype.peak].peak == dtype.peak  # which sheets can hold
     assert dtype.peak is None or PEAK + dtype.peak in KEYS
     assert dtype.stored_as is None or DTYPES[dtype.stored_as].torch == dtype.torch
     assert dtype.parts is None or 2 * DTYPES[dtype.parts].bits == dtype.bits
+    assert dtype.accumulates_in is None or DTYPES[dtype.accumulates_in].bits >= dtype.bits
 
 
 def test_four_bits_are_half_a_byte() -> None:

@@ -171,7 +171,7 @@ class Attention(Layer):
     def operand_types(self) -> Operands:
         """Keys and values are what the query is multiplied by; `key_itemsize` says their bytes alone."""
         usual = Operand(self.dtype)
-        return Operands(usual, own_operand(self.dtype, self.key_dtype, 0, usual), usual)
+        return Operands(usual, own_operand(self.dtype, self.key_dtype, 0, usual), usual, self.dtype)
 
     def _key_itemsize(self) -> Any:
         """Bytes per element of keys and values."""

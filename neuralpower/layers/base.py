@@ -135,7 +135,7 @@ class Layer(ABC):
     def operand_types(self) -> Operands:
         """The types of what it reads and writes: `dtype`, unless the kind has fields that say otherwise."""
         one = Operand(self.dtype)
-        return Operands(one, one, one)
+        return Operands(one, one, one, self.dtype)
 
     def quantised(self) -> Any:
         """Whether an operand has a type or scales of its own: such calls run different code."""

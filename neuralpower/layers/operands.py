@@ -46,11 +46,17 @@ class Operand:
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands of a layer."""
+    """The operands of a layer that takes products in `dtype`."""
 
     input: Operand
     weights: Operand  # what the input is multiplied by: weights, the right factor, keys and values
     output: Operand
+    dtype: Any
+
+    @property
+    def accumulate(self) -> Operand:
+        """Sums of products before they are written: float32 for shorter floats, int32 for 8 bits and less."""
+        return Operand(by_dtype(self.dtype, lambda name: DTYPES[name].accumulates_in or name))
 
 
 def own_operand(dtype: Any, own: Any, group: Any, usual: Operand) -> Operand:

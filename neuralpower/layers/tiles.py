@@ -57,6 +57,7 @@ class MatrixProduct(Layer):
             own_operand(self.dtype, self.input_dtype, self.input_group, usual),
             own_operand(self.dtype, self.weights_dtype, self.weights_group, usual),
             own_operand(self.dtype, self.output_dtype, 0, usual),
+            self.dtype,
         )
 
     def quantised(self) -> Any:

@@ -111,6 +111,13 @@ def test_keys_of_another_type_move_their_own_bytes() -> None:
     assert dataclasses.replace(ATTENTION, key_dtype="int8").operand_types.weights.dtype == "int8"
 
 
+def test_sums_are_kept_in_a_wider_type() -> None:
+    assert PLAIN.operand_types.accumulate.dtype == FP8.operand_types.accumulate.dtype == "float32"
+    assert W8A8.operand_types.accumulate.dtype == "int32"
+    assert dataclasses.replace(PLAIN, dtype="float64").operand_types.accumulate.dtype == "float64"
+    assert columns_of(Linear, [PLAIN, W8A8]).operand_types.accumulate.dtype.tolist() == ["float32", "int32"]
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_operands_are_of_the_layers_type_unless_it_says_otherwise(kind: type[Layer]) -> None:
     draw, itemsizes = Draw(3), {name: dtype.itemsize for name, dtype in DTYPES.items()}

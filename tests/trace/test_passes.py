@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,10 @@ def steps(found: Trace) -> list[str]:
     return [task.step for task in found.tasks]
 
 
-def test_each_pass_says_its_place_and_what_it_does() -> None:
+def test_each_pass_is_found_by_its_file_and_says_its_place_and_what_it_does() -> None:
+    folder = Path(sys.modules["neuralpower.trace.passes"].__path__[0])
+    files = {file.stem for file in folder.glob("*.py")} - {"__init__", "base"}
+    assert {one.name for one in PASSES} == files
     for one in PASSES:
         assert one.place in ORDER
         assert one.summary.endswith(".")

@@ -1,0 +1,37 @@
+"""Gradient accumulation: several micro-batches before one step of the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from neuralpower.layers.base import BACKWARD
+from neuralpower.trace.gradients import addition
+from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.question import Question
+from neuralpower.trace.records import Task, Trace, module_of
+from neuralpower.trace.sparse_gradients import joined, stored
+from neuralpower.trace.training import TRAINING
+
+
+def _something_is_kept(trace: Trace, question: Question) -> bool:
+    """Whether a step has several micro-batches, or gradients of rows, which even one has to store."""
+    return question.phase == TRAINING and (question.recipe.accumulation > 1 or bool(trace.sparse))
+
+
+@trace_pass(place="micro-batches", applies=_something_is_kept)
+def accumulation(trace: Trace, question: Question) -> Trace:
+    """Repeat the tasks for each micro-batch, and add its gradients to those of the ones before it."""
+    count = question.recipe.accumulation
+    tasks = [task for number in range(count) for task in (*trace.tasks, *_accumulated(trace, number))]
+    unmodelled = tuple(one for one in trace.unmodelled for _ in range(count))
+    return replace(trace, tasks=tuple(tasks), unmodelled=unmodelled)
+
+
+def _accumulated(trace: Trace, number: int) -> Iterator[Task]:
+    """What adds a micro-batch's gradients, by its number from 0, to those before it."""
+    if number:
+        yield from (Task("", addition(dtype, numbers), BACKWARD) for dtype, numbers in trace.trained)
+    for name, rows in trace.sparse:
+        layers = joined(rows.times(number + 1)) if number else stored(rows)
+        yield from (Task(module_of(name), layer, BACKWARD) for layer in layers)
