@@ -105,8 +105,7 @@ class Case:
         """What is repeated. Training is stochastic gradient descent with momentum and weight decay."""
         optimizer = None
         if self.training:
-            made = self.precision.optimizer
-            optimizer = made(model, lambda weights: make_optimizer("momentum", weights, **LEARNING))
+            optimizer = self.precision.optimizer(model, lambda w: make_optimizer("momentum", w, **LEARNING))
         return Work(model, draw, Scores(self.network.classes, seed), optimizer)
 
     def fits(self, batch_size: int) -> bool:
