@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -103,8 +103,9 @@ class Case:
 
     def work(self, model: nn.Module, draw: Callable[[], Batch], seed: int = 0) -> Work:
         """What is repeated. Training is stochastic gradient descent with momentum and weight decay."""
-        make = partial(make_optimizer, "momentum", **LEARNING)
-        optimizer = self.precision.optimizer(model, make) if self.training else None
+        optimizer = None
+        if self.training:
+            optimizer = self.precision.optimizer(model, lambda w: make_optimizer("momentum", w, **LEARNING))
         return Work(model, draw, Scores(self.network.classes, seed), optimizer)
 
     def fits(self, batch_size: int) -> bool:
@@ -185,13 +186,15 @@ class Scores:
         if scores is None:
             return default_loss(output)
         shape = (scores.shape[0], *scores.shape[2:])
-        if target is None and (self._drawn is None or self._drawn.shape != shape):
-            if scores.is_meta:  # drawing would allocate
-                self._drawn = torch.empty(shape, dtype=torch.int64, device="meta")
-            else:
-                labels = torch.randint(0, scores.shape[1], shape, generator=self.generator)
-                self._drawn = labels.to(scores.device)
-        return nn.functional.cross_entropy(scores, self._drawn if target is None else target)
+        if target is None:
+            if self._drawn is None or self._drawn.shape != shape:
+                if scores.is_meta:  # drawing would allocate
+                    self._drawn = torch.empty(shape, dtype=torch.int64, device="meta")
+                else:
+                    labels = torch.randint(0, scores.shape[1], shape, generator=self.generator)
+                    self._drawn = labels.to(scores.device)
+            target = self._drawn
+        return nn.functional.cross_entropy(scores, target)
 
     def _by_class(self, output: Any) -> Tensor | None:
         """The scores [batch, classes, ...]; None where the output is none."""
