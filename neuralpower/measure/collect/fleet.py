@@ -123,10 +123,7 @@ class Fleet:
 
     def _connect(self) -> None:
         """Join the cluster and make a lane of every device that it offers; raises InputError, DeviceError."""
-        try:
-            import ray
-        except ImportError:
-            raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
+        ray = _ray()
         _reachable(self.address)
         try:
             ray.init(
@@ -175,6 +172,14 @@ class Fleet:
             raise (cause if isinstance(cause, NeuralPowerError) else DeviceError(str(cause))) from None
         except ray.exceptions.RayActorError as error:
             raise LostDeviceError(first_line(error)) from None
+
+
+def _ray() -> Any:  # its types are incomplete
+    try:
+        import ray
+    except ImportError:
+        raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
+    return ray
 
 
 def _reachable(address: str | None) -> None:

@@ -113,9 +113,8 @@ class SelfTest:
     def from_json(cls, data: Mapping[str, Any]) -> SelfTest:
         """The reverse; verdicts follow from the fields."""
         given: dict[str, Any] = {f.name: data[f.name] for f in fields(cls) if f.name in data}
-        return cls(
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-        )
+        given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        return cls(**given)
 
 
 def _spread(powers_w: Sequence[float], count: int) -> float | None:
