@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.phases import DECODE, PREFILL, Phase, passes
+from neuralpower.networks.phases import DECODE, PREFILL, Phase, pass_of
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.trace.tracer import trace
@@ -133,7 +133,7 @@ class Run:
             self.phase, Phase()
         )
         request = InputRequest(self.batch, self.length if asked == Phase() else None)
-        (one,) = passes(source, request, asked)
+        one = pass_of(source, request, asked)
         args, kwargs = one.inputs.args, one.inputs.kwargs
         if self.phase == TRAINING:
             return training_memory(training_lifetimes(one.module, args, kwargs, **settings_of(self.recipe)))

@@ -37,7 +37,7 @@ def neuralpower_macs(model: nn.Module, inputs: Inputs) -> float:
     """This one."""
     found = profile(model, inputs.args, inputs.kwargs, runtime=False, flop_unit="mac")
     assert found.total.macs is not None
-    return found.total.macs
+    return float(found.total.macs)
 
 
 def flop_counter_macs(model: nn.Module, inputs: Inputs) -> float:

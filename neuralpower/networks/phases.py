@@ -31,7 +31,7 @@ from neuralpower.networks.arguments import text, transformers_inputs
 from neuralpower.networks.arguments.forward import Forward
 from neuralpower.networks.inputs import TOKENS, InputRequest, Inputs, check_count
 from neuralpower.networks.promised_values import tensors_within, without_values
-from neuralpower.networks.running import META, WAYS, Answers, converted, with_values
+from neuralpower.networks.running import META, WAYS, Answers, Ways, converted, with_values
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.source import Source
 from neuralpower.networks.users_code import raised, users_code
@@ -194,10 +194,12 @@ def cache_bytes(cache: Any) -> int:
 class Decoder:
     """A language model of transformers that keeps what it has read in a cache."""
 
-    def __init__(self, module: nn.Module, request: InputRequest, phase: str = DECODE) -> None:
-        """Raises InputError for a module that keeps no cache."""
+    def __init__(
+        self, module: nn.Module, request: InputRequest, phase: str = DECODE, ways: Ways = WAYS
+    ) -> None:
+        """`ways` to fill a cache are tried in turn; raises InputError for a module that keeps no cache."""
         request.check()
-        self.module, self.request, self.phase = module, request, phase
+        self.module, self.request, self.phase, self.ways = module, request, phase, ways
         self.name = type(module).__name__
         self.parameters = inspect.signature(module.forward).parameters
         self.open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in self.parameters.values())
@@ -293,7 +295,7 @@ class Decoder:
         encoded: list[Any] = []
         half = self.module.get_encoder() if self.is_pair else nn.Module()  # type: ignore[operator]
         with half.register_forward_hook(lambda _module, _args, output: encoded.append(output)):
-            output = _shapes_of_run(self.module, self._first(encoder, tokens))
+            output = _shapes_of_run(self.module, self._first(encoder, tokens), self.ways)
         cache = next((found for name in CACHES if (found := getattr(output, name, None)) is not None), None)
         if cache is None or next(tensors_within(cache), None) is None:
             raise self._no_cache()
@@ -320,11 +322,11 @@ class Decoder:
         return {name: True for name, always in names.items() if always or name in self.parameters}
 
 
-def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any]) -> Any:
+def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any], ways: Ways) -> Any:
     """The outputs of a forward pass in the first way that works; raises ModelError."""
     what = f"{type(module).__name__}: its forward"
     failure: BaseException | None = None
-    for _, run in WAYS:
+    for _, run in ways:
         try:
             with users_code(what):
                 return run(module, (), kwargs, Answers())

@@ -11,7 +11,7 @@ import copy
 import functools
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -255,7 +255,8 @@ def on_one_device(values: Any) -> Any:
     return tree_map(lambda v: v.to(META) if isinstance(v, Tensor) and v.dim() else v, values)
 
 
-WAYS: tuple[tuple[str, Run], ...] = (("meta", on_meta), ("fake", on_fake), ("cpu", on_cpu))
+Ways = Sequence[tuple[str, Run]]
+WAYS: Ways = (("meta", on_meta), ("fake", on_fake), ("cpu", on_cpu))
 """From the fastest to the one that always works, with their names in a trace."""
 
 

@@ -109,8 +109,10 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
             float(shares[i] * estimates.low_s[i]),
             float(shares[i] * estimates.high_s[i]),
         )
-        rest = (round(flops), round(size), basis[i], power if np.isfinite(power) else None, task.at)
-        calls.append(Timed(task.path, task.operator or kind, kind, task.step, 0.0, *times, *rest))
+        watts = power if np.isfinite(power) else None
+        work = round(flops), round(size)
+        called = task.operator or kind
+        calls.append(Timed(task.path, called, kind, task.step, 0.0, *times, *work, basis[i], watts, task.at))
     steps = (FORWARD, BACKWARD) if phase == TRAINING else (phase,)
     if answer.issue is not None:
         steps = (UNPLACED,)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,9 +79,11 @@ class Gradients:
 
     def __init__(self, parameters: Iterable[Tensor], found: bool = False) -> None:
         self._found = found  # whether tensors that require a gradient are found on the way
-        self._values = WeakIdKeyDictionary()  # tensors that ask for a gradient
+        self._values: MutableMapping[Tensor, _Value] = (
+            WeakIdKeyDictionary()
+        )  # tensors that ask for a gradient
         # a tensor or a view (detached ones are others) -> who wrote into any
-        self._writers = WeakIdKeyDictionary()
+        self._writers: MutableMapping[Tensor, list[_Made]] = WeakIdKeyDictionary()
         self._made: list[_Made] = []
         self.forgotten: frozenset[int] = frozenset()  # calls that a gradient misses since no loss reads them
         self._leaves = [self._value(parameter) for parameter in dict.fromkeys(parameters)]

@@ -135,8 +135,11 @@ def _score_lists(lists: Lists, lines: Sequence[int], predictor: Predictor, found
 
 
 def _scored(score: Score, outcomes: Outcomes, i: int) -> Score:
-    seconds = {name: float(getattr(outcomes, name)[i]) for name in ("runtime_s", "low_s", "high_s")}
-    return replace(score, **seconds, energy_j=finite(outcomes.energy_j[i]))
+    runtime_s, low_s, high_s = (
+        float(one[i]) for one in (outcomes.runtime_s, outcomes.low_s, outcomes.high_s)
+    )
+    energy_j = finite(outcomes.energy_j[i])
+    return replace(score, runtime_s=runtime_s, low_s=low_s, high_s=high_s, energy_j=energy_j)
 
 
 def _read(
