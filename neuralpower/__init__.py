@@ -1,4 +1,4 @@
-"""Runtime, power, energy and memory of neural networks, layer by layer: predicted without running them, or profiled."""
+"""Runtime, power, energy and memory of neural networks, layer by layer: predicted or profiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Beit with relative positions, which transformers caches for the class in the whole process, by the size of the image."""
+"""A Beit with relative positions, which transformers caches by image size for the whole process."""
 
 import torch
 from torch import Tensor

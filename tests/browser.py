@@ -1,4 +1,4 @@
-"""A real browser for tests of pages: headless Chromium, driven through chromedriver; skipped, aloud, where there is none."""
+"""Headless Chromium for tests of pages, driven through chromedriver; without it they skip and say why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTIONS = (
 
 @contextmanager
 def chromium(profile: Path, width: int = 1200, height: int = 900, dark: bool = False) -> Iterator[Any]:
-    """A selenium driver with its own profile folder, that also notes every request; skips the test without a browser."""
+    """A selenium driver with its own profile folder that notes every request; skips without a browser."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
     program, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
     if not program or not driver:
@@ -48,7 +48,8 @@ def opened(browser: Any, page: Path) -> int:
         browser.get_log(kind)  # what the empty first tab did is no concern of the page
     browser.get(page.resolve().as_uri())
     charts = len(browser.find_elements("css selector", "div.chart"))
-    script = "return document.querySelectorAll('div.chart.js-plotly-plot[data-drawn] .main-svg:first-child').length"
+    drawn = "div.chart.js-plotly-plot[data-drawn] .main-svg:first-child"
+    script = f"return document.querySelectorAll('{drawn}').length"
     if charts:
         WebDriverWait(browser, 120).until(lambda b: b.execute_script(script) == charts)
     return charts
@@ -62,7 +63,7 @@ def complaints(browser: Any) -> list[str]:
 
 
 def requests(browser: Any) -> list[str]:
-    """Addresses of everything that the page asked for, from its own address on; data in the page itself is none."""
+    """Addresses of everything that the page asked for, its own first; data inside the page do not count."""
     import json
 
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]

@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c() -> Iterator[None]:
-    """A shell starts jobs in the background deaf to Ctrl-C, and what they start is: a test of it would wait for ever."""
+    """Shells start background jobs deaf to Ctrl-C, and so is what these start: a test would wait for ever."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -20,7 +20,7 @@ def _ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _a_folder_for_locks() -> Iterator[None]:
-    """Locks of devices are kept in TMPDIR: a run of the tests meets no collection on this machine, and no other run.
+    """Keep locks of devices in a TMPDIR of this run: it meets no collection here, and no other run.
 
     The name is short: Ray keeps sockets below it, whose paths are limited.
     """

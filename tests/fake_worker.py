@@ -1,4 +1,4 @@
-"""A measuring process that does as it is told: it dies, hangs, runs out of memory, poisons its device, loses its meter.
+"""A measuring process that fails as it is told: dies, hangs, runs out of memory, loses its device or meter.
 
 It stands for `python -m neuralpower.measure.collect`, answers the same requests, and starts in milliseconds.
 """
@@ -37,7 +37,14 @@ def item(number):
     row = {"dtype": "float32", "phase": "forward", "rows": number + 1, "width": 8, "strided": False}
     name = "c%04d" % number
     size = settings.get("bytes", 1000)
-    return {"kind": "softmax", "config_id": name, "source": "sweep", "flops": 40 * number, "bytes": size, "row": row}
+    return {
+        "kind": "softmax",
+        "config_id": name,
+        "source": "sweep",
+        "flops": 40 * number,
+        "bytes": size,
+        "row": row,
+    }
 
 
 def noted_before(name):
@@ -64,15 +71,33 @@ def measured(name, alone):
     if name in settings.get("fails", {}):
         return {"config_id": name, "status": settings["fails"][name], "error_msg": "as told"}
     if name in settings.get("oom_once", ()) and noted_before(name) == 1:
-        return {"config_id": name, "status": "oom", "error_class": "OutOfMemoryError", "error_msg": "no memory"}
+        return {
+            "config_id": name,
+            "status": "oom",
+            "error_class": "OutOfMemoryError",
+            "error_msg": "no memory",
+        }
     if name in settings.get("poisons", ()):  # the error is asynchronous: it shows at the next call
         poisoned = True
     elif poisoned or name in settings.get("poisons_at_once", ()):
-        return {"config_id": name, "status": "poisoned", "error_class": "AcceleratorError", "error_msg": "CUDA error"}
+        return {
+            "config_id": name,
+            "status": "poisoned",
+            "error_class": "AcceleratorError",
+            "error_msg": "CUDA error",
+        }
     status = "noisy" if taken[name] <= settings.get("noisy", {}).get(name, 0) else "ok"
-    runtime_s = 1e-5 * (1 + (int(name[1:]) / 1e5 if settings.get("exact") else int.from_bytes(os.urandom(6), "big") / 2**48))
+    runtime_s = 1e-5 * (
+        1 + (int(name[1:]) / 1e5 if settings.get("exact") else int.from_bytes(os.urandom(6), "big") / 2**48)
+    )
     odd = float(settings.get("odd", {}).get(name, 0))
-    return {"config_id": name, "status": status, "runtime_s": runtime_s + odd, "steal": odd, "samples_s": [runtime_s, 3e-5]}
+    return {
+        "config_id": name,
+        "status": status,
+        "runtime_s": runtime_s + odd,
+        "steal": odd,
+        "samples_s": [runtime_s, 3e-5],
+    }
 
 
 def powered_before(name):
@@ -99,15 +124,31 @@ def metered(name):
         return {"config_id": name, "power_source": "none", "power_reason": "nvml_error", "power_w": None}
     if name in settings.get("resets", ()):
         reason = "counter_reset"
-        return {"config_id": name, "power_source": "nvml_energy_counter", "power_reason": reason, "power_w": None}
+        return {
+            "config_id": name,
+            "power_source": "nvml_energy_counter",
+            "power_reason": reason,
+            "power_w": None,
+        }
     if name in settings.get("host_bound", ()):
         return {"config_id": name, "power_source": "none", "power_reason": "host_bound", "power_w": None}
     if name in settings.get("fails_powered", {}):
-        return {"config_id": name, "status": settings["fails_powered"][name], "error_class": "E", "error_msg": "as told"}
+        return {
+            "config_id": name,
+            "status": settings["fails_powered"][name],
+            "error_class": "E",
+            "error_msg": "as told",
+        }
     if name in settings.get("loses_meter", ()):
         return {"config_id": name, "power_source": "none", "power_reason": "meter_lost", "power_w": None}
     window = {"window_runtime_s": settings["window_s"][name]} if name in settings.get("window_s", {}) else {}
-    return {"config_id": name, "power_source": "nvml_energy_counter", "power_reason": None, "power_w": 100.0, **window}
+    return {
+        "config_id": name,
+        "power_source": "nvml_energy_counter",
+        "power_reason": None,
+        "power_w": 100.0,
+        **window,
+    }
 
 
 note("start %d" % os.getpid())
@@ -115,7 +156,9 @@ for line in sys.stdin:
     request = json.loads(line)
     do = request["do"]
     if do == "open":
-        if settings.get("no_start_after") and set(settings["no_start_after"]) & set(open(settings["log"]).read().split()):
+        if settings.get("no_start_after") and set(settings["no_start_after"]) & set(
+            open(settings["log"]).read().split()
+        ):
             os._exit(1)
         time.sleep(settings.get("open_s", 0))
         hardware = {"type": "cpu", "name": "Fake CPU", "cores": 2, **settings.get("hardware", {})}

@@ -1,4 +1,4 @@
-"""JSON Schemas of what neuralpower writes, from their declarations: `python -m tests.schemas` writes them anew."""
+"""JSON Schemas of what neuralpower writes; `python -m tests.schemas` writes them from the declarations."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A device whose power is known, a counter of it with every flaw that counters have, and a clock that a test turns."""
+"""A device of known power, a counter with every flaw that counters have, and a clock that a test turns."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Device:
 
 
 class Queue:
-    """A device that works by itself on up to `depth` queued runs of `calls` calls; `run_once` and `drain` as measured."""
+    """A device that works by itself on up to `depth` queued runs of `calls` calls."""
 
     def __init__(
         self, device: Device, seconds: float, power_w: float, calls: int = 1, depth: int = 4
@@ -101,7 +101,7 @@ class Queue:
 
 
 class Counter:
-    """Joules of a device that move every `period_s`: at each tick by the mean power of the last `part_s`, with noise."""
+    """Joules that move every `period_s`: at each tick by the mean power of the last `part_s`, with noise."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""A CUDA device that exists in a test only: two clocks, kernels of known length, graphs that are lists of them.
+"""A CUDA device for tests: two clocks, kernels of known length, graphs that are lists of kernels.
 
-It obeys what `neuralpower.measure.cuda.runtime.Cuda` promises. Time passes where the host issues, waits or sleeps;
-nothing really runs.
+It keeps the contract of `neuralpower.measure.cuda.runtime.Cuda`. Time passes where the host issues, waits or
+sleeps; nothing really runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A device that is known exactly: its runtime is a polynomial, its power is known, and its clock is its own.
 
-`SimulatedRig` stands for a real one inside the measuring process; `Simulated` stands for the process, so that a
+`SimulatedRig` stands for a rig inside the measuring process; `Simulated` stands for the process, so that a
 collection of half an hour passes in seconds.
 """
 
@@ -97,7 +97,7 @@ class Simulated:
 
 
 class SimulatedRig:
-    """The same device behind a real measuring process; it does to some widths of softmax what tests want to see."""
+    """The same device behind a real measuring process; some widths of softmax fail in the ways tests need."""
 
     device = torch.device("cpu")
     block = 1

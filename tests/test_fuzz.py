@@ -98,7 +98,7 @@ LITERALS = (
 
 
 def judged(ran: Ran, answers: bool = True) -> None:
-    """Hold an outcome to the contract: finite numbers, where it `answers` in JSON, or one line with code 2."""
+    """Hold an outcome to the contract: finite numbers if it `answers` in JSON, or one line with code 2."""
     if ran.code == 0:
         found = json.loads(ran.out) if answers else None
         assert [*not_finite(found)] == []
@@ -215,7 +215,7 @@ def table(rows: int = 16) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def predictor() -> dict[str, Any]:
-    """A small predictor of everything that a file can hold: trees, power, the host's part, the networks' speed."""
+    """A small predictor with all that a file can hold: trees, power, launch overhead, the networks' speed."""
     measured = table().assign(power_w=50.0, sentinel_s=1e-3)
     meta = {"schema": 1, "device": "x", "hardware": {"cores": 2, "limit_w": 100, "flags": ["avx2"]}}
     learnt = train(Dataset(Path("x"), meta, {"linear": measured}), learner="lasso", jobs=1).predictor
@@ -344,7 +344,7 @@ def test_a_rule_of_the_older_format_is_said_as_well(
 
 
 def check_refused(predictor: dict[str, Any], place: str, value: Any, said: str) -> None:
-    """A value in place of another of the first regressor is refused with the file, the regressor and the rule."""
+    """A wrong value in the first regressor is refused with the file, the regressor and the rule."""
     data = copy.deepcopy(predictor)
     *steps, last = (int(step) if step.isdigit() else step for step in place.split())
     at(data["regressors"][0], tuple(steps))[last] = value
@@ -456,7 +456,7 @@ META = {
 
 
 def judged_rows(folder: Path) -> None:
-    """A dataset is refused in one line, or each of its rows is either rejected with a reason or fit to learn from."""
+    """A dataset is refused in one line, or each row is rejected with a reason or fit to learn from."""
     try:
         data = read_dataset(folder, samples=False)
         rows = screen("linear", data.tables["linear"], data.sentinel_s, hardware_from(data.meta))

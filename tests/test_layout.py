@@ -39,7 +39,9 @@ PACKAGES: Mapping[str, str] = {
         collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
         collect.request collect.schedule collect.supervisor
     """,
-    "learn": "calibrate codec estimates keys network_estimates pace predictor predictor_lookup regressor train",
+    "learn": """
+        calibrate codec estimates keys network_estimates pace predictor predictor_lookup regressor train
+    """,
     "predict": """
         case compose evaluate generation memory.peak prediction timeline
         explore.compare explore.fit explore.score explore.sweep
@@ -53,7 +55,7 @@ PACKAGES: Mapping[str, str] = {
     "cli": "",
     "__main__": "",
 }
-"""Packages in their order, and the faces of each: the modules that others may import beside the package itself.
+"""Packages in their order, with their faces: modules that others may import beside the package itself.
 
 A package imports only from itself and from those above it.
 """
@@ -62,7 +64,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def imported(source: str, package: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """(Package, module within it) of all that a file of `package` imports from neuralpower, anywhere in it."""
+    """(Package, module within it) of each import from neuralpower, anywhere in a file of `package`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]
@@ -76,7 +78,7 @@ def imported(source: str, package: tuple[str, ...]) -> Iterator[tuple[str, str]]
 
 
 def module_in(name: list[str]) -> str:
-    """The module within its package that a dotted name is of, or in: "zoo.mnist", or "" for the package itself."""
+    """The module within its package that a dotted name means: "zoo.mnist", or "" for the package itself."""
     path = PACKAGE.joinpath(*name)
     is_module = path.is_dir() or path.with_suffix(".py").is_file()
     return ".".join(name[1:] if is_module else name[1:-1])

@@ -20,7 +20,7 @@ IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power o
 # Times a plausible row's weight: a row below, some 60 times too fast, must not set the terms' scales.
 IMPOSSIBLE = 1e-3
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
-LASSO: Mapping[str, Any] = {"tol": 1e-5, "max_iter": 3000}
+LASSO: Mapping[str, Any] = {"tol": 1e-5, "max_iter": 3000, "check_input": False}
 FEWEST_FOR_TERM = 10  # rows in which a term is above 0
 LEVELLING_ALPHA, LEVELLING_ROUNDS = (1e-4,), 4  # of the fits that find each device's level
 # Times the least error of the kind's own terms: a plain polynomial, or a constant, must err less than that to
@@ -141,6 +141,7 @@ def unaligned(problem: Problem, base: Array, folds: Array) -> tuple[Problem, Ali
 
 def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) -> Array:
     """Weights [alphas, terms] of the non-negative Lasso on relative error, where rows far off count less."""
+    from sklearn import config_context
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import lasso_path
 
@@ -153,8 +154,9 @@ def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) ->
     plausible = emphasis = plausible * importance_of(target)
     for _ in range(2):
         root = np.sqrt(emphasis)[:, None]
-        with warnings.catch_warnings():  # the polynomial's columns are nearly collinear
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        # Fits are small and many: scikit-learn's checks of its arguments took more time than the fits.
+        with warnings.catch_warnings(), config_context(skip_parameter_validation=True):
+            warnings.simplefilter("ignore", ConvergenceWarning)  # columns are nearly collinear
             path = lasso_path(scaled * root, root[:, 0], alphas=alphas, positive=True, **LASSO)[1]
         residual = scaled @ path[:, -1] - 1
         spread = max(1.4826 * float(np.median(np.abs(residual))), 0.02)

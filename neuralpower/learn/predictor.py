@@ -213,8 +213,12 @@ class Predictor:
 
     def estimate(self, layers: Sequence[Layer]) -> Estimates:
         """Each layer's time; equal layers are computed once."""
+        return self.estimate_each([layers])[0]
+
+    def estimate_each(self, networks: Sequence[Sequence[Layer]]) -> list[Estimates]:
+        """Times of each network's layers; layers that several networks have are computed once."""
         at: dict[Layer, int] = {}
-        order = np.array([at.setdefault(layer, len(at)) for layer in layers], dtype=int)
+        orders = [np.array([at.setdefault(layer, len(at)) for layer in one], dtype=int) for one in networks]
         kinds: dict[str, list[int]] = {}
         for i, layer in enumerate(at):
             kinds.setdefault(layer.kind, []).append(i)
@@ -222,7 +226,7 @@ class Predictor:
         tables = (columns_of(KINDS[kind], [different[i] for i in index]) for kind, index in kinds.items())
         indices = map(np.array, kinds.values())
         found = _joined(len(at), zip(indices, map(self.estimate_columns, tables), strict=True))
-        return found.at(order)
+        return [found.at(order) for order in orders]
 
     def predict_many(self, networks: Sequence[Sequence[Layer]]) -> Totals:
         """Totals of networks given as their layers in order; each distinct layer is predicted once."""

@@ -112,7 +112,7 @@ def with_system(predictor: Predictor, totals: Sequence[Total], relative: Array) 
     A network's error is that of all its regressors at once, whose errors add up as if independent.
     """
     known = [totals[i] for i in np.flatnonzero(relative > 0).tolist()]
-    networks = [(total, predictor.estimate(total.layers)) for total in known]
+    networks = [*zip(known, predictor.estimate_each([one.layers for one in known]), strict=True)]
     return replace(predictor, system=system_of(networks, relative[relative > 0]))
 
 

@@ -90,7 +90,7 @@ class Correction:
 
 def composed(predictor: Predictor, totals: Sequence[Total]) -> Array:
     """Seconds of each network at its pace, [networks]: its layers' sum, or the host's part where larger."""
-    networks = [(total, predictor.estimate(total.layers)) for total in totals]
+    networks = [*zip(totals, predictor.estimate_each([one.layers for one in totals]), strict=True)]
     speed = _speed(predictor, networks, _taken(networks))
     if speed:  # no moment is too slow to be true
         predictor = replace(predictor, speed=msgspec.structs.replace(speed, slowest=None))
@@ -112,7 +112,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     """
     from neuralpower.networks.families import family_of
 
-    known = [(total, predictor.estimate(total.layers)) for total in totals]
+    known = [*zip(totals, predictor.estimate_each([one.layers for one in totals]), strict=True)]
     networks = [
         (t, found)
         for t, found in known
