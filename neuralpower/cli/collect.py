@@ -1,4 +1,4 @@
-"""`neuralpower collect-data` (sweep -> measurement -> dataset) and `merge` (datasets -> one of shards)."""
+"""`neuralpower collect-data`: sweep -> measurement -> dataset."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from typer import Argument, Option, Typer
+from typer import Option, Typer
 
 from neuralpower.cli import options
 from neuralpower.cli.commands import OptionGroup, with_options
@@ -227,26 +227,3 @@ def pace(progress: Progress) -> str:
     left_s = min(progress.budget_s - progress.spent_s, open_ / rate)
     noisy = f", {progress.noisy} noisy" if progress.noisy else ""
     return f"{rate:.0f}/s, {max(left_s, 0):.0f} s left, {progress.failed} failed{noisy}"
-
-
-@app.command()
-def merge(
-    datasets: list[str] = Argument(
-        help="Folders of datasets of one device, or places such as s3://bucket/name; of rows alike the last "
-        "counts."
-    ),
-    out: Path = Option(help="The folder that is to hold them, behind the shards that it has."),
-) -> None:
-    """Copy the datasets into the folder and write its card."""
-    from neuralpower.data.dataset import read_dataset
-    from neuralpower.data.shards import merge_folders
-    from neuralpower.files.atomic import replace_file
-    from neuralpower.report.cards import dataset_card
-
-    options.check_named(datasets, "dataset")
-    rows = merge_folders([*dict.fromkeys(name.rstrip("/") for name in datasets)], out)
-    replace_file(out / "README.md", dataset_card(read_dataset(out)))
-    for shard, counts in rows.items():
-        kinds = ", ".join(f"{kind} {count}" for kind, count in counts.items())
-        say(f"{shard}: {sum(counts.values())} rows ({kinds})")
-    tell(f"dataset: {out}")

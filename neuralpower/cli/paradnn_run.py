@@ -7,12 +7,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from neuralpower.cli import options
 from neuralpower.cli.output import say
+from neuralpower.cli.paradnn_options import Common
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.files.csv_files import csv_text
@@ -26,9 +26,6 @@ from neuralpower.suites.paradnn.result import SHORT, STATES, Result, Setup, Stat
 from neuralpower.suites.paradnn.run import check_setup, measure, operator_times
 from neuralpower.suites.paradnn.sweep import CSV, Measure, Sweep, array_script, states_of
 from neuralpower.suites.paradnn.table import HEADERS, row_of
-
-if TYPE_CHECKING:
-    from neuralpower.cli.paradnn import Common
 
 MODES = {"train": "train", "training": "train", "infer": "infer", "inference": "infer", "forward": "infer"}
 COVERED = 0.95  # share of a predicted time that must be learnt: below it, a warning says so

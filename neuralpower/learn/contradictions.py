@@ -8,8 +8,7 @@ import numpy as np
 
 from neuralpower.learn.held_out import HeldOut, folds_of, hold_out, log_error
 from neuralpower.learn.lasso import Part, polynomial
-from neuralpower.learn.problem import FEWEST_FOR_RESIDUAL, FEWEST_ROWS, Problem
-from neuralpower.learn.regressor import Array
+from neuralpower.learn.problem import FEWEST_FOR_RESIDUAL, FEWEST_ROWS, Array, Problem
 from neuralpower.learn.slopes import robust_deviation
 
 SCREENING_ALPHA, SCREENING_TREES = 1e-3, (40, 12, 0.12)  # of the quick fit that finds contradicting rows

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from neuralpower.learn.part import Part, Positive
-from neuralpower.learn.regressor import NINETY, Array
+from neuralpower.learn.problem import Array
+from neuralpower.learn.regressor import NINETY
 
 MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
 BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least

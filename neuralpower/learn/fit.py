@@ -26,8 +26,8 @@ from neuralpower.learn.contradictions import find_contradicting
 from neuralpower.learn.held_out import HeldOut, cost_of, fit_residual, folds_of, hold_out
 from neuralpower.learn.intervals import scores_held_out, spread_of
 from neuralpower.learn.lasso import PRIOR, Part, fit_base, select, unaligned
-from neuralpower.learn.problem import FEWEST_FOR_RESIDUAL, FEWEST_ROWS, LARGEST_SHARE, Problem
-from neuralpower.learn.regressor import Array, Regressor, upper_half
+from neuralpower.learn.problem import FEWEST_FOR_RESIDUAL, FEWEST_ROWS, LARGEST_SHARE, Array, Problem
+from neuralpower.learn.regressor import Regressor, upper_half
 from neuralpower.learn.slopes import Alignment, speed_exponents
 
 FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least one axis

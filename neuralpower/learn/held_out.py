@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuralpower.learn.lasso import Part, fit_base, importance_of, weight_of
-from neuralpower.learn.problem import WORST, Problem
-from neuralpower.learn.regressor import BASE_FEATURE, Array, Regressor, say
+from neuralpower.learn.problem import WORST, Array, Problem
+from neuralpower.learn.regressor import BASE_FEATURE, Regressor, say
 from neuralpower.learn.slopes import OUTLIER, robust_deviation
 from neuralpower.learn.trees import Trees, boost
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from neuralpower.learn.held_out import HeldOut, mean_error, mean_of
-from neuralpower.learn.problem import FAR, FEWEST_FOR_BOUND, LARGEST_SHARE, Problem
-from neuralpower.learn.regressor import Array, Scores, Spread
+from neuralpower.learn.problem import FAR, FEWEST_FOR_BOUND, LARGEST_SHARE, Array, Problem
+from neuralpower.learn.regressor import Scores, Spread
 from neuralpower.learn.slopes import robust_deviation
 
 BINS = 6  # of predicted time, each with its own interval

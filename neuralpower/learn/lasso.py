@@ -11,8 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neuralpower.learn.problem import BEYOND, FEWEST_FOR_BOUND, FEWEST_ROWS, FLOOR, NEW_DEVICE, WORST, Problem
-from neuralpower.learn.regressor import PLAIN_DEGREE, PLAIN_WORK, Array, Regressor, Scores, Spread, Term
+from neuralpower.learn.problem import (
+    BEYOND,
+    FEWEST_FOR_BOUND,
+    FEWEST_ROWS,
+    FLOOR,
+    NEW_DEVICE,
+    WORST,
+    Array,
+    Problem,
+    Term,
+)
+from neuralpower.learn.regressor import PLAIN_DEGREE, PLAIN_WORK, Regressor, Scores, Spread
 from neuralpower.learn.slopes import OUTLIER, Alignment, learn_alignment
 
 ALPHAS = tuple(10.0 ** (-exponent / 2) for exponent in range(3, 13))

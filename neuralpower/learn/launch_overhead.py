@@ -22,7 +22,8 @@ import numpy as np
 
 from neuralpower.layers import Layer
 from neuralpower.learn.keys import rows_by
-from neuralpower.learn.regressor import NINETY, Array
+from neuralpower.learn.problem import Array
+from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.slopes import robust_deviation
 
 Key = tuple[str, str, str]  # kind, phase, function; "" for what has none, and for all functions of a kind

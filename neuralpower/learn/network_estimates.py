@@ -11,7 +11,8 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD
 from neuralpower.learn.estimates import ROOFLINE_FACTOR, Estimates, Roofline
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.regressor import NINETY, Array
+from neuralpower.learn.problem import Array
+from neuralpower.learn.regressor import NINETY
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Task, Trace, UnmodelledCall
 from neuralpower.trace.training import STEPS, TRAINING

@@ -36,8 +36,8 @@ from neuralpower.learn.features import describe, describe_power
 from neuralpower.learn.keys import INTEGER, Key, groups_of, once, rows_by, unquantised
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
-from neuralpower.learn.problem import Problem
-from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Array, Regressor, Spread
+from neuralpower.learn.problem import Array, Problem
+from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
 from neuralpower.platforms import Platform, View, platform_name, platform_named, platform_of
 
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated

@@ -32,7 +32,8 @@ from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.pace import NetworkSpeed
 from neuralpower.learn.part import MOST_LOG, MOST_NUMBER, Exponent, Log, NotNegative, Part, Positive
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.regressor import Array, Regressor, Scores, Spread, Term
+from neuralpower.learn.problem import Array, Term
+from neuralpower.learn.regressor import Regressor, Scores, Spread
 from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.trees import MOST_LEAVES, Trees, right_children, starts
 from neuralpower.platforms import hardware_of, hardware_to_json

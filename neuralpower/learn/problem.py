@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.learn.regressor import Array, Term
 from neuralpower.platforms.views import DEGREES
 
+Array = np.ndarray
 FEWEST_ROWS = 10  # for a base
 FEWEST_FOR_RESIDUAL = 60
 LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
@@ -21,6 +21,20 @@ FAR = 0.1  # octaves away from the sampled rows
 FLOOR = 0.5  # of the least row: no prediction is below it; all of it where the device bounds the target
 WORST = 2.0  # a row's error counts for no more where something is chosen
 BY_ROW = ("dimensions", "special", "features", "axes", "target", "slowdown", "config", "size", "device")
+
+
+@dataclass(frozen=True)
+class Term:
+    """One function of a layer: a product of dimensions' powers, or a special term by name."""
+
+    powers: tuple[tuple[str, int], ...] = ()
+    special: str = ""
+
+    def __str__(self) -> str:
+        """As it stands in a formula."""
+        if self.special:
+            return self.special
+        return " ".join(name if power == 1 else f"{name}^{power}" for name, power in self.powers) or "1"
 
 
 @dataclass(frozen=True)

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neuralpower.learn.problem import Array, Problem, Term
 from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.trees import Trees
 
-if TYPE_CHECKING:
-    from neuralpower.learn.problem import Problem
-
-Array = np.ndarray
 BASE_FEATURE = "log2_base"  # of the residual, the last: the base's logarithm
 NINETY = 1.645  # standard deviations of a normal distribution to either side of which 5 % lie
 PLAIN_DEGREE, PLAIN_WORK = 2, ("flops", "bytes")
-
-
-@dataclass(frozen=True)
-class Term:
-    """One function of a layer: a product of dimensions' powers, or a special term by name."""
-
-    powers: tuple[tuple[str, int], ...] = ()
-    special: str = ""
-
-    def __str__(self) -> str:
-        """As it stands in a formula."""
-        if self.special:
-            return self.special
-        return " ".join(name if power == 1 else f"{name}^{power}" for name, power in self.powers) or "1"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from neuralpower.learn.keys import ALL, INTEGER, Key
 from neuralpower.learn.lasso import FEWEST_FOR_TERM, non_negative_lasso
 from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.regressor import Array, Regressor, Spread, Term
+from neuralpower.learn.problem import Array, Term
+from neuralpower.learn.regressor import Regressor, Spread
 from neuralpower.learn.whole_networks import FEWEST_NETWORKS, FOLDS, consistent, parted, system_of
 
 PARTS = ("", "flops", "bytes")  # of a kind's time that totals tell apart: a call's own, and these terms'

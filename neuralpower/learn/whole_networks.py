@@ -31,7 +31,8 @@ from neuralpower.learn.keys import recurs
 from neuralpower.learn.network_rows import Total
 from neuralpower.learn.pace import NetworkSpeed
 from neuralpower.learn.predictor import Predictor, resident_share
-from neuralpower.learn.regressor import NINETY, Array
+from neuralpower.learn.problem import Array
+from neuralpower.learn.regressor import NINETY
 from neuralpower.learn.slopes import speed_exponents
 
 TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common one

@@ -99,33 +99,30 @@ def training_lifetimes(
     make = optimizer_named(optimizer, platform) if optimizer else None
     model = unwrapped(model)
     name = type(model).__name__
-    check_followable(model, (args, kwargs))
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    state = {path: _faked(t, fake) for path, t in (*model.named_parameters(), *model.named_buffers())}
-    given = tree_map_only(Tensor, lambda tensor: _faked(tensor, fake), (tuple(args), dict(kwargs or {})))
-    trained = [t for t in state.values() if isinstance(t, nn.Parameter) and t.requires_grad]
-    if not trained:
-        raise InputError(f"{name} has no parameter that requires a gradient: there is nothing to train")
-    follower = _Follower(name)
-    lifetimes = follower.lifetimes
-    lifetimes.hold(state.values(), WEIGHTS)
-    lifetimes.hold(tree_iter(given), INPUTS)
-    made, ends = make(trained) if make else None, list[int]()
-    if made:
-        follower.begins(_state_of(made))
-    follower.follow_gradients(trained)
+    follower, ends = _Follower(name), list[int]()
+    lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with users_code(name), _in_training(model), fake, follower:
-            if checkpointing:
-                checkpointed(model)
-            run = partial(_passes, model, given, loss or default_loss, accumulation, lifetimes, ends)
-            named = {f"model.{path}": tensor for path, tensor in state.items()}
-            # as one call, so that blocks that run again in a backward pass find their weights
-            torch.func.functional_call(With(model, run), named, (), tie_weights=True)
+        with users_code(name):
+            check_followable(model, (args, kwargs))
+            given = tree_map_only(Tensor, lambda one: _faked(one, fake), (tuple(args), dict(kwargs or {})))
+            state, trained = _faked_state(model, fake)
+            lifetimes.hold(state.values(), WEIGHTS)
+            lifetimes.hold(tree_iter(given), INPUTS)
+            made = make(trained) if make else None
             if made:
-                _check_gradients(optimizer or "", platform, state)
-                made.step()
-                follower.assign(_state_of(made), OPTIMIZER)
+                follower.begins(_state_of(made))
+            follower.follow_gradients(trained)
+            with _in_training(model), fake, follower:
+                if checkpointing:
+                    checkpointed(model)
+                run = partial(_passes, model, given, loss or default_loss, accumulation, lifetimes, ends)
+                named = {f"model.{path}": tensor for path, tensor in state.items()}
+                # as one call, so that blocks that run again in a backward pass find their weights
+                torch.func.functional_call(With(model, run), named, (), tie_weights=True)
+                if made:
+                    _check_gradients(optimizer or "", platform, state)
+                    made.step()
+                    follower.assign(_state_of(made), OPTIMIZER)
     except UsersError as error:
         if error.what != name:
             raise
@@ -137,6 +134,16 @@ def training_lifetimes(
     modules = {type(module).__module__ for module in model.modules()}
     compiler = made is not None and not any(module.startswith("transformers.") for module in modules)
     return StepLifetimes(lifetimes.storages(), tuple(ends), lifetimes.calls, compiler)
+
+
+def _faked_state(model: nn.Module, fake: FakeTensorMode) -> tuple[dict[str, Tensor], list[nn.Parameter]]:
+    """Parameters and buffers by path, and parameters that are trained; raises InputError where none are."""
+    state = {path: _faked(t, fake) for path, t in (*model.named_parameters(), *model.named_buffers())}
+    trained = [t for t in state.values() if isinstance(t, nn.Parameter) and t.requires_grad]
+    if not trained:
+        name = type(model).__name__
+        raise InputError(f"{name} has no parameter that requires a gradient: there is nothing to train")
+    return state, trained
 
 
 def _state_of(optimizer: torch.optim.Optimizer) -> list[Any]:

@@ -18,7 +18,7 @@ import torch
 
 from neuralpower import cli
 from neuralpower.cli import options
-from neuralpower.cli.train import calibrate
+from neuralpower.cli.calibrate import calibrate
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError
 from neuralpower.layers import KINDS

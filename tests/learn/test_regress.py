@@ -11,8 +11,8 @@ from neuralpower.layers.columns import scramble
 from neuralpower.learn import fit as regress
 from neuralpower.learn import held_out, intervals, lasso, slopes
 from neuralpower.learn.lasso import polynomial
-from neuralpower.learn.problem import Problem, join
-from neuralpower.learn.regressor import Regressor, Term
+from neuralpower.learn.problem import Problem, Term, join
+from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.slopes import Alignment, learn_alignment, speed_exponents
 from neuralpower.learn.trees import flatten, right_children
 

@@ -17,7 +17,8 @@ from neuralpower.learn import predictor_lookup
 from neuralpower.learn.intervals import scores_of
 from neuralpower.learn.keys import whole_kind
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.regressor import Regressor, Spread, Term
+from neuralpower.learn.problem import Term
+from neuralpower.learn.regressor import Regressor, Spread
 from neuralpower.measure.collect.plan import draw
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose

@@ -1,0 +1,35 @@
+"""`neuralpower merge`: datasets of one device -> one folder of shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer import Argument, Option, Typer
+
+from neuralpower.cli import options
+from neuralpower.cli.output import say, tell
+
+app = Typer()
+
+
+@app.command()
+def merge(
+    datasets: list[str] = Argument(
+        help="Folders of datasets of one device, or places such as s3://bucket/name; of rows alike the last "
+        "counts."
+    ),
+    out: Path = Option(help="The folder that is to hold them, behind the shards that it has."),
+) -> None:
+    """Copy the datasets into the folder and write its card."""
+    from neuralpower.data.dataset import read_dataset
+    from neuralpower.data.shards import merge_folders
+    from neuralpower.files.atomic import replace_file
+    from neuralpower.report.cards import dataset_card
+
+    options.check_named(datasets, "dataset")
+    rows = merge_folders([*dict.fromkeys(name.rstrip("/") for name in datasets)], out)
+    replace_file(out / "README.md", dataset_card(read_dataset(out)))
+    for shard, counts in rows.items():
+        kinds = ", ".join(f"{kind} {count}" for kind, count in counts.items())
+        say(f"{shard}: {sum(counts.values())} rows ({kinds})")
+    tell(f"dataset: {out}")
