@@ -26,8 +26,9 @@ plain_unit = partial(conv_unit, norm=partial(nn.BatchNorm2d, eps=1e-3))  # Incep
 ROW7, COLUMN7, ROW3, COLUMN3 = (1, 7), (7, 1), (1, 3), (3, 1)
 
 
-# Of Inception-ResNet v2: the chains of its first module, on the 35x35 image, beside a pooling: 192 -> 320
-# channels with its 64; and those that narrow 17x17 to 8x8, beside a pooling: 1088 -> 2080 channels with its 1088.
+# Of Inception-ResNet v2, both beside a pooling: the chains of its first module, on the 35x35 image
+# (192 -> 320 channels, 64 of them the pooling's), and those that narrow 17x17 to 8x8 (1088 -> 2080, 1088 of
+# them the pooling's).
 MIXED: Chains = (((96, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3)))
 TO8: Chains = (((256, 1), (384, 3)), ((256, 1), (288, 3)), ((256, 1), (288, 3), (320, 3)))
 
@@ -203,6 +204,7 @@ def inception_resnet_v2(classes: int = 1000) -> nn.Module:
     first = Branches(*(chain(192, steps, plain_unit) for steps in MIXED), mean.append(plain_unit(192, 64)))
     # [batch, 320, 35, 35] -> [batch, 1088, 17, 17]
     to17 = narrowed(320, ((384, 3),), ((256, 1), (256, 3), (384, 3)), unit=plain_unit)
+    # [batch, 1088, 17, 17] -> [batch, 2080, 8, 8]
     to8 = narrowed(1088, *TO8, unit=plain_unit)
     return named(
         stem=begin,
