@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,23 +15,31 @@ from neuralpower.layers.base import contiguous_run, first, strided
 from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.pointwise import EFFORTS, Pointwise, effort, per_function
 
-NAMES = """
-    relu gelu silu sigmoid tanh hardswish hardsigmoid hardtanh leaky_relu elu softplus mish relu6 log_sigmoid
-    selu gelu_tanh celu prelu
-""".split()
 FUNCTIONS: dict[str, Any] = {
-    name: getattr(F, name.replace("log_sigmoid", "logsigmoid"), None) for name in NAMES
-}
-FUNCTIONS |= {
     "relu": torch.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "hardtanh": F.hardtanh,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "softplus": F.softplus,
+    "mish": F.mish,
+    "relu6": F.relu6,
+    "log_sigmoid": F.logsigmoid,
+    "selu": F.selu,
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "celu": F.celu,
     "prelu": lambda x: F.prelu(x, x.new_ones(1)),
 }
 INPLACE: dict[str, Any] = {
     "relu": torch.relu_,
-    **{name: functools.partial(getattr(F, name), inplace=True) for name in ("silu", "relu6", "hardtanh")},
+    "silu": functools.partial(F.silu, inplace=True),
+    "relu6": functools.partial(F.relu6, inplace=True),
+    "hardtanh": functools.partial(F.hardtanh, inplace=True),
 }
 COMMON = """
     relu relu gelu gelu silu sigmoid tanh hardswish hardsigmoid hardtanh leaky_relu elu softplus mish
@@ -51,10 +60,11 @@ RECOMPUTED = (
     "softplus",
     "log_sigmoid",
 )  # derivatives that y does not give
-OPERATORS = [f"aten.{name}{suffix}" for name in NAMES if name != "gelu_tanh" for suffix in ("", "_")]
+OPERATORS = [f"aten.{name}{suffix}" for name in FUNCTIONS if name != "gelu_tanh" for suffix in ("", "_")]
 
 
 @layer_kind("activation", *OPERATORS)
+@dataclass(frozen=True, kw_only=True)
 class Activation(Pointwise):
     """y = function(x), element by element."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ SPLITS = (64, 128)  # keys that one step of a decoder's query reads
 
 
 @layer_kind("attention", "aten.scaled_dot_product_attention")
+@dataclass(frozen=True, kw_only=True)
 class Attention(Layer):
     """query [batch, query_heads, query_length, head_size]; keys and values with key_heads and key_length."""
 

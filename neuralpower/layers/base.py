@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from typing_extensions import Self, dataclass_transform
+from typing_extensions import Self
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
@@ -64,10 +64,9 @@ class OperatorNames(frozenset[str]):
         return bool(library) or isinstance(getattr(torch.ops.aten, own, None), torch._ops.OpOverloadPacket)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Layer(ABC):
-    """One call of one kind, on any device; subclasses, all data classes, add the fields of their kind."""
+    """One call of one kind, on any device; subclasses, frozen data classes as this, add their fields."""
 
     dtype: str = "float32"
     phase: str = "forward"
@@ -93,11 +92,6 @@ class Layer(ABC):
     rule: ClassVar[str] = ""  # in words, how its fields must agree
     # What its fields of text may hold, beside dtype and phase.
     words: ClassVar[Mapping[str, Collection[str]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        """Make a subclass a data class."""
-        super().__init_subclass__()
-        dataclass(frozen=True, kw_only=True)(cls)
 
     @classmethod
     @abstractmethod

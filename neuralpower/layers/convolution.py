@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +30,7 @@ BLOCKS = (4, 8, 16)  # channels that oneDNN's vectors take at once
 FAR = 6  # padding beyond which oneDNN has no loop over such blocks
 
 
+@dataclass(frozen=True, kw_only=True)
 class Convolution(Windowed):
     """A convolution over `axes`; x [batch, in_channels, *in], y [batch, out_channels, *out]."""
 
@@ -304,6 +305,7 @@ class Convolution(Windowed):
 
 
 @layer_kind("conv1d", "aten.conv1d", "aten.conv_tbc")
+@dataclass(frozen=True, kw_only=True)
 class Conv1d(Convolution):
     """One call of torch.nn.functional.conv1d, as in speech and text networks."""
 
@@ -325,6 +327,7 @@ class Conv1d(Convolution):
 
 
 @layer_kind("conv2d", "aten.conv2d", "aten.convolution")
+@dataclass(frozen=True, kw_only=True)
 class Conv2d(Convolution):
     """One call of torch.nn.functional.conv2d."""
 
@@ -344,6 +347,7 @@ class Conv2d(Convolution):
 
 
 @layer_kind("conv3d", "aten.conv3d", "aten.conv_transpose3d")
+@dataclass(frozen=True, kw_only=True)
 class Conv3d(Convolution):
     """One call of torch.nn.functional.conv3d."""
 
@@ -393,6 +397,7 @@ class Conv3d(Convolution):
 
 
 @layer_kind("conv_transpose2d", "aten.conv_transpose2d", "aten.conv_transpose1d")
+@dataclass(frozen=True, kw_only=True)
 class ConvTranspose2d(Convolution):
     """One call of torch.nn.functional.conv_transpose2d; PyTorch runs those of one axis with height 1."""
 

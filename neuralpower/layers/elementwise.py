@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,7 @@ class Parts:
 
 
 @layer_kind("elementwise", *(f"aten.{name}" for name in OPERATORS.split()))
+@dataclass(frozen=True, kw_only=True)
 class Elementwise(Pointwise):
     """y = function(a, b, ...); the operators that torch tags as pointwise come here, too."""
 
@@ -214,9 +215,10 @@ class Elementwise(Pointwise):
             function = getattr(Tensor, f"{name}_", function)
         if name in SCALAR and not others:
             return Call(function, (x, 1.5 if self.dtype in FLOATING else 1), warm=warm)
-        with contextlib.suppress(TypeError, RuntimeError):  # its arguments may be others, or it may be None
-            function(*(torch.empty_like(t, device="meta") for t in (x, *others)))
-            return Call(function, (x, *others), warm=warm)
+        if function is not None:
+            with contextlib.suppress(TypeError, RuntimeError):  # its arguments may be others
+                function(*(torch.empty_like(t, device="meta") for t in (x, *others)))
+                return Call(function, (x, *others), warm=warm)
         # else it costs what its class of work costs
         stand_ins: dict[str, Any] = {"cheap": torch.add, "transcendental": torch.exp}
         stand_in = stand_ins.get(str(effort(name)), torch.erf)

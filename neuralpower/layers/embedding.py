@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ RENORMED = "each row that is looked up is taken to be longer than max_norm, and 
 
 
 @layer_kind("embedding", "aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forward_only")
+@dataclass(frozen=True, kw_only=True)
 class Embedding(Layer):
     """y [tokens, width] from a table [vocabulary, width]."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,9 @@ from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.base import Args, Named
 from neuralpower.layers.fp8_tiles import chosen_tile
+from neuralpower.layers.matrix_product import MatrixProduct
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.terms import ceil_to, past
-from neuralpower.layers.tiles import MatrixProduct
 
 FEW_ROWS = 16  # for which a CPU's library has other code than for many
 ROW_BY_ROW = 3  # rows that each take what one takes; four are a block of their own
@@ -25,6 +25,7 @@ PAGE = 1024  # numbers of four bytes; rows of weights a multiple of it apart sha
 
 
 @layer_kind("linear", "aten.linear", "aten.addmm")
+@dataclass(frozen=True, kw_only=True)
 class Linear(MatrixProduct):
     """y [rows, out_features] from x [rows, in_features]."""
 

@@ -6,7 +6,7 @@ Products of more than two factors, or of longer ones, have backward passes of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.base import Args, Named, form
 from neuralpower.layers.elementwise import Elementwise
+from neuralpower.layers.matrix_product import MatrixProduct
 from neuralpower.layers.terms import ceil_to
-from neuralpower.layers.tiles import MatrixProduct
 
 # position of the left operand among the arguments
 LEFT = {
@@ -33,6 +33,7 @@ LIBRARY = (
 
 
 @layer_kind("matmul", *LEFT)
+@dataclass(frozen=True, kw_only=True)
 class Matmul(MatrixProduct):
     """[batch, rows, inner] x [batch, inner, columns]."""
 
@@ -176,6 +177,7 @@ class Matmul(MatrixProduct):
 
 
 @form("aten._trilinear")
+@dataclass(frozen=True, kw_only=True)
 class Bilinear(Matmul):
     """y [rows, outputs], y_o = x1 W_o x2: for each output x1 [rows, in1] W_o [in1, in2] by the rows of x2.
 
@@ -219,6 +221,7 @@ class Bilinear(Matmul):
 
 
 @form("aten._euclidean_dist")
+@dataclass(frozen=True, kw_only=True)
 class Distances(Matmul):
     """Distances of all rows of x to all of y, |x - y|^2 = |x|^2 - 2 x y + |y|^2; the squares are two columns.
 

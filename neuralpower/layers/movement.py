@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +78,7 @@ PLAIN = ("copy", "cast", "cat", "append", "pad", "roll", "repeat", "unfold", "fo
 
 
 @layer_kind("movement", *OPERATORS)
+@dataclass(frozen=True, kw_only=True)
 class Movement(Pointwise):
     """`elements` numbers are written; views are free, and come here only where a loop makes them."""
 
@@ -216,37 +216,40 @@ class Movement(Pointwise):
             width = self.run
         rows = n // width
         x = self.tensor(rows, width, device=device)
-        half, narrow = max(rows // 2, 1), x[:, : max(width - 1, 1)]
-        if function == "repeat":
-            x = x if rows % 2 == 0 or width % 2 else x.reshape(2 * rows, -1)
-            times = 2 if len(x) % 2 == 0 else 1
-            return Call(Tensor.repeat, (x[: len(x) // times], times, 1), warm=(x,))
-
-        def places(*shape: int) -> Tensor:
-            return torch.randint(0, rows, shape, device=device)
-
-        calls: dict[str, Callable[[], tuple[Any, ...]]] = {
-            "cat": lambda: (torch.cat, [x[:half], x[half:]]),
-            "pad": lambda: (F.pad, narrow, (0, width - narrow.shape[1])),
-            "index": lambda: (torch.index_select, x, 0, places(rows)),
-            "gather": lambda: (torch.gather, x, 0, places(rows, width)),
-            "scatter": lambda: (
-                torch.scatter,
-                x,
-                0,
-                places(rows, width),
-                self.tensor(rows, width, device=device),
-            ),
-            "search": lambda: (torch.searchsorted, self.tensor(PLACES, device=device).sort()[0], x),
-            "roll": lambda: (torch.roll, x, 1, 0),
-            "triangle": lambda: (torch.tril, x),
-            "scan": lambda: (torch.cumsum, x, -1),
-            "sort": lambda: (torch.sort, x, -1),
-            "topk": lambda: (torch.topk, x, min(FEW, width)),
+        match function:
+            case "cat":
+                half = max(rows // 2, 1)
+                return Call(torch.cat, ([x[:half], x[half:]],), warm=(x,))
+            case "pad":
+                narrow = x[:, : max(width - 1, 1)]
+                return Call(F.pad, (narrow, (0, width - narrow.shape[1])), warm=(x,))
+            case "index":
+                index = torch.randint(0, rows, (rows,), device=device)
+                return Call(torch.index_select, (x, 0, index), warm=(x,))
+            case "gather":
+                index = torch.randint(0, rows, (rows, width), device=device)
+                return Call(torch.gather, (x, 0, index), warm=(x,))
+            case "scatter":
+                index = torch.randint(0, rows, (rows, width), device=device)
+                source = self.tensor(rows, width, device=device)
+                return Call(torch.scatter, (x, 0, index, source), warm=(x,))
+            case "search":
+                places = self.tensor(PLACES, device=device).sort()[0]
+                return Call(torch.searchsorted, (places, x), warm=(x,))
+            case "repeat":
+                x = x if rows % 2 == 0 or width % 2 else x.reshape(2 * rows, -1)
+                times = 2 if len(x) % 2 == 0 else 1
+                return Call(Tensor.repeat, (x[: len(x) // times], times, 1), warm=(x,))
+        table: dict[str, tuple[Any, ...]] = {
+            "roll": (torch.roll, x, 1, 0),
+            "triangle": (torch.tril, x),
+            "scan": (torch.cumsum, x, -1),
+            "sort": (torch.sort, x, -1),
+            "topk": (torch.topk, x, min(FEW, width)),
             # the others take as long, and their outputs' sizes are data
-            "select": lambda: (torch.histc, x, 64, -3.0, 3.0),
+            "select": (torch.histc, x, 64, -3.0, 3.0),
         }
-        operator, *arguments = calls[function]()
+        operator, *arguments = table[function]
         return Call(operator, tuple(arguments), warm=(x,))
 
     def _to_places(self, device: torch.device) -> Call:

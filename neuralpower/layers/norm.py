@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ GROUPS = 32  # of the group norm that is built for timing, where the channels al
 
 
 @layer_kind("norm", *OPERATORS)
+@dataclass(frozen=True, kw_only=True)
 class Norm(Layer):
     """layer, rms: x [rows, width]; batch, group, instance: x [rows, width, spatial]."""
 

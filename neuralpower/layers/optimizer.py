@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ def possible(function: str, implementation: str) -> bool:
 
 
 @layer_kind("optimizer", "optimizer.step")
+@dataclass(frozen=True, kw_only=True)
 class Optimizer(Layer):
     """`optimizer.step()` over `tensors` parameters with `elements` numbers in all."""
 

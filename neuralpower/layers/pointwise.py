@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ SORTS = {"gelu": {"gelu"}, "random": RANDOM, "heavy": HEAVY, "transcendental": T
 EFFORTS = (*SORTS, "cheap")
 
 
+@dataclass(frozen=True, kw_only=True)
 class Pointwise(Layer):
     """One function of each element."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +30,7 @@ OVER_IMAGES += ["aten.max_pool1d_with_indices", "aten.max_pool2d_with_indices", 
 OVER_VOLUMES = "max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d".split()
 
 
+@dataclass(frozen=True, kw_only=True)
 class Pooling(Windowed):
     """A pooling over `axes`; an adaptive one records the window that its output size amounts to.
 
@@ -139,6 +141,7 @@ class Pooling(Windowed):
 
 
 @layer_kind("pool2d", *OVER_IMAGES)
+@dataclass(frozen=True, kw_only=True)
 class Pool2d(Pooling):
     """One call of torch.nn.functional.max_pool2d and its like; x [batch, channels, in_height, in_width]."""
 
@@ -167,6 +170,7 @@ class Pool2d(Pooling):
 
 
 @layer_kind("pool3d", *(f"aten.{name}" for name in OVER_VOLUMES))
+@dataclass(frozen=True, kw_only=True)
 class Pool3d(Pooling):
     """One call of torch.nn.functional.max_pool3d or the like; x [batch, channels, *in]."""
 

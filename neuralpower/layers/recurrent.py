@@ -6,7 +6,7 @@ The work of packed sequences follows from the steps that they have together: len
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 @layer_kind("recurrent", *(f"aten.{name}" for name in GATES))
+@dataclass(frozen=True, kw_only=True)
 class Recurrent(Layer):
     """x [batch, steps, input_size] through num_layers of hidden_size, in one direction or both.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,35 @@ from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.base import OperatorNames, first
 from neuralpower.layers.movement import Movement
 
-NAMES = """
-    sum mean var std amax amin argmax argmin max min prod linalg_vector_norm logsumexp any all norm var_mean
-    std_mean
-""".split()
-FUNCTIONS: dict[str, Any] = {name: getattr(torch, name, None) for name in NAMES}
-FUNCTIONS |= dict.fromkeys(("norm", "linalg_vector_norm"), torch.linalg.vector_norm)
+FUNCTIONS: dict[str, Any] = {
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "var": torch.var,
+    "std": torch.std,
+    "amax": torch.amax,
+    "amin": torch.amin,
+    "argmax": torch.argmax,
+    "argmin": torch.argmin,
+    "max": torch.max,
+    "min": torch.min,
+    "prod": torch.prod,
+    "linalg_vector_norm": torch.linalg.vector_norm,
+    "logsumexp": torch.logsumexp,
+    "any": torch.any,
+    "all": torch.all,
+    "norm": torch.linalg.vector_norm,
+    "var_mean": torch.var_mean,
+    "std_mean": torch.std_mean,
+}
 SPREADS, INDICES = ("var", "std", "var_mean", "std_mean"), ("argmax", "argmin")
-EXTREMA = (*INDICES, "max", "min", "amax", "amin")
+WITH_INDICES = (*INDICES, "max", "min")  # max and min along an axis return places, too
+EXTREMA = (*WITH_INDICES, "amax", "amin")
 OF_INTEGERS = (*EXTREMA, "sum", "prod", "any", "all")
 SWEPT = ("sum", "mean", "mean", "mean", "var", "amax", "argmax", "linalg_vector_norm", "logsumexp", "max")
 
 
 @layer_kind("reduction", *(f"aten.{name}" for name in FUNCTIONS), "aten.count_nonzero")
+@dataclass(frozen=True, kw_only=True)
 class Reduction(Layer):
     """elements numbers in, outputs numbers out."""
 
@@ -102,7 +119,7 @@ class Reduction(Layer):
             "width": np.log2(np.maximum(self.elements / self.outputs, 1)),
             "two_passes": np.isin(function, SPREADS) * 1.0,
             "exponential": (function == "logsumexp") * 1.0,
-            "index": np.isin(function, EXTREMA[:4]) * 1.0,
+            "index": np.isin(function, WITH_INDICES) * 1.0,
             "sum": np.isin(function, ("sum", "mean")) * 1.0,
         }
 

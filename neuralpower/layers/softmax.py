@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ NAMES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "special_softmax"
 
 
 @layer_kind("softmax", *(f"aten.{name}" for name in NAMES))
+@dataclass(frozen=True, kw_only=True)
 class Softmax(Layer):
     """One softmax, or its logarithm, over an axis."""
 

@@ -1,4 +1,4 @@
-"""Matrix products: their operands, and how an accelerator runs them, in tiles and in waves over the cores.
+"""How an accelerator runs matrix products: in tiles, and in waves over the cores.
 
 Every term is in seconds at the device's peaks: a weight of 1 means "as fast as the data sheet says", and one
 set of weights can serve several devices. Tiles and waves are those of blocked matrix products (NVIDIA,
@@ -7,16 +7,14 @@ set of weights can serve several devices. Tiles and waves are those of blocked m
 
 from __future__ import annotations
 
-import functools
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from neuralpower.errors import InputError
 from neuralpower.layers import Hardware, Layer
-from neuralpower.layers.base import KEEPS_INPUTS, peak_flops
-from neuralpower.layers.operands import OWN, Operand, Operands, own_operand
+from neuralpower.layers.base import peak_flops
 from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, past
 
 # Rows and columns of the product that one core computes at a time, as in the common libraries' kernels.
@@ -34,56 +32,13 @@ COMMON_INNER = 8192
 WORK_STEPS = (34, 36, 38, 40)  # log2 of FLOP: libraries take other kernels for very large products
 
 
-class MatrixProduct(Layer):
-    """Products of matrices of the same sizes in `dtype`, whose operands may have other types in memory.
-
-    W4A16 has `dtype` bfloat16 and `weights_dtype` int4. W8A8 has `dtype` int8 and `output_dtype` bfloat16.
-    """
-
-    weights_dtype: str = ""  # of weights, or of a product's right factor; "": `dtype`
-    weights_group: int = 0  # weights of one output that share a scale; 0: as their type says
-    input_dtype: str = ""  # "": `dtype`
-    input_group: int = 0  # inputs of one row that share a scale
-    output_dtype: str = ""  # "": `dtype`
-
-    later = frozenset(OWN)
-    multiplies = True
-
-    @functools.cached_property
-    def operand_types(self) -> Operands:
-        """Each by its own type where it has one."""
-        usual = Operand(self.dtype)
-        return Operands(
-            own_operand(self.dtype, self.input_dtype, self.input_group, usual),
-            own_operand(self.dtype, self.weights_dtype, self.weights_group, usual),
-            own_operand(self.dtype, self.output_dtype, 0, usual),
-            self.dtype,
-        )
-
-    def quantised(self) -> Any:
-        """Whether an operand has a type or scales of its own."""
-        own = [getattr(self, name) for name in OWN]
-        if isinstance(self.dtype, str):
-            return any(own)
-        return np.logical_or.reduce([value > 0 if value.dtype.kind == "f" else value != "" for value in own])
-
-    def check_buildable(self) -> None:
-        """Raise InputError where an operand has a type of its own: torch's products take one type."""
-        for name in OWN:
-            value = getattr(self, name)
-            if value:
-                raise InputError(
-                    f"{self.kind} with {name} {value} cannot be built: torch multiplies operands of one "
-                    "type; leave it out, or bring such measurements in as a table"
-                )
+@dataclass(frozen=True, kw_only=True)
+class TiledProduct(Layer):
+    """Products of matrices of the same sizes in `dtype`, and what they cost in tiles."""
 
     @abstractmethod
     def sides(self) -> tuple[Any, Any, Any, Any]:
         """(b, m, n, k) of b products [m, k] x [k, n]."""
-
-    def keeps(self) -> str:
-        """The factors."""
-        return KEEPS_INPUTS
 
     def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
         """FLOP, bytes, whole tiles, whole waves, what no cache holds."""

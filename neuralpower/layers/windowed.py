@@ -10,6 +10,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +21,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.terms import floor_div
 
 
+@dataclass(frozen=True, kw_only=True)
 class Windowed(Layer):
     """A kind with a window over `axes`."""
 

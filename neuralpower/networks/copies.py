@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -35,14 +34,20 @@ def copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
         moved = in_dtype(tensor.detach(), dtype, device)
         if isinstance(tensor, nn.Parameter):
             moved = nn.Parameter(moved, requires_grad=tensor.requires_grad)
-        draw = promised(tensor) if tensor.is_meta else partial(lambda one: one, tensor)
-        if moved.is_meta and draw is not None:
-            promise(moved, draw)
+        if moved.is_meta:
+            _pass_on(tensor, moved)
         memo[id(tensor)] = moved
     made = copy.deepcopy(module, memo)
     for part in made.modules():
         vars(part).update({name: _own(value, memo) for name, value in vars(part).items()})
     return made
+
+
+def _pass_on(tensor: Tensor, moved: Tensor) -> None:
+    """Let `moved`, on meta, promise the values of `tensor`, or what this one promises."""
+    draw = promised(tensor) if tensor.is_meta else lambda: tensor
+    if draw is not None:
+        promise(moved, draw)
 
 
 def in_dtype(tensor: Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:

@@ -385,7 +385,16 @@ class Again:
 
 
 def cached_call(source: Source, request: InputRequest, phase: Phase) -> Call:
-    """A prefill or a step on the CPU with random weights and inputs, and a cache of random content."""
+    """A prefill or a step on the CPU with random weights and inputs, and a cache of random content.
+
+    Raises:
+        InputError: as `pass_of`; a generation, which is many calls.
+        ModelError: as `pass_of`.
+    """
+    if phase.name == GENERATE:
+        raise InputError(
+            f"--phase {GENERATE} is a prefill and many steps, not one call; choose {PREFILL} or {DECODE}"
+        )
     module = source.build("cpu", request.dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -98,7 +98,12 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 def tensors_of(value: Any) -> list[Tensor]:
     """All tensors in `value`, in order."""
     found: list[Tensor] = []
-    map_tensors(value, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(value, keep)
     return found
 
 

@@ -13,7 +13,7 @@ import torch
 from neuralpower.errors import InputError
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.networks.phases import Again, Decoder, Pass, Phase, cache_bytes, keep, pass_of
+from neuralpower.networks.phases import Again, Decoder, Pass, Phase, cache_bytes, cached_call, keep, pass_of
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import Answers, converted, on_cpu, on_meta, with_values
 from neuralpower.networks.sources import InputRequest, resolve
@@ -106,6 +106,11 @@ def test_a_step_attends_to_the_context_and_its_own_token_with_the_key_heads_of_t
 def test_the_cache_holds_what_hand_arithmetic_says() -> None:
     # 2 layers x (keys, values) x batch 3 x 2 key heads x 100 tokens x 16 wide x 4 B = 153,600 B
     assert one_pass(LLAMA, Phase.decode(context=100), batch=3).cache_bytes == 153_600
+
+
+def test_a_generation_is_no_single_call() -> None:
+    with pytest.raises(InputError, match="--phase generate is a prefill and many steps, not one call"):
+        cached_call(resolve(LLAMA), InputRequest(), Phase.generate(new_tokens=2))
 
 
 def test_the_batch_of_a_phase_comes_before_the_requests() -> None:

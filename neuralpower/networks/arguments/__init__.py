@@ -12,11 +12,27 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError
-from neuralpower.networks.arguments import images, others, sound, text
+from neuralpower.networks.arguments import (
+    decisions,
+    images,
+    perceiver,
+    regions,
+    sound,
+    text,
+    time_series,
+)
 from neuralpower.networks.arguments.forward import Forward, Makers
 from neuralpower.networks.inputs import InputRequest, Inputs
 
-MAKERS: Makers = {**text.MAKERS, **images.MAKERS, **sound.MAKERS, **others.MAKERS}
+MAKERS: Makers = {
+    **text.MAKERS,
+    **images.MAKERS,
+    **sound.MAKERS,
+    **regions.MAKERS,
+    **time_series.MAKERS,
+    **decisions.MAKERS,
+    **perceiver.MAKERS,
+}
 SOUND = {"input_values", "input_features", "spectrogram"}
 WITH_LENGTH = {"input_ids", "decoder_input_ids", "inputs", "states", *SOUND}
 WITH_SHAPE = {"pixel_values", "pixel_values_videos", "flattened_patches", "inputs", *SOUND}

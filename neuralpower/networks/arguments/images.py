@@ -123,18 +123,35 @@ def flattened_patches(forward: Forward) -> Tensor:
     return patches
 
 
+def grid_thw(forward: Forward) -> Tensor:
+    """(frames, height, width) of each image in patches [batch, 3]."""
+    side = _side(forward)
+    return torch.tensor([[1, side, side]] * forward.batch)
+
+
+def merge_sizes(forward: Forward) -> Tensor:
+    """Patches along a side that become one token, for each image [batch]."""
+    return torch.ones(forward.batch, dtype=torch.long)
+
+
+def pixel_attention_mask(forward: Forward) -> Tensor:
+    """All patches [batch, patches] are of the image."""
+    return torch.ones(forward.batch, _patches(forward), dtype=torch.long)
+
+
+def spatial_shapes(forward: Forward) -> Tensor:
+    """(height, width) of each image in patches [batch, 2]: squares, as positions are learnt for."""
+    return torch.full((forward.batch, 2), math.isqrt(_patches(forward)))
+
+
 MAKERS: Makers = {
     "pixel_values": pixel_values,
     "pixel_values_videos": pixel_values,
     "hidden_states": hidden_states,
     "bool_masked_pos": bool_masked_pos,
     "flattened_patches": flattened_patches,
-    # (frames, height, width) of each image in patches [batch, 3]
-    "grid_thw": lambda f: torch.tensor([[1, _side(f), _side(f)]] * f.batch),
-    # patches along a side that become one token, for each image [batch]
-    "merge_sizes": lambda f: torch.ones(f.batch, dtype=torch.long),
-    # all patches [batch, patches] are of the image
-    "pixel_attention_mask": lambda f: torch.ones(f.batch, _patches(f), dtype=torch.long),
-    # (height, width) of each image in patches [batch, 2]: squares, as positions are learnt for
-    "spatial_shapes": lambda f: torch.full((f.batch, 2), math.isqrt(_patches(f))),
+    "grid_thw": grid_thw,
+    "merge_sizes": merge_sizes,
+    "pixel_attention_mask": pixel_attention_mask,
+    "spatial_shapes": spatial_shapes,
 }

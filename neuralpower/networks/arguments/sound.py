@@ -90,14 +90,21 @@ def _features_shape(forward: Forward) -> tuple[int, ...]:
     return _samples(forward) // resampling if resampling else forward.tokens, width * stacked
 
 
+def decoder_input_values(forward: Forward) -> Tensor:
+    """Spectrogram frames [batch, frames, mel bins] that a speech decoder has made so far."""
+    width = forward.integer("hidden_size" if forward.name == BETWEEN else "num_mel_bins")
+    return forward.floats(TOKENS, width or 80)
+
+
+def spectrogram(forward: Forward) -> Tensor:
+    """Spectrogram frames [batch, frames, mel bins] that a vocoder makes a sound of."""
+    return forward.shaped(forward.tokens, forward.integer("model_in_dim") or 80)
+
+
 MAKERS: Makers = {
     "input_values": input_values,
     "input_features": input_features,
     "input_features_mask": input_features_mask,
-    # spectrogram frames [batch, frames, mel bins] that a speech decoder has made so far
-    "decoder_input_values": lambda f: f.floats(
-        TOKENS, f.integer("hidden_size" if f.name == BETWEEN else "num_mel_bins") or 80
-    ),
-    # spectrogram frames [batch, frames, mel bins] that a vocoder makes a sound of
-    "spectrogram": lambda f: f.shaped(f.tokens, f.integer("model_in_dim") or 80),
+    "decoder_input_values": decoder_input_values,
+    "spectrogram": spectrogram,
 }

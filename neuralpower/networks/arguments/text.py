@@ -126,18 +126,28 @@ def bbox(forward: Forward) -> Tensor:
     return torch.cat((corners.amin(-1), corners.amax(-1)), dim=-1)
 
 
+def qformer_input_ids(forward: Forward) -> Tensor:
+    """InstructBLIP's text [batch, tokens] once more, for the vocabulary of its query transformer."""
+    return forward.below(int(forward.config.qformer_config.vocab_size), length(forward))
+
+
+def task_inputs(forward: Forward) -> Tensor:
+    """OneFormer's task in words [batch, tokens]."""
+    vocabulary = forward.integer("text_encoder_vocab_size") or 49_408
+    return forward.below(vocabulary, forward.integer("task_seq_len") or 77)
+
+
+def image_embeds_position_mask(forward: Forward) -> Tensor:
+    """Which tokens [batch, tokens] stand for the image in Kosmos-2: the first ones."""
+    of_image = forward.integer("latent_query_num") or 64
+    return (torch.arange(length(forward)) < of_image).repeat(forward.batch, 1)
+
+
 MAKERS: Makers = {
     "input_ids": input_ids,
     "decoder_input_ids": decoder_input_ids,
     "bbox": bbox,
-    # InstructBLIP's text [batch, tokens] once more, for the vocabulary of its query transformer
-    "qformer_input_ids": lambda f: f.below(int(f.config.qformer_config.vocab_size), length(f)),
-    # OneFormer's task in words [batch, tokens]
-    "task_inputs": lambda f: f.below(
-        f.integer("text_encoder_vocab_size") or 49_408, f.integer("task_seq_len") or 77
-    ),
-    # Kosmos-2: which tokens [batch, tokens] stand for the image: the first ones
-    "image_embeds_position_mask": lambda f: (
-        torch.arange(length(f)) < (f.integer("latent_query_num") or 64)
-    ).repeat(f.batch, 1),
+    "qformer_input_ids": qformer_input_ids,
+    "task_inputs": task_inputs,
+    "image_embeds_position_mask": image_embeds_position_mask,
 }

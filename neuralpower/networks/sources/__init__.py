@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import ModelError
-from neuralpower.networks.sources.base import SOURCES, Given, grammar, recognised
+from neuralpower.networks.sources.base import (
+    SOURCES,
+    Given,
+    ModelSource,
+    grammar,
+    model_source,
+    recognised,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,10 +66,22 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
 
 
 def __getattr__(name: str) -> Any:
-    """`InputRequest` and `Inputs`, which import torch; the list of sources does without it."""
+    """What callers of `resolve` need beside it; imports torch, which the list of sources does without."""
     if name in ("InputRequest", "Inputs"):
         return getattr(importlib.import_module("neuralpower.networks.inputs"), name)
+    if name == "Source":
+        return importlib.import_module("neuralpower.networks.source").Source
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["SOURCES", "InputRequest", "Inputs", "resolve"]
+__all__ = [
+    "SOURCES",
+    "Given",
+    "InputRequest",
+    "Inputs",
+    "ModelSource",
+    "Source",
+    "grammar",
+    "model_source",
+    "resolve",
+]

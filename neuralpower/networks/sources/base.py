@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,42 +68,51 @@ class Given:
 Make = Callable[[Given], "Source"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class ModelSource:
+    """One source; `model_source` says what its fields mean."""
+
+    written: str
+    place: int
+    prefix: str
+    recognises: Callable[[Given], bool]
+    runs_code: bool
+    make: Make
+
+
+SOURCES: list[ModelSource] = []
+"""All sources, in order."""
+
+
+def model_source(
+    written: str,
+    *,
+    place: int = 50,
+    prefix: str = "",
+    recognises: Callable[[Given], bool] = lambda given: False,
+    runs_code: bool = True,
+) -> Callable[[Make], Make]:
     """A decorator that registers a function that makes the `Source` of a MODEL.
 
-    Attributes:
+    Args:
         written: how a MODEL of this source is written, as messages list it; "" for objects of Python.
         place: in the order of that list; of several sources that recognise a MODEL, the first takes it.
         prefix: "hub" in "hub:NAME"; sources with a prefix are asked before all others.
         recognises: where there is no prefix, whether a MODEL is of this source.
         runs_code: whether a model of it runs others' code, so that a file of data may not name it (trust.py).
+
+    Raises:
+        ValueError: the prefix is taken.
     """
+    if prefix and any(prefix == source.prefix for source in SOURCES):
+        raise ValueError(f"prefix {prefix!r} of a source of models is taken; choose another")
 
-    written: str
-    _: KW_ONLY
-    place: int = 50
-    prefix: str = ""
-    recognises: Callable[[Given], bool] = lambda given: False
-    runs_code: bool = True
-    make: Make = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Raise ValueError where the prefix is taken."""
-        if self.prefix and any(self.prefix == source.prefix for source in SOURCES):
-            raise ValueError(f"prefix {self.prefix!r} of a source of models is taken; choose another")
-
-    def __call__(self, make: Make) -> Make:
-        """Register what makes the `Source`."""
-        self.make = make
-        SOURCES.append(self)
+    def register(make: Make) -> Make:
+        SOURCES.append(ModelSource(written, place, prefix, recognises, runs_code, make))
         SOURCES.sort(key=lambda source: (source.place, source.prefix))
         return make
 
-
-model_source = ModelSource
-SOURCES: list[ModelSource] = []
-"""All sources, in order."""
+    return register
 
 
 def recognised(given: Given) -> ModelSource | None:

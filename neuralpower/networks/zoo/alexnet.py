@@ -6,20 +6,13 @@ first convolution; Overfeat is the fast network of arXiv 1312.6229, with dropout
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import nn
 
 from neuralpower.networks.zoo.base import zoo_model
 from neuralpower.networks.zoo.blocks import flat_classified, local_norm, relu
-
-# id: title, image side; channels, pooling (size, stride), whether normalised, padding, linear layers
-TOWERS = {
-    "alexnet": ("AlexNet", 227, (96, 256, 384, 384, 256), (3, 2), True, 2, (9216, 4096, 4096)),
-    "alexnet_owt": ("AlexNetOWT", 227, (64, 192, 384, 256, 256), (3, 2), False, 2, (9216, 4096, 4096)),
-    "overfeat": ("Overfeat", 231, (96, 256, 512, 1024, 1024), (2, 2), False, 0, (36864, 3072, 4096)),
-}
 
 
 def wide_classifier(features: int, first: int, second: int, classes: int) -> nn.Sequential:
@@ -31,17 +24,13 @@ def wide_classifier(features: int, first: int, second: int, classes: int) -> nn.
     )
 
 
-def tower(
-    widths: tuple[int, ...],
-    pool: tuple[int, int],
-    normalised: bool,
-    padding: int,
-    linear: tuple[int, int, int],
-    classes: int = 1000,
-) -> nn.Module:
-    """Images [batch, 3, side, side] -> [batch, classes].
+def convolutions(
+    widths: Sequence[int], pool: tuple[int, int], *, padding: int = 2, normalised: bool = False
+) -> nn.Sequential:
+    """Convolutions 11x11 with stride 4, 5x5, and three 3x3; a pooling after the first, second and last.
 
-    Convolutions 11x11 with stride 4, 5x5, and three 3x3; a pooling after the first, second and last.
+    `pool` is (kernel, stride), `padding` that of the 5x5 convolution. `normalised` adds local response
+    normalisation after the first two.
     """
     layers = nn.Sequential()
     for number, (inputs, outputs) in enumerate(pairwise((3, *widths))):
@@ -51,9 +40,25 @@ def tower(
             layers.append(local_norm())
         if number not in (2, 3):
             layers.append(nn.MaxPool2d(*pool))
-    return flat_classified(layers, wide_classifier(*linear, classes))
+    return layers
 
 
-for _id, (_title, _side, _widths, _pool, _normalised, _padding, _linear) in TOWERS.items():
-    _build = partial(tower, _widths, _pool, _normalised, _padding, _linear)
-    zoo_model(_id, title=_title, input_shape=(3, _side, _side))(_build)
+@zoo_model("alexnet", title="AlexNet", input_shape=(3, 227, 227))
+def alexnet(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 227, 227] -> [batch, classes]."""
+    features = convolutions((96, 256, 384, 384, 256), (3, 2), normalised=True)
+    return flat_classified(features, wide_classifier(9216, 4096, 4096, classes))
+
+
+@zoo_model("alexnet_owt", title="AlexNetOWT", input_shape=(3, 227, 227))
+def alexnet_owt(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 227, 227] -> [batch, classes]."""
+    features = convolutions((64, 192, 384, 256, 256), (3, 2))
+    return flat_classified(features, wide_classifier(9216, 4096, 4096, classes))
+
+
+@zoo_model("overfeat", title="Overfeat", input_shape=(3, 231, 231))
+def overfeat(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 231, 231] -> [batch, classes]."""
+    features = convolutions((96, 256, 512, 1024, 1024), (2, 2), padding=0)
+    return flat_classified(features, wide_classifier(36864, 3072, 4096, classes))

@@ -6,7 +6,7 @@ Inception-ResNet has the channels of its authors' published code: its parameters
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor, nn
@@ -15,8 +15,9 @@ from neuralpower.networks.zoo.base import zoo_model
 from neuralpower.networks.zoo.blocks import Branches, Size, conv_unit, named, relu
 
 Steps = tuple[tuple[int, Size], ...]
-"""Output channels and kernel of each convolution of a chain."""
+"""A chain of convolutions, one after the other: (output channels, kernel) of each."""
 Chains = tuple[Steps, ...]
+"""Chains side by side on the same input, whose outputs are joined along the channels."""
 Unit = Callable[..., nn.Module]
 Pool = type[nn.AvgPool2d] | type[nn.MaxPool2d]
 
@@ -24,21 +25,12 @@ unit = partial(conv_unit, bias=True, norm=partial(nn.BatchNorm2d, eps=2e-5, mome
 plain_unit = partial(conv_unit, norm=partial(nn.BatchNorm2d, eps=1e-3))  # Inception-ResNet's, without bias
 ROW7, COLUMN7, ROW3, COLUMN3 = (1, 7), (7, 1), (1, 3), (3, 1)
 
-# Side by side on images of 35x35, 17x17 and 8x8, and where these narrow.
-V3_35: Chains = ((64, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3))  # v3, figure 5
-V3_TO8: Chains = ((192, 1), (320, 3)), ((192, 1), (192, ROW7), (192, COLUMN7), (192, 3))
-V4_STEM: Chains = ((64, 1), (96, 3)), ((64, 1), (64, ROW7), (64, COLUMN7), (96, 3))  # v4, figure 3
-V4_35: Chains = ((96, 1),), ((64, 1), (96, 3)), ((64, 1), (96, 3), (96, 3))  # v4, figure 4
-V4_17: Chains = (  # v4, figure 5
-    *(((384, 1),), ((192, 1), (224, ROW7), (256, COLUMN7))),
-    ((192, 1), (192, COLUMN7), (224, ROW7), (224, COLUMN7), (256, ROW7)),
-)
-V4_TO8: Chains = ((192, 1), (192, 3)), ((256, 1), (256, ROW7), (320, COLUMN7), (320, 3))
-# Inception-ResNet v2: the first module on 35x35, what narrows to 8x8, and figures 16 and 17 of the v4 paper.
-MIXED: Chains = ((96, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3))
-TO8: Chains = ((256, 1), (384, 3)), ((256, 1), (288, 3)), ((256, 1), (288, 3), (320, 3))
-BLOCK35: Chains = ((32, 1),), ((32, 1), (32, 3)), ((32, 1), (48, 3), (64, 3))
-BLOCK17: Chains = ((192, 1),), ((128, 1), (160, ROW7), (192, COLUMN7))
+
+# Of Inception-ResNet v2, both beside a pooling: the chains of its first module, on the 35x35 image
+# (192 -> 320 channels, 64 of them the pooling's), and those that narrow 17x17 to 8x8 (1088 -> 2080, 1088 of
+# them the pooling's).
+MIXED: Chains = (((96, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3)))
+TO8: Chains = (((256, 1), (384, 3)), ((256, 1), (288, 3)), ((256, 1), (288, 3), (320, 3)))
 
 
 def chain(
@@ -90,6 +82,11 @@ def head(features: int, classes: int) -> dict[str, nn.Module]:
     return {"average": nn.AvgPool2d(8, 1), "flatten": nn.Flatten(), "classifier": classifier}
 
 
+def v3_35(inputs: int, projection: int) -> nn.Module:
+    """Module on the 35x35 image, figure 5 of the v3 paper: 224 + projection channels."""
+    return mixed(inputs, projection, ((64, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3)))
+
+
 def v3_17(inner: int) -> nn.Module:
     """Module on the 17x17 image, figure 6: 768 channels."""
     twice = ((inner, 1), (inner, COLUMN7), (inner, ROW7), (inner, COLUMN7), (192, ROW7))
@@ -98,8 +95,9 @@ def v3_17(inner: int) -> nn.Module:
 
 def v3_8(inputs: int, pool: Pool) -> nn.Module:
     """Module on the 8x8 image, figure 7: 2048 channels."""
-    two = (forked(inputs, steps, 384) for steps in (((384, 1),), ((448, 1), (384, 3))))
-    return Branches(chain(inputs, ((320, 1),)), *two, pooled(inputs, 192, pool))
+    one = chain(inputs, ((320, 1),))
+    forks = forked(inputs, ((384, 1),), 384), forked(inputs, ((448, 1), (384, 3)), 384)
+    return Branches(one, *forks, pooled(inputs, 192, pool))
 
 
 @zoo_model("inception3", title="InceptionV3", input_shape=(3, 299, 299))
@@ -107,32 +105,54 @@ def inception3(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 299, 299] -> [batch, classes]."""
     features = nn.Sequential(
         *(*stem(), *wider()),
-        *(mixed(inputs, outputs, *V3_35) for inputs, outputs in ((192, 32), (256, 64), (288, 64))),
+        *(v3_35(192, 32), v3_35(256, 64), v3_35(288, 64)),
+        # [batch, 288, 35, 35] -> [batch, 768, 17, 17]
         narrowed(288, ((384, 3),), ((64, 1), (96, 3), (96, 3))),
         *(v3_17(inner) for inner in (128, 160, 160, 192)),
-        narrowed(768, *V3_TO8),
+        # [batch, 768, 17, 17] -> [batch, 1280, 8, 8]
+        narrowed(768, ((192, 1), (320, 3)), ((192, 1), (192, ROW7), (192, COLUMN7), (192, 3))),
         *(v3_8(1280, nn.AvgPool2d), v3_8(2048, nn.MaxPool2d)),
     )
     return named(features=features, **head(2048, classes))
 
 
+def v4_stem() -> nn.Sequential:
+    """The rest of the stem, figure 3 of the v4 paper: [batch, 64, 147, 147] -> [batch, 384, 35, 35]."""
+    branches = ((64, 1), (96, 3)), ((64, 1), (64, ROW7), (64, COLUMN7), (96, 3))
+    first = narrowed(64, ((96, 3),))  # [batch, 160, 73, 73]
+    middle = Branches(*(chain(160, steps, padding=0) for steps in branches))  # [batch, 192, 71, 71]
+    return nn.Sequential(first, middle, narrowed(192, ((192, 3),)))
+
+
+def v4_35() -> nn.Module:
+    """Module on the 35x35 image, figure 4: 384 channels."""
+    return mixed(384, 96, ((96, 1),), ((64, 1), (96, 3)), ((64, 1), (96, 3), (96, 3)))
+
+
+def v4_17() -> nn.Module:
+    """Module on the 17x17 image, figure 5: 1024 channels."""
+    twice = ((192, 1), (192, COLUMN7), (224, ROW7), (224, COLUMN7), (256, ROW7))
+    return mixed(1024, 128, ((384, 1),), ((192, 1), (224, ROW7), (256, COLUMN7)), twice)
+
+
 def v4_8() -> nn.Module:
-    """Module on the 8x8 image, figure 6 of the v4 paper: 1536 channels."""
-    steps = ((384, 1),), ((384, 1), (448, COLUMN3), (512, ROW3))
-    two = (forked(1536, each, 256) for each in steps)
-    return Branches(chain(1536, ((256, 1),)), *two, pooled(1536, 256))
+    """Module on the 8x8 image, figure 6: 1536 channels."""
+    one = chain(1536, ((256, 1),))
+    forks = forked(1536, ((384, 1),), 256), forked(1536, ((384, 1), (448, COLUMN3), (512, ROW3)), 256)
+    return Branches(one, *forks, pooled(1536, 256))
 
 
 @zoo_model("inception4", title="InceptionV4", input_shape=(3, 299, 299))
 def inception4(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 299, 299] -> [batch, classes]."""
     features = nn.Sequential(
-        *(*stem(), narrowed(64, ((96, 3),))),
-        *(Branches(*(chain(160, steps, padding=0) for steps in V4_STEM)), narrowed(192, ((192, 3),))),
-        *(mixed(384, 96, *V4_35) for _ in range(4)),
+        *(*stem(), *v4_stem()),
+        *(v4_35() for _ in range(4)),
+        # [batch, 384, 35, 35] -> [batch, 1024, 17, 17]
         narrowed(384, ((384, 3),), ((192, 1), (224, 3), (256, 3))),
-        *(mixed(1024, 128, *V4_17) for _ in range(7)),
-        narrowed(1024, *V4_TO8),
+        *(v4_17() for _ in range(7)),
+        # [batch, 1024, 17, 17] -> [batch, 1536, 8, 8]
+        narrowed(1024, ((192, 1), (192, 3)), ((256, 1), (256, ROW7), (320, COLUMN7), (320, 3))),
         *(v4_8() for _ in range(3)),
     )
     return named(features=features, **head(1536, classes))
@@ -157,8 +177,20 @@ def residual(channels: int, joined: int, scale: float, *branches: nn.Module, las
     return ScaledResidual(body, scale, None if last else relu())
 
 
+def block35() -> nn.Module:
+    """On the 35x35 image, figure 16: 320 channels."""
+    branches = ((32, 1),), ((32, 1), (32, 3)), ((32, 1), (48, 3), (64, 3))
+    return residual(320, 128, 0.17, *(chain(320, steps, plain_unit) for steps in branches))
+
+
+def block17() -> nn.Module:
+    """On the 17x17 image, figure 17: 1088 channels."""
+    branches = ((192, 1),), ((128, 1), (160, ROW7), (192, COLUMN7))
+    return residual(1088, 384, 0.1, *(chain(1088, steps, plain_unit) for steps in branches))
+
+
 def block8(last: bool = False) -> nn.Module:
-    """On the 8x8 image, figure 19; the last is neither scaled nor rectified."""
+    """On the 8x8 image, figure 19: 2080 channels; the last is neither scaled nor rectified."""
     wide = chain(2080, ((192, 1), (224, ROW3), (256, COLUMN3)), plain_unit)
     narrow = chain(2080, ((192, 1),), plain_unit)
     return residual(2080, 448, 1.0 if last else 0.2, narrow, wide, last=last)
@@ -167,21 +199,19 @@ def block8(last: bool = False) -> nn.Module:
 @zoo_model("inception_resnet_v2", title="Inception-ResNet v2", input_shape=(3, 299, 299))
 def inception_resnet_v2(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 299, 299] -> [batch, classes]."""
-
-    def chains(inputs: int, branches: Chains) -> Iterator[nn.Module]:
-        return (chain(inputs, steps, plain_unit) for steps in branches)
-
     begin = nn.Sequential(*stem(plain_unit), *wider(plain_unit))
     mean = nn.Sequential(nn.AvgPool2d(3, 1, 1, count_include_pad=False))
-    first = Branches(*chains(192, MIXED), mean.append(plain_unit(192, 64)))
+    first = Branches(*(chain(192, steps, plain_unit) for steps in MIXED), mean.append(plain_unit(192, 64)))
+    # [batch, 320, 35, 35] -> [batch, 1088, 17, 17]
     to17 = narrowed(320, ((384, 3),), ((256, 1), (256, 3), (384, 3)), unit=plain_unit)
+    # [batch, 1088, 17, 17] -> [batch, 2080, 8, 8]
     to8 = narrowed(1088, *TO8, unit=plain_unit)
     return named(
         stem=begin,
         mixed=first,
-        stage35=nn.Sequential(*(residual(320, 128, 0.17, *chains(320, BLOCK35)) for _ in range(10))),
+        stage35=nn.Sequential(*(block35() for _ in range(10))),
         to17=to17,
-        stage17=nn.Sequential(*(residual(1088, 384, 0.1, *chains(1088, BLOCK17)) for _ in range(20))),
+        stage17=nn.Sequential(*(block17() for _ in range(20))),
         to8=to8,
         stage8=nn.Sequential(*(block8(last=number == 9) for number in range(10))),
         top=plain_unit(2080, 1536),

@@ -6,45 +6,83 @@ MobileNet v1 (Howard and others, arXiv 1704.04861), v2 (Sandler and others, 1801
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from neuralpower.networks.zoo.base import zoo_model
 from neuralpower.networks.zoo.blocks import Activation, Residual, conv_unit, named, pooled_classifier, relu
 
-Stage = tuple[int, int, int, int, int]
-"""Expansion factor, output channels, repetitions, kernel, stride of the first repetition."""
+
+class Stage(NamedTuple):
+    """Blocks one after the other; all but the first have stride 1."""
+
+    expansion: int
+    outputs: int
+    repetitions: int
+    kernel: int
+    stride: int
+
+
+class V3Row(NamedTuple):
+    """One block of table 1 of the v3 paper; without gates where `squeezed` is 0."""
+
+    kernel: int
+    expanded: int
+    outputs: int
+    squeezed: int
+    hard_swish: bool
+    stride: int
+
 
 IMAGE = (3, 224, 224)
 
 V1_WIDTHS = (32, 64, 128, 128, 256, 256, *[512] * 6, 1024, 1024)
 V2_STAGES: tuple[Stage, ...] = (
-    *((1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 32, 3, 3, 2), (6, 64, 4, 3, 2)),
-    *((6, 96, 3, 3, 1), (6, 160, 3, 3, 2), (6, 320, 1, 3, 1)),
+    Stage(1, 16, 1, 3, 1),
+    Stage(6, 24, 2, 3, 2),
+    Stage(6, 32, 3, 3, 2),
+    Stage(6, 64, 4, 3, 2),
+    Stage(6, 96, 3, 3, 1),
+    Stage(6, 160, 3, 3, 2),
+    Stage(6, 320, 1, 3, 1),
 )
 MNASNET_STAGES: tuple[Stage, ...] = (
-    *((1, 16, 1, 3, 1), (3, 24, 3, 3, 2), (3, 40, 3, 5, 2), (6, 80, 3, 5, 2)),
-    *((6, 96, 2, 3, 1), (6, 192, 4, 5, 2), (6, 320, 1, 3, 1)),
+    Stage(1, 16, 1, 3, 1),
+    Stage(3, 24, 3, 3, 2),
+    Stage(3, 40, 3, 5, 2),
+    Stage(6, 80, 3, 5, 2),
+    Stage(6, 96, 2, 3, 1),
+    Stage(6, 192, 4, 5, 2),
+    Stage(6, 320, 1, 3, 1),
 )
 EFFICIENT_STAGES: tuple[Stage, ...] = (
-    *((1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 40, 2, 5, 2), (6, 80, 3, 3, 2)),
-    *((6, 112, 3, 5, 1), (6, 192, 4, 5, 2), (6, 320, 1, 3, 1)),
+    Stage(1, 16, 1, 3, 1),
+    Stage(6, 24, 2, 3, 2),
+    Stage(6, 40, 2, 5, 2),
+    Stage(6, 80, 3, 3, 2),
+    Stage(6, 112, 3, 5, 1),
+    Stage(6, 192, 4, 5, 2),
+    Stage(6, 320, 1, 3, 1),
 )
-# Table 1 of the v3 paper: kernel, expanded, output and squeezed channels (0: no gates), hard swish, stride.
-V3_ROWS = (
-    *(
-        (3, 16, 16, 0, False, 1),
-        (3, 64, 24, 0, False, 2),
-        (3, 72, 24, 0, False, 1),
-        (5, 72, 40, 24, False, 2),
-    ),
-    *(*[(5, 120, 40, 32, False, 1)] * 2, (3, 240, 80, 0, True, 2), (3, 200, 80, 0, True, 1)),
-    *(*[(3, 184, 80, 0, True, 1)] * 2, (3, 480, 112, 120, True, 1), (3, 672, 112, 168, True, 1)),
-    *((5, 672, 160, 168, True, 2), *[(5, 960, 160, 240, True, 1)] * 2),
+V3_ROWS: tuple[V3Row, ...] = (
+    V3Row(3, 16, 16, 0, False, 1),
+    V3Row(3, 64, 24, 0, False, 2),
+    V3Row(3, 72, 24, 0, False, 1),
+    V3Row(5, 72, 40, 24, False, 2),
+    V3Row(5, 120, 40, 32, False, 1),
+    V3Row(5, 120, 40, 32, False, 1),
+    V3Row(3, 240, 80, 0, True, 2),
+    V3Row(3, 200, 80, 0, True, 1),
+    V3Row(3, 184, 80, 0, True, 1),
+    V3Row(3, 184, 80, 0, True, 1),
+    V3Row(3, 480, 112, 120, True, 1),
+    V3Row(3, 672, 112, 168, True, 1),
+    V3Row(5, 672, 160, 168, True, 2),
+    V3Row(5, 960, 160, 240, True, 1),
+    V3Row(5, 960, 160, 240, True, 1),
 )
 
 hard_swish = partial(nn.Hardswish, inplace=True)  # section 5.2 of the v3 paper
@@ -98,20 +136,29 @@ def inverted_residual(
 
 
 def inverted_network(
-    stages: tuple[Stage, ...], activation: Activation, gated: bool, classes: int = 1000
+    classes: int, stages: tuple[Stage, ...], activation: Activation, *, gated: bool = False
 ) -> nn.Module:
     """Images [batch, 3, 224, 224] -> [batch, classes]: stages between two convolutions, and a classifier.
 
     `gated` squeezes to a quarter of each block's input channels.
     """
-    stem, blocks, inputs = conv_unit(3, 32, 3, 2, activation=activation), nn.Sequential(), 32
-    for expansion, outputs, repetitions, kernel, first_stride in stages:
-        for stride in (first_stride, *[1] * (repetitions - 1)):
-            expanded = inputs * expansion
+    stem = conv_unit(3, 32, 3, 2, activation=activation)
+    blocks, inputs = nn.Sequential(), 32
+    for stage in stages:
+        for number in range(stage.repetitions):
+            expanded = inputs * stage.expansion
             gates = SqueezeExcite(expanded, inputs // 4, activation, nn.Sigmoid) if gated else None
-            sizes = (inputs, outputs, expanded, kernel, stride)
-            blocks.append(inverted_residual(*sizes, activation=activation, gates=gates))
-            inputs = outputs
+            block = inverted_residual(
+                inputs,
+                stage.outputs,
+                expanded,
+                stage.kernel,
+                1 if number else stage.stride,
+                activation=activation,
+                gates=gates,
+            )
+            blocks.append(block)
+            inputs = stage.outputs
     last = conv_unit(320, 1280, activation=activation)
     return named(stem=stem, blocks=blocks, last=last, classifier=pooled_classifier(1280, classes, 0.2))
 
@@ -127,27 +174,43 @@ def mobilenet_v1(classes: int = 1000) -> nn.Module:
     return named(features=features, classifier=pooled_classifier(1024, classes))
 
 
-INVERTED: Mapping[str, tuple[str, tuple[Stage, ...], Activation, bool]] = {
-    "mobilenet_v2": ("MobileNetV2", V2_STAGES, relu6, False),
-    "mnasnet": ("MnasNet 1.0", MNASNET_STAGES, relu, False),  # MnasNet-B1, the form without gates
-    # without stochastic depth, which inference does not have
-    "efficientnet_b0": ("EfficientNet-B0", EFFICIENT_STAGES, swish, True),
-}
-for _id, (_title, _stages, _activation, _gated) in INVERTED.items():
-    _build = partial(inverted_network, _stages, _activation, _gated)
-    zoo_model(_id, title=_title, input_shape=IMAGE)(_build)
+@zoo_model("mobilenet_v2", title="MobileNetV2", input_shape=IMAGE)
+def mobilenet_v2(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 224, 224] -> [batch, classes]."""
+    return inverted_network(classes, V2_STAGES, relu6)
+
+
+@zoo_model("mnasnet", title="MnasNet 1.0", input_shape=IMAGE)
+def mnasnet(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 224, 224] -> [batch, classes]; MnasNet-B1, the form without gates."""
+    return inverted_network(classes, MNASNET_STAGES, relu)
+
+
+@zoo_model("efficientnet_b0", title="EfficientNet-B0", input_shape=IMAGE)
+def efficientnet_b0(classes: int = 1000) -> nn.Module:
+    """Images [batch, 3, 224, 224] -> [batch, classes]; inference has no stochastic depth, nor has this."""
+    return inverted_network(classes, EFFICIENT_STAGES, swish, gated=True)
 
 
 @zoo_model("mobilenet_v3_large", title="MobileNetV3-Large", input_shape=IMAGE)
 def mobilenet_v3_large(classes: int = 1000) -> nn.Module:
     """Images [batch, 3, 224, 224] -> [batch, classes]."""
     blocks, inputs = nn.Sequential(), 16
-    for kernel, expanded, outputs, squeezed, hard, stride in V3_ROWS:
-        gates = SqueezeExcite(expanded, squeezed, relu, nn.Hardsigmoid) if squeezed else None
-        sizes = (inputs, outputs, expanded, kernel, stride)
-        activation = hard_swish if hard else relu
-        blocks.append(inverted_residual(*sizes, gates=gates, activation=activation, norm=v3_norm))
-        inputs = outputs
+    for row in V3_ROWS:
+        squeezed = row.squeezed
+        gates = SqueezeExcite(row.expanded, squeezed, relu, nn.Hardsigmoid) if squeezed else None
+        block = inverted_residual(
+            inputs,
+            row.outputs,
+            row.expanded,
+            row.kernel,
+            row.stride,
+            gates=gates,
+            activation=hard_swish if row.hard_swish else relu,
+            norm=v3_norm,
+        )
+        blocks.append(block)
+        inputs = row.outputs
     unit = partial(conv_unit, activation=hard_swish, norm=v3_norm)
     hidden = (nn.Linear(960, 1280), hard_swish(), nn.Dropout(0.2))
     return named(

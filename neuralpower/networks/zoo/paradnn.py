@@ -7,8 +7,7 @@ part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import count, takewhile
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -17,7 +16,7 @@ from neuralpower.errors import ModelError
 from neuralpower.networks.zoo.base import Sweep, zoo_model
 from neuralpower.networks.zoo.blocks import conv_unit, named
 from neuralpower.networks.zoo.dense import perceptron
-from neuralpower.networks.zoo.resnet import add_stages, basic, bottleneck
+from neuralpower.networks.zoo.resnet import basic, bottleneck, residual_stage
 from neuralpower.networks.zoo.text import LanguageModel
 
 VARIANTS = {"paradnn": 0, "pytorch": 1}  # square matrices beyond layers - 1
@@ -29,7 +28,10 @@ SMALLEST_IMAGE = 193  # five halvings, each rounded up, leave the 7x7 that the a
 
 def doublings(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
     """`low`, `factor` times that, and so on up to `high`."""
-    return tuple(takewhile(lambda size: size <= high, (low * factor**power for power in count())))
+    sizes = [low]
+    while sizes[-1] * factor <= high:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)
 
 
 SWEEPS: Mapping[str, Sweep] = {
@@ -118,21 +120,33 @@ def paradnn_cnn(
     check_choice("block", block, BLOCKS)
     size = pooled_size(input_size)
 
-    make: Callable[..., nn.Sequential] = bottleneck if block == "bottleneck" else basic
-
-    def body(*sizes: int) -> nn.Module:
-        """A block that starts as its shortcut: its last normalisation scales by 0 at first."""
-        made = make(*sizes, unit=conv_unit)
-        nn.init.zeros_(made[-1].normalisation.weight)  # type: ignore[union-attr, arg-type]  # a conv_unit
-        return made
-
     network = named(stem=conv_unit(3, filters, 7, 2), pool=nn.MaxPool2d(3, 2, padding=1))
-    channels = (filters, filters, filters * (4 if block == "bottleneck" else 1))
-    outputs = add_stages(network, counts, channels, body, ("group", "block"), conv_unit)
+    channels = filters
+    for group, count in enumerate(counts):
+        inner = filters * 2**group
+        outputs = 4 * inner if block == "bottleneck" else inner
+
+        def body(inputs: int, stride: int, inner: int = inner, outputs: int = outputs) -> nn.Module:
+            if block == "bottleneck":
+                made = bottleneck(inputs, stride, inner=inner, outputs=outputs, unit=conv_unit)
+            else:
+                made = basic(inputs, stride, outputs=outputs, unit=conv_unit)
+            return _starting_as_shortcut(made)
+
+        stride = 2 if group else 1
+        units = residual_stage(channels, outputs, count, stride, body, name="block", unit=conv_unit)
+        network.add_module(f"group{group + 1}", units)
+        channels = outputs
     network.add_module("average", nn.AvgPool2d(7, stride=1))
     network.add_module("flatten", nn.Flatten())
-    network.add_module("classifier", nn.Linear(outputs * size**2, output_size))
+    network.add_module("classifier", nn.Linear(channels * size**2, output_size))
     return network
+
+
+def _starting_as_shortcut(body: nn.Sequential) -> nn.Sequential:
+    """The body of a block that starts as its shortcut: its last normalisation scales by 0 at first."""
+    nn.init.zeros_(body[-1].normalisation.weight)  # type: ignore[union-attr, arg-type]  # a conv_unit
+    return body
 
 
 def pooled_size(image: int) -> int:

@@ -22,18 +22,18 @@ BOTTLENECK_UNITS = {
 }
 
 Unit = Callable[..., nn.Module]
-Body = Callable[[int, int, int, int], nn.Module]
-"""(inputs, inner channels, outputs, stride) -> what a residual unit adds to its shortcut."""
+Body = Callable[[int, int], nn.Module]
+"""(inputs, stride) -> what a residual unit adds to its shortcut."""
 unit = partial(conv_unit, norm=partial(nn.BatchNorm2d, eps=2e-5, momentum=0.9))
 
 
-def basic(inputs: int, _inner: int, outputs: int, stride: int, *, unit: Unit = unit) -> nn.Sequential:
+def basic(inputs: int, stride: int, *, outputs: int, unit: Unit = unit) -> nn.Sequential:
     """Two 3x3 convolutions."""
     return named(first=unit(inputs, outputs, 3, stride), second=unit(outputs, outputs, 3, activation=None))
 
 
 def bottleneck(
-    inputs: int, inner: int, outputs: int, stride: int, *, groups: int = 1, unit: Unit = unit
+    inputs: int, stride: int, *, inner: int, outputs: int, groups: int = 1, unit: Unit = unit
 ) -> nn.Sequential:
     """A 3x3 convolution of `inner` channels between two 1x1 convolutions."""
     return named(
@@ -43,31 +43,24 @@ def bottleneck(
     )
 
 
-def add_stages(
-    network: nn.Sequential,
-    counts: Sequence[int],
-    channels: tuple[int, int, int],
+def residual_stage(
+    inputs: int,
+    outputs: int,
+    count: int,
+    stride: int,
     body: Body,
-    names: tuple[str, str] = ("stage", "unit"),
+    *,
+    name: str = "unit",
     unit: Unit = unit,
-) -> int:
-    """Add stages of so many residual units; the channels that come out.
-
-    `channels` are those of the inputs, then the inner and outer ones of the first stage, which double in
-    every further one. The first unit of a stage projects its shortcut and, but in the first stage, halves the
-    image.
-    """
-    inputs, first_inner, first_outputs = channels
-    for stage, count in enumerate(counts):
-        inner, outputs, units = first_inner * 2**stage, first_outputs * 2**stage, nn.Sequential()
-        for number in range(count):
-            stride = 2 if stage and not number else 1
-            inside = body(inputs, inner, outputs, stride)
-            shortcut = None if number else unit(inputs, outputs, 1, stride, activation=None)
-            units.add_module(f"{names[1]}{number + 1}", Residual(inside, shortcut, relu()))
-            inputs = outputs
-        network.add_module(f"{names[0]}{stage + 1}", units)
-    return inputs
+) -> nn.Sequential:
+    """So many residual units; the first has the stride, and projects its shortcut."""
+    units = nn.Sequential()
+    for number in range(1, count + 1):
+        inside = body(inputs, stride)
+        shortcut = unit(inputs, outputs, 1, stride, activation=None) if number == 1 else None
+        units.add_module(f"{name}{number}", Residual(inside, shortcut, relu()))
+        inputs, stride = outputs, 1
+    return units
 
 
 def resnet(
@@ -83,8 +76,16 @@ def resnet(
         classes: outputs.
     """
     features = named(stem=unit(3, 64, 7, 2), pool=nn.MaxPool2d(3, 2, padding=1))
-    body: Body = partial(bottleneck, groups=groups) if bottlenecks else basic
-    channels = add_stages(features, units, (64, width, 256 if bottlenecks else width), body)
+    channels = 64
+    for stage, count in enumerate(units):
+        inner = width * 2**stage
+        outputs = 256 * 2**stage if bottlenecks else inner
+        body: Body = partial(basic, outputs=outputs)
+        if bottlenecks:
+            body = partial(bottleneck, inner=inner, outputs=outputs, groups=groups)
+        blocks = residual_stage(channels, outputs, count, 2 if stage else 1, body)
+        features.add_module(f"stage{stage + 1}", blocks)
+        channels = outputs
     features.add_module("average", nn.AvgPool2d(7))
     return flat_classified(features, nn.Linear(channels, classes))
 

@@ -1,0 +1,63 @@
+"""Matrix products, whose operands may have other element types than the products themselves."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuralpower.errors import InputError
+from neuralpower.layers.base import KEEPS_INPUTS
+from neuralpower.layers.operands import OWN, Operand, Operands, own_operand
+from neuralpower.layers.tiles import TiledProduct
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixProduct(TiledProduct):
+    """Products of matrices of the same sizes in `dtype`, whose operands may have other types in memory.
+
+    W4A16 has `dtype` bfloat16 and `weights_dtype` int4. W8A8 has `dtype` int8 and `output_dtype` bfloat16.
+    """
+
+    weights_dtype: str = ""  # of weights, or of a product's right factor; "": `dtype`
+    weights_group: int = 0  # weights of one output that share a scale; 0: as their type says
+    input_dtype: str = ""  # "": `dtype`
+    input_group: int = 0  # inputs of one row that share a scale
+    output_dtype: str = ""  # "": `dtype`
+
+    later = frozenset(OWN)
+    multiplies = True
+
+    @functools.cached_property
+    def operand_types(self) -> Operands:
+        """Each by its own type where it has one."""
+        usual = Operand(self.dtype)
+        return Operands(
+            own_operand(self.dtype, self.input_dtype, self.input_group, usual),
+            own_operand(self.dtype, self.weights_dtype, self.weights_group, usual),
+            own_operand(self.dtype, self.output_dtype, 0, usual),
+            self.dtype,
+        )
+
+    def quantised(self) -> Any:
+        """Whether an operand has a type or scales of its own."""
+        own = [getattr(self, name) for name in OWN]
+        if isinstance(self.dtype, str):
+            return any(own)
+        return np.logical_or.reduce([value > 0 if value.dtype.kind == "f" else value != "" for value in own])
+
+    def check_buildable(self) -> None:
+        """Raise InputError where an operand has a type of its own: torch's products take one type."""
+        for name in OWN:
+            value = getattr(self, name)
+            if value:
+                raise InputError(
+                    f"{self.kind} with {name} {value} cannot be built: torch multiplies operands of one "
+                    "type; leave it out, or bring such measurements in as a table"
+                )
+
+    def keeps(self) -> str:
+        """The factors."""
+        return KEEPS_INPUTS

@@ -1,0 +1,51 @@
+"""Arguments that hold a time series: its past, what is known of each step, and what is missing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from neuralpower.networks.arguments.forward import Forward, Makers
+from neuralpower.networks.inputs import TOKENS
+
+
+def _history(forward: Forward) -> int:
+    """Steps of the past that the model reads."""
+    lags = getattr(forward.config, "lags_sequence", None) or [0]
+    return int(forward.integer("context_length") or TOKENS) + int(max(lags))
+
+
+def past_values(forward: Forward) -> Tensor:
+    """A time series [batch, steps] or [batch, steps, channels]."""
+    channels, steps = forward.integer("num_input_channels", "input_size") or 1, _history(forward)
+    several = channels > 1 or "Patch" in forward.name
+    return forward.floats(steps, channels) if several else forward.floats(steps)
+
+
+def past_time_features(forward: Forward) -> Tensor:
+    """Features of each step of the past [batch, steps, features]."""
+    return forward.floats(_history(forward), forward.integer("num_time_features") or 1)
+
+
+def past_observed_mask(forward: Forward) -> Tensor:
+    """All of the past was observed; of its shape."""
+    return torch.ones_like(past_values(forward))
+
+
+def past_values_padding(forward: Forward) -> Tensor:
+    """Nothing of the past [batch, steps] is missing, for TimesFM."""
+    return torch.zeros(past_values(forward).shape, dtype=torch.long)
+
+
+def freq(forward: Forward) -> Tensor:
+    """TimesFM's series [batch, 1] are sampled daily or more often."""
+    return torch.zeros(forward.batch, 1, dtype=torch.long)
+
+
+MAKERS: Makers = {
+    "past_values": past_values,
+    "past_time_features": past_time_features,
+    "past_observed_mask": past_observed_mask,
+    "past_values_padding": past_values_padding,
+    "freq": freq,
+}
