@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from neuralpower.errors import InputError, Unmodelled, said
+from neuralpower.errors import InputError, said
 from neuralpower.layers.call import Call
 from neuralpower.measure.cpu.timer import ROUNDS
 from neuralpower.platforms import platform_for
@@ -71,22 +71,29 @@ def open_rig(device: str, power: str, threads: int, deep_idle: bool = False) -> 
     return rig
 
 
-def failure(error: BaseException, works: bool | None = None) -> dict[str, Any]:
-    """What a configuration did to torch, as its result: a status, and the error's class and text.
+def failure(error: BaseException) -> dict[str, Any]:
+    """The result of a configuration that raised: oom, poisoned or error, by the error's class and its text.
 
-    The status is oom, poisoned, unsupported or error. `works`: whether the device was found to work
-    afterwards. Where nobody looked (None) the text decides: after a CUDA error other than a lack of memory
-    every later call of the process fails, too (sticky, pytorch #17425).
+    After a CUDA error other than a lack of memory every later call of the process fails, too (sticky, pytorch
+    #17425).
     """
-    text = said(error).strip()
-    short = "allocate" in text or "out of memory" in text
+    text = said(error)
     status = "error"
-    if works is False:
-        status = POISONED
-    elif short or isinstance(error, MemoryError | torch.OutOfMemoryError):
+    if (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or "allocate" in text
+        or "out of memory" in text
+    ):
         status = "oom"
-    elif works is None and ("CUDA error" in text or "cudaError" in text):
+    elif "CUDA error" in text or "cudaError" in text:
         status = POISONED
-    elif works and isinstance(error, Unmodelled | NotImplementedError):
-        status = "unsupported"
-    return {"status": status, "error_class": type(error).__name__, "error_msg": text[:500]}
+    return outcome(status, error)
+
+
+def outcome(status: str, error: BaseException) -> dict[str, Any]:
+    """The result of a configuration that raised: this status, and the error's class and text."""
+    return {
+        "status": status,
+        "error_class": type(error).__name__,
+        "error_msg": said(error).strip()[:500],
+    }

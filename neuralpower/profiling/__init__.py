@@ -101,8 +101,19 @@ def _profiled(
     step = Step(model, given, kwargs, asked.phase, asked.loss, asked.optimizer)
     runs, stepped = _measured(step, traced, place, asked)
     device_name = title_of(place)
-    known = (by_module, rules, known_hardware(device_name), asked.training, stepped, place.type != "cpu")
-    rows = tuple(Builder(model, traced, runs, asked.convention, *known).rows())
+    builder = Builder(
+        model,
+        traced,
+        runs,
+        asked.convention,
+        modules=by_module,
+        rules=rules,
+        hardware=known_hardware(device_name),
+        training=asked.training,
+        optimizer=stepped,
+        host=place.type != "cpu",
+    )
+    rows = tuple(builder.rows())
     parameters = list(model.parameters())
     how = f"traced on {traced.method} tensors ({'; '.join(traced.notes)})"
     return NetworkProfile(

@@ -39,19 +39,10 @@ PRODUCTS = ("linear", "matmul", "attention", "conv1d", "conv2d", "conv3d", "conv
 Rules = Mapping[str | type[nn.Module], Callable[..., int]]
 
 UPSAMPLING = {"nearest": 0, "linear": 5, "bilinear": 11, "trilinear": 31, "bicubic": 259}
+CONVOLUTIONS = (nn.modules.conv._ConvNd,)
+NORMS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm)
+AVERAGES = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 ADAPTIVE = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
-# FLOP of pytorch-api for a module of these classes or derived ones, from its numbers of inputs and outputs.
-OF_MODULES: Mapping[type[nn.Module] | tuple[type[nn.Module], ...], Callable[[Any, int, int], int]] = {
-    nn.Linear: lambda m, _, out: out * (2 * m.in_features - 1 + (m.bias is not None)),
-    nn.modules.conv._ConvNd: lambda m, _, out: (
-        out * (math.prod(m.kernel_size) * m.in_channels // m.groups + (m.bias is not None))
-    ),
-    (nn.LayerNorm, nn.modules.batchnorm._BatchNorm): lambda _, given, __: 2 * given,
-    nn.Embedding: lambda m, _, __: m.num_embeddings * m.embedding_dim,
-    nn.LeakyReLU: lambda _, given, __: given,
-    (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d): lambda _, __, out: out,
-    nn.Upsample: lambda m, _, out: out * UPSAMPLING.get(m.mode, 0),
-}
 
 
 def check_convention(convention: str, unit: str, phase: str) -> None:
@@ -104,16 +95,30 @@ def module_counts(
 
 
 def _pytorch_api(module: nn.Module, call: ModuleCall) -> int:
-    """The FLOP of one call of a module."""
+    """FLOP of one call of a module; a derived class counts as its base."""
     if not call.outputs:
         return 0
     outputs = math.prod(call.outputs[0])
     inputs = math.prod(call.inputs[0]) if call.inputs else outputs
+    if isinstance(module, nn.Linear):
+        return outputs * (2 * module.in_features - 1 + (module.bias is not None))
+    if isinstance(module, CONVOLUTIONS):
+        window = math.prod(module.kernel_size) * module.in_channels // module.groups
+        return outputs * (window + (module.bias is not None))
+    if isinstance(module, NORMS):
+        return 2 * inputs
+    if isinstance(module, nn.Embedding):
+        return module.num_embeddings * module.embedding_dim
+    if isinstance(module, nn.LeakyReLU):
+        return inputs
+    if isinstance(module, AVERAGES):
+        return outputs
     if isinstance(module, ADAPTIVE) and call.inputs:
         axes = zip(call.inputs[0][2:], call.outputs[0][2:], strict=True)
         return outputs * (math.prod(a // b for a, b in axes) + 1)
-    count = next((count for kinds, count in OF_MODULES.items() if isinstance(module, kinds)), None)
-    return count(module, inputs, outputs) if count else 0
+    if isinstance(module, nn.Upsample):
+        return outputs * UPSAMPLING.get(module.mode, 0)
+    return 0
 
 
 class _Called(nn.Module):

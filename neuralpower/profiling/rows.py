@@ -174,13 +174,12 @@ class Builder:
         self.account = self.runs.account if self.runs else None
         if self.account is not None:
             self.flops, self.elements = self._joined(self.account.flops), self._joined(self.account.elements)
-        self.counts: Counter[Key] = Counter()  # of timed calls
 
     def rows(self) -> list[Row]:
         """Every row, in the order of the trace, then what only the run saw, then the remainder."""
-        times = self._times()
+        times, counts = self._times()
         rows = self._training_rows(times) if self.training else self._forward_rows(times)
-        rows += [self._unlisted(key, found) for key, found in times.items()]
+        rows += [self._unlisted(key, found, counts[key]) for key, found in times.items()]
         if self.optimizer is not None and self.runs is None:
             rows.append(self._optimizer_row())
         rows = self._with_memory(self._with_parameters(self._with_own_rules(rows)))
@@ -273,13 +272,14 @@ class Builder:
                 kind = product
         return phase, path, kind
 
-    def _times(self) -> dict[Key, dict[str, Any]]:
-        """The times of each call, as fields of a row."""
+    def _times(self) -> tuple[dict[Key, dict[str, Any]], Counter[Key]]:
+        """The times of each key, as fields of a row, and the number of its calls in one run."""
         if self.runs is None:
-            return {}
+            return {}, Counter()
         repeats, middle = self.runs.repeats, self.runs.timed.middle
         taken: dict[Key, Any] = defaultdict(lambda: np.zeros(len(repeats)))
         host: dict[Key, Any] = defaultdict(lambda: np.zeros(len(repeats)))
+        counts: Counter[Key] = Counter()
         for number, run in enumerate(repeats):
             seen: Counter[tuple[str, str]] = Counter()
             for event, seconds in zip(run.events, run.seconds, strict=True):
@@ -292,8 +292,8 @@ class Builder:
                     key = (event.phase, *call, seen[call])
                 taken[key][number] += seconds
                 host[key][number] += (event.host_end_ns - event.host_start_ns) / 1e9
-                self.counts[key] += number == 0
-        return {
+                counts[key] += number == 0
+        fields = {
             key: {
                 "runtime_s": float(np.mean(times[middle])),  # of the same repeats in every row: they add up
                 "q25_s": float(np.quantile(times, 0.25)),
@@ -302,8 +302,9 @@ class Builder:
             }
             for key, times in taken.items()
         }
+        return fields, counts
 
-    def _unlisted(self, key: Key, times: Mapping[str, Any]) -> Row:
+    def _unlisted(self, key: Key, times: Mapping[str, Any], count: int) -> Row:
         """An operator that the trace does not list, such as a view, the loss or the optimizer."""
         phase, path, name = key[:3]
         if phase == "optimizer":
@@ -312,7 +313,7 @@ class Builder:
         work = traffic = 0 if kind in (VIEW, ACCUMULATE, "movement") else None
         if self.account is not None and kind in ("elementwise", "reduction", "activation"):
             work = self.elements.get(key[:3], 0)  # one FLOP for each element
-        row = Row(path, kind, name, phase, self.counts[key], type=self.types.get(path, ""), **times)
+        row = Row(path, kind, name, phase, count, type=self.types.get(path, ""), **times)
         return replace(
             row,
             flops=work if self.convention == "all-ops" or work is None else 0,

@@ -340,6 +340,23 @@ def test_a_call_that_torch_refuses_is_an_error_and_one_that_has_no_phase_is_unsu
     assert (second["status"], second["error_class"]) == ("unsupported", "Unmodelled")
 
 
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Unmodelled("no layer can allocate this"), "unsupported"),
+        (NotImplementedError("out of memory"), "unsupported"),
+        (RuntimeError("CUDA error: out of memory"), "error"),
+        (MemoryError("no"), "oom"),
+    ],
+)
+def test_the_class_of_an_error_decides_while_the_device_works(error: Exception, status: str) -> None:
+    def fail() -> None:
+        raise error
+
+    (row,) = rig_of(SimulatedCuda()).time([Call(fail, ())])
+    assert row == {"status": status, "error_class": type(error).__name__, "error_msg": str(error)}
+
+
 def test_an_error_that_takes_the_context_with_it_poisons_all_that_follows() -> None:
     cuda = SimulatedCuda()
 

@@ -389,7 +389,9 @@ def test_times_join_their_rows_by_path_and_call() -> None:
     once = Repeat(events, tuple(seconds for *_, seconds in ran), ())
     # 0.8 s of operators in timed runs of 0.9 s, 0.06 s longer than the clean runs
     runs = Runs({"": Spread((0.84,) * 2)}, Spread((0.9,)), (once,), None, None, 3.0, 1.7)
-    rows = Builder(model, trace(model, (torch.ones(1, 4),)), runs, "matmul").rows()
+    builder = Builder(model, trace(model, (torch.ones(1, 4),)), runs, "matmul")
+    rows = builder.rows()
+    assert builder.rows() == rows  # counts do not add up over calls
     assert {(row.path, row.kind, row.runtime_s) for row in rows if row.explains} == {
         ("0", "linear", 0.2),
         ("1", "elementwise", 0.1),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from neuralpower.devices.host import MODEL
@@ -16,27 +14,11 @@ from neuralpower.version import __version__
 PROTOCOL_VERSION = 5
 LIBRARIES = ("torch", "transformers", "numpy", "scikit-learn")
 MEASURED = ("torch", "cuda", "driver")  # software that decides how long a call takes
-SOURCES = Path(__file__).parents[3]
 
 
 def versions() -> dict[str, str]:
     """Versions of neuralpower and of the installed libraries."""
     return {"neuralpower": __version__, **installed(LIBRARIES)}
-
-
-def checkout(folder: Path = SOURCES) -> dict[str, str | bool | None]:
-    """`git_sha`, and `git_dirty` where tracked files differ from it; None outside a checkout."""
-
-    def git(*arguments: str) -> str | None:
-        command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-        try:
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        except (OSError, subprocess.CalledProcessError):  # there is no git, or it refuses the folder
-            return None
-
-    sha = git("rev-parse", "HEAD") if (folder / ".git").exists() else None
-    changed = git("status", "--porcelain", "--untracked-files=no") if sha else None
-    return {"git_sha": sha, "git_dirty": None if changed is None else bool(changed)}
 
 
 def device_key(hardware: Mapping[str, Any]) -> str:

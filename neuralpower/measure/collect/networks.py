@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from neuralpower.errors import NeuralPowerError
+from neuralpower.errors import NeuralPowerError, unknown
 from neuralpower.networks.families import index_ranges, with_overrides
 from neuralpower.networks.sources import resolve
 
@@ -21,6 +21,7 @@ INNER = (
     *("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "d_ff", "dff", "d_inner"),
     *("n_inner", "hidden_dim"),
 )
+WORDS = ("batch", "text", "step", "quick")  # of an entry of `networks.txt`, beside its MODEL
 FOLLOWERS = ("pooler_hidden_size", "word_embed_proj_dim", "projection_size")  # stay equal to the width
 
 
@@ -36,10 +37,13 @@ class Network:
 
 
 def _listed(entry: str) -> Network:
-    """The network of an entry of `networks.txt`."""
+    """The network of an entry of `networks.txt`; raises InputError for an unknown word."""
     head, *overrides = entry.splitlines()
     model, *words = head.split()
     given = {name: value for name, _, value in (word.partition("=") for word in words)}
+    for name in given:
+        if name not in WORDS:
+            raise unknown(f"word of {model} in networks.txt", name, WORDS)
     changes = dict(override.split("=", 1) for override in " ".join(overrides).split())
     return Network(
         with_overrides(model, changes) if changes else model,

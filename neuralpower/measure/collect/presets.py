@@ -32,10 +32,33 @@ class Preset:
 # within a kind its dtypes, phases and sizes (schedule.stratified): the 500 of `standard` are 26 of each kind,
 # the 100 of `quick` 5. With several dtypes and phases that is too few for a fit of each of them: the kind
 # then has one fit, over all of its rows.
-PRESETS = {  # budget_s, sweep, jitters, power, most_flops, most_bytes, powers_per_kind
-    "quick": Preset(115, 900, 0, 100, 2e9, 3e8, 5),
-    "standard": Preset(1190, 6900, 2, 500, 1.6e10, 6e8, 25),
-    "full": Preset(4 * 3600, 30000, 8, 5000, 4e10, 2e9),
+PRESETS = {
+    "quick": Preset(
+        budget_s=115,
+        sweep=900,
+        jitters=0,
+        power=100,
+        most_flops=2e9,
+        most_bytes=3e8,
+        powers_per_kind=5,
+    ),
+    "standard": Preset(
+        budget_s=1190,
+        sweep=6900,
+        jitters=2,
+        power=500,
+        most_flops=1.6e10,
+        most_bytes=6e8,
+        powers_per_kind=25,
+    ),
+    "full": Preset(
+        budget_s=4 * 3600,
+        sweep=30000,
+        jitters=8,
+        power=5000,
+        most_flops=4e10,
+        most_bytes=2e9,
+    ),
 }
 
 # Where kernels run over many cores, batches are larger, and a queue of calls hides the time of a loop of
@@ -46,10 +69,42 @@ KERNELS: Any = {
     "loops": False,
     "network_dtypes": ("float32", "bfloat16", "float16", "float64"),  # that a module can be cast to
 }
-ACCELERATOR_PRESETS = {  # in the same order
-    "quick": Preset(300, 400, 0, 100, 1e12, 1e9, 5, traced=150, networks=10, **KERNELS),
-    "standard": Preset(1500, 1250, 1, 500, 2e13, 8e9, 25, traced=650, networks=50, **KERNELS),
-    "full": Preset(4 * 3600, 12000, 4, 5000, 4e13, 1.6e10, traced=12000, networks=300, **KERNELS),
+ACCELERATOR_PRESETS = {
+    "quick": Preset(
+        budget_s=300,
+        sweep=400,
+        jitters=0,
+        power=100,
+        most_flops=1e12,
+        most_bytes=1e9,
+        powers_per_kind=5,
+        traced=150,
+        networks=10,
+        **KERNELS,
+    ),
+    "standard": Preset(
+        budget_s=1500,
+        sweep=1250,
+        jitters=1,
+        power=500,
+        most_flops=2e13,
+        most_bytes=8e9,
+        powers_per_kind=25,
+        traced=650,
+        networks=50,
+        **KERNELS,
+    ),
+    "full": Preset(
+        budget_s=4 * 3600,
+        sweep=12000,
+        jitters=4,
+        power=5000,
+        most_flops=4e13,
+        most_bytes=1.6e10,
+        traced=12000,
+        networks=300,
+        **KERNELS,
+    ),
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuralpower.errors import DeviceError, LostDeviceError
+from neuralpower.errors import DeviceError, LostDeviceError, Unmodelled
 from neuralpower.layers.call import Call
 from neuralpower.measure.calls import settings_of
 from neuralpower.measure.cuda.runtime import (
@@ -33,7 +33,7 @@ from neuralpower.measure.meters import NullMeter, PowerMeter, open_meter
 from neuralpower.measure.meters.base import no_power
 from neuralpower.measure.power.energy import Clock, measure_power
 from neuralpower.measure.power.selftest import SelfTest, deep_idle_w, run_self_test
-from neuralpower.measure.rig import failure
+from neuralpower.measure.rig import POISONED, outcome
 
 # A queue holds at least QUEUED replays, work for QUEUED_S (a loop with nothing to do sleeps for a
 # millisecond), and work for QUEUED_READS of the longest usual readings of the meter.
@@ -162,15 +162,26 @@ class CudaRig:
         return {**row, "flags": flags, "sentinel_s": last_s, "sentinel_slowdown": slowdown}
 
     def _answer(self, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The columns, or the `failure` of a call that raised, whose memory is freed."""
+        """The columns, or what became of a call that raised."""
         try:
             return measure()
         except Exception as error:  # whatever a configuration does to torch, the sweep goes on
-            error.__traceback__ = error.__context__ = None  # their frames hold the tensors
-            works = not isinstance(error, DeviceError) and self.timer.cuda.works()
-            if works:
-                self.timer.cuda.release()
-            return failure(error, works)
+            return self._failed(error)
+
+    def _failed(self, error: Exception) -> dict[str, Any]:
+        """Status and error of a call that raised; the memory that it held is freed.
+
+        The error's class decides, not its text: whether the device still works is tried out.
+        """
+        error.__traceback__ = error.__context__ = None  # their frames hold the tensors
+        if isinstance(error, DeviceError) or not self.timer.cuda.works():
+            return outcome(POISONED, error)
+        self.timer.cuda.release()
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return outcome("oom", error)
+        if isinstance(error, Unmodelled | NotImplementedError):
+            return outcome("unsupported", error)
+        return outcome("error", error)
 
     def _power(self, call: Call) -> dict[str, Any]:
         with settings_of(call), self.timer.cuda.stream():

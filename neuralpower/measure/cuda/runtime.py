@@ -222,7 +222,7 @@ class NvmlCondition:
 
     def about(self) -> dict[str, Any]:
         """What decides the device's speed beside its model, as `describe` adds it; no unreadable values."""
-        n, device = self.nvml, (self._handle,)
+        n, handle = self.nvml, self._handle
 
         def ask(name: str, *args: Any, convert: Callable[[Any], Any] = lambda value: value) -> Any:
             try:
@@ -241,15 +241,15 @@ class NvmlCondition:
 
         found = {
             "driver": ask("nvmlSystemGetDriverVersion", convert=text),
-            "limit_w": ask("nvmlDeviceGetEnforcedPowerLimit", *device, convert=watts),  # as set
-            "limit_default_w": ask("nvmlDeviceGetPowerManagementDefaultLimit", *device, convert=watts),
-            "persistence": ask("nvmlDeviceGetPersistenceMode", *device, convert=bool),
+            "limit_w": ask("nvmlDeviceGetEnforcedPowerLimit", handle, convert=watts),  # as set
+            "limit_default_w": ask("nvmlDeviceGetPowerManagementDefaultLimit", handle, convert=watts),
+            "persistence": ask("nvmlDeviceGetPersistenceMode", handle, convert=bool),
             "uuid_hash": hashlib.sha256(self.uuid.encode()).hexdigest()[:12],  # which card, not its number
-            "vbios": ask("nvmlDeviceGetVbiosVersion", *device, convert=text),
-            "ecc": ask("nvmlDeviceGetEccMode", *device, convert=current),
-            "mig": ask("nvmlDeviceGetMigMode", *device, convert=current),
-            "sm_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", *device, n.NVML_CLOCK_SM),
-            "mem_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", *device, n.NVML_CLOCK_MEM),
+            "vbios": ask("nvmlDeviceGetVbiosVersion", handle, convert=text),
+            "ecc": ask("nvmlDeviceGetEccMode", handle, convert=current),
+            "mig": ask("nvmlDeviceGetMigMode", handle, convert=current),
+            "sm_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", handle, n.NVML_CLOCK_SM),
+            "mem_mhz_limit": ask("nvmlDeviceGetMaxClockInfo", handle, n.NVML_CLOCK_MEM),
         }
         return {name: value for name, value in found.items() if value is not None}
 

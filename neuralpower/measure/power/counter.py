@@ -142,16 +142,17 @@ def _together(parts: Sequence[Power], dram_w: float | None, ceiling_w: float) ->
     power_w = sum(part.power_w for part in parts)
     if power_w > ceiling_w:
         raise Unreliable(f"counter_anomaly: jumps, {power_w:.0f} W")
+    u_rels = [part.u_rel * part.power_w / power_w if part.u_rel is not None else None for part in parts]
     return Power(
-        power_w,
-        _sum([part.sd_w for part in parts]),
-        _sum([part.u_rel * part.power_w / power_w if part.u_rel is not None else None for part in parts]),
-        min(part.ticks for part in parts),
-        min(part.start_ns for part in parts),
-        max(part.end_ns for part in parts),
-        _sum([part.start_j for part in parts]),
-        _sum([part.end_j for part in parts]),
-        dram_w,
+        power_w=power_w,
+        sd_w=_sum([part.sd_w for part in parts]),
+        u_rel=_sum(u_rels),
+        ticks=min(part.ticks for part in parts),
+        start_ns=min(part.start_ns for part in parts),
+        end_ns=max(part.end_ns for part in parts),
+        start_j=_sum([part.start_j for part in parts]),
+        end_j=_sum([part.end_j for part in parts]),
+        dram_w=dram_w,
     )
 
 
@@ -191,12 +192,22 @@ def _counted(
     t_ns = np.array([tick.t_ns for tick in bounds])
     stamps_s2 = 2 * float(np.mean([tick.variance_s2 for tick in bounds]))
     joules = np.diff([tick.energy_j for tick in bounds])
-    power_w, sd_w, u_rel = _mean(t_ns, joules, pauses, idle_w, stamps_s2)
+    mean = _mean(t_ns, joules, pauses, idle_w, stamps_s2)
     a, b = ticks[0], ticks[-1]
     stamps = math.sqrt(a.variance_s2 + b.variance_s2) / ((b.t_ns - a.t_ns) / 1e9)
+    u_rel = mean.u_rel
     if u_rel is not None:
         u_rel = math.hypot(u_rel, float(stdtrit(stretches - 1, 0.975)) * stamps)
-    return Power(power_w, sd_w, u_rel, len(ticks), a.t_ns, b.t_ns, a.energy_j, b.energy_j)
+    return Power(
+        power_w=mean.power_w,
+        sd_w=mean.sd_w,
+        u_rel=u_rel,
+        ticks=len(ticks),
+        start_ns=a.t_ns,
+        end_ns=b.t_ns,
+        start_j=a.energy_j,
+        end_j=b.energy_j,
+    )
 
 
 def _stands_still(readings: Sequence[Reading], ticks: Sequence[Tick]) -> bool:
@@ -226,13 +237,28 @@ def _sampled(
     joules = np.concatenate([[0.0], np.cumsum(np.diff(t_ns) / 1e9 * (samples_w[1:] + samples_w[:-1]) / 2)])
     bounds_ns = np.linspace(t_ns[0], t_ns[-1], min(STRETCHES, updates) + 1)
     mean = _mean(bounds_ns, np.diff(np.interp(bounds_ns, t_ns, joules)), pauses, idle_w)
-    return Power(*mean, updates, t_ns[0], t_ns[-1])
+    return Power(
+        power_w=mean.power_w,
+        sd_w=mean.sd_w,
+        u_rel=mean.u_rel,
+        ticks=updates,
+        start_ns=t_ns[0],
+        end_ns=t_ns[-1],
+    )
+
+
+class _Mean(NamedTuple):
+    """Mean power of the busy device over all stretches, as in `Power`."""
+
+    power_w: float
+    sd_w: float | None
+    u_rel: float | None
 
 
 def _mean(
     bounds_ns: np.ndarray, joules: np.ndarray, pauses: Pauses, idle_w: float, stamps_s2: float = 0.0
-) -> tuple[float, float | None, float | None]:
-    """(power_w, sd_w, u_rel) of the busy device, from the energies between the bounds.
+) -> _Mean:
+    """Power of the busy device and its scatter, from the energies between the bounds.
 
     The uncertainty is that of a sum: the stretches' surplus over the mean power, in joules, scatters with s;
     their sum with s * sqrt(n). The scatter that the stamps of a stretch's two bounds add (their variances add
@@ -250,11 +276,11 @@ def _mean(
         raise Unreliable("counter_anomaly: no energy")
     count = len(joules)
     if count < 2:
-        return power_w, None, None
+        return _Mean(power_w, None, None)
     variance_j2 = float(np.var(joules - power_w * busy_s, ddof=1)) - power_w**2 * stamps_s2
     scatter_j = math.sqrt(max(variance_j2, 0.0))
     u_w = float(stdtrit(count - 1, 0.975)) * scatter_j * math.sqrt(count) / total_s
-    return power_w, scatter_j * count / total_s, u_w / power_w
+    return _Mean(power_w, sd_w=scatter_j * count / total_s, u_rel=u_w / power_w)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.movement import ALIAS
 from neuralpower.learn.network_rows import read_totals
 from neuralpower.measure.collect import collection
+from neuralpower.measure.collect.checkout import checkout
 from neuralpower.measure.collect.collection import ATTEMPTS
-from neuralpower.measure.collect.keys import checkout, plan_hash
+from neuralpower.measure.collect.keys import plan_hash
 from neuralpower.measure.collect.networks import NETWORKS
 from neuralpower.measure.collect.plan import affordable, check_dtypes, draw, kinds_named, make_plan
 from neuralpower.measure.collect.presets import KERNELS, PRESETS, preset_named

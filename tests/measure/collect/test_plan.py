@@ -6,7 +6,11 @@ import warnings
 from collections import Counter
 from typing import Any
 
+import pytest
+
+from neuralpower.errors import InputError
 from neuralpower.layers import KINDS
+from neuralpower.measure.collect.networks import _listed
 from neuralpower.measure.collect.plan import kinds_named, make_plan
 from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS
 from neuralpower.measure.collect.worker import Answers
@@ -93,3 +97,10 @@ def test_what_has_no_gradient_is_not_planned_backward() -> None:
     assert {"fill", "argmax"} <= functions["forward"]
     assert functions["backward"]
     assert not {"fill", "argmax"} & functions["backward"]
+
+
+@pytest.mark.parametrize(("word", "meant"), [("quik", "quick"), ("txt=16", "text")])
+def test_a_misspelt_word_of_a_listed_network_is_refused(word: str, meant: str) -> None:
+    name = word.partition("=")[0]
+    with pytest.raises(InputError, match=f"word of zoo:alexnet in networks.txt '{name}'.*{meant}"):
+        _listed(f"zoo:alexnet  batch=1  {word}")
