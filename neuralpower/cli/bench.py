@@ -131,7 +131,8 @@ def _one(options: Options, monitor_file: Path | None) -> None:
 def _grid(points: Sequence[Options], out: Path, retry_failed: bool) -> None:
     from neuralpower.report.tables import grid as table
     from neuralpower.suites.bench.grid import run_grid
-    from neuralpower.suites.bench.logs import exploration, values_of
+    from neuralpower.suites.bench.logs import values_of
+    from neuralpower.suites.bench.summaries import exploration
 
     def show(text: str) -> None:
         print(visible(text), file=sys.stderr)

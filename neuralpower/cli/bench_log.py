@@ -28,7 +28,8 @@ def bench_log(
 ) -> None:
     """Read result lines back, and sum them up: exploration, scaling, statistics, where the time went."""
     from neuralpower.report.tables import grid
-    from neuralpower.suites.bench.logs import SUMMARIES, read_logs, write_csv
+    from neuralpower.suites.bench.logs import read_logs, write_csv
+    from neuralpower.suites.bench.summaries import SUMMARIES
 
     names = [*SUMMARIES] if summary == ["all"] else summary
     for name in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, Typer
 
@@ -30,30 +30,37 @@ FIRST_LINE_S = 30.0
 class Collect(OptionGroup):
     """The layers to measure, the device, and the place of the rows."""
 
-    device: str = Option("cpu", help="Where to measure: cpu or cuda:0.")
-    preset: str = Option(
-        "standard", help="quick (2 minutes; 5 on CUDA), standard (20; 25) or full (4 hours)."
-    )
-    kinds: str | None = Option(None, help="Layer kinds, comma-separated; all by default.")
-    models: str | None = Option(None, help="Networks whose layers to measure; 'none' for the sweep alone.")
-    dtype: str = Option("float32", help="float32, bfloat16, float16, float64; comma-separated.")
-    phase: str = Option("forward", help="forward, backward, optimizer; comma-separated.")
-    power: str = Option(
-        "auto", help="auto: where a meter works; its name, as nvml or rapl: or fail; none: runtime alone."
-    )
-    time_budget: str | None = Option(None, help="Such as 20m; the preset's by default.")
-    seed: int = Option(0, help="Of the sweep.")
-    shard: str | None = Option(None, help="I/N: this job's share of N, in a folder of its own below --out.")
-    executor: str = Option("local", help="local, or ray: the devices of a Ray cluster.")
-    address: str | None = Option(None, help="Of the Ray cluster, such as auto or HOST:6379.")
-    wait_for_device: bool = Option(
-        False,
-        "--wait-for-device",
-        help="Wait for another collection on the device to end, rather than refuse to begin.",
-    )
-    out: str | None = Option(
-        None, help="A folder, or a place such as s3://bucket/name; datasets/THIS-MACHINE."
-    )
+    device: Annotated[str, Option(help="Where to measure: cpu or cuda:0.")] = "cpu"
+    preset: Annotated[
+        str, Option(help="quick (2 minutes; 5 on CUDA), standard (20; 25) or full (4 hours).")
+    ] = "standard"
+    kinds: Annotated[str | None, Option(help="Layer kinds, comma-separated; all by default.")] = None
+    models: Annotated[
+        str | None, Option(help="Networks whose layers to measure; 'none' for the sweep alone.")
+    ] = None
+    dtype: Annotated[str, Option(help="float32, bfloat16, float16, float64; comma-separated.")] = "float32"
+    phase: Annotated[str, Option(help="forward, backward, optimizer; comma-separated.")] = "forward"
+    power: Annotated[
+        str,
+        Option(help="auto: where a meter works; its name, as nvml or rapl: or fail; none: runtime alone."),
+    ] = "auto"
+    time_budget: Annotated[str | None, Option(help="Such as 20m; the preset's by default.")] = None
+    seed: Annotated[int, Option(help="Of the sweep.")] = 0
+    shard: Annotated[
+        str | None, Option(help="I/N: this job's share of N, in a folder of its own below --out.")
+    ] = None
+    executor: Annotated[str, Option(help="local, or ray: the devices of a Ray cluster.")] = "local"
+    address: Annotated[str | None, Option(help="Of the Ray cluster, such as auto or HOST:6379.")] = None
+    wait_for_device: Annotated[
+        bool,
+        Option(
+            "--wait-for-device",
+            help="Wait for another collection on the device to end, rather than refuse to begin.",
+        ),
+    ] = False
+    out: Annotated[
+        str | None, Option(help="A folder, or a place such as s3://bucket/name; datasets/THIS-MACHINE.")
+    ] = None
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
 
@@ -27,24 +27,34 @@ NOISE_LIMIT = 0.1  # above it a measured time says nothing
 class Evaluate(OptionGroup):
     """The networks to predict and measure, and how."""
 
-    models: list[str] = Argument(
-        help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, its "
-        "tokens."
-    )
+    models: Annotated[
+        list[str],
+        Argument(
+            help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, "
+            "its tokens."
+        ),
+    ]
     predictor: groups.Predictor = None
     sizes: groups.Sizes
-    phase: str = Option("forward", help="forward or training; prefill or decode of a language model.")
-    context: groups.Context = None
-    prompt: int | None = Option(None, help="prefill: tokens of the prompt.")
-    training: groups.Training
-    checkpointing: bool = Option(False, help="Train with the model's own activation checkpointing.")
-    rounds: int = Option(21, help="Runs of each network, spread over the time.")
-    trace_file: Path | None = Option(
-        None,
-        help="Write predicted and measured timelines for ui.perfetto.dev to this file; takes some runs more.",
+    phase: Annotated[str, Option(help="forward or training; prefill or decode of a language model.")] = (
+        "forward"
     )
+    context: groups.Context = None
+    prompt: Annotated[int | None, Option(help="prefill: tokens of the prompt.")] = None
+    training: groups.Training
+    checkpointing: Annotated[bool, Option(help="Train with the model's own activation checkpointing.")] = (
+        False
+    )
+    rounds: Annotated[int, Option(help="Runs of each network, spread over the time.")] = 21
+    trace_file: Annotated[
+        Path | None,
+        Option(
+            help="Write predicted and measured timelines for ui.perfetto.dev to this file; takes some runs "
+            "more."
+        ),
+    ] = None
     trust_code: groups.TrustCode = False
-    as_json: bool = Option(False, "--json", help="Print the figures as JSON.")
+    as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False
 
 
 @app.command()

@@ -29,21 +29,23 @@ class Sweep(OptionGroup):
     """The grid of a sweep, and where its points go."""
 
     model: Model
-    batch_size: str | None = Option(
-        None, help="1,8,32; 1:256 doubles; 64:512:64 goes in steps; by default as in predict."
-    )
-    seq_len: str | None = Option(None, help="Tokens per sample, written in the same way.")
+    batch_size: Annotated[
+        str | None, Option(help="1,8,32; 1:256 doubles; 64:512:64 goes in steps; by default as in predict.")
+    ] = None
+    seq_len: Annotated[str | None, Option(help="Tokens per sample, written in the same way.")] = None
     input_shape: groups.InputShape = None
-    dtype: str = Option("float32", help="One or more, with commas.")
-    predictor: str | None = Option(None, help="Names or files, with commas; this machine's by default.")
-    memory: str | None = Option(
-        None, help="Of the device, such as 24GB; by default what its spec sheet says."
-    )
-    csv: Path | None = Option(None, help="Write one line per point to this file.")
-    plot: Path | None = Option(
-        None, help="Draw latency against energy or throughput: FILE.html, .png or .svg."
-    )
-    top: int = Option(0, min=0, help="Rows to print; 0 for all.")
+    dtype: Annotated[str, Option(help="One or more, with commas.")] = "float32"
+    predictor: Annotated[
+        str | None, Option(help="Names or files, with commas; this machine's by default.")
+    ] = None
+    memory: Annotated[
+        str | None, Option(help="Of the device, such as 24GB; by default what its spec sheet says.")
+    ] = None
+    csv: Annotated[Path | None, Option(help="Write one line per point to this file.")] = None
+    plot: Annotated[
+        Path | None, Option(help="Draw latency against energy or throughput: FILE.html, .png or .svg.")
+    ] = None
+    top: Annotated[int, Option(min=0, help="Rows to print; 0 for all.")] = 0
     as_json: AsJson = False
 
 
@@ -85,11 +87,13 @@ def sweep(asked: Sweep) -> None:
 class Compare(OptionGroup):
     """Two sides, and what both do."""
 
-    a: str = Argument(help="MODEL, or MODEL@PREDICTOR.")
-    b: str = Argument(help="The other one; @PREDICTOR alone is the same model on another device.")
+    a: Annotated[str, Argument(help="MODEL, or MODEL@PREDICTOR.")]
+    b: Annotated[str, Argument(help="The other one; @PREDICTOR alone is the same model on another device.")]
     predictor: groups.Predictor = None
     sizes: groups.Sizes
-    phase: str = Option("forward", help="As `predict` has them: training, prefill, decode, generate.")
+    phase: Annotated[str, Option(help="As `predict` has them: training, prefill, decode, generate.")] = (
+        "forward"
+    )
     tokens: groups.Tokens
     as_json: AsJson = False
 
@@ -180,26 +184,34 @@ class Fit(OptionGroup):
     """A network, and the memory that it is to fit into."""
 
     model: Model
-    device: str | None = Option(None, help="A spec sheet's name or file (`devices --specs`); this machine's.")
-    memory: str | None = Option(None, help="Instead of the device's, such as 24GB or 80GiB.")
-    phase: str = Option("forward", help="forward, training, prefill or decode.")
+    device: Annotated[
+        str | None, Option(help="A spec sheet's name or file (`devices --specs`); this machine's.")
+    ] = None
+    memory: Annotated[str | None, Option(help="Instead of the device's, such as 24GB or 80GiB.")] = None
+    phase: Annotated[str, Option(help="forward, training, prefill or decode.")] = "forward"
     batch_size: groups.BatchSize = None
-    seq_len: int | None = Option(None, help="Tokens per sample; of a prefill the prompt's.")
-    context: int | None = Option(None, help="For decode: tokens in the cache before the step.")
+    seq_len: Annotated[int | None, Option(help="Tokens per sample; of a prefill the prompt's.")] = None
+    context: Annotated[int | None, Option(help="For decode: tokens in the cache before the step.")] = None
     input_shape: groups.InputShape = None
     dtype: groups.Dtype = "float32"
-    optimizer: str = Option(
-        "adamw",
-        help="For training: sgd (without momentum), momentum, rmsprop, adam, adamw, adagrad, sparseadam, or "
-        "adamw:foreach.",
-    )
-    accumulation: int = Option(1, help="For training: micro-batches per step.")
-    checkpointing: bool = Option(False, "--checkpointing", help="For training: blocks run forward again.")
-    margin: float | None = Option(
-        None,
-        help="Share of the memory to keep free; by default 0 on a CPU, whose memory has an upper bound, and "
-        "on others, whose overhead is assumed, 0.3 in training and else 0.1.",
-    )
+    optimizer: Annotated[
+        str,
+        Option(
+            help="For training: sgd (without momentum), momentum, rmsprop, adam, adamw, adagrad, sparseadam, "
+            "or adamw:foreach."
+        ),
+    ] = "adamw"
+    accumulation: Annotated[int, Option(help="For training: micro-batches per step.")] = 1
+    checkpointing: Annotated[
+        bool, Option("--checkpointing", help="For training: blocks run forward again.")
+    ] = False
+    margin: Annotated[
+        float | None,
+        Option(
+            help="Share of the memory to keep free; by default 0 on a CPU, whose memory has an upper bound, "
+            "and on others, whose overhead is assumed, 0.3 in training and else 0.1."
+        ),
+    ] = None
     as_json: AsJson = False
 
 

@@ -38,7 +38,7 @@ class Sizes(OptionGroup):
     """The inputs of a network."""
 
     batch_size: BatchSize = None
-    seq_len: int | None = Option(None, help="Tokens per sample.")
+    seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
     input_shape: InputShape = None
     dtype: Dtype = "float32"
 
@@ -57,8 +57,8 @@ class Tokens(OptionGroup):
     """The tokens that a phase of a language model begins with, and makes."""
 
     context: Context = None
-    prompt: int | None = Option(None, help="prefill, generate: tokens of the prompt.")
-    new_tokens: int | None = Option(None, help="generate: tokens to make after the prompt.")
+    prompt: Annotated[int | None, Option(help="prefill, generate: tokens of the prompt.")] = None
+    new_tokens: Annotated[int | None, Option(help="generate: tokens to make after the prompt.")] = None
 
     def phase(self, name: str) -> Phase:
         """The phase of that name; raises InputError. Imports torch."""
@@ -68,12 +68,14 @@ class Tokens(OptionGroup):
 class Training(OptionGroup):
     """How a network is trained."""
 
-    optimizer: str = Option(
-        "adamw",
-        help="Of training: sgd (with momentum), rmsprop, adam, adamw, adagrad or sparseadam; also "
-        "adamw:foreach, adamw:fused.",
-    )
-    accumulation: int = Option(1, help="Micro-batches of --batch-size in a training step.")
+    optimizer: Annotated[
+        str,
+        Option(
+            help="Of training: sgd (with momentum), rmsprop, adam, adamw, adagrad or sparseadam; also "
+            "adamw:foreach, adamw:fused."
+        ),
+    ] = "adamw"
+    accumulation: Annotated[int, Option(help="Micro-batches of --batch-size in a training step.")] = 1
 
     def recipe(self, checkpointing: bool, phase: str) -> Recipe:
         """The recipe of these options; raises InputError, also in another phase. Imports torch."""

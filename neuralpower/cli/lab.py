@@ -1,6 +1,7 @@
 """`neuralpower lab`: train a network on digits, and profile its operators at several batch sizes."""
 
 from pathlib import Path
+from typing import Annotated
 
 from typer import Argument, Option, Typer
 
@@ -15,29 +16,42 @@ app = Typer()
 class Lab(OptionGroup):
     """The training, the profiles and their outputs."""
 
-    step: str = Argument("all", help="all, or one of train, profile, report; compare reads printed tables.")
-    out: Path = Option(Path("lab"), help="Folder for all files; a training in it is continued.")
-    data_dir: Path | None = Option(
-        None, help="MNIST's four idx files (.gz too); scikit-learn's digits without. Nothing is downloaded."
+    step: Annotated[
+        str, Argument(help="all, or one of train, profile, report; compare reads printed tables.")
+    ] = "all"
+    out: Annotated[Path, Option(help="Folder for all files; a training in it is continued.")] = Path("lab")
+    data_dir: Annotated[
+        Path | None,
+        Option(
+            help="MNIST's four idx files (.gz too); scikit-learn's digits without. Nothing is downloaded."
+        ),
+    ] = None
+    batch_size: Annotated[int, Option(help="Images in a training batch.")] = 64
+    test_batch_size: Annotated[int, Option(help="Images in a test batch.")] = 1000
+    epochs: Annotated[int, Option(help="Passes over the training images.")] = 14
+    lr: Annotated[float, Option(help="Learning rate of Adadelta.")] = 1.0
+    gamma: Annotated[float, Option(help="Its factor after each epoch.")] = 0.7
+    no_cuda: Annotated[bool, Option("--no-cuda", help="Leave a GPU alone.")] = False
+    seed: Annotated[int, Option(help="Of weights, order and dropout.")] = 1
+    log_interval: Annotated[int, Option(help="Batches between points of the curves.")] = 10
+    save_model: Annotated[bool, Option("--save-model", help="Write the weights to mnist_cnn.pt.")] = False
+    profile_batches: Annotated[str, Option(help="Batch sizes to profile.")] = "1,16,64"
+    profile_images: Annotated[
+        int | None, Option(help="Test images of a profile; all without, repeated if too few.")
+    ] = None
+    by_shape: Annotated[bool, Option("--by-shape", help="Tell operators of other input shapes apart.")] = (
+        False
     )
-    batch_size: int = Option(64, help="Images in a training batch.")
-    test_batch_size: int = Option(1000, help="Images in a test batch.")
-    epochs: int = Option(14, help="Passes over the training images.")
-    lr: float = Option(1.0, help="Learning rate of Adadelta.")
-    gamma: float = Option(0.7, help="Its factor after each epoch.")
-    no_cuda: bool = Option(False, "--no-cuda", help="Leave a GPU alone.")
-    seed: int = Option(1, help="Of weights, order and dropout.")
-    log_interval: int = Option(10, help="Batches between points of the curves.")
-    save_model: bool = Option(False, "--save-model", help="Write the weights to mnist_cnn.pt.")
-    profile_batches: str = Option("1,16,64", help="Batch sizes to profile.")
-    profile_images: int | None = Option(
-        None, help="Test images of a profile; all without, repeated if too few."
-    )
-    by_shape: bool = Option(False, "--by-shape", help="Tell operators of other input shapes apart.")
-    tensorboard: bool = Option(True, help="Write event files, if tensorboard is installed.")
-    tensorboard_port: int | None = Option(None, help="Show them at http://localhost:PORT until Ctrl-C.")
-    tables: Path | None = Option(None, help="For compare: a text with printed tables of torch's profiler.")
-    operator: str | None = Option(None, help="For compare: the operator; the most expensive one without.")
+    tensorboard: Annotated[bool, Option(help="Write event files, if tensorboard is installed.")] = True
+    tensorboard_port: Annotated[
+        int | None, Option(help="Show them at http://localhost:PORT until Ctrl-C.")
+    ] = None
+    tables: Annotated[
+        Path | None, Option(help="For compare: a text with printed tables of torch's profiler.")
+    ] = None
+    operator: Annotated[
+        str | None, Option(help="For compare: the operator; the most expensive one without.")
+    ] = None
 
 
 @app.command()

@@ -86,7 +86,7 @@ class Dense(OptionGroup):
     input_size: Annotated[Size, Option(*INPUT, help="Width of the inputs; 1000.")] = None
     output_size: Annotated[Size, Option(*OUTPUT, help="Classes; 100.")] = None
     kind: Annotated[str, Option("--variant", help=VARIANT)] = "pytorch"
-    old: Annotated[bool, Option("--tf-defaults", help="TensorFlow's: 4 layers, batch 128.")] = False
+    tf_defaults: Annotated[bool, Option("--tf-defaults", help="TensorFlow's: 4 layers, batch 128.")] = False
 
 
 class Images(OptionGroup):
@@ -100,7 +100,9 @@ class Images(OptionGroup):
     kind: Annotated[Text, Option("--block_fn", "--block", help="residual or bottleneck; of a grid both.")] = (
         None
     )
-    by_group: Annotated[Text, Option("--resnet_layers", help='Blocks by group, such as "1,1,1,1".')] = None
+    resnet_layers: Annotated[Text, Option("--resnet_layers", help='Blocks by group, such as "1,1,1,1".')] = (
+        None
+    )
 
 
 class Texts(OptionGroup):
@@ -110,7 +112,7 @@ class Texts(OptionGroup):
     embed: Annotated[Size, Option("--embed", help="Width of embedding and cells; 100.")] = None
     length: Annotated[Size, Option("--length", help="Steps of a sequence; 50.")] = None
     vocabulary: Annotated[Size, Option("--vocabulary", help="Tokens; 1024.")] = None
-    three: Annotated[Text, Option("--input_size", help='The last three, as in "50,1024,100".')] = None
+    input_size: Annotated[Text, Option("--input_size", help='The last three, as in "50,1024,100".')] = None
     batch_size: Annotated[Size, Option(*BATCH, help="Sequences in a step; 128.")] = None
     kind: Annotated[Text, Option("--cell", help="lstm, gru or rnn; of a grid all.")] = None
 
@@ -120,7 +122,7 @@ class Texts(OptionGroup):
 def fully_connected(asked: Dense, common: Common) -> None:
     """Fully connected networks."""
     given = {**vars(asked)}
-    for name, size in {"layers": 4, "batch_size": 128}.items() if asked.old else ():
+    for name, size in {"layers": 4, "batch_size": 128}.items() if asked.tf_defaults else ():
         given[name] = size if given[name] is None else given[name]
     _run("fc", given, common)
 
@@ -130,8 +132,8 @@ def fully_connected(asked: Dense, common: Common) -> None:
 def convolutional(asked: Images, common: Common) -> None:
     """Convolutional networks: residual and bottleneck blocks."""
     given = {**vars(asked)}
-    if asked.by_group is not None:
-        given["blocks"] = _equal_blocks(asked.by_group, asked.blocks)
+    if asked.resnet_layers is not None:
+        given["blocks"] = _equal_blocks(asked.resnet_layers, asked.blocks)
     _run("cnn", given, common)
 
 
@@ -139,10 +141,10 @@ def convolutional(asked: Images, common: Common) -> None:
 @with_common
 def recurrent(asked: Texts, common: Common) -> None:
     """Recurrent language models: plain, LSTM and GRU cells."""
-    given, text = {**vars(asked)}, asked.three
+    given, text = {**vars(asked)}, asked.input_size
     if text is not None:
-        three = _numbers("input_size", text, 3)
-        for name, size in zip(("length", "vocabulary", "embed"), three, strict=True):
+        sizes = _numbers("input_size", text, 3)
+        for name, size in zip(("length", "vocabulary", "embed"), sizes, strict=True):
             if given[name] not in (None, size):
                 both = f"input_size {text!r} and --{name} {given[name]}"
                 raise InputError(f"{both}: they differ; give one of them")

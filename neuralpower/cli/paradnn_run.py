@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from neuralpower.cli import options
 from neuralpower.cli.output import say
 from neuralpower.cli.paradnn_options import Common
@@ -18,12 +16,10 @@ from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.files.csv_files import csv_text
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
-from neuralpower.measure.cpu.timer import prepare_process
 from neuralpower.report.tables import grid as table
 from neuralpower.report.tables import quantity
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.result import SHORT, STATES, Result, Setup, State, single_text
-from neuralpower.suites.paradnn.run import check_setup, measure, operator_times
 from neuralpower.suites.paradnn.sweep import CSV, Measure, Sweep, array_script, states_of
 from neuralpower.suites.paradnn.table import HEADERS, row_of
 
@@ -91,6 +87,11 @@ def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
             print(f"note: {changed}", file=sys.stderr)
         return setup, lambda point: predict_point(point, setup, learnt)
 
+    import torch
+
+    from neuralpower.measure.cpu.timer import prepare_process
+    from neuralpower.suites.paradnn.run import check_setup, measure
+
     check_setup(setup)
     if setup.device == "cpu":
         if common.inter:
@@ -125,6 +126,8 @@ def single(point: Point, setup: Setup, timed: Measure, common: Common) -> None:
     if result.state != State.OK:
         print(f"warning: {result.state}: {result.reason}", file=sys.stderr)
     if common.operators:
+        from neuralpower.suites.paradnn.run import operator_times
+
         times = operator_times(point, setup)
         rows = [[kind, quantity(s, "s"), f"{times.shares[kind]:.1%}"] for kind, s in times.seconds.items()]
         say("\n" + table(["kind", "runtime of a step", "share"], rows))

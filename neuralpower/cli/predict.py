@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, Typer
 
@@ -26,38 +26,43 @@ VIEWS = ("layer", "kind", "module")
 class Predict(OptionGroup):
     """The prediction of a network, and its tables and files."""
 
-    predictor: str | None = Option(
-        None, help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."
-    )
+    predictor: Annotated[
+        str | None,
+        Option(help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."),
+    ] = None
     sizes: groups.Sizes
-    device_spec: str | None = Option(
-        None, help="Of a predictor of several devices: a known device, or a spec sheet."
-    )
-    phase: str = Option(
-        "forward",
-        help="forward, training; prefill, decode or generate of a language model; backward where it was "
-        "learnt.",
-    )
+    device_spec: Annotated[
+        str | None, Option(help="Of a predictor of several devices: a known device, or a spec sheet.")
+    ] = None
+    phase: Annotated[
+        str,
+        Option(
+            help="forward, training; prefill, decode or generate of a language model; backward where it was "
+            "learnt."
+        ),
+    ] = "forward"
     tokens: groups.Tokens
-    routing: str = Option(
-        "uniform", help="Tokens over a mixture's experts: uniform, worst, or how many each gets."
-    )
+    routing: Annotated[
+        str, Option(help="Tokens over a mixture's experts: uniform, worst, or how many each gets.")
+    ] = "uniform"
     training: groups.Training
-    checkpointing: bool = Option(
-        False, help="Run repeated blocks again in training instead of keeping activations."
-    )
-    autocast: str | None = Option(
-        None, help="Cast products to this dtype, as torch.autocast: bfloat16 or float16."
-    )
-    by: str = Option("kind", help="Rows of the table: layer, kind or module.")
+    checkpointing: Annotated[
+        bool, Option(help="Run repeated blocks again in training instead of keeping activations.")
+    ] = False
+    autocast: Annotated[
+        str | None, Option(help="Cast products to this dtype, as torch.autocast: bfloat16 or float16.")
+    ] = None
+    by: Annotated[str, Option(help="Rows of the table: layer, kind or module.")] = "kind"
     depth: groups.Depth = 3
-    top: int = Option(15, help="Rows to print; 0 for all.")
-    strict: float | None = Option(None, help="End with code 3 where the coverage is below this share.")
-    as_json: bool = Option(False, "--json", help="Print the whole prediction as JSON.")
-    csv: Path | None = Option(None, help="Write one line per layer to this file.")
-    trace_file: Path | None = Option(
-        None, help="Write the timeline for ui.perfetto.dev or chrome://tracing to this file."
-    )
+    top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
+    strict: Annotated[
+        float | None, Option(help="End with code 3 where the coverage is below this share.")
+    ] = None
+    as_json: Annotated[bool, Option("--json", help="Print the whole prediction as JSON.")] = False
+    csv: Annotated[Path | None, Option(help="Write one line per layer to this file.")] = None
+    trace_file: Annotated[
+        Path | None, Option(help="Write the timeline for ui.perfetto.dev or chrome://tracing to this file.")
+    ] = None
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option, Typer
 
@@ -24,24 +24,34 @@ class Profile(OptionGroup):
 
     model: groups.Model
     sizes: groups.Sizes
-    device: str = Option("cpu", help="cpu, cuda or cuda:0.")
-    phase: str = Option("forward", help="forward, or training: forward, loss, backward, optimizer step.")
-    by: str = Option("layer", help="Rows of the table: layer, module, kind or operator.")
-    sort: str = Option("runtime_s", help="runtime_s, flops, bytes, parameters, memory, calls or order.")
-    depth: groups.Depth = 3
-    top: int = Option(15, help="Rows to print; 0 for all.")
-    unit: str = Option("flop", help="flop, or mac: 2 FLOP.")
-    convention: str = Option("matmul", help="What counts: matmul, all-ops, thop, fvcore or pytorch-api.")
-    repeat: int = Option(
-        20, help="Runs without instrumentation, and half as many with; 0 counts and runs nothing."
+    device: Annotated[str, Option(help="cpu, cuda or cuda:0.")] = "cpu"
+    phase: Annotated[str, Option(help="forward, or training: forward, loss, backward, optimizer step.")] = (
+        "forward"
     )
-    warmup: int = Option(5, help="Runs before these.")
-    power: str = Option("auto", help="auto: where a meter works; nvml or rapl: or fail; none.")
-    strict: bool = Option(False, "--strict", help="End with code 3 where an operator's work is not counted.")
-    as_json: bool = Option(False, "--json", help="Print the whole profile as JSON.")
-    csv: Path | None = Option(None, help="Write the rows of --by to this file.")
-    markdown: Path | None = Option(None, help="Write the table as Markdown to this file.")
-    trace_file: Path | None = Option(None, help="Write a run for chrome://tracing or Perfetto to this file.")
+    by: Annotated[str, Option(help="Rows of the table: layer, module, kind or operator.")] = "layer"
+    sort: Annotated[str, Option(help="runtime_s, flops, bytes, parameters, memory, calls or order.")] = (
+        "runtime_s"
+    )
+    depth: groups.Depth = 3
+    top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
+    unit: Annotated[str, Option(help="flop, or mac: 2 FLOP.")] = "flop"
+    convention: Annotated[str, Option(help="What counts: matmul, all-ops, thop, fvcore or pytorch-api.")] = (
+        "matmul"
+    )
+    repeat: Annotated[
+        int, Option(help="Runs without instrumentation, and half as many with; 0 counts and runs nothing.")
+    ] = 20
+    warmup: Annotated[int, Option(help="Runs before these.")] = 5
+    power: Annotated[str, Option(help="auto: where a meter works; nvml or rapl: or fail; none.")] = "auto"
+    strict: Annotated[
+        bool, Option("--strict", help="End with code 3 where an operator's work is not counted.")
+    ] = False
+    as_json: Annotated[bool, Option("--json", help="Print the whole profile as JSON.")] = False
+    csv: Annotated[Path | None, Option(help="Write the rows of --by to this file.")] = None
+    markdown: Annotated[Path | None, Option(help="Write the table as Markdown to this file.")] = None
+    trace_file: Annotated[
+        Path | None, Option(help="Write a run for chrome://tracing or Perfetto to this file.")
+    ] = None
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """`neuralpower report`: rooflines, runtimes and training of networks, as pages, figures, tables and data."""
 
 from pathlib import Path
+from typing import Annotated
 
 from typer import Argument, Option, Typer
 
@@ -14,20 +15,22 @@ app = Typer()
 class Report(OptionGroup):
     """The networks, devices and sizes of a report."""
 
-    models: list[str] | None = Argument(
-        None, help="MODEL...; by default twelve small networks of different families."
-    )
-    out: Path = Option(help="Folder for index.html, report.md, figures, tables and data.json.")
-    device: str = Option("cpu", help="What is measured: cpu, cuda or cuda:0.")
-    predicted: bool = Option(False, "--predicted", help="Measure nothing: predictors alone.")
-    predictor: str | None = Option(
-        None,
-        help="NAME[,NAME] of devices to predict; by default a GPU beside what is measured; none for none.",
-    )
-    batch_size: str = Option("1,64,256", help="Batch sizes of the forward pass.")
-    train_batch_size: int = Option(16, help="Batch size of the training step.")
+    models: Annotated[
+        list[str] | None, Argument(help="MODEL...; by default twelve small networks of different families.")
+    ] = None
+    out: Annotated[Path, Option(help="Folder for index.html, report.md, figures, tables and data.json.")]
+    device: Annotated[str, Option(help="What is measured: cpu, cuda or cuda:0.")] = "cpu"
+    predicted: Annotated[bool, Option("--predicted", help="Measure nothing: predictors alone.")] = False
+    predictor: Annotated[
+        str | None,
+        Option(
+            help="NAME[,NAME] of devices to predict; by default a GPU beside what is measured; none for none."
+        ),
+    ] = None
+    batch_size: Annotated[str, Option(help="Batch sizes of the forward pass.")] = "1,64,256"
+    train_batch_size: Annotated[int, Option(help="Batch size of the training step.")] = 16
     dtype: groups.Dtype = "float32"
-    time_budget: str = Option("10m", help="After which nothing new is measured: 90s, 10m, 1h.")
+    time_budget: Annotated[str, Option(help="After which nothing new is measured: 90s, 10m, 1h.")] = "10m"
 
 
 @app.command()

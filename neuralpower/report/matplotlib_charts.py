@@ -15,12 +15,6 @@ from neuralpower.files.terminal import visible_lines
 from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Pies, colour, hatch, symbol
 from neuralpower.report.labels import Plot, named
 
-SIZES: dict[type, Callable[[Any], tuple[float, float]]] = {  # width and height, inches
-    XY: lambda chart: (9.5, 5.6),
-    Bars: lambda c: (min(max(9.0, 2 + 0.28 * len(c.categories) * max(1, len(c.series))), 16), 5.2),
-    Heatmap: lambda c: (min(4 + 0.8 * len(c.columns), 14), min(2.2 + 0.45 * len(c.rows), 14)),
-    Pies: lambda chart: (9.0, 0.9 + 2.7 * chart.below),
-}
 SMALL = 0.04  # share of a pie below which there is no room for digits
 NAMED = 0.12  # share from which on there is room for the name, too
 
@@ -39,7 +33,7 @@ def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png",
     paths = tuple(Path(folder) / f"{stem}.{kind}" for kind in formats)
     theme = files("neuralpower.report").joinpath("theme.mplstyle")
     with as_file(theme) as style, matplotlib.rc_context(fname=style), writing(folder, "folder"):
-        figure = Figure(figsize=SIZES[type(chart)](chart))
+        figure = Figure(figsize=_size(chart))
         figure.suptitle(_plain(chart.title), x=0.01, ha="left")
         DRAWERS[type(chart)](figure, chart)
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -48,6 +42,20 @@ def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png",
             with aside(path) as new:
                 figure.savefig(new, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return paths
+
+
+def _size(chart: Chart) -> tuple[float, float]:
+    """Width and height, inches."""
+    match chart:
+        case Bars():
+            bars = len(chart.categories) * max(1, len(chart.series))
+            return min(max(9.0, 2 + 0.28 * bars), 16), 5.2
+        case Heatmap():
+            return min(4 + 0.8 * len(chart.columns), 14), min(2.2 + 0.45 * len(chart.rows), 14)
+        case Pies():
+            return 9.0, 0.9 + 2.7 * chart.below
+        case XY():
+            return 9.5, 5.6
 
 
 def _plain(text: str) -> str:

@@ -169,7 +169,8 @@ def memory_line(memory: Memory) -> str:
     value, low, high = (quantity(size, "B") for size in (m.value_bytes, m.low_bytes, m.high_bytes))
     parts = sorted(((size, name) for name, size in m.parts.items() if size), reverse=True)
     made_of = ", ".join(f"{name} {quantity(size, 'B')}" for size, name in parts)
-    return f"memory {value} ({low} to {high}{', assumed, not an upper bound' * m.assumed}): {made_of}"
+    assumed = ", assumed, not an upper bound" if m.assumed else ""
+    return f"memory {value} ({low} to {high}{assumed}): {made_of}"
 
 
 def _cells(row: Row, by: str, powered: bool) -> list[str]:

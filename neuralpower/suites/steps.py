@@ -73,13 +73,13 @@ class Work:
         self.model, self.optimizer, self.draw = nn.Identity(), None, lambda: Batch(Inputs())
 
 
-@dataclass
+@dataclass(frozen=True)
 class Times:
     """What was timed, in seconds; a run that was cut short has fewer steps."""
 
-    warmup_s: list[float] = field(default_factory=list)
-    step_s: list[float] = field(default_factory=list)
-    data_s: list[float] = field(default_factory=list)
+    warmup_s: tuple[float, ...] = ()
+    step_s: tuple[float, ...] = ()
+    data_s: tuple[float, ...] = ()
     """How long the host waited for the batch of each timed step."""
     peak_memory_bytes: int | None = None
     """Peak of the CUDA allocator, warm-up included."""
@@ -92,7 +92,7 @@ class Times:
     @property
     def spread(self) -> Spread:
         """Quantiles of the timed steps."""
-        return Spread(tuple(self.step_s))
+        return Spread(self.step_s)
 
     @property
     def mean_s(self) -> float | None:
@@ -116,7 +116,10 @@ class StepTimer:
     clock: Clock
     synchronise: Synchronise = "each"
     clock_ns: Callable[[], int] = time.perf_counter_ns
-    times: Times = field(default_factory=Times)
+    _warmup_s: list[float] = field(default_factory=list)
+    _step_s: list[float] = field(default_factory=list)
+    _data_s: list[float] = field(default_factory=list)
+    _peak_memory_bytes: int | None = None
 
     def run(self, *, warmup: int, steps: int) -> Times:
         """Warm up, then time.
@@ -135,12 +138,22 @@ class StepTimer:
             torch.cuda.reset_peak_memory_stats(device)
         self.clock.wait()
         try:
-            self._series(warmup, self.times.warmup_s, [])
-            self._series(steps, self.times.step_s, self.times.data_s)
+            self._series(warmup, self._warmup_s, [])
+            self._series(steps, self._step_s, self._data_s)
         finally:
             if device is not None:
-                self.times.peak_memory_bytes = torch.cuda.max_memory_allocated(device)
+                self._peak_memory_bytes = torch.cuda.max_memory_allocated(device)
         return self.times
+
+    @property
+    def times(self) -> Times:
+        """What was measured so far; later steps leave it as it is."""
+        return Times(
+            warmup_s=tuple(self._warmup_s),
+            step_s=tuple(self._step_s),
+            data_s=tuple(self._data_s[: len(self._step_s)]),
+            peak_memory_bytes=self._peak_memory_bytes,
+        )
 
     def _series(self, count: int, seconds: list[float], data_s: list[float]) -> None:
         """Run `count` steps and append their times; raises OutOfMemory or ModelError."""

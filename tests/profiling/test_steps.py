@@ -127,6 +127,14 @@ def test_an_interrupted_run_keeps_its_steps() -> None:
     assert timer.times.mean_s == pytest.approx(1.1)
 
 
+def test_a_second_run_leaves_the_first_result_as_it_is() -> None:
+    device = Device()
+    timer = StepTimer(work(Line(device.launch)), device, "each", device.clock_ns)
+    first = timer.run(warmup=1, steps=2)
+    assert len(timer.run(warmup=0, steps=3).step_s) == 5
+    assert len(first.step_s) == len(first.data_s) == 2
+
+
 @pytest.mark.parametrize(("warmup", "steps"), [(-1, 1), (0, 0)])
 def test_too_few_steps_are_refused(warmup: int, steps: int) -> None:
     with pytest.raises(InputError, match=f"^{warmup} warm-up and {steps} timed steps"):

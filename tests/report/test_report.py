@@ -608,3 +608,8 @@ def test_the_command_writes_all_files(nets: str, tmp_path: Path) -> None:
     assert (out / "report.md").read_text(encoding="utf-8").startswith("# Rooflines and runtimes")
     points = json.loads((out / "data.json").read_text())["points"]
     assert {p["basis"] for p in points} == {"predicted"} and len(points) == 3 * 2 * 2
+
+
+def test_a_record_that_is_missing_is_named() -> None:
+    with pytest.raises(InputError, match=r"data\.json: has no work of zoo:alexnet, 64; move it away"):
+        Data().get(Work, "zoo:alexnet", 64)

@@ -12,7 +12,7 @@ import torch
 
 from neuralpower.cli.bench import named
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.suites.bench.images import Datum
+from neuralpower.suites.bench.datum import Datum
 from neuralpower.suites.bench.logs import PATTERN, parse
 from neuralpower.suites.bench.options import Options
 from neuralpower.suites.bench.run import benchmark

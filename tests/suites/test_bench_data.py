@@ -20,16 +20,15 @@ from torch import Tensor
 
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.networks.inputs import Inputs
+from neuralpower.suites.bench.datum import Datum, parse_datum
 from neuralpower.suites.bench.distributed import World
 from neuralpower.suites.bench.images import (
     CaffeStore,
-    Datum,
     FolderStore,
     Images,
     augmented,
     crop_box,
     open_store,
-    parse_datum,
     picture,
 )
 from neuralpower.suites.bench.loading import Endless, Lane, Loaded, Synthetic

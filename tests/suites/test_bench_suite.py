@@ -22,20 +22,12 @@ from neuralpower.networks.inputs import InputRequest
 from neuralpower.suites.bench.config import IMAGE, SETTINGS, container_command, read_config
 from neuralpower.suites.bench.distributed import World, device_of, failure_of, torchrun, world_of
 from neuralpower.suites.bench.grid import Ended, axes_of, points_of, run_grid
-from neuralpower.suites.bench.logs import (
-    SUMMARIES,
-    Log,
-    exploration,
-    parse,
-    read_logs,
-    result_line,
-    values_of,
-    write_csv,
-)
+from neuralpower.suites.bench.logs import Log, parse, read_logs, result_line, values_of, write_csv
 from neuralpower.suites.bench.monitor import Monitor, PowerReader, ProcessReader
 from neuralpower.suites.bench.network import Case, Network, Scores, TooLarge, check_host_memory
 from neuralpower.suites.bench.options import Options, arguments, boolean, options_of
 from neuralpower.suites.bench.run import Bench, results
+from neuralpower.suites.bench.summaries import SUMMARIES, exploration
 from neuralpower.suites.precision import Precision
 from neuralpower.suites.steps import Times
 
@@ -141,7 +133,7 @@ def test_numbers_that_are_not_finite_are_null_and_torn_lines_are_named() -> None
 
 def test_results_of_times() -> None:
     # 0.1 and 0.3 s: mean 200 ms, deviation 100 ms; 8 samples in 0.2 s
-    found = results(Times([0.5], [0.1, 0.3], [0.01, 0.02]), 8)
+    found = results(Times((0.5,), (0.1, 0.3), (0.01, 0.02)), 8)
     assert found["results.time"] == pytest.approx(200)
     assert found["results.time_std"] == pytest.approx(100)
     assert (found["results.throughput"], type(found["results.throughput"])) == (40, int)

@@ -104,7 +104,7 @@ def test_the_weights_of_a_known_speed_are_found(points: pd.DataFrame) -> None:
     # % of best = 100 batch / 4096: a standard deviation of batches is worth 100 std / 4096, others nothing
     assert model.weights["batch_size"] == pytest.approx(100 * float(np.std(BATCHES)) / 4096)
     assert model.weights["layers"] == pytest.approx(0, abs=1e-9)
-    assert model.score == pytest.approx(1)
+    assert model.r2 == pytest.approx(1)
     assert model.points == 24
 
 
@@ -113,7 +113,7 @@ def test_the_second_order_has_squares_and_products(points: pd.DataFrame) -> None
     assert {"batch_size^2", "nodes x batch_size", "layers^2"} <= set(model.weights)
     # 3 sizes, 3 squares, 3 products
     assert len(model.weights) == 9
-    assert model.score == pytest.approx(1)
+    assert model.r2 == pytest.approx(1)
 
 
 def test_a_model_of_too_few_points_is_refused(points: pd.DataFrame) -> None:
@@ -130,7 +130,7 @@ def test_who_is_faster_is_learnt(points: pd.DataFrame) -> None:
     # batches 1024 and 4096 of four
     assert model.share == 0.5
     assert model.weights["batch_size"] > 0.5 > abs(model.weights["layers"])
-    assert model.score >= 0.75
+    assert model.accuracy >= 0.75
 
 
 def test_one_that_is_always_faster_is_nothing_to_learn(points: pd.DataFrame) -> None:

@@ -86,18 +86,16 @@ class Options:
             if least is not None and value < least:
                 raise InputError(f"{name} {value}: must be {least} or more; choose --{name} {max(least, 1)}")
         gpus, port = self.num_gpus, self.master_port
-        idle, shared = self.data_loader_only and not self.data_dir, gpus > 1 and ":" in self.device
-        for refused, text in (
-            (port >= 2**16, f"master_port {port}: a port is below 65536; choose another, or 0 for any"),
-            (idle, "data_loader_only without a data_dir: there is nothing to load; give --data_dir FOLDER"),
-            (shared, f"device {self.device} for {gpus} processes: each has its own; choose --device gpu"),
-            (
-                self.forward_only and gpus > 1,
-                f"inference on {gpus} GPUs: it runs on one; leave out --num_gpus, or train",
-            ),
-        ):
-            if refused:
-                raise InputError(text)
+        if port >= 2**16:
+            raise InputError(f"master_port {port}: a port is below 65536; choose another, or 0 for any")
+        if self.data_loader_only and not self.data_dir:
+            text = "there is nothing to load; give --data_dir FOLDER"
+            raise InputError(f"data_loader_only without a data_dir: {text}")
+        if gpus > 1 and ":" in self.device:
+            text = "each has its own; choose --device gpu"
+            raise InputError(f"device {self.device} for {gpus} processes: {text}")
+        if gpus > 1 and self.forward_only:
+            raise InputError(f"inference on {gpus} GPUs: it runs on one; leave out --num_gpus, or train")
         return self
 
 

@@ -203,9 +203,16 @@ class Bench:
             draw = Synthetic(case.inputs(model), device, DATA[o.data], o.data_shuffle, o.seed)
             self.emit("exp.data_memory", draw.memory)
         else:
-            classes, workers = case.network.classes if case.training else None, o.num_loader_threads
-            where = (o.batch_size, device, stored, classes, workers)
-            draw = Loaded(images, *where, o.data_shuffle, self.world)
+            draw = Loaded(
+                images,
+                batch_size=o.batch_size,
+                device=device,
+                dtype=stored,
+                classes=case.network.classes if case.training else None,
+                workers=o.num_loader_threads,
+                shuffle=o.data_shuffle,
+                world=self.world,
+            )
         work = case.work(model, draw, o.seed)
         if case.training:
             work.model = parallel(model, self.world, device)

@@ -7,7 +7,7 @@ hyper-parameters, and comparisons of two devices.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,13 +22,22 @@ FEWEST = 8  # points that a model is fitted to
 
 
 @dataclass(frozen=True)
-class Model:
-    """What a standard deviation of a term adds to % of the best FLOP/s, or to the log-odds of a win."""
+class Weights:
+    """A linear model: what a standard deviation of a term adds to % of the best FLOP/s; R squared."""
 
     weights: Mapping[str, float]
-    score: float  # R squared, or the share of right answers
+    r2: float
     points: int
-    share: float | None = None  # of the points at which the first device is faster
+
+
+@dataclass(frozen=True)
+class Faster:
+    """A logistic model of "A is faster than B": what a standard deviation of a term adds to the log-odds."""
+
+    weights: Mapping[str, float]
+    accuracy: float  # share of right answers
+    share: float  # of the points at which A is faster
+    points: int
 
 
 def timed(frame: pd.DataFrame) -> pd.DataFrame:
@@ -65,11 +74,15 @@ def best(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.loc[frame.groupby(["family", "device", "dtype"])["flops_per_s"].idxmax()]
 
 
-def linear_weights(frame: pd.DataFrame, order: int = 1) -> Model:
+def linear_weights(frame: pd.DataFrame, order: int = 1) -> Weights:
     """Least squares of FLOP/s (% of the best) on sizes and their products of `order`; raises InputError."""
     from sklearn.linear_model import LinearRegression
 
-    return _fitted(LinearRegression(), frame, order, utilisation(frame).to_numpy())
+    names, terms = _terms(frame, order)
+    target = utilisation(frame).to_numpy()
+    model = LinearRegression().fit(terms, target)
+    weights = dict(zip(names, map(float, model.coef_), strict=True))
+    return Weights(weights, r2=float(model.score(terms, target)), points=len(frame))
 
 
 def paired(frame: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
@@ -83,7 +96,7 @@ def paired(frame: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     return both.assign(speedup=both["flops_per_s"] / both["flops_per_s_b"])
 
 
-def faster(pairs: pd.DataFrame) -> Model:
+def faster(pairs: pd.DataFrame) -> Faster:
     """When A is faster than B; raises InputError where it always or never is, or for too few points."""
     from sklearn.linear_model import LogisticRegression
 
@@ -91,23 +104,28 @@ def faster(pairs: pd.DataFrame) -> Model:
     if wins.all() or not wins.any():
         some = f"{'all' if wins.all() else 'none'} of {len(wins)} points"
         raise InputError(f"A is faster at {some}: there is nothing to tell apart")
-    return replace(_fitted(LogisticRegression(), pairs, 1, wins), share=float(wins.mean()))
+    names, terms = _terms(pairs, 1)
+    model = LogisticRegression().fit(terms, wins)
+    return Faster(
+        weights=dict(zip(names, map(float, model.coef_[0]), strict=True)),
+        accuracy=float(model.score(terms, wins)),
+        share=float(wins.mean()),
+        points=len(pairs),
+    )
 
 
-def _fitted(model: Any, frame: pd.DataFrame, order: int, target: Any) -> Model:
-    """A fit on standardised sizes and their products; raises InputError for fewer than FEWEST points."""
+def _terms(frame: pd.DataFrame, order: int) -> tuple[list[str], Any]:
+    """Names and values [points, terms] of standardised sizes and their products; raises InputError."""
     from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
     names = hyper_parameters(frame)
     if len(frame) < FEWEST or not names:
         rule = f"a model needs {FEWEST} that differ in one at least"
         raise InputError(f"{len(frame)} points that differ in {len(names)} sizes: {rule}")
-    products = PolynomialFeatures(order, include_bias=False)
-    terms = products.fit_transform(StandardScaler().fit_transform(frame[names].to_numpy(float)))
+    scaled = StandardScaler().fit_transform(frame[names].to_numpy(float))
+    products = PolynomialFeatures(order, include_bias=False).fit(scaled)
     labels = [str(name).replace(" ", " x ") for name in products.get_feature_names_out(names)]
-    model.fit(terms, target)
-    weights = dict(zip(labels, map(float, np.ravel(model.coef_)), strict=True))
-    return Model(weights, float(model.score(terms, target)), len(frame))
+    return labels, products.transform(scaled)
 
 
 def chosen_widths(frame: pd.DataFrame) -> list[int]:

@@ -36,8 +36,10 @@ DECAY: Mapping[str, tuple[float, float] | None] = {"fc": None, "cnn": (0.97, 25_
 class TensorFlowRMSprop(torch.optim.Optimizer):
     """Mean square s, momentum m: s = alpha s + (1 - alpha) g^2, m = momentum m + lr g / sqrt(s + eps)."""
 
-    def __init__(self, params: Iterable[Tensor], **settings: float) -> None:
-        super().__init__(params, settings)
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, alpha: float, momentum: float, eps: float
+    ) -> None:
+        super().__init__(params, {"lr": lr, "alpha": alpha, "momentum": momentum, "eps": eps})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

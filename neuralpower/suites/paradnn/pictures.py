@@ -10,7 +10,7 @@ import numpy as np
 
 from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Series
 from neuralpower.suites.paradnn import analysis
-from neuralpower.suites.paradnn.analysis import Model, family_of
+from neuralpower.suites.paradnn.analysis import Faster, Weights, family_of
 from neuralpower.suites.paradnn.points import BATCH
 from neuralpower.suites.paradnn.roof import Roof
 from neuralpower.suites.paradnn.run import OperatorTimes
@@ -35,19 +35,19 @@ def heatmap(frame: pd.DataFrame, what: str, peaks: Mapping[str, float] | None = 
     return Heatmap(f"{what}: {_of(frame)}", "batch size", width, columns, rows, cells, what, note)
 
 
-def weight_bars(models: Mapping[str, Model], order: int) -> Bars:
+def weight_bars(models: Mapping[str, Weights], order: int) -> Bars:
     """Regression weights, devices side by side."""
     terms = tuple(dict.fromkeys(term for model in models.values() for term in model.weights))
     bars = [BarSeries(name, tuple(model.weights.get(t) for t in terms)) for name, model in models.items()]
-    note = "; ".join(f"{name}: R2 {model.score:.2f}, {model.points} points" for name, model in models.items())
+    note = "; ".join(f"{name}: R2 {model.r2:.2f}, {model.points} points" for name, model in models.items())
     title, axis = "What makes FLOP/s: linear weights", "% of the best FLOP/s per standard deviation"
     return Bars(f"{title}, order {order}", axis, terms, tuple(bars), note=note)
 
 
-def faster_bars(model: Model, a: str, b: str) -> Bars:
+def faster_bars(model: Faster, a: str, b: str) -> Bars:
     """Weights of the logistic model."""
     weights = BarSeries("weight", tuple(model.weights.values()))
-    right = f"the model says so rightly at {model.score:.0%}"
+    right = f"the model says so rightly at {model.accuracy:.0%}"
     note = f"{a} is faster at {model.share:.0%} of {model.points} points; {right}."
     title = f"When {a} is faster than {b}"
     return Bars(title, "log-odds per standard deviation", tuple(model.weights), (weights,), note=note)

@@ -7,45 +7,97 @@ import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.networks.zoo.paradnn import BLOCKS, CELLS, SWEEPS, VARIANTS
 
 BATCH = "batch_size"
-NAMES = "layers nodes blocks filters embed input_size output_size length vocabulary batch_size".split()
-WORDS = dict(zip(NAMES, "layer node block filter embed input output length vocab bs".split(), strict=True))
-"""What a label calls each hyper-parameter."""
+# what a label calls each hyper-parameter
+WORDS = {
+    "layers": "layer",
+    "nodes": "node",
+    "blocks": "block",
+    "filters": "filter",
+    "embed": "embed",
+    "input_size": "input",
+    "output_size": "output",
+    "length": "length",
+    "vocabulary": "vocab",
+    BATCH: "bs",
+}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Family:
-    """`defaults` are depth, width, two more sizes and the batch; keyword `selects` takes one of `kinds`."""
+    """`defaults` has the sizes in the order of labels; keyword `selects` takes one of `kinds`."""
 
     name: str
     title: str
     selects: str
     kinds: tuple[str, ...]
     defaults: Mapping[str, int]
+    depth: str
+    width: str
+    walked: tuple[str, ...]
+    """The sizes that `--benchmark` varies."""
 
-    def __post_init__(self) -> None:
-        """Name what follows from the sizes, in their order."""
-        self.depth, self.width, *others, batch = self.defaults
-        self.id = f"paradnn_{self.name}"  # in the zoo
-        self.walked = (batch, *others)  # by `--benchmark`
-        self.words = {name: WORDS[name] for name in self.defaults}
+    @property
+    def id(self) -> str:
+        """Its id in the zoo."""
+        return f"paradnn_{self.name}"
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What a label calls each of its sizes, in their order."""
+        return {name: WORDS[name] for name in self.defaults}
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, ...]]:
+        """Swept values of each size, the batch size among them."""
         swept = SWEEPS[self.id]
-        self.ranges = {name: tuple(int(value) for value in swept[name]) for name in self.words}
-        self.swept_kinds = tuple(str(kind) for kind in swept.get(self.selects, self.kinds[:1]))
+        return {name: tuple(int(value) for value in swept[name]) for name in self.defaults}
+
+    @property
+    def swept_kinds(self) -> tuple[str, ...]:
+        """The kinds of the paper's sweep."""
+        return tuple(str(kind) for kind in SWEEPS[self.id].get(self.selects, self.kinds[:1]))
 
 
-FC = {"layers": 8, "nodes": 1024, "input_size": 1000, "output_size": 100, BATCH: 1024}
-CNN = {"blocks": 1, "filters": 16, "input_size": 224, "output_size": 1000, BATCH: 8}
-RNN = {"layers": 5, "embed": 100, "length": 50, "vocabulary": 1024, BATCH: 128}
-FAMILIES: Mapping[str, Family] = {
-    "fc": Family("fc", "fully connected", "variant", tuple(VARIANTS), FC),
-    "cnn": Family("cnn", "convolutional", "block", BLOCKS, CNN),
-    "rnn": Family("rnn", "recurrent", "cell", tuple(CELLS), RNN),
-}
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "fc": Family(
+            name="fc",
+            title="fully connected",
+            selects="variant",
+            kinds=tuple(VARIANTS),
+            defaults={"layers": 8, "nodes": 1024, "input_size": 1000, "output_size": 100, BATCH: 1024},
+            depth="layers",
+            width="nodes",
+            walked=(BATCH, "input_size", "output_size"),
+        ),
+        "cnn": Family(
+            name="cnn",
+            title="convolutional",
+            selects="block",
+            kinds=BLOCKS,
+            defaults={"blocks": 1, "filters": 16, "input_size": 224, "output_size": 1000, BATCH: 8},
+            depth="blocks",
+            width="filters",
+            walked=(BATCH, "input_size", "output_size"),
+        ),
+        "rnn": Family(
+            name="rnn",
+            title="recurrent",
+            selects="cell",
+            kinds=tuple(CELLS),
+            defaults={"layers": 5, "embed": 100, "length": 50, "vocabulary": 1024, BATCH: 128},
+            depth="layers",
+            width="embed",
+            walked=(BATCH, "length", "vocabulary"),
+        ),
+    }
+)
 
 
 def family_named(name: str) -> Family:

@@ -157,21 +157,22 @@ def correlation(view: View, batch_size: int, method: Method) -> Correlation:
 
 def verdicts(view: View, batch_size: int) -> list[Placement]:
     """Every network under the roof of every device that has one."""
-    return [
-        Placement(network, device, roof, work)
-        for network, device in itertools.product(view.networks, view.data.devices)
-        if (roof := view.roof(device)) and (work := view.work(network, batch_size)).bytes_moved
-    ]
+    found = []
+    for network, device in itertools.product(view.networks, view.data.devices):
+        roof, work = view.roof(device), view.work(network, batch_size)
+        if roof is not None and work.intensity is not None:
+            found.append(Placement(network, device, roof, work))
+    return found
 
 
 def gaps(view: View, device: Device, batch_size: int, roof: Roof) -> list[Placement]:
     """The networks that have a time on the device, under one of its roofs."""
-    return [
-        Placement(network, device, roof, work, seconds)
-        for network in view.networks
-        if (seconds := view.runtime_s(network, device, batch_size))
-        and (work := view.work(network, batch_size)).intensity
-    ]
+    found = []
+    for network in view.networks:
+        seconds, work = view.runtime_s(network, device, batch_size), view.work(network, batch_size)
+        if seconds and work.intensity:
+            found.append(Placement(network, device, roof, work, seconds))
+    return found
 
 
 def growth(view: View) -> list[dict[str, Any]]:

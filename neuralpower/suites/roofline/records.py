@@ -205,9 +205,11 @@ class Data:
         return next((record for record in getattr(self, name) if _key(record) == key), None)
 
     def get(self, kind: type[AnyRecord], *key: str | int) -> AnyRecord:
-        """As `find`, for a record that is there."""
+        """As `find`; raises InputError where there is none, as in a file that was changed."""
         found = self.find(kind, *key)
-        assert found is not None
+        if found is None:
+            what = f"no {kind.__name__.lower()} of {', '.join(map(str, key))}"
+            raise InputError(f"{FILE}: has {what}; move it away, or choose another --out")
         return found
 
     def put(self, record: Record) -> None:
