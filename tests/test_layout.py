@@ -31,7 +31,7 @@ PACKAGES: Mapping[str, str] = {
         source sources trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        follow lifetimes modules passes question recorder records routing sparse_gradients tracer
+        follow lifetimes modules passes paths question recorder records routing sparse_gradients tracer
         training training_step undisturbed
     """,
     "measure": """

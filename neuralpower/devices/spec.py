@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.resources
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +130,7 @@ class DeviceSpec:
             "vendor": self.vendor,
             "year": self.year,
             "aliases": list(self.aliases),
-            "values": {key: asdict(value) for key, value in self.values.items()},
+            "values": {key: {"value": v.value, "source": v.source} for key, v in self.values.items()},
         }
 
 

@@ -50,10 +50,21 @@ class Estimates:
     @classmethod
     def by_roofline(cls, t: Array, hidden_s: Array, held_bytes: Array) -> Estimates:
         """Estimates of layers that no regressor knows."""
-        wide, code = np.full(len(t), WIDE), np.full(len(t), BASES.index(ROOFLINE))
-        none, nothing = np.full(len(t), -1), np.full((3, len(t)), np.nan)
-        known = (wide, hidden_s, held_bytes, none, np.zeros(len(t)), code, *nothing)
-        return cls(t, t / ROOFLINE_FACTOR, t * ROOFLINE_FACTOR, *known)
+        unknown = np.full(len(t), np.nan)
+        return cls(
+            runtime_s=t,
+            low_s=t / ROOFLINE_FACTOR,
+            high_s=t * ROOFLINE_FACTOR,
+            shared=np.full(len(t), WIDE),
+            hidden_s=hidden_s,
+            held_bytes=held_bytes,
+            regressor=np.full(len(t), -1),
+            exponent=np.zeros(len(t)),
+            basis_code=np.full(len(t), BASES.index(ROOFLINE)),
+            power_w=unknown,
+            power_low_w=unknown.copy(),
+            power_high_w=unknown.copy(),
+        )
 
     @property
     def basis(self) -> tuple[str, ...]:

@@ -56,7 +56,8 @@ def hold_out(
     size: tuple[int, int, float] | None = None,
 ) -> HeldOut:
     """Every row's prediction by a fit that has not seen its fold; fold -1 is never held out."""
-    base, outside, residual = np.full((3, len(problem)), [[np.nan], [np.nan], [0.0]])
+    base, outside = np.full(len(problem), np.nan), np.full(len(problem), np.nan)
+    residual = np.zeros(len(problem))
     for fold in np.unique(folds[folds >= 0]):
         held = folds == fold
         known, asked = problem.at(np.flatnonzero(~held)), problem.at(held)

@@ -307,8 +307,13 @@ def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
 def _trees_to_json(trees: Trees) -> dict[str, Any]:
     """Thresholds stand once each; leaves are rounded to whole steps of a power of two, one for each tree."""
     inner = trees.feature >= 0
-    pairs = np.column_stack([trees.feature, trees.number])[inner].view(np.complex128)[:, 0]
-    pairs, cut = np.unique(pairs, return_inverse=True)  # by feature, then threshold
+    cuts, cut, first = [], np.zeros(len(inner), dtype=np.int64), 0
+    for feature in range(len(trees.features)):
+        here = trees.feature == feature
+        thresholds, place = np.unique(trees.number[here], return_inverse=True)
+        cuts.append(thresholds)
+        cut[here] = first + place
+        first += len(thresholds)
     most, values = 2 ** (LEAF_BITS - 1), np.where(inner, 0.0, trees.number)
     exponents = np.frexp(np.maximum.reduceat(np.abs(values), trees.roots) / (most - 1))[1]
     exponents = np.maximum(exponents, LEAST_EXPONENT)
@@ -316,10 +321,10 @@ def _trees_to_json(trees: Trees) -> dict[str, Any]:
     return _plain(
         TreesPart,
         trees,
-        cuts=[pairs.imag[pairs.real == j] for j in range(len(trees.features))],
+        cuts=cuts,
         nodes=len(inner),
         splits=packed(inner, 1),
-        cut=packed(cut, width(len(pairs) - 1)),
+        cut=packed(cut[inner], width(first - 1)),
         exponents=exponents,
         leaves=packed(scaled[~inner] + most, LEAF_BITS),
     )

@@ -172,14 +172,15 @@ class Read:
 
     def leave_out(self, target: str, key: Key, contradicting: np.ndarray) -> None:
         """Note the rows of a regressor that contradict others, [rows]; those of wrong times teach no more."""
-        start = 0
+        start, known = 0, set(self.rejected)
         groups: list[Key] = [(key[0], key[1], key[2], group) for group in groups_of(key)]
         serving = [(RUNTIME, groups), (POWER, [*groups, whole_kind(key[0])])]
         for part in list(self.parts[target][key]):
             lines = part.line[contradicting[start : (start := start + len(part.line))]]
             reason = f"{target} contradicts its neighbours"
             found = [Rejected(key[0], line, reason, part.dataset) for line in lines.tolist()]
-            self.rejected += [one for one in found if one not in self.rejected]  # a row may serve two keys
+            self.rejected += [one for one in found if one not in known]  # a row may serve two keys
+            known.update(found)
             for about, keys in serving if target == RUNTIME and len(lines) else []:
                 for one in keys:
                     others = self.parts[about].get(one, [])

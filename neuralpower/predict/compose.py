@@ -27,8 +27,9 @@ from neuralpower.predict.prediction import (
 )
 from neuralpower.predict.streams import Plan, Rank, end_s
 from neuralpower.trace.passes import applied
+from neuralpower.trace.paths import pattern
 from neuralpower.trace.question import Question
-from neuralpower.trace.records import Trace, UnmodelledCall, pattern
+from neuralpower.trace.records import Trace, UnmodelledCall
 from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, Recipe
 
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known

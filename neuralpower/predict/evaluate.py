@@ -146,15 +146,19 @@ class _Run:
     refused: Callable[[Case, InputError], None] | None
     predicted: dict[int, tuple[Prediction, Trace]] = field(default_factory=dict)
 
+    def refuse(self, case: Case, error: InputError) -> None:
+        """Tell of a network that cannot be built or run; raises the error where nobody is told."""
+        if self.refused is None:
+            raise error
+        self.refused(case, error)
+
     @contextlib.contextmanager
     def refusing(self, case: Case) -> Iterator[None]:
-        """Tell of a network that cannot be built or run; raises the error where nobody is told."""
+        """Refuse the network where what is done with it raises InputError."""
         try:
             yield
         except InputError as error:
-            if self.refused is None:
-                raise
-            self.refused(case, error)
+            self.refuse(case, error)
 
     def predict(self) -> None:
         """Predict all."""
@@ -180,12 +184,12 @@ class _Run:
                 timings = time_calls(list(calls.values()), self.sentinel, self.generator, rounds=self.rounds)
             for i, timing in zip(calls, timings, strict=True):
                 case = self.cases[i]
-                with self.refusing(case):
-                    if isinstance(timing, Exception):
-                        said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
-                        raise ModelError(f"{case.model}: {said}")
-                    parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
-                    found[i] = self.evaluation(i, timing, parts)
+                if isinstance(timing, Exception):
+                    said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
+                    self.refuse(case, ModelError(f"{case.model}: {said}"))
+                    continue
+                parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
+                found[i] = self.evaluation(i, timing, parts)
         return found
 
     def built(self, group: Sequence[int]) -> tuple[dict[int, Call], dict[int, TrainingStep]]:

@@ -7,7 +7,7 @@ between.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,13 @@ class Step:
 
     def to_json(self) -> dict[str, object]:
         """As a JSON object."""
-        return asdict(self)
+        return {
+            "context": self.context,
+            "tokens": self.tokens,
+            "tokens_per_s": self.tokens_per_s.to_json(),
+            "energy_per_token_j": _json(self.energy_per_token_j),
+            "cache_bytes": self.cache_bytes,
+        }
 
 
 @dataclass(frozen=True)
@@ -58,9 +64,19 @@ class Generation:
 
     def to_json(self) -> dict[str, object]:
         """As a JSON object."""
-        found = asdict(self)
-        traced, predicted = found.pop("traced"), found.pop("predicted")
-        return {**found, "traced_contexts": list(traced), "predicted_steps": predicted}
+        return {
+            "prompt": self.prompt,
+            "new_tokens": self.new_tokens,
+            "time_to_first_token_s": self.time_to_first_token_s.to_json(),
+            "time_per_output_token_s": _json(self.time_per_output_token_s),
+            "first_step_s": _json(self.first_step_s),
+            "last_step_s": _json(self.last_step_s),
+            "tokens_per_s": self.tokens_per_s.to_json(),
+            "energy_per_token_j": _json(self.energy_per_token_j),
+            "cache_bytes": self.cache_bytes,
+            "traced_contexts": list(self.traced),
+            "predicted_steps": self.predicted,
+        }
 
 
 def with_step(prediction: Prediction, one: Pass) -> Prediction:
@@ -179,6 +195,10 @@ def _sum(values: Sequence[Interval | None], weights: Sequence[float]) -> Interva
     if not known or len(known) < len(values):
         return None
     return Interval(*(float(np.dot(weights, [getattr(v, bound) for v in known])) for bound in BOUNDS))
+
+
+def _json(value: Interval | None) -> dict[str, float] | None:
+    return None if value is None else value.to_json()
 
 
 def _scaled(value: Interval | None, factor: float) -> Interval | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from neuralpower.layers import Layer
@@ -33,7 +33,7 @@ class Interval:
 
     def to_json(self) -> dict[str, float]:
         """As a JSON object."""
-        return asdict(self)
+        return {"value": self.value, "low": self.low, "high": self.high}
 
 
 class Part(Protocol):
@@ -95,6 +95,16 @@ class Unmodelled:
     runtime_s: float
     share: float
 
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object."""
+        return {
+            "operator": self.operator,
+            "reason": self.reason,
+            "count": self.count,
+            "runtime_s": self.runtime_s,
+            "share": self.share,
+        }
+
 
 @dataclass(frozen=True)
 class Training:
@@ -115,7 +125,10 @@ class Training:
         """As a JSON object, given the step's time."""
         return {
             **{f"{step}_s": interval.to_json() for step, interval in self.steps.items()},
-            **asdict(self.recipe),
+            "optimizer": self.recipe.optimizer,
+            "implementation": self.recipe.implementation,
+            "accumulation": self.recipe.accumulation,
+            "checkpointing": self.recipe.checkpointing,
             "samples": self.samples,
             "samples_per_s": self.samples / runtime_s,
             "derived": list(self.derived),
@@ -231,7 +244,7 @@ class Prediction:
             "memory": self.memory.to_json() if self.memory else None,
             "power_reason": self.power_reason or None,
             **plain("host_bound flops parameters coverage extrapolated basis"),
-            "unmodelled": [asdict(u) for u in self.unmodelled],
+            "unmodelled": [u.to_json() for u in self.unmodelled],
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},

@@ -24,7 +24,7 @@ from neuralpower.predict.compose import question_of, unmodelled_row
 from neuralpower.predict.memory.peak import alive, steady
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.streams import Plan, Rank, times_of
-from neuralpower.trace.records import Trace
+from neuralpower.trace.records import Trace, UnmodelledCall
 from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING
 from neuralpower.trace.training_step import StepLifetimes
 
@@ -102,28 +102,55 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
     calls = []
     for i, task in enumerate(answer.tasks):
         flops, size = task.flops_and_bytes()
-        kind, power = task.layer.kind, float(estimates.power_w[i])
-        times = (
-            float(taken[i]),
-            float(shares[i] * estimates.runtime_s[i]),
-            float(shares[i] * estimates.low_s[i]),
-            float(shares[i] * estimates.high_s[i]),
+        power = float(estimates.power_w[i])
+        call = Timed(
+            path=task.path,
+            name=task.operator or task.layer.kind,
+            kind=task.layer.kind,
+            step=task.step,
+            start_s=0.0,
+            end_s=float(taken[i]),
+            runtime_s=float(shares[i] * estimates.runtime_s[i]),
+            low_s=float(shares[i] * estimates.low_s[i]),
+            high_s=float(shares[i] * estimates.high_s[i]),
+            flops=round(flops),
+            bytes=round(size),
+            basis=basis[i],
+            power_w=power if np.isfinite(power) else None,
+            at=task.at,
         )
-        watts = power if np.isfinite(power) else None
-        work = round(flops), round(size)
-        called = task.operator or kind
-        calls.append(Timed(task.path, called, kind, task.step, 0.0, *times, *work, basis[i], watts, task.at))
+        calls.append(call)
     steps = (FORWARD, BACKWARD) if phase == TRAINING else (phase,)
     if answer.issue is not None:
         steps = (UNPLACED,)
-    missing = []
-    for number, (call, seconds) in enumerate(zip(answer.unknown, answer.unknown_s, strict=True)):
-        row, step = unmodelled_row(call, seconds), steps[number % len(steps)]
-        known = (seconds, seconds, row.low_s, row.high_s, 0, call.bytes, row.basis, None, call.at)
-        missing.append(Timed(call.path, call.operator, call.operator, step, 0.0, *known))
+    missing = [
+        _missing(call, seconds, steps[number % len(steps)])
+        for number, (call, seconds) in enumerate(zip(answer.unknown, answer.unknown_s, strict=True))
+    ]
     if answer.issue is None:
         return _on_a_stream(_placed(calls, missing))
     return _on_a_stream([*calls, *missing], answer.issue_s)
+
+
+def _missing(call: UnmodelledCall, seconds: float, step: str) -> Timed:
+    """A call without a layer kind."""
+    row = unmodelled_row(call, seconds)
+    return Timed(
+        path=call.path,
+        name=call.operator,
+        kind=call.operator,
+        step=step,
+        start_s=0.0,
+        end_s=seconds,
+        runtime_s=seconds,
+        low_s=row.low_s,
+        high_s=row.high_s,
+        flops=0,
+        bytes=call.bytes,
+        basis=row.basis,
+        power_w=None,
+        at=call.at,
+    )
 
 
 def memory_bytes(stage: Stage, calls: Sequence[Timed]) -> list[int]:

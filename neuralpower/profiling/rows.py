@@ -22,8 +22,9 @@ from neuralpower.predict.prediction import ranges
 from neuralpower.profiling.conventions import PRODUCTS, layer_flops, product_flops
 from neuralpower.profiling.steps import Runs
 from neuralpower.profiling.stopwatch import ACCUMULATE
+from neuralpower.trace.paths import pattern
 from neuralpower.trace.recorder import FREE
-from neuralpower.trace.records import LayerCall, Shapes, Trace, UnmodelledCall, pattern
+from neuralpower.trace.records import LayerCall, Shapes, Trace, UnmodelledCall
 
 REMAINDER = "(between operators)"  # Python, dispatch and instrumentation during the timed runs
 OVERHEAD = "(instrumentation)"  # by how much the timed runs took longer than the clean ones: negative

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from neuralpower.errors import InputError
-from neuralpower.trace.records import LOSS, LayerCall, UnmodelledCall, prefixes
+from neuralpower.trace.paths import prefixes
+from neuralpower.trace.records import LOSS, LayerCall, UnmodelledCall
 
 FEW = 0.02  # share of idle parameters, or of work that no loss reads, that needs no word
 SHOWN = 5  # modules that are named

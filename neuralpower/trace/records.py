@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -171,19 +170,3 @@ def shapes_of(values: Any) -> Shapes:
 def call_shapes(values: Any) -> Shapes:
     """The same of an operator's arguments or results, which are quicker looked through."""
     return tuple(tuple(t.shape) for t in tensors_in(values))
-
-
-def prefixes(path: str) -> list[str]:
-    """The modules above one: of `a.b.c`, a and a.b."""
-    parts = path.split(".")
-    return [".".join(parts[:n]) for n in range(1, len(parts))]
-
-
-def pattern(path: str) -> str:
-    """The path with a star for each number, so that repeated blocks look alike."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
-
-
-def module_of(parameter: str) -> str:
-    """The path of the module that holds a parameter; "" for the model itself."""
-    return parameter.rpartition(".")[0]

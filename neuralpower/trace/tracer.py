@@ -118,8 +118,8 @@ def trace_call(call: Callable[[], Any]) -> Trace:
     model = nn.Module()
     recorder = Recorder(model)
     owner = getattr(call.function, "__self__", None) if isinstance(call, Call) else None
-    # a step writes its weights
-    inference = torch.inference_mode(not isinstance(owner, torch.optim.Optimizer))
+    steps = isinstance(owner, torch.optim.Optimizer)  # it writes its weights
+    inference = contextlib.nullcontext() if steps else torch.inference_mode()
     with torch.random.fork_rng(devices=[]), recorder.attached(), inference, recorder:
         call()
     return recorder.trace("meta", ())

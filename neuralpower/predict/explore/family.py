@@ -29,7 +29,8 @@ from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.explore.forms import Form, Solver, constant
 from neuralpower.predict.memory.peak import peak
 from neuralpower.trace.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage
-from neuralpower.trace.records import Trace, pattern
+from neuralpower.trace.paths import pattern
+from neuralpower.trace.records import Trace
 
 Array = np.ndarray
 # pattern of the path, operator, kind, how often that operator was called there before
@@ -276,14 +277,23 @@ class Found:
         return np.asarray(near)
 
 
-def learn(members: Members) -> tuple[list[Table], Array, list[str]]:
-    """(tables, which of them serves each member, notes); -1 for members without one, as those that raise."""
+@dataclass(frozen=True)
+class Learnt:
+    """What was found of a set of members."""
+
+    tables: tuple[Table, ...]
+    table_of: Array  # [members] place of the table that serves each; -1 where none does
+    notes: tuple[str, ...]
+
+
+def learn(members: Members) -> Learnt:
+    """The tables of members; one that raises has none."""
     notes: list[str] = []
     found: list[Found] = []
     served = np.full(len(members.values), -1)
     for group in _classes(members):
         _learn_class(members, group, found, served, notes)
-    return [f.table for f in found], served, notes
+    return Learnt(tuple(one.table for one in found), served, tuple(notes))
 
 
 def _learn_class(members: Members, group: Array, found: list[Found], served: Array, notes: list[str]) -> None:

@@ -86,7 +86,8 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
     pools: dict[str, Pool] = {}
     count = len(points)
     parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
-    basis, errors, traces, notes = np.full(count, FORMULA), dict[int, str](), 0, dict[str, None]()
+    basis = np.full(count, FORMULA, dtype=object)
+    errors, traces, notes = dict[int, str](), 0, dict[str, None]()
     framework = predictor.platform.framework
     for index, members in _families(points):
         used, took, told = tables_of(members)
@@ -113,9 +114,23 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
         values = [np.nan if i in errors else getattr(parts[p.dtype], name)[i] for i, p in enumerate(points)]
         return np.array(values, dtype=float)
 
-    outcomes = Outcomes(*map(chosen, Outcomes.__dataclass_fields__))
-    found = (outcomes, parameters, memory, high, tuple(basis.tolist()))
-    return Explored(points, *found, errors, traces, tuple(notes))
+    return Explored(
+        points=points,
+        outcomes=Outcomes(
+            runtime_s=chosen("runtime_s"),
+            low_s=chosen("low_s"),
+            high_s=chosen("high_s"),
+            energy_j=chosen("energy_j"),
+            coverage=chosen("coverage"),
+        ),
+        parameters=parameters,
+        memory_bytes=memory,
+        memory_high_bytes=high,
+        basis=tuple(basis.tolist()),
+        errors=errors,
+        traces=traces,
+        notes=tuple(notes),
+    )
 
 
 def fill(pool: Pool, table: Table, fields: Array, depth: Array, where: Array) -> None:
@@ -151,12 +166,12 @@ def tables_of(members: Members) -> tuple[list[Served], int, dict[str, None]]:
     notes: dict[str, None] = {}
     for kept in dict.fromkeys((members.depth is not None, False)):
         part = (members if kept else replace(members, depth=None)).part(left)
-        tables, table_of, told = learn(part)
-        notes |= dict.fromkeys(told)
+        learnt = learn(part)
+        notes |= dict.fromkeys(learnt.notes)
         members = replace(members, traces=part.traces)
         depth = part.depth if part.depth is not None else np.full(len(left), 2.0)
-        for number, table in enumerate(tables):
-            index = np.flatnonzero(table_of == number)
+        for number, table in enumerate(learnt.tables):
+            index = np.flatnonzero(learnt.table_of == number)
             good = index[whole(table, part.values[index]) & (depth[index] % 1 == 0)] if len(index) else index
             if len(good):
                 traced = not kept and not np.ptp(part.values[good], axis=0).any()

@@ -17,7 +17,12 @@ from neuralpower.trace.records import Trace
 
 
 def passes_in(package: str, folders: Iterable[str]) -> tuple[TracePass, ...]:
-    """The passes that the files of a package define, in no order; `folders` as its `__path__`."""
+    """The passes that the files of a package define, in no order.
+
+    Args:
+        package: its name.
+        folders: where its files are, as its `__path__` says.
+    """
     modules = [importlib.import_module(f"{package}.{file.name}") for file in pkgutil.iter_modules(folders)]
     defined = [one for module in modules for one in vars(module).values() if isinstance(one, TracePass)]
     return tuple({one.name: one for one in defined}.values())
@@ -33,9 +38,12 @@ PASSES = in_order(passes_in(__name__, __path__))
 
 
 def applied(trace: Trace, question: Question, passes: Sequence[TracePass] = PASSES) -> Trace:
-    """The trace with its `tasks`, after all passes that have something to do, in the order given.
+    """The trace with its `tasks`, after all passes that have something to do.
 
-    For a backward pass or a step it was recorded in training mode, with its loss.
+    Args:
+        trace: as it was recorded; for a backward pass or a step in training mode, with its loss.
+        question: what is asked about it.
+        passes: in the order in which they run, as `in_order` gives it.
 
     Raises:
         InputError: the question is training, and there is nothing to train.

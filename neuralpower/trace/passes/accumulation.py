@@ -8,8 +8,9 @@ from dataclasses import replace
 from neuralpower.layers.base import BACKWARD
 from neuralpower.trace.gradients import addition
 from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
-from neuralpower.trace.records import Task, Trace, module_of
+from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.sparse_gradients import joined, stored
 from neuralpower.trace.training import TRAINING
 

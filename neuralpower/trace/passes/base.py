@@ -42,7 +42,15 @@ class TracePass:
 
 
 def trace_pass(*, place: str, applies: Applies) -> Callable[[Change], TracePass]:
-    """A decorator that makes a pass of a function, named as it is; raises ValueError for no such place."""
+    """A decorator that makes a pass of a function, named as the function is.
+
+    Args:
+        place: one of ORDER, which says when the pass runs.
+        applies: whether the pass has something to do, given the trace so far and the question.
+
+    Raises:
+        ValueError: there is no such place.
+    """
     if place not in ORDER:
         raise ValueError(f"place {place!r} of a trace pass: choose one of {', '.join(ORDER)}")
     return lambda change: TracePass(change.__name__, place, applies, change)

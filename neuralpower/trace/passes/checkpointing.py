@@ -6,8 +6,9 @@ from dataclasses import replace
 from itertools import groupby
 
 from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.paths import pattern, prefixes
 from neuralpower.trace.question import Question
-from neuralpower.trace.records import LayerCall, Trace, pattern, prefixes, run_again
+from neuralpower.trace.records import LayerCall, Trace, run_again
 from neuralpower.trace.training import TRAINING
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from neuralpower.errors import InputError
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
-from neuralpower.trace.records import Task, Trace, module_of
+from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.sparse_gradients import check_sparse, grows, step_of_rows
 from neuralpower.trace.training import OPTIMIZER, TRAINING, Recipe
 
