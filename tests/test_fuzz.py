@@ -231,7 +231,6 @@ def predictor() -> dict[str, Any]:
     data["network_speed"] = {
         "sentinel_s": 1e-3,
         "exponent": 0.5,
-        "streaming_exponent": 0.2,
         "again_s": 1e-3,
         "slowest": 1.2,
     }

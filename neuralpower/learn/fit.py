@@ -28,7 +28,7 @@ from neuralpower.learn.intervals import scores_held_out, spread_of
 from neuralpower.learn.lasso import PRIOR, Part, fit_base, select, unaligned
 from neuralpower.learn.problem import FEWEST_FOR_RESIDUAL, FEWEST_ROWS, LARGEST_SHARE, Array, Problem
 from neuralpower.learn.regressor import Regressor, upper_half
-from neuralpower.learn.slopes import Alignment, speed_exponents
+from neuralpower.learn.slopes import Alignment, speed_exponent
 
 FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least one axis
 FAR_KNOWN, FAR_ASKED = 0.7, 0.9  # quantiles of the size: rows up to the one predict those above the other
@@ -97,9 +97,7 @@ def _choose(problem: Problem, learner: str, parts: Sequence[Part] = ()) -> _Choi
     exponent, alignment = 0.0, None
     if np.ptp(problem.slowdown) > 0:
         base = hold_out(problem, parts, folds, with_trees=False).base
-        whole = np.ones((len(problem), 1))
-        (slope,) = speed_exponents(problem.slowdown, problem.target / base, whole, [PRIOR])
-        exponent = min(float(slope), 1.0)
+        exponent = min(speed_exponent(problem.slowdown, problem.target / base, PRIOR), 1.0)
         problem = replace(problem, target=problem.target / problem.slowdown**exponent)
     if problem.shares:
         base = hold_out(problem, parts, folds, with_trees=False).base

@@ -10,7 +10,6 @@ from neuralpower.layers import KINDS
 from neuralpower.layers.base import QUANTISED, RECURRING, plain_group
 from neuralpower.layers.terms import distinct
 
-STREAMING = ("vector", "few")  # groups of products of a few rows, which wait for their weights
 INTEGER = "integer"  # dtypes that are no floats are pooled: their bytes are what they cost
 ALL = "all"  # group of a kind whose layers are not told apart
 TOGETHER = "+"  # between groups that were pooled, since each had too few rows

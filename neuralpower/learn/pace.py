@@ -20,23 +20,20 @@ class Pace:
 class NetworkSpeed(Part, frozen=True):
     """How whole networks follow the machine's speed.
 
-    They follow more than their layers, whose 10th percentile is of moments shorter than a network's pass; and
-    less where weights are read for few rows, which others on the cores slow down little. The sentinel itself
-    takes longer after a network than between layers.
+    They follow more than their layers, whose 10th percentile is of moments shorter than a network's pass. The
+    sentinel itself takes longer after a network than between layers.
     """
 
     sentinel_s: Positive  # the sentinel's usual time beside networks
     exponent: Exponent
-    streaming_exponent: Exponent  # of products of a few rows
     again_s: Positive | None = None  # as `sentinel_s`, of its second call in a row
     # Times the sentinel's usual, that 95 % of its networks met at most; beyond, networks slow down less than
     # the sentinel.
     slowest: Positive | None = None
 
-    def slowdown(self, pace: Pace, streaming: float) -> float:
-        """How much longer a network takes than usual at such a pace; `streaming`: share of such work."""
-        exponent = (1 - streaming) * self.exponent + streaming * self.streaming_exponent
-        return float(min(self.over(pace), self.slowest or np.inf) ** exponent)
+    def slowdown(self, pace: Pace) -> float:
+        """How much longer a network takes than usual at such a pace."""
+        return float(min(self.over(pace), self.slowest or np.inf) ** self.exponent)
 
     def over(self, pace: Pace) -> float:
         """How many times its usual time the sentinel takes."""

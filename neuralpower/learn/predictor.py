@@ -120,20 +120,12 @@ class Predictor:
         found = self.estimate(layers)
         return found.times(float(self.in_cache(found, counts)))
 
-    def streaming(self, found: Estimates, counts: Array | float) -> float:
-        """The share of the layers' time that products of a few rows take, each called so many times."""
-        named = [{unquantised(group) for group in groups_of(key)} for key in self.regressors]
-        groups = np.array([names <= set(keys.STREAMING) for names in named])
-        time = found.runtime_s * counts
-        streams = groups[found.regressor] & (found.regressor >= 0)
-        return float(time[streams].sum() / time.sum()) if len(time) else 0.0
-
     def slowdown(self, found: Estimates, pace: Pace | None, counts: Array | float = 1.0) -> float:
         """How much longer than usual so many calls of each take at such a pace; 1 if that is not known."""
         if pace is None:
             return 1.0
         if self.speed is not None:
-            return self.speed.slowdown(pace, self.streaming(found, counts))
+            return self.speed.slowdown(pace)
         return found.slowdown(pace.sentinel_s / self.sentinel_s, counts) if self.sentinel_s else 1.0
 
     def over(self, pace: Pace) -> float | None:

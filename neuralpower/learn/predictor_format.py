@@ -357,12 +357,20 @@ def from_json(data: Any, name: str = "", place: str = "") -> Predictor:
             "train it again with train-predictor"
         )
     try:
-        part = _converted(data, PredictorPart if schema == SCHEMA else OlderPredictorPart)
+        part = _converted(_current(data), PredictorPart if schema == SCHEMA else OlderPredictorPart)
         predictor = _predictor(part, data["dataset"], name)
     except (ValueError, InputError) as error:
         raise PredictorError(f"{place}: {error}; {WAY_OUT}") from None
     predictor.check_formulas()
     return predictor
+
+
+def _current(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same without the exponent of products of a few rows, which earlier files have."""
+    speed = data.get("network_speed")
+    if not isinstance(speed, Mapping):
+        return data
+    return {**data, "network_speed": {name: speed[name] for name in speed if name != "streaming_exponent"}}
 
 
 def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Predictor:

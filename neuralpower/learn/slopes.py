@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from neuralpower.learn.part import Log, NotNegative, Part
 Array = np.ndarray
 
 OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
-UNSURE_AT_MOST = 0.7  # of the spread of slow-downs can be taken for something else than the machine
 SAVED = 0.03  # standard deviation, before rows tell, of each share's slope: 0.02 for products of four GPUs
 FLOOR, ABOVE = 0.01, 1.25  # quantile of the targets that is their floor; times that, rows tell
 FEWEST_ABOVE = 20
@@ -86,34 +85,21 @@ def _apart(group: Array, error: Array) -> Array:
     return np.asarray((1 + common) / (1 + common * rows[group]))
 
 
-def speed_exponents(
-    slowdown: Array,
-    ratio: Array,
-    shares: Array,
-    priors: Sequence[tuple[float, float]],
-    unsure: Array | float = 0.0,
-) -> Array:
-    """Slopes of log(ratio) on log(slow-down), not below 0, for each part of the work: `shares` [rows, parts].
+def speed_exponent(slowdown: Array, ratio: Array, prior: tuple[float, float]) -> float:
+    """Slope of log(ratio) on log(slow-down), not below 0.
 
-    Where rows do not tell, they are near the priors' means, with their deviations. `slowdown`: in any unit;
-    `ratio`: measured / predicted at one speed of the machine [rows]. `unsure` [rows]: standard deviation of
-    what is in log(slow-down) beside that speed. It would flatten the slopes; its squares are taken off
-    (Fuller, Measurement Error Models, 1987, 1.2).
+    Where rows do not tell, it is near the prior's mean, with its deviation. `slowdown` [rows]: in any unit;
+    `ratio` [rows]: measured / predicted at one speed of the machine.
     """
     x = np.log(slowdown) - np.median(np.log(slowdown))
     r = np.log(ratio)
     r -= np.median(r)
     usual = np.abs(r) <= OUTLIER * robust_deviation(r)
-    parts, r = (x[:, None] * shares)[usual], r[usual]
+    x, r = x[usual], r[usual]
     noise = max(float(np.var(r)), 1e-6)
-    mean, deviation = np.transpose(priors)
-    told, noisy = parts.T @ parts, (shares * np.reshape(unsure, (-1, 1)))[usual]
-    mistaken = noisy.T @ noisy
-    some = np.diag(mistaken) > 0
-    room = UNSURE_AT_MOST * np.diag(told)[some] / np.diag(mistaken)[some]  # in each part's own rows
-    told -= min(1.0, float(room.min(initial=1.0))) * mistaken
-    information = told / noise + np.diag(deviation**-2.0)
-    return np.maximum(np.linalg.solve(information, parts.T @ r / noise + mean / deviation**2), 0.0)
+    mean, deviation = prior
+    information = float(x @ x) / noise + deviation**-2
+    return max((float(x @ r) / noise + mean / deviation**2) / information, 0.0)
 
 
 def robust_deviation(values: Array) -> float:

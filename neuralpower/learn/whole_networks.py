@@ -23,8 +23,6 @@ import numpy as np
 
 from neuralpower.data.screening import Rejected
 from neuralpower.layers import KINDS
-from neuralpower.layers.base import BACKWARD
-from neuralpower.layers.optimizer import Optimizer
 from neuralpower.learn.contradictions import far_off
 from neuralpower.learn.estimates import Estimates
 from neuralpower.learn.keys import recurs
@@ -33,21 +31,14 @@ from neuralpower.learn.pace import NetworkSpeed
 from neuralpower.learn.predictor import Predictor, resident_share
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
-from neuralpower.learn.slopes import speed_exponents
+from neuralpower.learn.slopes import speed_exponent
 
 TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common one
-# Times that of forward passes. Backward passes follow each other in a network as nowhere else, and held-out
-# steps of training were predicted better (9.9, then 9.0 %). Left free, an optimizer's factor stood for them:
-# it takes up to 1.7 times as long in some runs.
-LOOSENESS = {BACKWARD: 2.0, Optimizer.kind: 0.5}  # by phase; an optimizer has one of its own
 TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by 0.4 a small kind stood for others in the same networks
 SHORT_FACTORS = (0.25, 2.0)  # of a regressor's factor, what is left of it for short calls
-# (Exponent, its deviation) expected of networks, and of those that wait for memory, before any is seen.
-# Hundreds of networks on each of two CPUs followed the sentinel by 1.06 and 0.49; steps of decoders, within
-# minutes, by 0.6 to 0.7.
-EXPONENTS = ((0.8, 0.4), (0.65, 0.1))
-# Deviation of log(sentinel's time), which depends on the network before it: 0.05 for each CPU's first call.
-PRECEDING, PRECEDING_AGAIN = 0.04, 0.01
+# (Exponent, its deviation) expected of networks before any is seen: hundreds on each of two CPUs followed the
+# sentinel by 1.06 and 0.49.
+EXPONENT = (0.8, 0.4)
 # Deviation of log(time) between days: 68 networks took 6 % longer on another day's virtual machine, slow-down
 # taken out, and each of eight scattered by 4 % within ten minutes.
 DAYS = 0.06
@@ -128,13 +119,12 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     # Networks of one family are held out together: beside their like, bad factors look good.
     family = np.unique([family_of(total.model) for total, _ in networks], return_inverse=True)[1]
     short_s = np.array([0.0 if recurs(key) else KINDS[key[0]].short_s for key in keys])
-    taus = np.outer(TAUS_OF_LAYERS, [LOOSENESS.get(key[2], 1.0) for key in keys])
     resident = _resident(predictor, networks)
     taken = _taken(networks)
     for _ in range(2):  # the speed again by corrected layers: networks of a slow day may all be of a sort
         predictor = replace(predictor, speed=_speed(predictor, networks, taken))
         shares, short, slow = _shares(predictor, networks, short_s)
-        factors, held_out = fit_factors(shares, family, False, taus, short, short_s, resident)
+        factors, held_out = fit_factors(shares, family, False, TAUS_OF_LAYERS, short, short_s, resident)
         taken = slow / np.maximum(held_out, np.finfo(float).tiny)
     learnt = zip(keys, *factors[:-1].reshape(2, -1).tolist(), short_s.tolist(), strict=True)
     regressors = {
@@ -224,26 +214,21 @@ def _speed(predictor: Predictor, networks: Networks, taken: Array) -> NetworkSpe
     if len(paces) < FEWEST_NETWORKS:
         return None
     ratio = taken[[total.pace is not None for total, _ in networks]]
-    paced = [(total, found) for total, found in networks if total.pace is not None]
-    streaming = np.array([predictor.streaming(found, total.calls) for total, found in paced])
-    usual = NetworkSpeed(float(np.median([pace.sentinel_s for pace in paces])), 0.0, 0.0)
+    usual = NetworkSpeed(float(np.median([pace.sentinel_s for pace in paces])), 0.0)
     ratios = [pace.again_s / pace.sentinel_s for pace in paces if pace.again_s]
     if len(ratios) >= FEWEST_NETWORKS:  # the usual speed is that of all rows, by what both calls took in some
         usual = msgspec.structs.replace(usual, again_s=usual.sentinel_s * float(np.median(ratios)))
     slow = np.array([usual.over(pace) for pace in paces])
-    unsure = np.array([PRECEDING_AGAIN if usual.again_s and pace.again_s else PRECEDING for pace in paces])
-    parts = np.column_stack([1 - streaming, streaming])
-    exponent, streaming_exponent = speed_exponents(slow, ratio, parts, EXPONENTS, unsure).tolist()
     slowest = max(float(np.quantile(slow, MET)), SLOWEST)
-    found = {"exponent": exponent, "streaming_exponent": streaming_exponent, "slowest": slowest}
-    return msgspec.structs.replace(usual, **found)
+    exponent = speed_exponent(slow, ratio, EXPONENT)
+    return msgspec.structs.replace(usual, exponent=exponent, slowest=slowest)
 
 
 def fit_factors(
     shares: Array,
     group: Array | None = None,
     common: bool = False,
-    taus: Sequence[float] | Array = TAUS,
+    taus: Sequence[float] = TAUS,
     short: Array | None = None,
     short_s: Array | None = None,
     resident: Array | None = None,
@@ -255,7 +240,7 @@ def fit_factors(
     the first `short_s` [keys] of each call take; what factors change by for these, equally for all keys of
     one `short_s` within SHORT_FACTORS, then follows the factors, [2 keys]. `resident` [rows]: share of the
     cache that is left beside a network's weights; the share by which it takes longer where all is left then
-    comes last. `taus`: to choose from, the tightest first, [taus] or [taus, keys].
+    comes last. `taus`: to choose from, the tightest first.
     """
     rows = len(shares)
     none = np.zeros((rows, 0)) if short is None else short

@@ -903,7 +903,7 @@ def test_an_evaluation_sets_predictions_beside_measurements(networks: Path, pred
 def test_a_machine_slower_than_any_network_has_met_is_told(networks: Path, predictor: Path) -> None:
     # as if the sentinel usually took a nanosecond; the slow-down that is taken out has an upper bound
     learnt = {**json.loads(predictor.read_text()), "device": read_cpu().name}
-    usual = {"sentinel_s": 1e-9, "again_s": 1e-9, "exponent": 1.0, "streaming_exponent": 1.0, "slowest": 1.25}
+    usual = {"sentinel_s": 1e-9, "again_s": 1e-9, "exponent": 1.0, "slowest": 1.25}
     Path("slow.json").write_text(json.dumps({**learnt, "network_speed": usual}))
     shape = ("--input-shape", "32", "--rounds", "1", "--json")
     ran = run("evaluate", f"{networks}:blocks", *shape, "--predictor", "slow.json")

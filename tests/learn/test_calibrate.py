@@ -104,9 +104,7 @@ def test_factors_that_gain_nothing_are_left_out_and_bounds_say_how_far_layers_li
 def test_what_networks_make_of_the_machines_speed_goes_with_it(predictor: Predictor) -> None:
     # beside networks the sentinel takes 5 % longer than between layers, on both machines; there 2 ms between
     # layers
-    learnt = dataclasses.replace(
-        predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3, 1.3, 0.9e-3, 3.0)
-    )
+    learnt = dataclasses.replace(predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3, 0.9e-3, 3.0))
     layers = calibration.calibration_layers(learnt, 50)
     timings = [timing(2 * seconds(layer), 2e-3, again=0.8) for layer in layers]
     adapted = calibration.calibrate(learnt, layers, timings, THERE).predictor

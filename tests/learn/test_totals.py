@@ -244,7 +244,7 @@ def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
     # power 1.3 of that; what the sentinel takes depends on the network before it, too
     generator = np.random.default_rng(0)
     slow = 1.4 ** generator.uniform(0, 1, 60)
-    beside = 1e-3 * slow * np.exp(0.04 * generator.normal(size=60))
+    beside = 1e-3 * slow * np.exp(0.01 * generator.normal(size=60))
     data = dataset(["softmax"])
     tables = {kind: table.assign(sentinel_s=1e-3) for kind, table in data.tables.items()}
     networks = network_rows(60, {"softmax": 1.0}).assign(sentinel_s=beside)
