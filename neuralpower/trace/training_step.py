@@ -85,11 +85,9 @@ def training_lifetimes(
     """Lifetimes in the first training step, in which the optimizer makes its state.
 
     The step is followed by itself: autograd takes composite operators apart, which a trace keeps whole. It is
-    forward in training mode, loss (by default the mean square of the first output), backward, optimizer.
-    Before the optimizer, or instead where there is none, come `accumulation` micro-batches; `checkpointing`
-    switches the model's own on. `optimizer` may name a way, as "adamw:foreach": on all parameters at once, as
-    is usual on GPUs, it takes temporaries as large as they are; "adamw:fused" takes none. The module is left
-    as it was found and may be on the meta device.
+    `accumulation` times forward in training mode, loss (by default the mean square of the first output) and
+    backward, then the optimizer, if any. `checkpointing` switches the model's own on. "adamw:foreach" takes
+    temporaries as large as all parameters, "adamw:fused" none. The module is left as it was found.
 
     Raises:
         InputError: an unknown optimizer, nothing to train, or weights that are no parameters of the module.
@@ -131,8 +129,8 @@ def training_lifetimes(
             f"{name}: a training step on tensors without values raises {quoted(cause)[:200]}; "
             "choose phase forward, or measure with `neuralpower profile --phase training`"
         ) from cause
-    modules = {type(module).__module__ for module in model.modules()}
-    compiler = made is not None and not any(module.startswith("transformers.") for module in modules)
+    of_transformers = any(type(module).__module__.startswith("transformers.") for module in model.modules())
+    compiler = made is not None and not of_transformers
     return StepLifetimes(lifetimes.storages(), tuple(ends), lifetimes.calls, compiler)
 
 
