@@ -96,8 +96,7 @@ def training_lifetimes(
     """
     make = optimizer_named(optimizer, platform) if optimizer else None
     model = unwrapped(model)
-    name = type(model).__name__
-    follower, ends = _Follower(name), list[int]()
+    follower, ends = _Follower(name := type(model).__name__), list[int]()
     lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with users_code(name):
