@@ -26,9 +26,9 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import DECODE, PREFILL, Phase, pass_of
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
+from neuralpower.trace.step_lifetimes import settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import RECIPE, TRAINING, Recipe
-from neuralpower.trace.training_step import settings_of, training_lifetimes
 
 NEEDED, KEPT = "needed", "kept"
 HEAPS: dict[str, dict[str, str]] = {

@@ -20,7 +20,7 @@ from neuralpower.networks.phases import DECODE, PREFILL, Again, Phase
 from neuralpower.networks.sources import resolve
 from neuralpower.predict.case import Case
 from neuralpower.predict.evaluate import built
-from neuralpower.trace.training import TRAINING, Recipe
+from neuralpower.trace.recipe import TRAINING, Recipe
 
 STEPS = 3  # the first makes the optimizer's state, the second finds a heap with holes
 THREADS = 2

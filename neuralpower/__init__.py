@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from neuralpower.compat import Profile as Profile
     from neuralpower.networks.phases import Phase as Phase
     from neuralpower.profiling import profile as profile
-    from neuralpower.trace.training import Recipe as Recipe
+    from neuralpower.trace.recipe import Recipe as Recipe
 
 __all__ = ["LoadedPredictor", "Phase", "Profile", "Recipe", "__version__", "compat", "load", "profile"]
 
@@ -21,7 +21,7 @@ _HOMES = {
     "LoadedPredictor": "neuralpower.api",
     "Phase": "neuralpower.networks.phases",
     "Profile": "neuralpower.compat",
-    "Recipe": "neuralpower.trace.training",
+    "Recipe": "neuralpower.trace.recipe",
     "compat": "neuralpower.compat",
     "load": "neuralpower.api",
     "profile": "neuralpower.profiling",

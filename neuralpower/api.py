@@ -28,7 +28,7 @@ from neuralpower.predict.explore.fit import Fit, Request, bytes_of, fit
 from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep, sweep
 from neuralpower.predict.prediction import Prediction
-from neuralpower.trace.training import RECIPE, TRAINING, Recipe
+from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # of what is asked of `fit`
 Arguments = ParamSpec("Arguments")

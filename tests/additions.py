@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 
 import neuralpower
-from neuralpower.cli import main, options
+from neuralpower.cli import main, parsing
 from neuralpower.data.dataset_format import check_hardware
 from neuralpower.devices.spec import read_spec
 from neuralpower.errors import NeuralPowerError
@@ -77,7 +77,7 @@ def dtype() -> dict[str, Any]:
     columns: Any = columns_of(KINDS["linear"], [product])
     whole = KINDS["softmax"].from_row({"dtype": "float6_e3m2fn", "rows": 1, "width": 7})
     return {
-        "option": options.dtype("fp6"),
+        "option": parsing.dtype("fp6"),
         "peak": peak_flops(whole, read_spec("mine.json").hardware()),
         "weights": columns.bytes().weights.tolist(),
         "input": int(whole.bytes().input),

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from neuralpower.cli import options
+from neuralpower.cli import parsing
 from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.spec import KEYS
 from neuralpower.dtypes import (
@@ -70,8 +70,8 @@ def test_an_alias_leads_to_its_type() -> None:
         "fp4": "float4_e2m1fn",
     }
     for alias, name in aliases.items():
-        assert full_name(alias) == options.dtype(alias) == name
-    assert options.dtype("float33") == "float33"  # which whoever needs it refuses
+        assert full_name(alias) == parsing.dtype(alias) == name
+    assert parsing.dtype("float33") == "float33"  # which whoever needs it refuses
     assert set(ALIASES).isdisjoint(DTYPES)
 
 

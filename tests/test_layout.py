@@ -27,12 +27,12 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        families inputs mixed_dtypes phases promised_values refusals repeats requests running size_limits
+        families inputs mixed_dtypes phases promised_values refusals call_cache requests running size_limits
         source sources trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes paths question recorder records routing sparse_gradients tracer
-        training training_step undisturbed
+        recipe step_lifetimes undisturbed
     """,
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, Typer
 
-from neuralpower.cli import options
+from neuralpower.cli import parsing
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say, tell
 from neuralpower.dtypes import MEASURABLE
@@ -108,8 +108,8 @@ def _request(asked: Collect) -> Request:
 
     device, out = asked.device, asked.out
     cuda_number(device)  # refuses a name that no device has
-    phases = options.names(asked.phase, "phase") or ()
-    dtypes = tuple(options.dtype(name) for name in options.names(asked.dtype, "dtype") or ())
+    phases = parsing.names(asked.phase, "phase") or ()
+    dtypes = tuple(parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or ())
     for what, names, known in (("phase", phases, PHASES), ("dtype", dtypes, MEASURABLE)):
         for name in names:
             if name not in known:
@@ -122,15 +122,15 @@ def _request(asked: Collect) -> Request:
         folder = folder.with_name(folder_name(out)) if is_remote(out) else Path(out)
     return Request(
         preset=asked.preset,
-        kinds=options.names(asked.kinds, "kinds"),
-        models=options.names(asked.models, "models"),
+        kinds=parsing.names(asked.kinds, "kinds"),
+        models=parsing.names(asked.models, "models"),
         dtypes=dtypes,
         seed=asked.seed,
         budget_s=settings.budget_s if asked.time_budget is None else _budget_s(asked.time_budget, device),
         out=folder,
         phases=phases,
         power=asked.power,
-        shard=options.shard(asked.shard),
+        shard=parsing.shard(asked.shard),
     )
 
 
@@ -166,7 +166,7 @@ def _budget_s(text: str, device: str) -> float:
     """Seconds of a time budget; raises InputError where a run could measure nothing within them."""
     from neuralpower.measure.collect.schedule import shortest_budget_s
 
-    budget_s, shortest_s = options.duration_s(text), shortest_budget_s(device.partition(":")[0])
+    budget_s, shortest_s = parsing.duration_s(text), shortest_budget_s(device.partition(":")[0])
     if budget_s < shortest_s:
         raise InputError(
             f"time budget {text!r}: on {device} a run takes about as long to start, and would measure "

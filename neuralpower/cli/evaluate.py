@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
 
-from neuralpower.cli import groups, options
+from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError, ModelError, first_line, one_line, unknown
@@ -34,14 +34,14 @@ class Evaluate(OptionGroup):
             "its tokens."
         ),
     ]
-    predictor: groups.Predictor = None
-    sizes: groups.Sizes
+    predictor: shared_options.Predictor = None
+    sizes: shared_options.Sizes
     phase: Annotated[str, Option(help="forward or training; prefill or decode of a language model.")] = (
         "forward"
     )
-    context: groups.Context = None
+    context: shared_options.Context = None
     prompt: Annotated[int | None, Option(help="prefill: tokens of the prompt.")] = None
-    training: groups.Training
+    training: shared_options.Training
     checkpointing: Annotated[bool, Option(help="Train with the model's own activation checkpointing.")] = (
         False
     )
@@ -53,7 +53,7 @@ class Evaluate(OptionGroup):
             "more."
         ),
     ] = None
-    trust_code: groups.TrustCode = False
+    trust_code: shared_options.TrustCode = False
     as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False
 
 
@@ -63,14 +63,14 @@ def evaluate(asked: Evaluate) -> None:
     """Predict the networks, measure them, and print both; raises where none could be."""
     from neuralpower.devices.host import read_cpu
 
-    options.check_batch_size(asked.sizes.batch_size)
+    parsing.check_batch_size(asked.sizes.batch_size)
     if asked.rounds < 1:
         raise InputError(f"rounds {asked.rounds}: must be 1 or more")
     recipe = asked.training.recipe(asked.checkpointing, asked.phase)
     shape = asked.sizes.shape
     if asked.phase not in MEASURED:
         raise unknown("phase", asked.phase, MEASURED)
-    phase = options.phase(asked.phase, asked.context, asked.prompt)
+    phase = parsing.phase(asked.phase, asked.context, asked.prompt)
 
     from neuralpower.files.atomic import check_place
     from neuralpower.predict.evaluate import evaluate as run
@@ -81,7 +81,7 @@ def evaluate(asked: Evaluate) -> None:
         check_place(asked.trace_file, "trace.json")
     cases = _cases(asked, shape, phase)
     cpu = read_cpu()
-    learnt = options.predictor(asked.predictor)
+    learnt = parsing.predictor(asked.predictor)
     learnt.check(asked.sizes.full_dtype, "forward")
     apart = learnt.unlike(cpu)
     if apart:
@@ -113,7 +113,7 @@ def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list
     """The networks that are named, and those that the files list; raises InputError."""
     from neuralpower.predict.case import Case
 
-    options.check_named(asked.models, "model")
+    parsing.check_named(asked.models, "model")
     cases: list[Case] = []
     for model in asked.models:
         is_list = model.startswith("@")
@@ -126,7 +126,7 @@ def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list
         given = None if is_list else shape
         for name, batch, length, line_phase in lines:
             try:
-                batch = options.batch_size(name, batch, given)
+                batch = parsing.batch_size(name, batch, given)
             except ModelError:  # it is refused below, and the others are measured
                 batch = 1
             cases.append(Case(name, batch, length, given, asked.sizes.full_dtype, line_phase or phase))
@@ -180,4 +180,4 @@ def _phase(name: str, tokens: int | None) -> Phase:
     """The phase of a line; raises ValueError for another name, or training, which --phase asks for."""
     if name not in MEASURED or name == "training":
         raise ValueError(name)
-    return options.phase(name, tokens if name != "prefill" else None, tokens if name == "prefill" else None)
+    return parsing.phase(name, tokens if name != "prefill" else None, tokens if name == "prefill" else None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option, Typer
 
-from neuralpower.cli import groups, options
+from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError
@@ -33,7 +33,7 @@ class Sweep(OptionGroup):
         str | None, Option(help="1,8,32; 1:256 doubles; 64:512:64 goes in steps; by default as in predict.")
     ] = None
     seq_len: Annotated[str | None, Option(help="Tokens per sample, written in the same way.")] = None
-    input_shape: groups.InputShape = None
+    input_shape: shared_options.InputShape = None
     dtype: Annotated[str, Option(help="One or more, with commas.")] = "float32"
     predictor: Annotated[
         str | None, Option(help="Names or files, with commas; this machine's by default.")
@@ -60,17 +60,17 @@ def sweep(asked: Sweep) -> None:
 
     if asked.plot is not None:
         check_plot(asked.plot)
-    options.check_file(asked.csv, "points.csv")
-    options.check_file(asked.plot, "points.png")
-    predictors = [options.predictor(name) for name in options.names(asked.predictor, "predictor") or (None,)]
-    shape, batch = options.shape(asked.input_shape), asked.batch_size
-    own = (options.batch_size(asked.model, None, shape),) if batch is None else ()
+    parsing.check_file(asked.csv, "points.csv")
+    parsing.check_file(asked.plot, "points.png")
+    predictors = [parsing.predictor(name) for name in parsing.names(asked.predictor, "predictor") or (None,)]
+    shape, batch = parsing.shape(asked.input_shape), asked.batch_size
+    own = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
     found = sweeping.sweep(
         asked.model,
         predictors,
         batch_sizes=own if batch is None else sweeping.sizes(batch, "batch size"),
         lengths=sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,),
-        dtypes=[options.dtype(name) for name in options.names(asked.dtype, "dtype") or ("float32",)],
+        dtypes=[parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or ("float32",)],
         input_shape=shape,
         memory_bytes=fitting.bytes_of(asked.memory) if asked.memory is not None else None,
     )
@@ -89,12 +89,12 @@ class Compare(OptionGroup):
 
     a: Annotated[str, Argument(help="MODEL, or MODEL@PREDICTOR.")]
     b: Annotated[str, Argument(help="The other one; @PREDICTOR alone is the same model on another device.")]
-    predictor: groups.Predictor = None
-    sizes: groups.Sizes
+    predictor: shared_options.Predictor = None
+    sizes: shared_options.Sizes
     phase: Annotated[str, Option(help="As `predict` has them: training, prefill, decode, generate.")] = (
         "forward"
     )
-    tokens: groups.Tokens
+    tokens: shared_options.Tokens
     as_json: AsJson = False
 
 
@@ -115,7 +115,7 @@ def _sides(asked: Compare) -> list[Side]:
     """Both models, each predicted on its device; raises InputError."""
     from neuralpower.predict.case import Case, predict_case
     from neuralpower.predict.explore.compare import Side
-    from neuralpower.trace.training import TRAINING
+    from neuralpower.trace.recipe import TRAINING
 
     shape, dtype = asked.sizes.shape, asked.sizes.full_dtype
     phase = asked.tokens.phase(asked.phase)
@@ -123,15 +123,15 @@ def _sides(asked: Compare) -> list[Side]:
     known: dict[str, Predictor] = {}
     sides = []
     for text in (asked.a, asked.b):
-        options.check_named([text], "model")
+        parsing.check_named([text], "model")
         model, at, name = text.partition("@")
         if at and not name:
             raise InputError(
                 f"{text!r} names no predictor behind @; write MODEL@PREDICTOR or @PREDICTOR, or leave @ out"
             )
         model, name = model or asked.a.partition("@")[0], name or asked.predictor or ""
-        known[name] = known.get(name) or options.predictor(name or None)
-        batch = options.batch_size(model, asked.sizes.batch_size, shape)
+        known[name] = known.get(name) or parsing.predictor(name or None)
+        batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
         case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase)
         known[name].check(dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way)
@@ -145,10 +145,10 @@ def _sides(asked: Compare) -> list[Side]:
 @app.command()
 def score(
     file: str = Argument(help="JSON lines, one candidate each; - for standard input."),
-    predictor: groups.Predictor = None,
+    predictor: shared_options.Predictor = None,
     by: str = Option("latency", help="latency, energy or memory."),
     top: int = Option(20, min=0, help="Rows to print; 0 for all."),
-    trust_code: groups.TrustCode = False,
+    trust_code: shared_options.TrustCode = False,
     as_json: bool = Option(False, "--json", help="Print one JSON object per candidate, in the file's order."),
 ) -> None:
     """Score the candidates of a file and rank them."""
@@ -156,14 +156,14 @@ def score(
     from neuralpower.predict.explore.score import score as scored
     from neuralpower.report.explored import score_table
 
-    options.check_named([file], "file")
+    parsing.check_named([file], "file")
     if file != "-":
         check_regular(file)
     try:
         lines = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read ({error}); choose another file") from None
-    learnt = options.predictor(predictor)
+    learnt = parsing.predictor(predictor)
     found = scored(lines.splitlines(), learnt, by, trust_code=trust_code)
     for one in found:
         if one.error:
@@ -189,11 +189,11 @@ class Fit(OptionGroup):
     ] = None
     memory: Annotated[str | None, Option(help="Instead of the device's, such as 24GB or 80GiB.")] = None
     phase: Annotated[str, Option(help="forward, training, prefill or decode.")] = "forward"
-    batch_size: groups.BatchSize = None
+    batch_size: shared_options.BatchSize = None
     seq_len: Annotated[int | None, Option(help="Tokens per sample; of a prefill the prompt's.")] = None
     context: Annotated[int | None, Option(help="For decode: tokens in the cache before the step.")] = None
-    input_shape: groups.InputShape = None
-    dtype: groups.Dtype = "float32"
+    input_shape: shared_options.InputShape = None
+    dtype: shared_options.Dtype = "float32"
     optimizer: Annotated[
         str,
         Option(
@@ -224,12 +224,12 @@ def fit(asked: Fit) -> None:
     from neuralpower.report.explored import fit_table
 
     room, platform, name = _room(asked.device, asked.memory)
-    shape = options.shape(asked.input_shape)
+    shape = parsing.shape(asked.input_shape)
     same = ("model", "seq_len", "phase", "optimizer", "context", "accumulation", "checkpointing", "margin")
     request = Request(
-        batch_size=options.batch_size(asked.model, asked.batch_size, shape),
+        batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         input_shape=shape,
-        dtype=options.dtype(asked.dtype),
+        dtype=parsing.dtype(asked.dtype),
         platform=platform,
         **{field: getattr(asked, field) for field in same},
     )

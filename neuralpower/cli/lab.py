@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from neuralpower.cli import options
+from neuralpower.cli import parsing
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError, unknown
@@ -72,7 +72,7 @@ def lab(asked: Lab) -> None:
         step=asked.step,
         settings=Settings(*(getattr(asked, name) for name in names)),
         data_dir=asked.data_dir,
-        batches=options.numbers(asked.profile_batches, "profile-batches", "1,16,64"),
+        batches=parsing.numbers(asked.profile_batches, "profile-batches", "1,16,64"),
         images=asked.profile_images,
         by_shape=asked.by_shape,
         use_cuda=not asked.no_cuda,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer import Argument, Option, Typer
 
-from neuralpower.cli import options
+from neuralpower.cli import parsing
 from neuralpower.cli.output import say, tell
 
 app = Typer()
@@ -26,7 +26,7 @@ def merge(
     from neuralpower.files.atomic import replace_file
     from neuralpower.report.cards import dataset_card
 
-    options.check_named(datasets, "dataset")
+    parsing.check_named(datasets, "dataset")
     rows = merge_folders([*dict.fromkeys(name.rstrip("/") for name in datasets)], out)
     replace_file(out / "README.md", dataset_card(read_dataset(out)))
     for shard, counts in rows.items():

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuralpower.cli import options
+from neuralpower.cli import parsing
 from neuralpower.cli.output import say
 from neuralpower.cli.paradnn_options import Common
 from neuralpower.devices.host import read_cpu
@@ -59,7 +59,7 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
 
 def setups_of(common: Common) -> list[Setup]:
     """How points are run, in each of the dtypes; raises InputError."""
-    dtypes = [options.dtype(name) for name in options.names(common.input_type, "input_type") or ()]
+    dtypes = [parsing.dtype(name) for name in parsing.names(common.input_type, "input_type") or ()]
     for name in dtypes:
         if name not in (known := (*SHORT.values(), *SHORT)):
             raise unknown("input_type", name, known)
@@ -81,7 +81,7 @@ def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
     if common.predicted:
         from neuralpower.suites.paradnn.predicted import predict_point, predictable
 
-        learnt = options.predictor(common.predictor)
+        learnt = parsing.predictor(common.predictor)
         setup, changed = predictable(setup, learnt)
         if changed:
             print(f"note: {changed}", file=sys.stderr)
@@ -98,7 +98,7 @@ def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
             with contextlib.suppress(RuntimeError):  # allowed once per process
                 torch.set_num_interop_threads(common.inter)
         prepare_process(common.intra or read_cpu().cores)
-    limit_s = options.duration_s(common.point_budget, "point budget") if common.point_budget else None
+    limit_s = parsing.duration_s(common.point_budget, "point budget") if common.point_budget else None
     return setup, lambda point: measure(point, setup, limit_s)
 
 
@@ -111,7 +111,7 @@ def points_of(start: Point, kinds: Sequence[str], common: Common) -> list[Point]
     chosen = walk(start) if common.benchmark else grid(family, kinds)
     if common.sample is not None:
         chosen = sampled(chosen, common.sample, common.seed)
-    return list(sharded(chosen, options.shard(common.shard)))
+    return list(sharded(chosen, parsing.shard(common.shard)))
 
 
 def single(point: Point, setup: Setup, timed: Measure, common: Common) -> None:
@@ -137,12 +137,12 @@ def sweep(
     points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], family: str, common: Common
 ) -> None:
     """Sweep under each setup; rows go to stdout as they come; raises NeuralPowerError."""
-    again = options.names(common.again, "again") or ()
+    again = parsing.names(common.again, "again") or ()
     for name in again:
         if name not in STATES:
             raise unknown("state", name, STATES)
     folder = folder_of(family, prepared[0][0], common)
-    budget_s = options.duration_s(common.time_budget) if common.time_budget else None
+    budget_s = parsing.duration_s(common.time_budget) if common.time_budget else None
     say(csv_text([HEADERS[family]]), end="")
 
     def show(number: int, total: int, result: Result) -> None:
@@ -178,5 +178,5 @@ def folder_of(family: str, setup: Setup, common: Common) -> Path:
     where = setup.device.replace(":", "-") if setup.device != "cpu" else read_cpu().slug
     name = f"predicted-{Path(setup.predictor).stem}" if setup.predictor else where
     folder = common.out or Path("paradnn") / f"{family}-{name}"
-    number, shards = options.shard(common.shard)
+    number, shards = parsing.shard(common.shard)
     return folder if shards == 1 else folder / f"shard-{number}-of-{shards}"

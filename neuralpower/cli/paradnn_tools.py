@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from neuralpower.cli import options
+from neuralpower.cli import parsing
 from neuralpower.cli.output import say
 from neuralpower.errors import InputError, unknown
 from neuralpower.files.json_files import json_text
@@ -47,13 +47,13 @@ def report(
     from neuralpower.suites.paradnn.result import Setup
     from neuralpower.suites.paradnn.run import operator_times
 
-    pictures = options.names(formats, "formats") or ()
+    pictures = parsing.names(formats, "formats") or ()
     for name in pictures:
         if name not in FORMATS:
             raise unknown("format of pictures", name, FORMATS)
     points = pd.concat([_frame(source) for source in sources], ignore_index=True)
     profiled = []
-    for name in options.names(operators, "operators") or ():
+    for name in parsing.names(operators, "operators") or ():
         family = family_named(name)
         point = Point.of(name, family.kinds[0], family.defaults)
         profiled.append(operator_times(point, Setup(), repeats=3, warmup=1))
@@ -130,7 +130,7 @@ def matmul(
     """The product of two square matrices, with the profiler's table."""
     from neuralpower.suites.paradnn.roof import matmul_benchmark
 
-    dtype, how = options.dtype(input_type), {"warmup": warmup, "steps": steps}
+    dtype, how = parsing.dtype(input_type), {"warmup": warmup, "steps": steps}
     found = matmul_benchmark(size, dtype, device, **how, tf32=tf32, profiled=not as_json)
     if as_json:
         names = ("machine", "size", "dtype", "tf32", "product_s", "steps", "flops_per_s")
@@ -153,7 +153,7 @@ def roof(
     from neuralpower.report.tables import grid
     from neuralpower.suites.paradnn.roof import cache_roof, figures, measured, theoretical
 
-    kind = options.dtype(dtype)
+    kind = parsing.dtype(dtype)
     roofs = [theoretical(spec_of(name), kind) for name in specs or ()]
     if measure is not None:
         roofs.append(measured(measure, kind, size))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, Typer
 
-from neuralpower.cli import groups, options
+from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
 from neuralpower.dtypes import AUTOCAST_DTYPES
@@ -30,7 +30,7 @@ class Predict(OptionGroup):
         str | None,
         Option(help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."),
     ] = None
-    sizes: groups.Sizes
+    sizes: shared_options.Sizes
     device_spec: Annotated[
         str | None, Option(help="Of a predictor of several devices: a known device, or a spec sheet.")
     ] = None
@@ -41,11 +41,11 @@ class Predict(OptionGroup):
             "learnt."
         ),
     ] = "forward"
-    tokens: groups.Tokens
+    tokens: shared_options.Tokens
     routing: Annotated[
         str, Option(help="Tokens over a mixture's experts: uniform, worst, or how many each gets.")
     ] = "uniform"
-    training: groups.Training
+    training: shared_options.Training
     checkpointing: Annotated[
         bool, Option(help="Run repeated blocks again in training instead of keeping activations.")
     ] = False
@@ -53,7 +53,7 @@ class Predict(OptionGroup):
         str | None, Option(help="Cast products to this dtype, as torch.autocast: bfloat16 or float16.")
     ] = None
     by: Annotated[str, Option(help="Rows of the table: layer, kind or module.")] = "kind"
-    depth: groups.Depth = 3
+    depth: shared_options.Depth = 3
     top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
     strict: Annotated[
         float | None, Option(help="End with code 3 where the coverage is below this share.")
@@ -67,7 +67,7 @@ class Predict(OptionGroup):
 
 @app.command()
 @with_options
-def predict(model: groups.Model, asked: Predict) -> None:
+def predict(model: shared_options.Model, asked: Predict) -> None:
     """Predict the network, print it, and write the files that are asked for."""
     _check(asked)
     sizes, shape = asked.sizes, asked.sizes.shape
@@ -84,10 +84,10 @@ def predict(model: groups.Model, asked: Predict) -> None:
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
     from neuralpower.report.tables import prediction_cells, prediction_table
+    from neuralpower.trace.recipe import TRAINING
     from neuralpower.trace.routing import Routing
-    from neuralpower.trace.training import TRAINING
 
-    options.check_file(asked.csv, "rows.csv")
+    parsing.check_file(asked.csv, "rows.csv")
     if asked.trace_file is not None:
         check_place(asked.trace_file, "trace.json")
     learnt = _learnt(asked)
@@ -123,7 +123,7 @@ def _check(asked: Predict) -> None:
     """Raise InputError for an impossible value of an option."""
     if asked.by not in VIEWS:
         raise unknown("view", asked.by, VIEWS)
-    options.check_batch_size(asked.sizes.batch_size)
+    parsing.check_batch_size(asked.sizes.batch_size)
     if asked.strict is not None and not 0 <= asked.strict <= 1:
         text = "a share must lie between 0 and 1; choose --strict 0.95 for 95 %"
         raise InputError(f"strict {asked.strict:g}: {text}")
@@ -138,7 +138,7 @@ def _learnt(asked: Predict) -> Predictor:
     from neuralpower.learn.predictor_lookup import on
 
     name, device = asked.predictor, asked.device_spec
-    learnt = options.predictor(name)
+    learnt = parsing.predictor(name)
     if device is None:
         return learnt
     if name and "@" in name and not is_file(name):
@@ -152,8 +152,8 @@ def _cast(text: str | None, learnt: Predictor) -> torch.dtype | None:
 
     if text is None:
         return None
-    cast = torch_dtype(options.dtype(text))
+    cast = torch_dtype(parsing.dtype(text))
     if cast not in map(torch_dtype, AUTOCAST_DTYPES):
         raise unknown("dtype of an autocast", text, AUTOCAST_DTYPES)
-    learnt.check(options.dtype(text), "forward")
+    learnt.check(parsing.dtype(text), "forward")
     return cast

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option, Typer
 
-from neuralpower.cli import groups, options
+from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
 from neuralpower.errors import CoverageError, InputError, unknown
@@ -22,8 +22,8 @@ app = Typer()
 class Profile(OptionGroup):
     """The run of a network, and its tables and files."""
 
-    model: groups.Model
-    sizes: groups.Sizes
+    model: shared_options.Model
+    sizes: shared_options.Sizes
     device: Annotated[str, Option(help="cpu, cuda or cuda:0.")] = "cpu"
     phase: Annotated[str, Option(help="forward, or training: forward, loss, backward, optimizer step.")] = (
         "forward"
@@ -32,7 +32,7 @@ class Profile(OptionGroup):
     sort: Annotated[str, Option(help="runtime_s, flops, bytes, parameters, memory, calls or order.")] = (
         "runtime_s"
     )
-    depth: groups.Depth = 3
+    depth: shared_options.Depth = 3
     top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
     unit: Annotated[str, Option(help="flop, or mac: 2 FLOP.")] = "flop"
     convention: Annotated[str, Option(help="What counts: matmul, all-ops, thop, fvcore or pytorch-api.")] = (
@@ -80,7 +80,7 @@ def profile(asked: Profile) -> None:
 
 def _checked_shape(asked: Profile) -> tuple[int, ...] | None:
     """The shape of one sample; raises InputError for impossible numbers. Quick: imports no torch."""
-    options.check_batch_size(asked.sizes.batch_size)
+    parsing.check_batch_size(asked.sizes.batch_size)
     numbers = {name: getattr(asked, name) for name in ("top", "depth", "repeat", "warmup")}
     if min(numbers.values()) < 0 or asked.depth < 1:
         text = ", ".join(f"{name} {number}" for name, number in numbers.items())
@@ -102,8 +102,8 @@ def _check_names(asked: Profile) -> None:
         if value not in known:
             raise unknown(what, value, known)
     check_convention(asked.convention, asked.unit, asked.phase)
-    options.check_file(asked.csv, "rows.csv")
-    options.check_file(asked.markdown, "table.md")
+    parsing.check_file(asked.csv, "rows.csv")
+    parsing.check_file(asked.markdown, "table.md")
     if asked.trace_file is not None:
         check_place(asked.trace_file, "trace.json")
 

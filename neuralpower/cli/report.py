@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from neuralpower.cli import groups, options
+from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say, tell
 
@@ -29,7 +29,7 @@ class Report(OptionGroup):
     ] = None
     batch_size: Annotated[str, Option(help="Batch sizes of the forward pass.")] = "1,64,256"
     train_batch_size: Annotated[int, Option(help="Batch size of the training step.")] = 16
-    dtype: groups.Dtype = "float32"
+    dtype: shared_options.Dtype = "float32"
     time_budget: Annotated[str, Option(help="After which nothing new is measured: 90s, 10m, 1h.")] = "10m"
 
 
@@ -40,8 +40,8 @@ def report(asked: Report) -> None:
     given, out = asked.models or [], asked.out
     if given[:1] == ["roofline"]:  # the name of the only report
         given = given[1:]
-    batches = options.numbers(asked.batch_size, "batch size", "1,64,256")
-    budget_s = options.duration_s(asked.time_budget)
+    batches = parsing.numbers(asked.batch_size, "batch size", "1,64,256")
+    budget_s = parsing.duration_s(asked.time_budget)
 
     from neuralpower.data.journal import sole_writer
     from neuralpower.files.csv_files import write_csv
@@ -53,14 +53,14 @@ def report(asked: Report) -> None:
     from neuralpower.suites.roofline.runs import Runner
 
     runner = None if asked.predicted else Runner(device_named(asked.device))
-    named = options.names(asked.predictor, "predictor")
+    named = parsing.names(asked.predictor, "predictor")
     if asked.predicted and named is None:
         named = ("amd-epyc-2c", "nvidia-a100-pcie-40gb")
     request = Request(
         tuple(given) or MODELS,
         tuple(sorted(set(batches))),
         asked.train_batch_size,
-        options.dtype(asked.dtype),
+        parsing.dtype(asked.dtype),
         None if asked.predicted else asked.device,
         () if named == ("none",) else named,
         budget_s,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from typer import Argument, Option, Typer
 
-from neuralpower.cli import groups, options
+from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError
 
@@ -29,7 +29,7 @@ def train_predictor(
     learner: str = Option("hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."),
     out: Path | None = Option(None, help="The predictor file; models/NAME.json by default."),
     jobs: int = Option(-1, help="Fits in parallel; -1: as many as cores."),
-    trust_code: groups.TrustCode = False,
+    trust_code: shared_options.TrustCode = False,
     verbose: bool = Option(False, "--verbose", "-v", help="Print a line per regressor, and every warning."),
 ) -> None:
     """Fit the regressors, print how well they do on ten held-out folds, and write the predictor."""
@@ -42,7 +42,7 @@ def train_predictor(
 
     if jobs < 1 and jobs != -1:
         raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for as many as cores")
-    options.check_named(datasets, "dataset")
+    parsing.check_named(datasets, "dataset")
     data = [
         read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.learn.part import Part, Positive
+from neuralpower.learn.file_struct import Part, Positive
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 

@@ -14,8 +14,8 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import STEPS, TRAINING
 from neuralpower.trace.records import Task, Trace, UnmodelledCall
-from neuralpower.trace.training import STEPS, TRAINING
 
 UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
 Bounds = tuple[float, float, float]  # (value, low, high) in seconds, 90 %

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuralpower.learn.part import Exponent, Part, Positive
+from neuralpower.learn.file_struct import Exponent, Part, Positive
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from neuralpower.files.packed import MOST_BITS, packed, unpacked, width
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, plain_group
 from neuralpower.learn.estimates import Roofline
+from neuralpower.learn.file_struct import MOST_LOG, MOST_NUMBER, Exponent, Log, NotNegative, Part, Positive
 from neuralpower.learn.keys import ALL, ANY, INTEGER, TOGETHER, Key
 from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.pace import NetworkSpeed
-from neuralpower.learn.part import MOST_LOG, MOST_NUMBER, Exponent, Log, NotNegative, Part, Positive
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array, Term
 from neuralpower.learn.regressor import Regressor, Scores, Spread

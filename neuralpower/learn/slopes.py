@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from neuralpower.learn.part import Log, NotNegative, Part
+from neuralpower.learn.file_struct import Log, NotNegative, Part
 
 Array = np.ndarray
 

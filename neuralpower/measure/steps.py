@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from neuralpower.errors import ModelError
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.call import Call
-from neuralpower.trace.training import OPTIMIZER, STEPS, Recipe, checkpointed, default_loss
+from neuralpower.trace.recipe import OPTIMIZER, STEPS, Recipe, checkpointed, default_loss
 from neuralpower.trace.undisturbed import forget
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from neuralpower.layers import BY_OPERATOR
+from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.promised_values import HELD_BYTES, WHOLE_BYTES, with_values
-from neuralpower.networks.repeats import tensors_in
 
 LARGEST = 2**22  # numbers of a tensor that is computed beside the trace: milliseconds
 SHAPED = ("expand_as", "reshape_as", "view_as", "type_as")  # read no values of their second tensor

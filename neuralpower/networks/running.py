@@ -21,10 +21,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from neuralpower.networks.call_cache import Repeats, tensors_in
 from neuralpower.networks.known_values import Known, values_of
 from neuralpower.networks.promised_values import promised, tensors_within
 from neuralpower.networks.promised_values import with_values as with_values
-from neuralpower.networks.repeats import Repeats, tensors_in
 from neuralpower.networks.size_limits import check_room
 
 META = torch.device("meta")

@@ -21,9 +21,9 @@ from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Seen, Stage
 from neuralpower.trace.follow import Followed, Grown, follow
 from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import RECIPE, Recipe
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import ROUTING, Routing
-from neuralpower.trace.training import RECIPE, Recipe
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from neuralpower.predict.streams import Plan, Rank, end_s
 from neuralpower.trace.passes import applied
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING, Recipe
 from neuralpower.trace.records import Trace, UnmodelledCall
-from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, Recipe
 
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
 ENERGY_COVERAGE = 0.9  # of the time must have a learnt power before energy is given

@@ -28,8 +28,8 @@ from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.prediction import Prediction
+from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 from neuralpower.trace.records import Trace
-from neuralpower.trace.training import RECIPE, TRAINING, Recipe
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8

@@ -12,7 +12,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.predict.memory.peak import Memory
-from neuralpower.trace.training import Recipe
+from neuralpower.trace.recipe import Recipe
 
 if TYPE_CHECKING:
     import pandas as pd

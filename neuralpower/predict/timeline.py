@@ -24,9 +24,9 @@ from neuralpower.predict.compose import question_of, unmodelled_row
 from neuralpower.predict.memory.peak import alive, steady
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.streams import Plan, Rank, times_of
+from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING
 from neuralpower.trace.records import Trace, UnmodelledCall
-from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING
-from neuralpower.trace.training_step import StepLifetimes
+from neuralpower.trace.step_lifetimes import StepLifetimes
 
 UNPLACED = "not modelled"  # the part of a pass with the calls that stand nowhere
 

@@ -18,7 +18,7 @@ from neuralpower.predict.timeline import Omitted, Stage
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.report.chrome import Process, document
 from neuralpower.report.perfetto import about, predicted
-from neuralpower.trace.training import RECIPE, TRAINING, Recipe
+from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 MOST_REPEATS = 9  # of a profile: only its typical run is drawn
 WARMUP = 2

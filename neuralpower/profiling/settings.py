@@ -10,7 +10,7 @@ import torch
 from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.profiling.conventions import Rules, check_convention
 from neuralpower.profiling.steps import PHASES
-from neuralpower.trace.training import Loss
+from neuralpower.trace.recipe import Loss
 
 
 class Keywords(TypedDict, total=False):

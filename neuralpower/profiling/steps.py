@@ -26,8 +26,8 @@ from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
+from neuralpower.trace.recipe import Loss, default_loss
 from neuralpower.trace.records import LOSS
-from neuralpower.trace.training import Loss, default_loss
 from neuralpower.trace.undisturbed import forget, undisturbed
 
 PHASES = ("forward", "training")

@@ -21,7 +21,7 @@ from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import COLUMNS, Prediction, Row, Training
 from neuralpower.report.number_format import bounded, counted, plain, tokens
 from neuralpower.report.number_format import quantity as quantity
-from neuralpower.trace.training import STEPS
+from neuralpower.trace.recipe import STEPS
 
 T = TypeVar("T")
 WIDEST = 24  # letters of a group

@@ -24,7 +24,7 @@ from neuralpower.errors import InputError, unknown
 from neuralpower.networks.inputs import Inputs
 from neuralpower.profiling.steps import Spread, Step, told
 from neuralpower.profiling.stopwatch import Clock, CudaClock
-from neuralpower.trace.training_step import OPTIMIZERS
+from neuralpower.trace.step_lifetimes import OPTIMIZERS
 
 Synchronise = Literal["each", "end"]
 

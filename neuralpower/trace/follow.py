@@ -14,10 +14,10 @@ from neuralpower.networks.requests import Asked, Generating
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import Trace
+from neuralpower.trace.step_lifetimes import StepLifetimes, settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import TRAINING, default_loss
-from neuralpower.trace.training_step import StepLifetimes, settings_of, training_lifetimes
 
 SHOWN = 3  # first steps of a generation that are kept, beside the last
 

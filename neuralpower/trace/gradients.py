@@ -29,7 +29,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.reduction import Reduction
-from neuralpower.networks.repeats import tensors_in
+from neuralpower.networks.call_cache import tensors_in
 from neuralpower.trace.sparse_gradients import Rows, SparseUse, gathered, gradient_dtype, passes_rows, scaled
 
 # which outputs have a gradient -> which inputs get one

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neuralpower.layers.workspace import workspace_bytes
-from neuralpower.networks.repeats import tensors_in
+from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.size_limits import MOST_CALLS, check_calls, most
 
 WEIGHTS, INPUTS, ACTIVATIONS = "weights", "inputs", "activations"

@@ -9,8 +9,8 @@ import torch
 
 from neuralpower.layers.base import FORWARD
 from neuralpower.platforms import CPU, Platform
+from neuralpower.trace.recipe import RECIPE, Recipe
 from neuralpower.trace.routing import ROUTING, Routing
-from neuralpower.trace.training import RECIPE, Recipe
 
 Learnt = Callable[[str, str], bool]  # (kind, phase) -> whether it is known how long it takes
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_iter
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
-from neuralpower.networks.repeats import tensors_in
+from neuralpower.networks.call_cache import tensors_in
 from neuralpower.trace.lifetimes import Storage
 from neuralpower.trace.sparse_gradients import Rows
 

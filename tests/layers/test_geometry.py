@@ -27,9 +27,9 @@ from neuralpower.networks.running import META
 from neuralpower.predict.memory.peak import peak
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.recipe import default_loss
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.tracer import trace, trace_call
-from neuralpower.trace.training import default_loss
 
 CPU = torch.device("cpu")
 uneven = pytest.mark.filterwarnings("ignore:Using padding='same'")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neuralpower.networks import running
-from neuralpower.networks.repeats import Repeats, key_of
+from neuralpower.networks.call_cache import Repeats, key_of
 from neuralpower.networks.running import META
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.trace import recorder

@@ -22,8 +22,8 @@ from neuralpower.networks import size_limits as bounds
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.profiling import profile
+from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training_step import training_lifetimes
 from tests.program import run
 
 

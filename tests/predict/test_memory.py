@@ -20,9 +20,9 @@ from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.trace.lifetimes import Lifetimes, Storage
+from neuralpower.trace.recipe import TRAINING, Recipe, default_loss
+from neuralpower.trace.step_lifetimes import OPTIMIZERS, settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import TRAINING, Recipe, default_loss
-from neuralpower.trace.training_step import OPTIMIZERS, settings_of, training_lifetimes
 
 NVIDIA = platform_named("nvidia")
 

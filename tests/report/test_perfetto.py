@@ -30,9 +30,9 @@ from neuralpower.predict.timeline import UNPLACED, Omitted, Stage, memory_bytes,
 from neuralpower.report.chrome import Counter, Process, Row, Slice, document, microseconds, write
 from neuralpower.report.perfetto import WAIT, Leaf, nested, predicted
 from neuralpower.trace.passes import applied
+from neuralpower.trace.recipe import RECIPE, Recipe
+from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import RECIPE, Recipe
-from neuralpower.trace.training_step import training_lifetimes
 from tests.program import done, run
 
 LLAMA = (

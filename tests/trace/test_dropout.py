@@ -26,8 +26,8 @@ from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, kinds_named, make_plan
 from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
 from neuralpower.networks.running import META
+from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.tracer import trace, trace_call
-from neuralpower.trace.training import TRAINING
 
 CPU = torch.device("cpu")
 ATTENTION = Attention(

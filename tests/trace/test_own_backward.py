@@ -20,10 +20,10 @@ from neuralpower.predict.memory.peak import training_memory
 from neuralpower.profiling import profile
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.recipe import Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
+from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import Recipe, default_loss
-from neuralpower.trace.training_step import training_lifetimes
 
 PRODUCTS = ("linear", "matmul", "conv1d")
 ROWS, WIDTH, CLASSES = 32, 16, 50

@@ -13,9 +13,9 @@ from neuralpower.errors import InputError
 from neuralpower.networks.running import META
 from neuralpower.trace.passes import ORDER, PASSES, applied, in_order, passes_in, trace_pass
 from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import Recipe, default_loss
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import Recipe, default_loss
 
 RECIPE = Recipe("adam", "loop")
 

@@ -23,11 +23,11 @@ from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.recipe import TRAINING, Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.sparse_gradients import Rows
+from neuralpower.trace.step_lifetimes import OPTIMIZERS, training_lifetimes
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import TRAINING, Recipe, default_loss
-from neuralpower.trace.training_step import OPTIMIZERS, training_lifetimes
 from tests.program import done, run
 
 BAGS, EACH, TABLE, WIDTH = 8, 5, 2000, 16

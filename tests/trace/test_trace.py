@@ -17,8 +17,8 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.trace.numerics import FLOPS_PER_BYTE
 from neuralpower.trace.records import Trace
+from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace, trace_call
-from neuralpower.trace.training_step import training_lifetimes
 from tests.beit import small_beit
 
 TINY_GPT2 = "transformers:GPT2Model?n_layer=2&n_embd=64&n_head=4&vocab_size=100&bos_token_id=0&eos_token_id=0"

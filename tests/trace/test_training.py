@@ -39,9 +39,9 @@ from neuralpower.predict.compose import compose
 from neuralpower.predict.evaluate import evaluate
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.recipe import Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import Recipe, default_loss
 from tests.beit import small_beit
 
 CPU = torch.device("cpu")

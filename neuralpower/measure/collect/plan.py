@@ -27,9 +27,9 @@ from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING, default_loss
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import OPTIMIZER, RECIPE, TRAINING, default_loss
 
 NETWORK_LAYERS = 4  # a network may cost as much as NETWORK_LAYERS of the largest layers
 FEWEST, FEWEST_EACH = 10, 5  # layers of a kind in a sweep, and in each dtype and phase on an accelerator

@@ -42,7 +42,7 @@ from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.phases import Phase, cached_call
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.processes.text_streams import quiet
-from neuralpower.trace.training import RECIPE, TRAINING
+from neuralpower.trace.recipe import RECIPE, TRAINING
 
 
 def measure_items(

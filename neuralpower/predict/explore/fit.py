@@ -24,9 +24,9 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.trace.recipe import TRAINING, Recipe
+from neuralpower.trace.step_lifetimes import optimizer_named, training_lifetimes
 from neuralpower.trace.tracer import trace
-from neuralpower.trace.training import TRAINING, Recipe
-from neuralpower.trace.training_step import optimizer_named, training_lifetimes
 
 PHASES = (FORWARD, TRAINING, PREFILL, DECODE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks

@@ -23,9 +23,9 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.allocator_replay import PASS, STEP, Habits, heap_peak
 from neuralpower.trace.lifetimes import MOVING, OPTIMIZER, PARTS, WORKSPACE, Storage
+from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import Trace
-from neuralpower.trace.training import TRAINING
-from neuralpower.trace.training_step import StepLifetimes
+from neuralpower.trace.step_lifetimes import StepLifetimes
 
 # name that a platform gives its allocator -> model of the bytes that it holds at its peak
 ALLOCATORS: Mapping[str, Callable[[Sequence[Storage], Habits], int]] = {"glibc": heap_peak}

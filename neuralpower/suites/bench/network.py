@@ -22,7 +22,7 @@ from neuralpower.profiling.steps import accounted, clock_of, told
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.precision import Autocasting, Precision
 from neuralpower.suites.steps import Batch, StepTimer, Work, make_optimizer
-from neuralpower.trace.training import default_loss
+from neuralpower.trace.recipe import default_loss
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
 SPARE = 0.25  # share of the free memory for kernels' work space (29 % more in a squeezenet), loader, others

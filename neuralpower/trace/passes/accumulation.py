@@ -10,9 +10,9 @@ from neuralpower.trace.gradients import addition
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.sparse_gradients import joined, stored
-from neuralpower.trace.training import TRAINING
 
 
 def _something_is_kept(trace: Trace, question: Question) -> bool:

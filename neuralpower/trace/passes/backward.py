@@ -8,8 +8,8 @@ from dataclasses import replace
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import LayerCall, Task, Trace, backward_calls
-from neuralpower.trace.training import TRAINING
 
 
 @trace_pass(place="backward", applies=lambda _, asked: asked.phase in (BACKWARD, TRAINING))

@@ -8,8 +8,8 @@ from itertools import groupby
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import pattern, prefixes
 from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import LayerCall, Trace, run_again
-from neuralpower.trace.training import TRAINING
 
 
 @trace_pass(place="calls", applies=lambda _, asked: asked.phase == TRAINING and asked.recipe.checkpointing)

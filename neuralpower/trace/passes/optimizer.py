@@ -11,9 +11,9 @@ from neuralpower.layers.optimizer import Optimizer
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import OPTIMIZER, TRAINING, Recipe
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.sparse_gradients import check_sparse, grows, step_of_rows
-from neuralpower.trace.training import OPTIMIZER, TRAINING, Recipe
 
 
 @trace_pass(place="update", applies=lambda _, asked: asked.phase == TRAINING)

@@ -18,8 +18,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from neuralpower.errors import InputError, StepError, UsersError, quoted, unknown
 from neuralpower.layers.optimizer import CLASSES
 from neuralpower.layers.workspace import workspace_blocks
+from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.refusals import check_followable
-from neuralpower.networks.repeats import tensors_in
 from neuralpower.networks.running import Assumed, grouped_product, name_of, quiet
 from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.platforms import CPU, Platform
@@ -27,8 +27,8 @@ from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS, Lifetimes, Storage
 from neuralpower.trace.modules import With
 from neuralpower.trace.notes import forward_of
+from neuralpower.trace.recipe import Loss, Recipe, checkpointed, default_loss
 from neuralpower.trace.sparse_gradients import check_sparse
-from neuralpower.trace.training import Loss, Recipe, checkpointed, default_loss
 from neuralpower.trace.undisturbed import own_caches, undisturbed, unwrapped
 
 INDEXED = ("aten.index", "aten.index_put", "aten.index_put_")

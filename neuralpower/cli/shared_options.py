@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from neuralpower.cli import options
+from neuralpower.cli import parsing
 from neuralpower.cli.commands import OptionGroup
 from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
     from neuralpower.networks.phases import Phase
-    from neuralpower.trace.training import Recipe
+    from neuralpower.trace.recipe import Recipe
 
 Model = Annotated[
     str,
@@ -45,12 +45,12 @@ class Sizes(OptionGroup):
     @property
     def shape(self) -> tuple[int, ...] | None:
         """The shape of one sample; raises InputError."""
-        return options.shape(self.input_shape)
+        return parsing.shape(self.input_shape)
 
     @property
     def full_dtype(self) -> str:
         """Torch's name of the dtype."""
-        return options.dtype(self.dtype)
+        return parsing.dtype(self.dtype)
 
 
 class Tokens(OptionGroup):
@@ -62,7 +62,7 @@ class Tokens(OptionGroup):
 
     def phase(self, name: str) -> Phase:
         """The phase of that name; raises InputError. Imports torch."""
-        return options.phase(name, self.context, self.prompt, self.new_tokens)
+        return parsing.phase(name, self.context, self.prompt, self.new_tokens)
 
 
 class Training(OptionGroup):
@@ -79,7 +79,7 @@ class Training(OptionGroup):
 
     def recipe(self, checkpointing: bool, phase: str) -> Recipe:
         """The recipe of these options; raises InputError, also in another phase. Imports torch."""
-        from neuralpower.trace.training import RECIPE, TRAINING, Recipe
+        from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
         name, _, way = self.optimizer.partition(":")
         name = "sgd" if name == "momentum" else name  # the name that `fit` has for it
