@@ -158,6 +158,7 @@ def _code() -> int:
     try:
         end_like_ctrl_c()
         check_filled(sys.argv[1:])
+        guard(app)  # commands that others have added
         code = app(standalone_mode=False)
     except KeyboardInterrupt:
         return INTERRUPTED
