@@ -60,10 +60,10 @@ def test_what_names_nothing_is_one_line(command: tuple[str, ...], said: str) -> 
 def test_a_fault_of_our_own_is_one_line_and_its_traceback_is_there_when_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken() -> None:
+    def broken(name: str) -> None:
         raise KeyError("no such thing")
 
-    monkeypatch.setattr(cli, "build", broken)
+    monkeypatch.setattr(cli, "command_of", broken)
     ran = run("models")
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert "a fault of neuralpower itself, KeyError: 'no such thing'" in ran.err
