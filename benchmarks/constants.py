@@ -105,7 +105,7 @@ def perturbed(name: str, value: Any, new: Any) -> Iterator[None]:
 
 
 def thinned(dataset: Dataset, every: int) -> Dataset:
-    """Every so-manieth row of each kind of layer; whole networks all."""
+    """Every N-th row of each kind of layer, and all whole networks."""
     tables = {
         kind: t if kind == "network" else t.iloc[::every].reset_index(drop=True)
         for kind, t in dataset.tables.items()
@@ -156,8 +156,7 @@ def special_cases() -> dict[str, Any]:
     def speed(**changes: Any) -> Any:
         def changed(*args: Any) -> Any:
             found = own(*args)
-            same = {name: getattr(found, of) if isinstance(of, str) else of for name, of in changes.items()}
-            return found and msgspec.structs.replace(found, **same)
+            return found and msgspec.structs.replace(found, **changes)
 
         return mock.patch.object(whole_networks, "_speed", changed)
 
@@ -174,7 +173,7 @@ def main() -> None:
     """Print one line per constant."""
     parser = argparse.ArgumentParser(description="How much each constant of the learner matters.")
     parser.add_argument("dataset", nargs="?", default="datasets/amd-epyc-2c-zen5")
-    parser.add_argument("--rows", type=int, default=40, help="every so-manieth row is learnt from")
+    parser.add_argument("--rows", type=int, default=40, help="train on every N-th row")
     parser.add_argument("--only", nargs="*", help="names of constants")
     parser.add_argument("--learner", default="lasso")
     asked = parser.parse_args()

@@ -106,12 +106,12 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
     seen = None if asked.trace_file is None else stages.append
     prediction, _ = case.predict(runs, learnt, question, model=model, seen=seen)
     table = None if asked.as_json else prediction_table(prediction, asked.by, asked.depth, asked.top)
-    cells = None if asked.csv is None else prediction_cells(prediction)
+    rows = [] if asked.csv is None else prediction_cells(prediction)
     if asked.trace_file is not None:
         parts = document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]})
         write(asked.trace_file, parts)
-    if asked.csv is not None and cells is not None:
-        write_csv(asked.csv, cells)
+    if asked.csv is not None:
+        write_csv(asked.csv, rows)
     say(json_text(prediction.to_json()) if table is None else table)
     if asked.strict is not None and prediction.coverage < asked.strict:
         lost = ", ".join(u.operator for u in prediction.unmodelled[:5]) or "kinds without a regressor"
