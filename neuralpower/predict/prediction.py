@@ -12,6 +12,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ class Prediction:
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
+    run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
 
     @property
     def flops(self) -> int:
@@ -248,6 +250,7 @@ class Prediction:
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
+            "run": self.run,
             "passes": list(self.passes),
             "layers": [row.to_json() for row in self.rows],
         }
