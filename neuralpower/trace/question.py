@@ -9,6 +9,7 @@ import torch
 
 from neuralpower.layers.base import FORWARD
 from neuralpower.platforms import CPU, Platform
+from neuralpower.quantisation.schemes import Scheme
 from neuralpower.trace.recipe import RECIPE, Recipe
 from neuralpower.trace.routing import ROUTING, Routing
 
@@ -31,3 +32,4 @@ class Question:
     routing: Routing = ROUTING  # of tokens over a mixture's experts
     platform: Platform = CPU  # of the device: it says how optimizers step
     learnt: Learnt = everything
+    weights: Scheme | None = None  # how they are quantised, as the device runs it; None: they are not

@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_iter
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
 from neuralpower.networks.call_cache import tensors_in
+from neuralpower.quantisation.totals import Quantised
+from neuralpower.quantisation.weights import Weight
 from neuralpower.trace.lifetimes import Storage
 from neuralpower.trace.sparse_gradients import Rows
 
@@ -35,6 +37,7 @@ class LayerCall:
     # an autograd function that ends with it, or later, keeps tensors for its backward pass
     saves: bool = False
     done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
+    weight: str = ""  # of a product: the parameter that it multiplies by, by name
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ class Trace:
     tasks: tuple[Task, ...] = ()  # what runs, in order: made from the calls by `neuralpower.trace.passes`
     passes: tuple[str, ...] = ()  # names of the trace passes that made it, in order
     granted: tuple[str, ...] = ()  # in words, what these take for granted
+    weights: tuple[Weight, ...] = ()  # parameters and buffers, in the order of `named_parameters`
+    quantised: Quantised | None = None  # what a scheme has made of the weights
 
     @property
     def layers(self) -> tuple[Layer, ...]:
