@@ -19,6 +19,7 @@ from neuralpower.predict.generation import predict_generation, with_step
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Seen, Stage
+from neuralpower.predict.weights import scheme_asked, with_weights
 from neuralpower.trace.follow import Followed, Grown, follow
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import RECIPE, Recipe
@@ -37,6 +38,7 @@ class Case:
     dtype: str = "float32"
     phase: Phase = field(default_factory=Phase)
     routing: Routing = ROUTING
+    weights: str | None = None  # as `--weights` has them; None: as the checkpoint has them
 
     def request(self) -> InputRequest:
         """What its inputs are made from."""
@@ -66,6 +68,7 @@ def predict_case(
     question = question_of(
         predictor, phase=phase, dtype=case.dtype, recipe=recipe, autocast=autocast, routing=case.routing
     )
+    question = replace(question, weights=scheme_asked(case.weights))
     asked = asked_of(source or case.model, case.request(), case.phase)
     return predict(asked, predictor, question, model=case.model, seen=seen)
 
@@ -82,6 +85,7 @@ def predict(
         InputError, ModelError: as `follow`.
     """
     check(predictor, question)
+    question = with_weights(question, asked.weights, predictor)
     found = follow(asked, question)
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
@@ -97,7 +101,7 @@ def _predict_pass(
     memory: Memory | None = None
     prediction = composed(found.work, predictor, question, model=model, batch_size=one.batch_size)
     if question.phase == FORWARD:
-        memory = forward_memory(found.trace, platform=predictor.platform)
+        memory = forward_memory(found.work, platform=predictor.platform)
     elif found.lifetimes is not None:
         memory = training_memory(found.lifetimes, platform=predictor.platform)
     prediction = replace(prediction, memory=memory, assumptions=(*prediction.assumptions, *found.notes))

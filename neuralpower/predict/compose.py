@@ -108,6 +108,7 @@ def composed(
         training=training,
         assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
         passes=work.passes,
+        weights=work.quantised,
     )
 
 

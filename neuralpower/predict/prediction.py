@@ -12,6 +12,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.quantisation.totals import Quantised
 from neuralpower.trace.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ class Prediction:
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
+    weights: Quantised | None = None  # None where they are as `dtype` says
 
     @property
     def flops(self) -> int:
@@ -249,6 +251,7 @@ class Prediction:
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
             "passes": list(self.passes),
+            "weights": None if self.weights is None else self.weights.to_json(),
             "layers": [row.to_json() for row in self.rows],
         }
 

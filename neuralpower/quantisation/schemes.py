@@ -30,6 +30,9 @@ class Scheme:
     embeddings: Format | None = None  # of tables of embeddings
     mixture: str = ""  # of a GGUF file: which type each tensor has, by neuralpower.quantisation.gguf
     checkpoint: bool = False  # whether the weights of a checkpoint lie so already
+    widened: tuple[
+        str, ...
+    ] = ()  # types that a device has no arithmetic for: products take inputs as they are
 
     def forms(self, weights: Sequence[Weight], matrices: Mapping[str, Matrices]) -> Forms:
         """The form of each weight by its name.
@@ -67,7 +70,9 @@ class Scheme:
     def on(self, peaks: Mapping[str, float]) -> Scheme:
         """The scheme as a device with these peaks runs it: without arithmetic for it, weights alone."""
         rules = tuple((pattern, form and form.on(peaks)) for pattern, form in self.rules)
-        return replace(self, form=self.form and self.form.on(peaks), rules=rules)
+        lost = [form.activations for form in self.all_forms if form.on(peaks) != form]
+        form = self.form and self.form.on(peaks)
+        return replace(self, form=form, rules=rules, widened=tuple(dict.fromkeys(lost)))
 
     @property
     def all_forms(self) -> tuple[Format, ...]:

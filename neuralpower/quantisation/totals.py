@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from neuralpower.quantisation.formats import Format
+from neuralpower.quantisation.formats import LABELS, Format
 from neuralpower.quantisation.schemes import Forms, Scheme
 from neuralpower.quantisation.weights import Matrices, Weight
 
@@ -35,6 +35,7 @@ class Quantised:
     left_out: tuple[str, ...]  # modules with matrices that stay as they are, * for a number
     dtype: str  # of these
     checkpoint: bool  # whether a checkpoint lies so, or it was asked for
+    runs_as: str = ""  # in words, what products do instead where the device lacks the arithmetic
 
     @property
     def bits(self) -> float | None:
@@ -52,7 +53,8 @@ class Quantised:
         name = "" if self.name.partition(":")[0] in self.words.lower() else f" ({self.name})"
         bits = "nothing is quantised" if self.bits is None else f"{self.bits:.3g} bits per quantised weight"
         sizes = f"{self.bytes / 1e9:.3g} GB instead of {self.plain_bytes / 1e9:.3g} GB"
-        return f"weights {self.words}{name}{stays}: {sizes}, {bits}"
+        instead = f"; {self.runs_as}" if self.runs_as else ""
+        return f"weights {self.words}{name}{stays}: {sizes}, {bits}{instead}"
 
     def to_json(self) -> dict[str, object]:
         """As a JSON object."""
@@ -64,6 +66,7 @@ class Quantised:
             "plain_bytes": self.plain_bytes,
             "bits_per_quantised_weight": self.bits,
             "parts": [vars(part) for part in self.parts],
+            "runs_as": self.runs_as or None,
             "left_out": list(self.left_out),
             "left_out_dtype": self.dtype,
         }
@@ -105,7 +108,19 @@ def totals(
         left_out=tuple(stays),
         dtype=plain.most_common(1)[0][0] if plain else "",
         checkpoint=scheme.checkpoint,
+        runs_as=_instead(scheme, weights),
     )
+
+
+def _instead(scheme: Scheme, weights: Sequence[Weight]) -> str:
+    """What products do for want of arithmetic."""
+    if not scheme.widened:
+        return ""
+    dtypes = Counter[str]()
+    for weight in weights:
+        dtypes[weight.dtype] += weight.numbers
+    lacking = " and ".join(LABELS.get(name, name) for name in scheme.widened)
+    return f"the device has no {lacking} arithmetic, so products run in {dtypes.most_common(1)[0][0]}"
 
 
 def described(form: Format) -> str:

@@ -128,6 +128,8 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
     """The network, the device and the totals."""
     t = p.runtime_s
     yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({p.predictor})")
+    if p.weights is not None:
+        yield visible(p.weights.line)
     time, low, high = (quantity(seconds, "s") for seconds in (t.value, t.low, t.high))
     work = f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters"
     known = f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"

@@ -16,6 +16,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.case import device_memory
 from neuralpower.predict.explore.outcomes import finite
 from neuralpower.predict.explore.space import Explored, Point, explore
+from neuralpower.predict.weights import scheme_asked
 
 MOST_POINTS = 10_000
 HEAPLESS = (
@@ -68,8 +69,11 @@ def sweep(
     dtypes: Sequence[str] = ("float32",),
     input_shape: Sequence[int] | None = None,
     memory_bytes: float | None = None,
+    weights: str | None = None,
 ) -> Sweep:
     """Predict the grid; `input_shape` of one sample, `memory_bytes` of the device, else its spec sheet's.
+
+    `weights`: how they are quantised, as `--weights` has it.
 
     Raises:
         InputError: what is no list, a size that is not whole and positive, no point, too many points.
@@ -85,7 +89,7 @@ def sweep(
     found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
     for predictor in predictors:
-        explored = explore(points, predictor)
+        explored = explore(points, predictor, scheme_asked(weights))
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
         notes[predictor.platform.memory_note or HEAPLESS] = None
