@@ -17,6 +17,7 @@ PACKAGES: Mapping[str, str] = {
     "version": "",
     "errors": "",
     "dtypes": "",
+    "quantisation": ALL,
     "files": ALL,
     "processes": "pool text_streams tether",
     "devices": ALL,

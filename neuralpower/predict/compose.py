@@ -109,6 +109,7 @@ def composed(
         assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
         passes=work.passes,
         run=question.run,
+        weights=work.quantised,
     )
 
 

@@ -12,6 +12,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.quantisation.totals import Quantised
 from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
 
@@ -164,6 +165,7 @@ class Prediction:
     memory: Memory | None = None  # at the peak
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
+    weights: Quantised | None = None  # None where they are as `dtype` says
 
     @property
     def flops(self) -> int:
@@ -252,6 +254,7 @@ class Prediction:
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
             "run": self.run,
             "passes": list(self.passes),
+            "weights": None if self.weights is None else self.weights.to_json(),
             "layers": [row.to_json() for row in self.rows],
         }
 
