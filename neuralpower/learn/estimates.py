@@ -11,8 +11,9 @@ from neuralpower.learn.file_struct import Part, Positive
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
-MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
-BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
+MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: learnt on relatives of the device
+EXTRAPOLATED, ROOFLINE = "extrapolated", "roofline"
+BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
 ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose code differs
 WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation

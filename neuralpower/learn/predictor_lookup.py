@@ -86,7 +86,7 @@ def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
     if device in known:
         return predictor.on(hardware_of(known[device]), device), device
     spec = spec_of(device)
-    there = predictor.on(spec.hardware(), spec.name)
+    there = dataclasses.replace(predictor.on(spec.hardware(), spec.name), carried=spec.slug not in known)
     sheets = [known_spec(name) for name in predictor.device.split(", ")]
     vendors = {None if sheet is None else sheet.vendor for sheet in sheets}
     if spec.vendor not in vendors and not {spec.vendor, *vendors} & {None}:
