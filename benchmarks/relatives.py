@@ -22,12 +22,10 @@ import pandas as pd
 from benchmarks.peers import REPORTED, device_meta, kernels
 from neuralpower.data.dataset import Dataset, read_dataset
 from neuralpower.devices.spec import known_spec
-from neuralpower.dtypes import FLOATING
 from neuralpower.layers import KINDS
 from neuralpower.layers.columns import as_columns
 from neuralpower.learn.predictor import HIDDEN_SHARE, Predictor
 from neuralpower.learn.train import train
-from neuralpower.platforms import hardware_of
 from neuralpower.report.cards import write_predictor
 
 NAME = "nvidia"

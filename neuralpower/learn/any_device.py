@@ -9,30 +9,46 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from neuralpower.devices.spec import DeviceSpec, known_spec
-from neuralpower.dtypes import DTYPES, HALF_BITS, NETWORK_DTYPES, full_name, peaks_of
-from neuralpower.errors import InputError, unknown
+from neuralpower.dtypes import DTYPES, full_name, peaks_of
+from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import known_predictors, load, on
+from neuralpower.learn.predictor_lookup import known_predictors, load
+from neuralpower.learn.regressor import NINETY
 from neuralpower.platforms import platform_of
 
 POOLED = "nvidia"  # the predictor of relatives: learnt on several of NVIDIA's GPUs
+MAKER = "NVIDIA"
+# What a device of another maker adds to log(measured / predicted), as a standard deviation: a factor of 2 at
+# the 90 % bounds.
+FOREIGN = float(np.log(2.0)) / NINETY
 # Shares of a sheet's peak and bandwidth that a roofline takes to be reached, midway between what the kinds of
 # 13 GPUs reach in large calls: 50 to 90 % of the peak, 75 to 90 % of the bandwidth. Bounds are a factor of 3.
 REACHED_PEAK, REACHED_BANDWIDTH = 0.65, 0.8
 
 
-def for_device(spec: DeviceSpec, dtype: str) -> Predictor:
-    """The predictor of a device by its sheet, which answers for every kind of layer in that dtype.
+def for_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
+    """The predictor of a device by its sheet, which answers for every kind of layer in the dtypes it has.
+
+    `dtype`: one that will be asked for; None: `Predictor.check` refuses it later.
 
     Raises:
-        InputError: the device lacks the dtype; the text says what it would run as.
-        PredictorError: a predictor of the device cannot be read.
+        PredictorError: the device lacks the dtype, and the text says as what it would run; or a predictor of
+            the device cannot be read.
     """
-    check_dtype(spec, dtype)
+    found = _composed(spec)
+    if dtype is not None:
+        found.check(full_name(dtype), FORWARD)
+    return found
+
+
+def _composed(spec: DeviceSpec) -> Predictor:
+    """The device's own predictors, its relatives' and a roofline, as one."""
     asked = [*_own(spec), *_relatives(spec)]
-    has = tuple(name for name in DTYPES if peaks_of(spec.peak_flops, name) is not None)
+    has = tuple(name for name, one in DTYPES.items() if one.floating and peaks_of(spec.peak_flops, name))
     bare = roofline_of(spec)
     if not asked:
         return dataclasses.replace(bare, answers=has)
@@ -47,25 +63,6 @@ def for_device(spec: DeviceSpec, dtype: str) -> Predictor:
         answers=has,
         rooflines={**bare.rooflines, **first.rooflines},
         dispatch=None if launched or not hosts else hosts[0],
-    )
-
-
-def check_dtype(spec: DeviceSpec, dtype: str) -> None:
-    """Raise InputError where a device has no units for a dtype; the text says what it would run as."""
-    name = full_name(dtype)
-    entry = DTYPES.get(name)
-    if entry is None:
-        raise unknown("dtype", dtype, DTYPES)
-    if peaks_of(spec.peak_flops, name) is not None:
-        return
-    has = [one for one in NETWORK_DTYPES if peaks_of(spec.peak_flops, one) is not None]
-    wide = next((one for one in has if DTYPES[one].bits == HALF_BITS), (has or ["float32"])[0])
-    if entry.bits < HALF_BITS:
-        instead = f"such weights would be unpacked and multiplied in {wide} (weight-only)"
-    else:
-        instead = f"it would run as {'float32' if 'float32' in has else wide}"
-    raise InputError(
-        f"{spec.slug} has no {name}: {instead}; choose {', '.join(DTYPES[one].short for one in has)}"
     )
 
 
@@ -96,9 +93,16 @@ def _own(spec: DeviceSpec) -> Iterator[Predictor]:
 
 
 def _relatives(spec: DeviceSpec) -> Sequence[Predictor]:
-    """What was learnt on NVIDIA's GPUs, for the device; none for a CPU."""
+    """What was learnt on NVIDIA's GPUs, for the device, with wider bounds for another maker's."""
     known = known_predictors()
-    hardware = spec.hardware()
-    if POOLED not in known or platform_of(hardware).family == "cpu":
+    if POOLED not in known or platform_of(spec.hardware()).family == "cpu":
         return []
-    return [on(load(POOLED), spec.slug)[0]]
+    there = load(POOLED).on(spec.hardware(), spec.slug)
+    if spec.vendor == MAKER:
+        return [there]
+    wider = {
+        key: dataclasses.replace(one, spread=one.spread.widened(FOREIGN))
+        for key, one in there.regressors.items()
+    }
+    about = {**there.dataset, "wider_for": spec.vendor or "another maker"}
+    return [dataclasses.replace(there, regressors=wider, dataset=about)]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.host import Cpu, unlike
-from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, peaks_of
+from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, instead_of, peaks_of
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
@@ -23,6 +23,8 @@ from neuralpower.layers.sweep import Draw
 from neuralpower.learn import keys
 from neuralpower.learn.estimates import (
     BASES,
+    BY_BYTES,
+    BY_ROOFLINE,
     CARRIED,
     EXTRAPOLATED,
     IN_RANGE,
@@ -52,6 +54,11 @@ HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 HIDDEN_SHARE = 2 / 3
 LONGEST_S, MOST_W = 1e30, 1e9  # a prediction beyond these was not learnt of a device
 WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing
+# how times of a named device are known, in words
+TRAINED_HERE, CARRIED_BY = "trained on this device", "carried from relatives by bandwidth and peaks"
+BY_ITS_BYTES, BARE = "by its bytes", "roofline, wide bounds"
+ORIGINS = (TRAINED_HERE, CARRIED_BY, BY_ITS_BYTES, BARE)
+TOLD = 0.005  # share of the time from which on a way is named
 NOT, NEAR, LEARNT = range(3)  # how well a predictor knows a layer; near: other code of its kind was learnt
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
@@ -157,8 +164,31 @@ class Predictor:
         """Whether it has a regressor of the kind in that phase."""
         return any((kind, phase) in one._in_phases for one in (self, *self.others))
 
+    def origin(self, found: Estimates, seconds: Array) -> str:
+        """In words, how the device's times are known: by shares of `seconds` [layers], of a named device."""
+        if not self.answers:
+            return ""
+        starts = np.cumsum([0, *(len(one.regressors) for one in (self, *self.others))])
+        owner = np.searchsorted(starts, found.regressor, side="right") - 1
+        carried = np.array([one.carried for one in (self, *self.others)])[np.maximum(owner, 0)]
+        label = np.select(
+            [found.regressor == BY_ROOFLINE, found.regressor == BY_BYTES, carried],
+            [BARE, BY_ITS_BYTES, CARRIED_BY],
+            TRAINED_HERE,
+        )
+        total = max(float(np.sum(seconds)), 1e-30)
+        shares = {name: float(np.sum(seconds[label == name]) / total) for name in ORIGINS}
+        told = {name: share for name, share in shares.items() if share >= TOLD} or {BARE: 1.0}
+        if len(told) == 1:
+            return next(iter(told))
+        return ", ".join(
+            f"{share:.0%} {name}" for name, share in sorted(told.items(), key=lambda one: -one[1])
+        )
+
     def check(self, dtype: str, phase: str) -> None:
         """Raise PredictorError unless it knows the dtype, the phase and its device."""
+        if self.answers and dtype not in self.dtypes:
+            raise PredictorError(f"{self.device} has no {dtype}: {instead_of(dtype, self.answers)}")
         passes = [phase for phase in self.phases if phase in (FORWARD, BACKWARD)]
         for what, asked, has in (("dtype", dtype, self.dtypes), ("phase", phase, passes)):
             if asked not in has:
@@ -275,7 +305,7 @@ class Predictor:
             index = np.flatnonzero(first == i)
             if len(index):
                 found = one._estimate(take(columns, index), passes=self)
-                numbers = np.where(found.regressor < 0, -1, found.regressor + start)
+                numbers = np.where(found.regressor < 0, found.regressor, found.regressor + start)
                 parts.append((index, replace(found, regressor=numbers)))
             start += len(one.regressors)
         return _joined(len(columns.dtype), parts)
@@ -318,8 +348,8 @@ class Predictor:
         held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
         if found is None:
             works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)  # views do not, and take nothing
-            t, hidden = (value * works for value in self._unlearnt(columns, key[1], passes))
-            return Estimates.by_roofline(t, hidden, held)
+            t, hidden, by_bytes = self._unlearnt(columns, key[1], passes)
+            return Estimates.unlearnt(t * works, hidden * works, held, np.full(rows, by_bytes))
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
         near = columns if exact or not np.any(columns.quantised()) else of_one_type(columns)
@@ -489,6 +519,11 @@ class Predictor:
         vendor = self.dataset.get("unknown_vendor")
         if vendor:
             texts.append(f"nothing was learnt on devices by {vendor}, and bounds do not allow for that")
+        wider = next((one.dataset["wider_for"] for one in self.others if "wider_for" in one.dataset), None)
+        if wider := self.dataset.get("wider_for", wider):
+            texts.append(
+                f"what is carried was not learnt on devices by {wider}: its bounds are wider for that"
+            )
         return tuple(texts)
 
     def _near(self, layers: Sequence[Layer]) -> Iterator[tuple[Key, Key]]:
@@ -504,8 +539,8 @@ class Predictor:
                     if near is not None:
                         yield key, near
 
-    def _unlearnt(self, columns: Layer, dtype: str, passes: Predictor) -> tuple[Array, Array]:
-        """(roofline's time, what of it a queue hides) of a kind that was not learnt, each [rows].
+    def _unlearnt(self, columns: Layer, dtype: str, passes: Predictor) -> tuple[Array, Array, bool]:
+        """(Time, what of it a queue hides, each [rows]; whether its bytes say it) of a kind not learnt.
 
         Where the platform says so, copies, sums and look-ups take at least what a pass over as many bytes
         takes.
@@ -515,7 +550,7 @@ class Predictor:
         if columns.multiplies:
             t = np.maximum(t, self.platform.step_s * (np.asarray(columns.launches()) - 1))
         if columns.multiplies or like is None:
-            return t, np.zeros(len(t))
+            return t, np.zeros(len(t)), False
         size = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape)
         elements = size / (2 * DTYPES["float32"].itemsize)
         kind, given = KINDS[like[0]], {"function": "add", "operands": 1, "broadcast": False}
@@ -523,12 +558,12 @@ class Predictor:
         fields["elements"] = np.maximum(elements, 1)
         passed = as_columns(kind, fields)
         if passes._first(passed)[1].min() < LEARNT:
-            return t, np.zeros(len(t))
+            return t, np.zeros(len(t)), False
         found = passes.estimate_columns(passed)
-        return np.maximum(t, found.runtime_s), found.hidden_s
+        return np.maximum(t, found.runtime_s), found.hidden_s, True
 
     def _roofline(self, columns: Layer, dtype: str) -> Array:
-        t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + 1e-6
+        t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + self.platform.launch_s
         return np.broadcast_to(np.asarray(t, dtype=np.float64), (len(columns.dtype),))
 
     def roofline(self, dtype: str) -> Roofline:

@@ -161,6 +161,7 @@ class Prediction:
     assumptions: tuple[str, ...] = ()  # what was taken for granted
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
+    origin: str = ""  # of a device by its name, how its times are known, in words
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
 
     @property
@@ -248,6 +249,7 @@ class Prediction:
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
+            "origin": self.origin or None,
             "passes": list(self.passes),
             "layers": [row.to_json() for row in self.rows],
         }

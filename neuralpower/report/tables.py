@@ -127,7 +127,8 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
 def _head(p: Prediction, powered: bool) -> Iterator[str]:
     """The network, the device and the totals."""
     t = p.runtime_s
-    yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({p.predictor})")
+    learnt = p.origin or p.predictor
+    yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({learnt})")
     time, low, high = (quantity(seconds, "s") for seconds in (t.value, t.low, t.high))
     work = f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters"
     known = f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
