@@ -29,6 +29,7 @@ from neuralpower.learn.train import train
 from neuralpower.report.cards import write_predictor
 
 NAME = "nvidia"
+CONTRADICTORY = ("Tesla P4", "linear")  # two collections that do not describe the same machine
 SOURCES = (
     "Lee et al., NeuSight, ASPLOS 2025 (MIT): PyTorch 2.1, float32; "
     "LLMServingSim at 5daddb21 (MIT): vLLM 0.19.0's layers, bfloat16"
@@ -66,10 +67,7 @@ def neusight(root: Path) -> Iterator[Dataset]:
     """A dataset of each GPU with training rows; convolutions of the A100 are of its larger sibling."""
     for device in REPORTED:
         tables = kernels(root / "kernels_train.parquet", device)
-        if (device, "linear") == ("Tesla P4", "linear"):
-            continue
-        if device == "Tesla P4":
-            tables.pop("linear", None)  # its two collections contradict each other
+        tables = {kind: table for kind, table in tables.items() if (device, kind) != CONTRADICTORY}
         parts = {
             kind: pd.concat([without_launch(some) for _, some in table.groupby("op")], ignore_index=True)
             for kind, table in tables.items()

@@ -242,6 +242,7 @@ class Predictor:
             rooflines=roofs,
             regressors=regressors,
             carried=device not in (self.dataset.get("devices") or {}),
+            dispatch=self.dispatch and self.dispatch.of_another_host(),
         )
 
     def _known_hardware(self) -> Hardware:
@@ -506,6 +507,11 @@ class Predictor:
                     f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to "
                     "reach what its units could, which its power limit may not allow"
                 )
+        if self.dispatch is not None and self.dispatch.elsewhere:
+            texts.append(
+                f"the host is not known: it is taken to issue calls as that of the measured GPU did "
+                f"({self.dispatch.other_s * 1e6:.3g} us in the median), or in half or twice the time"
+            )
         return (*texts, *self.foreign())
 
     def foreign(self) -> tuple[str, ...]:
