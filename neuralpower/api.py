@@ -107,8 +107,8 @@ class LoadedPredictor:
             weights: how they are quantised: "int4:128", "fp8", "q4_k_m"; by default as a checkpoint's are.
 
         Raises:
-            InputError: an unknown phase, way to run or quantisation, sizes beside `inputs`, sizes that it does not
-                take, or `inputs` of another dtype than asked for.
+            InputError: an unknown phase, way to run or quantisation, sizes beside `inputs`, sizes that the
+                model does not take, or `inputs` of another dtype than asked for.
             ModelError: the model cannot be found, built or traced.
             PredictorError: a dtype or phase that was not learnt.
         """
