@@ -33,7 +33,8 @@ PACKAGES: Mapping[str, str] = {
         source sources trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        follow lifetimes modules passes passes.quantisation paths question recorder records routing sparse_gradients tracer
+        follow lifetimes modules passes passes.quantisation paths question recorder records routing
+        sparse_gradients tracer
         recipe step_lifetimes undisturbed
     """,
     "measure": """
