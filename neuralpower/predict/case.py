@@ -108,7 +108,7 @@ def _predict_pass(
     memory: Memory | None = None
     prediction = composed(found.work, predictor, question, model=model, batch_size=one.batch_size)
     if question.phase == FORWARD:
-        memory = forward_memory(found.trace, platform=predictor.platform)
+        memory = forward_memory(found.work, platform=predictor.platform)
     elif found.lifetimes is not None:
         memory = training_memory(found.lifetimes, platform=predictor.platform)
     prediction = replace(prediction, memory=memory, assumptions=(*prediction.assumptions, *found.notes))
