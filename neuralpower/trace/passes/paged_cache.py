@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from neuralpower.layers.attention import Attention
+from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node, total_bytes
 from neuralpower.trace.fusion import is_copy_of_attention, joined_call, space_of
@@ -129,7 +130,7 @@ def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
         return  # something else reads them
     query = node.sources[0]
     chain = _before(flow, [i for i in (query, keys.source, values.source) if i is not None], {at, *copies})
-    masked = layer.masked and len(node.sources) > 3 and node.sources[3] is not None
+    masked = layer.masked and any(source is not None for source in node.sources[3:])
     served = replace(
         layer,
         key_heads=layer.key_heads // keys.repeats if layer.key_heads % keys.repeats == 0 else layer.key_heads,
@@ -204,7 +205,11 @@ def _write(
     copied = tuple(one.access for one in grown if one.access.storage not in places)
     if not rotated and not grown:
         return
-    if len(rotated) > 1 or (rotated and grown):
+    if len(rotated) == 1 and not grown and _is_scaling(flow.nodes[rotated[0]]):
+        alone = flow.nodes[rotated[0]]  # which attention does itself
+        edit.renamed[alone.flow.writes[0].storage] = alone.flow.reads[0]
+        edit.drop(alone)
+    elif len(rotated) > 1 or (rotated and grown):
         joined, crossing = joined_call(flow, rotated)
         reads = tuple(dict.fromkeys((*crossing.reads, *copied)))
         layer = joined.layer
@@ -231,6 +236,12 @@ def _write(
         at = flow.nodes[grown[0].copies[-1]].at
         new = replace(call, layer=layer, operator="", at=at, parts=(WRITE,), gradient=0.0, asked=None)
         edit.new[at] = new, Flow(tuple(one.access for one in grown), written)
+
+
+def _is_scaling(node: Node) -> bool:
+    """Whether a call multiplies by one number."""
+    layer = node.call.layer if isinstance(node.call, LayerCall) else None
+    return isinstance(layer, Elementwise) and layer.operands == 1 and layer.function in ("mul", "div")
 
 
 def _norms(flow: Dataflow, chain: Sequence[int]) -> set[int]:
