@@ -37,6 +37,7 @@ class LayerCall:
     saves: bool = False
     done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
     parts: tuple[str, ...] = ()  # of calls that a trace pass has joined: their names, in order
+    share: float = 1.0  # the part of the call that is done: of one kernel for samples of several lengths
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ def counted(trace: Trace) -> tuple[int, int]:
     """(calls that do something, bytes that they move) of a pass."""
     sizes = {layer: int(sum(layer.bytes())) for layer in set(trace.layers)}
     unmodelled = sum(call.bytes for call in trace.unmodelled)
-    return len(trace.every_call), sum(sizes[layer] for layer in trace.layers) + unmodelled
+    moved = sum(call.share * sizes[call.layer] for call in trace.calls)
+    return round(sum(call.share for call in trace.calls)) + len(trace.unmodelled), round(moved) + unmodelled
 
 
 def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:
