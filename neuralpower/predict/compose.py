@@ -108,6 +108,8 @@ def composed(
         training=training,
         assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
         passes=work.passes,
+        run=question.run,
+        savings=work.savings,
     )
 
 
@@ -117,7 +119,8 @@ def _rows(answer: Answer) -> Iterator[Row]:
     basis = estimates.basis
     grouped: dict[tuple[object, ...], list[int]] = {}
     for i, task in enumerate(tasks):
-        grouped.setdefault((pattern(task.path), task.layer, task.step, task.share, task.asked), []).append(i)
+        alike = (pattern(task.path), task.layer, task.step, task.share, task.asked, task.parts)
+        grouped.setdefault(alike, []).append(i)
     for index in grouped.values():
         first = index[0]
         task, n = tasks[first], len(index) * tasks[first].share
@@ -136,6 +139,7 @@ def _rows(answer: Answer) -> Iterator[Row]:
             power_w=_power(estimates, first),
             step=task.step,
             layer=task.layer,
+            parts=task.parts,
         )
 
 
