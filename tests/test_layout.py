@@ -23,7 +23,7 @@ PACKAGES: Mapping[str, str] = {
     "devices": ALL,
     "layers": """
         base call columns sweep terms workspace
-        elementwise embedding matmul movement optimizer recurrent reduction
+        elementwise embedding matmul matrix_product movement optimizer recurrent reduction
     """,
     "platforms": "views",
     "data": ALL,
@@ -32,7 +32,7 @@ PACKAGES: Mapping[str, str] = {
         source sources trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        follow lifetimes modules passes paths question recorder records routing sparse_gradients tracer
+        follow lifetimes modules passes passes.quantisation paths question recorder records routing sparse_gradients tracer
         recipe step_lifetimes undisturbed
     """,
     "measure": """
@@ -44,7 +44,7 @@ PACKAGES: Mapping[str, str] = {
         calibrate codec estimates keys network_estimates pace predictor predictor_lookup regressor train
     """,
     "predict": """
-        case compose evaluate generation memory.peak prediction timeline
+        case compose evaluate generation memory.peak prediction timeline weights
         explore.compare explore.fit explore.score explore.sweep
     """,
     "api": "",

@@ -12,7 +12,9 @@ from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
 MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
-BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
+BYTES_LAW = "bytes-law"  # of quantised weights, from what was learnt of plain ones (`weight_only.py`)
+BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, BYTES_LAW, ROOFLINE)  # from the best known to the least
+UNLEARNT = (BYTES_LAW, ROOFLINE)  # of which no regressor has learnt
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
 ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose code differs
 WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation

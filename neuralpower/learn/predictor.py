@@ -38,6 +38,7 @@ from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.problem import Array, Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
+from neuralpower.learn.weight_only import by_bytes, is_weight_only, said
 from neuralpower.platforms import Platform, View, platform_name, platform_named, platform_of
 
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
@@ -258,6 +259,8 @@ class Predictor:
 
     def _group(self, columns: Layer, key: Key) -> Estimates:
         found, exact = self.regressor_of(key)
+        if not exact and is_weight_only(columns):
+            return by_bytes(columns, self.estimate_columns, self.roofline(key[1]))
         rows = len(columns.dtype)
         # in training, gradients and what the backward pass needs leave no weights in the cache
         held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
@@ -403,7 +406,7 @@ class Predictor:
             near, exact = self.regressor_of(key)
             if near is not None and not exact:
                 taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
-                texts.append(f"{' '.join(key)} was not learnt and {taken}")
+                texts.append(said(key) or f"{' '.join(key)} was not learnt and {taken}")
         hardware = self._known_hardware()
         if any(layer.multiplies for layer in different):
             unknown = list(self.view.unknown(hardware))
