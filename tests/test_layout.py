@@ -32,8 +32,8 @@ PACKAGES: Mapping[str, str] = {
         source sources trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        follow lifetimes modules passes passes.quantisation paths question recorder records routing sparse_gradients tracer
-        recipe step_lifetimes undisturbed
+        follow lifetimes modules passes passes.quantisation paths question recorder records routing
+        sparse_gradients tracer recipe step_lifetimes undisturbed
     """,
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect

@@ -53,8 +53,9 @@ def said(key: Key) -> str:
     if not once(group).endswith(QUANTISED) or not _wide(dtype):
         return ""
     return (
-        f"{kind} {dtype} {phase} with quantised weights was not learnt: it takes {WIDENED:g} times what reading "
-        f"as many bytes takes, or its compute where that is longer; bounds are {LOW:g} and {HIGH:g} times that"
+        f"{kind} {dtype} {phase} with quantised weights was not learnt: it takes {WIDENED:g} times what "
+        "reading as many bytes takes, or its compute where that is longer; bounds are "
+        f"{LOW:g} and {HIGH:g} times that"
     )
 
 
