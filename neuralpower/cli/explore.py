@@ -228,8 +228,7 @@ def fit(asked: Fit) -> None:
 
     room, platform, name = _room(asked.device, asked.memory)
     shape = parsing.shape(asked.input_shape)
-    same = ("model", "seq_len", "phase", "optimizer", "context", "accumulation", "checkpointing", "margin")
-    same = (*same, "weights")
+    same = "model seq_len phase optimizer context accumulation checkpointing margin weights".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         input_shape=shape,

@@ -29,7 +29,7 @@ from neuralpower.learn.regressor import NINETY
 # for int4 and int8 weights (A100, H200, L40S; 1,024 inputs and outputs and more; ai-dynamo/aiconfigurator's
 # tables, Apache-2.0), 90 % took between LOW and HIGH times as long as the law says.
 WIDENED, LOW, HIGH = 1.3, 0.75, 2.85
-INNER = ("in_features", "inner")  # names of a product's inner side
+INNER = ("in_features", "inner", "intermediate")  # names of a side that the weights grow with
 WHOLE = 64  # a product's inner side is taken in multiples of this: odd ones run other code
 Predicts = Callable[[Layer], Estimates]  # of a table's columns
 

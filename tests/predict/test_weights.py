@@ -90,7 +90,7 @@ def test_a_checkpoint_is_predicted_as_it_lies(loaded: LoadedPredictor, checkpoin
 
 def test_a_fit_counts_quantised_weights(loaded: LoadedPredictor, checkpoint: str) -> None:
     plain, found, own = (
-        loaded.fit(model, "1GB", seq_len=16, weights=weights)
+        loaded.fit(model, "4GB", seq_len=16, weights=weights)
         for model, weights in ((MODEL, None), (MODEL, "int4"), (checkpoint, None))
     )
     assert plain.memory.weights_bytes - found.memory.weights_bytes == SAVED
@@ -134,7 +134,7 @@ def test_the_command_line_takes_weights_everywhere(checkpoint: str) -> None:
     told = json.loads(done("predict", checkpoint, "--seq-len", 8, "--predictor", GPU, "--json"))
     assert told["weights"]["name"] == "awq"
     assert told["weights"]["checkpoint"]
-    fitted = done("fit", MODEL, "--memory", "1GB", "--device", GPU, "--seq-len", 8, "--weights", "nf4")
+    fitted = done("fit", MODEL, "--memory", "4GB", "--device", GPU, "--seq-len", 8, "--weights", "nf4")
     assert fitted.splitlines()[1].startswith("weights nf4, groups of 64, ")
     swept = json.loads(
         done("sweep", MODEL, "--seq-len", 8, "--predictor", GPU, "--weights", "int8", "--json")

@@ -70,8 +70,8 @@ def products(found: Trace) -> dict[str, MatrixProduct]:
 
 def groups(**group: Any) -> dict[str, Any]:
     """The fields of compressed-tensors with one group."""
-    about = {"ignore": ["lm_head"], **{n: group.pop(n) for n in ("format", "ignore") if n in group}}
-    found = {"quant_method": "compressed-tensors", **about}
+    found: dict[str, Any] = {"quant_method": "compressed-tensors", "ignore": ["lm_head"]}
+    found |= {name: group.pop(name) for name in ("format", "ignore") if name in group}
     return {**found, "config_groups": {"group_0": {"targets": ["Linear"], **group}}}
 
 
