@@ -5,7 +5,7 @@ A new type is one more entry in `_ENTRIES`. Options, spec sheets, layers and col
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 FLOAT, INTEGER, COMPLEX, BOOLEAN = "float", "integer", "complex", "boolean"  # sorts of numbers
@@ -142,6 +142,7 @@ _ENTRIES = (
     ),
     # OCP Microscaling Formats, version 1.0: a scale of type E8M0 for 32 numbers
     Dtype(name="mxfp4", bits=4, accumulates_in="float32", peak="float4_e2m1fn", group=32, scale_bits=8),
+    Dtype(name="mxfp8", bits=8, accumulates_in="float32", peak="float8_e4m3fn", group=32, scale_bits=8),
     # NVIDIA's Blackwell: a scale of type E4M3 for 16 numbers
     Dtype(name="nvfp4", bits=4, accumulates_in="float32", peak="float4_e2m1fn", group=16, scale_bits=8),
     Dtype(name="int8", bits=8, accumulates_in="int32", sort=INTEGER, torch="int8", peak="int8"),
@@ -198,3 +199,13 @@ def peaks_of(peaks: Mapping[str, float], dtype: str) -> float | None:
         return peaks[dtype]
     entry = DTYPES.get(dtype)
     return None if entry is None or entry.peak is None else peaks.get(entry.peak)
+
+
+def instead_of(dtype: str, has: Collection[str]) -> str:
+    """In words, as what a type would run on a device that has others, and which of them to choose."""
+    entry, networks = DTYPES.get(dtype), [one for one in NETWORK_DTYPES if one in has]
+    wide = next((one for one in networks if DTYPES[one].bits == HALF_BITS), (networks or ["float32"])[0])
+    choice = f"choose {', '.join(DTYPES[one].short for one in networks) or 'another device'}"
+    if entry is not None and entry.bits < HALF_BITS:
+        return f"such weights would be unpacked and multiplied in {wide} (weight-only); {choice}"
+    return f"it would run as {'float32' if 'float32' in networks else wide}; {choice}"

@@ -23,7 +23,8 @@ PACKAGES: Mapping[str, str] = {
     "devices": ALL,
     "layers": """
         base call columns sweep terms workspace
-        elementwise embedding matmul matrix_product movement optimizer recurrent reduction
+        activation attention elementwise embedding fused_pointwise matmul matrix_product movement norm
+        optimizer recurrent reduction softmax
     """,
     "platforms": "views",
     "data": ALL,
@@ -33,7 +34,8 @@ PACKAGES: Mapping[str, str] = {
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing
-        sparse_gradients tracer recipe step_lifetimes undisturbed
+        sparse_gradients tracer
+        recipe step_lifetimes undisturbed
     """,
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect
@@ -41,7 +43,8 @@ PACKAGES: Mapping[str, str] = {
         collect.request collect.schedule collect.supervisor
     """,
     "learn": """
-        calibrate codec estimates keys network_estimates pace predictor predictor_lookup regressor train
+        any_device calibrate codec estimates keys network_estimates pace predictor predictor_lookup
+        regressor train
     """,
     "predict": """
         case compose evaluate generation memory.peak prediction timeline weights

@@ -21,12 +21,25 @@ Model = Annotated[
     ),
 ]
 Predictor = Annotated[str | None, Option(help="Name or file; this machine's by default.")]
+Device = Annotated[
+    str | None,
+    Option(
+        help="h100, RTX 4090, ... (`devices --specs`), or a spec sheet; with commas where several will do."
+    ),
+]
 BatchSize = Annotated[
     int | None,
     Option(help="Samples in a batch; by default 1, or as many as the network's own inputs hold."),
 ]
 InputShape = Annotated[str | None, Option(help="Of one sample, such as 3x224x224.")]
 Dtype = Annotated[str, Option(help="Of weights and inputs.")]
+Run = Annotated[
+    str | None,
+    Option(
+        help="eager, graph (CUDA graphs), compile (fused as by torch.compile) or engine (as vLLM serves); by "
+        "default engine for a language model's phases on a GPU, else eager."
+    ),
+]
 Weights = Annotated[
     str | None,
     Option(

@@ -20,7 +20,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import QUANTISED
 from neuralpower.layers.columns import of_one_type
 from neuralpower.layers.terms import ceil_to
-from neuralpower.learn.estimates import BASES, BYTES_LAW, Estimates, Roofline
+from neuralpower.learn.estimates import BASES, BY_WEIGHTS, WEIGHTS_LAW, Estimates, Roofline
 from neuralpower.learn.keys import Key, once
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
@@ -60,7 +60,7 @@ def said(key: Key) -> str:
     )
 
 
-def by_bytes(columns: Layer, predicts: Predicts, roof: Roofline) -> Estimates:
+def weights_law(columns: Layer, predicts: Predicts, roof: Roofline) -> Estimates:
     """The law's estimates of a table's columns for which `is_weight_only` holds.
 
     Args:
@@ -84,7 +84,8 @@ def by_bytes(columns: Layer, predicts: Predicts, roof: Roofline) -> Estimates:
         shared=np.full(len(t), np.log(HIGH / LOW) / 2 / NINETY),
         hidden_s=np.minimum(part.hidden_s, t),
         held_bytes=np.minimum(np.asarray(columns.bytes().weights, dtype=float), whole.held_bytes),
-        basis_code=np.full(len(t), BASES.index(BYTES_LAW)),
+        regressor=np.full(len(t), BY_WEIGHTS),
+        basis_code=np.full(len(t), BASES.index(WEIGHTS_LAW)),
         **{name: np.where(reads, getattr(part, name), getattr(whole, name)) for name in watts},
     )
 

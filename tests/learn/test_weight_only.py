@@ -8,7 +8,7 @@ import pytest
 from neuralpower.layers.columns import columns_of
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
-from neuralpower.learn.estimates import BYTES_LAW
+from neuralpower.learn.estimates import WEIGHTS_LAW
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.weight_only import HIGH, LOW, WIDENED, is_weight_only, said
@@ -38,7 +38,7 @@ def test_reading_weights_takes_what_as_many_bytes_take(predictor: Predictor) -> 
         assert found.runtime_s >= WIDENED * alike.runtime_s
     else:
         assert found.runtime_s == pytest.approx(WIDENED * alike.runtime_s)
-    assert found.basis == (BYTES_LAW,)
+    assert found.basis == (WEIGHTS_LAW,)
     assert found.low_s == pytest.approx(LOW * found.runtime_s)
     assert found.high_s == pytest.approx(HIGH * found.runtime_s)
     assert found.runtime_s < 0.5 * predictor.estimate([ONE_ROW]).runtime_s

@@ -11,7 +11,7 @@ import pytest
 import neuralpower
 from neuralpower.api import LoadedPredictor
 from neuralpower.errors import InputError, ModelError
-from neuralpower.learn.estimates import BYTES_LAW
+from neuralpower.learn.estimates import WEIGHTS_LAW
 from neuralpower.learn.predictor_lookup import load, on
 from neuralpower.networks.phases import Phase
 from neuralpower.predict.weights import as_run
@@ -51,8 +51,8 @@ def test_weights_change_memory_time_and_what_is_said(loaded: LoadedPredictor) ->
     assert found.weights.bytes == found.memory.weights_bytes
     assert plain.weights is None and plain.to_json()["weights"] is None
     assert found.passes[0] == "quantisation"
-    assert {row.basis for row in found.rows if row.layer and row.layer.quantised()} == {BYTES_LAW}
-    assert found.basis in (BYTES_LAW, "roofline")
+    assert {row.basis for row in found.rows if row.layer and row.layer.quantised()} == {WEIGHTS_LAW}
+    assert found.basis in (WEIGHTS_LAW, "roofline")
     assert found.coverage < plain.coverage
     said = prediction_table(found, "kind", 3, 15).splitlines()
     assert said[1].startswith("weights int4, groups of 128, float32 model.embed_tokens, lm_head left out: ")

@@ -128,7 +128,7 @@ OUTPUTS = 2 * (256 + 256 + 2 * 128 + 2 * 512 + 256)  # of all layers
             4 * OUTPUTS + 4 * MATRICES,
             "fp8, a scale per output, activations fp8",
         ),
-        ({"quant_method": "mxfp8"}, 8, IN_LAYERS / 32, "fp8, groups of 32, activations fp8"),
+        ({"quant_method": "mxfp8"}, 8, IN_LAYERS / 32, "mxfp8, groups of 32, activations mxfp8"),
         (
             groups(format="pack-quantized", weights=WHOLE),
             4,
@@ -213,7 +213,9 @@ def test_products_take_weights_as_they_lie(folder: Folder) -> None:
     assert awq["q_proj"].bytes().weights == 256 * 256 // 2 + 256 * 2 * 20 // 8
     blocks = products(traced(folder({"quant_method": "fp8", "weight_block_size": [128, 128]}))[0])["q_proj"]
     assert (blocks.dtype, blocks.output_dtype, blocks.weights_dtype) == ("float8_e4m3fn", "bfloat16", "")
-    assert (blocks.weights_group, blocks.input_group) == (128, 128)
+    assert (blocks.weights_group, blocks.weights_rows_group, blocks.input_group) == (128, 128, 128)
+    assert blocks.quantises
+    assert blocks.bytes().weights == 256 * 256 + 2 * 2 * 4
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from neuralpower.predict.explore.outcomes import Outcomes, Pool
 from neuralpower.predict.weights import Weighing
 from neuralpower.quantisation.schemes import Scheme
 from neuralpower.trace.lifetimes import WORKSPACE
+from neuralpower.trace.question import EAGER
 from neuralpower.trace.tracer import trace
 
 Array = np.ndarray
@@ -52,6 +53,7 @@ class Point:
     dtype: str = "float32"
     changes: Mapping[str, Any] = field(default_factory=dict)
     input_shape: tuple[int, ...] | None = None  # of one sample
+    run: str = EAGER  # one of `trace.question.RUNS`
 
     @property
     def text(self) -> str | nn.Module:
@@ -211,7 +213,7 @@ def _families(points: Sequence[Point], recorded: Weighing) -> Iterator[tuple[Arr
         words = _words(point)
         model = point.model if isinstance(point.model, str) else id(point.model)
         numbers = tuple(sorted(set(point.changes) - set(words)))
-        key = (model, point.dtype, json.dumps(words, sort_keys=True), numbers)
+        key = (model, point.dtype, point.run, json.dumps(words, sort_keys=True), numbers)
         groups.setdefault((*key, point.seq_len is None, point.input_shape), []).append(i)
     for index in groups.values():
         yield np.array(index), _members([points[i] for i in index], recorded)
