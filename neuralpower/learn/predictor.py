@@ -25,6 +25,7 @@ from neuralpower.learn.estimates import (
     BASES,
     BY_BYTES,
     BY_ROOFLINE,
+    BY_WEIGHTS,
     CARRIED,
     EXTRAPOLATED,
     IN_RANGE,
@@ -41,6 +42,7 @@ from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.problem import Array, Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
+from neuralpower.learn.weight_only import is_weight_only, said, weights_law
 from neuralpower.platforms import Platform, View, platform_name, platform_named, platform_of
 
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
@@ -172,7 +174,7 @@ class Predictor:
         owner = np.searchsorted(starts, found.regressor, side="right") - 1
         carried = np.array([one.carried for one in (self, *self.others)])[np.maximum(owner, 0)]
         label = np.select(
-            [found.regressor == BY_ROOFLINE, found.regressor == BY_BYTES, carried],
+            [found.regressor == BY_ROOFLINE, np.isin(found.regressor, (BY_BYTES, BY_WEIGHTS)), carried],
             [BARE, BY_ITS_BYTES, CARRIED_BY],
             TRAINED_HERE,
         )
@@ -344,6 +346,8 @@ class Predictor:
 
     def _group(self, columns: Layer, key: Key, passes: Predictor) -> Estimates:
         found, exact = self.regressor_of(key)
+        if not exact and is_weight_only(columns):
+            return weights_law(columns, passes.estimate_columns, self.roofline(key[1]))
         rows = len(columns.dtype)
         # in training, gradients and what the backward pass needs leave no weights in the cache
         held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
@@ -498,7 +502,7 @@ class Predictor:
         texts = []
         for key, near in dict.fromkeys(self._near(different)):
             taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
-            texts.append(f"{' '.join(key)} was not learnt and {taken}")
+            texts.append(said(key) or f"{' '.join(key)} was not learnt and {taken}")
         hardware = self._known_hardware()
         if any(layer.multiplies for layer in different):
             unknown = list(self.view.unknown(hardware))

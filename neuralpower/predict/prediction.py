@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
-from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
+from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, UNLEARNT
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.trace.question import EAGER
@@ -179,7 +179,7 @@ class Prediction:
     @property
     def coverage(self) -> float:
         """Share of the time that regressors account for; shares add up to 1 but for rounding."""
-        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis == ROOFLINE))
+        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis in UNLEARNT))
 
     @property
     def extrapolated(self) -> float:
