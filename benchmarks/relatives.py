@@ -187,9 +187,13 @@ def _errors(predictor: Predictor, kind: str, table: pd.DataFrame) -> dict[str, f
 
 
 def only(dataset: Dataset, kinds: Sequence[str]) -> Dataset:
-    """Some kinds of it; all if none are named."""
-    tables = {kind: table for kind, table in dataset.tables.items() if not kinds or kind in kinds}
-    return dataclasses.replace(dataset, tables=tables)
+    """Some kinds of it, all if none are named; forward passes, of which backward ones are made."""
+    tables = {
+        kind: table[table.phase == "forward"]
+        for kind, table in dataset.tables.items()
+        if kind != "network" and (not kinds or kind in kinds)
+    }
+    return dataclasses.replace(dataset, tables={kind: table for kind, table in tables.items() if len(table)})
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.host import Cpu, unlike
-from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, instead_of, peaks_of
+from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, floats_of, instead_of, peaks_of
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
@@ -243,6 +243,7 @@ class Predictor:
             regressors=regressors,
             carried=device not in (self.dataset.get("devices") or {}),
             dispatch=self.dispatch and self.dispatch.of_another_host(),
+            answers=floats_of(peaks) if anyhow else (),
         )
 
     def _known_hardware(self) -> Hardware:
@@ -485,12 +486,13 @@ class Predictor:
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
 
     def _twins(self, dtype: str) -> list[str]:
-        """Other floats of as many bits, with the same peak: kernels take as long in them."""
+        """Other floats of as many bits: kernels take as long in them, at the same peak or relative to it."""
         if not self.view.kernels or dtype not in FLOATING or self.hardware is None:
             return []
-        peaks, entry = self.hardware.peak_flops_per_s, DTYPES[dtype]
-        same = (d for d in peaks if d != dtype and peaks[d] == peaks.get(dtype))
-        return [d for d in same if DTYPES[d].bits == entry.bits and DTYPES[d].stored_as == entry.stored_as]
+        entry, peaks = DTYPES[dtype], self.hardware.peak_flops_per_s
+        same = (d for d in FLOATING if d != dtype and DTYPES[d].bits == entry.bits and DTYPES[d].torch == d)
+        alike = [d for d in same if self.view.pooled or peaks.get(d) == peaks.get(dtype)]
+        return alike if entry.torch == dtype else []
 
     def assumed(self, layers: Sequence[Layer]) -> tuple[str, ...]:
         """In words: what stands in for groups not learnt, and what is not known of the device."""
