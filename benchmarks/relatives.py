@@ -1,11 +1,12 @@
-"""Train the predictor of all NVIDIA GPUs, `nvidia`, and hold whole GPUs out of it.
+"""Train the predictor of all NVIDIA GPUs, `nvidia`, and one of each GPU measured here; hold whole GPUs out.
 
 python -m benchmarks.relatives PATH [--dataset FOLDER ...] [--save models] [--hold-out] [--kinds NAME ...]
 
 PATH holds neusight/ (see benchmarks/peers.py) and llmservingsim/: vLLM's layers by tokens, of its profiler
-(casys-kaist/LLMServingSim at 5daddb21, MIT). --dataset adds folders that `collect-data` made on a GPU. Prints
-errors of every kind on each GPU, learnt without it. Rows are kernel times: from those of NeuSight, taken with
-the host's launch, most of that is taken off, and those that are hardly more than a launch are left out.
+(casys-kaist/LLMServingSim at 5daddb21, MIT). --dataset adds folders that `collect-data` made on a GPU, of
+which a predictor of its own is written, too. --hold-out prints errors of every kind on each GPU, learnt
+without it. Rows are kernel times: from those of NeuSight, taken with the host's launch, most of that is taken
+off, and those that are hardly more than a launch are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from neuralpower.data.dataset import Dataset, read_dataset
 from neuralpower.devices.spec import known_spec
 from neuralpower.layers import KINDS
 from neuralpower.layers.columns import as_columns
+from neuralpower.learn.launch_overhead import Dispatch
+from neuralpower.learn.network_rows import read_totals
 from neuralpower.learn.predictor import HIDDEN_SHARE, Predictor
+from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.train import train
 from neuralpower.report.cards import write_predictor
 
@@ -36,6 +40,8 @@ SOURCES = (
 )
 SHORTEST = 0.01  # the share of a kind's rows whose time is the launch
 TELLING = 4.0  # times a launch: rows below say too little of the kernel
+FIRST_LINE = 2  # of a table, below its header
+HOST_BOUND = 0.9  # of the eager time: such a network's host never waited for the device
 WARM_UP = 8  # llmservingsim: rows of fewer tokens were taken first, and are slower by chance
 SERVED = {  # GPUs of llmservingsim, by the names that its tables have
     "RTX4090": "NVIDIA GeForce RTX 4090",
@@ -139,6 +145,19 @@ def _layer(row: Any) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
+def with_host(predictor: Predictor, dataset: Dataset) -> Predictor:
+    """With how much longer a host took for whole networks than their layers say, where it set the pace."""
+    if "network" not in dataset.tables or predictor.dispatch is None:
+        return predictor
+    table, said = dataset.tables["network"].reset_index(drop=True), predictor.dispatch
+    totals, _ = read_totals(table, hardware_from(dataset.meta))
+    eager_s = table.runtime_eager_s.to_numpy()
+    free = [one for one in totals if one.dispatch_s > HOST_BOUND * eager_s[one.line - FIRST_LINE]]
+    ratios = [one.dispatch_s / float(one.calls @ said.seconds(one.layers)) for one in free]
+    print(f"the host of {len(ratios)} networks took {np.median(ratios):.2f} times what their layers say")
+    return dataclasses.replace(predictor, dispatch=said.corrected(ratios))
+
+
 def devices_of(datasets: Sequence[Dataset]) -> list[str]:
     """In their order."""
     return list(dict.fromkeys(dataset.device for dataset in datasets))
@@ -211,10 +230,19 @@ def main() -> None:
         print("benchmarks.relatives needs a folder that holds others' measurements: left out")
         return
     datasets = [*neusight(given.path / "neusight"), *served(given.path / "llmservingsim")]
-    datasets += [read_dataset(folder, samples=False) for folder in given.dataset]
+    measured = [read_dataset(folder, samples=False) for folder in given.dataset]
+    datasets += measured
     datasets = [some for dataset in datasets if (some := only(dataset, given.kinds)).tables]
     if given.save:
-        write_predictor(fitted(datasets), given.save / f"{NAME}.json")
+        hosts: list[Dispatch | None] = []
+        for dataset in measured:
+            own = with_host(train(only(dataset, given.kinds), jobs=1).predictor, dataset)
+            hosts.append(own.dispatch)
+            spec = known_spec(dataset.device)
+            file = given.save / f"{spec.slug if spec else dataset.name}-torch.json"
+            write_predictor(dataclasses.replace(own, name=file.stem), file)
+        together = dataclasses.replace(fitted(datasets), dispatch=next(iter(hosts), None))
+        write_predictor(together, given.save / f"{NAME}.json")
     if given.hold_out:
         lines = pd.concat([held_out(datasets, device) for device in devices_of(datasets)])
         print(lines.to_string(index=False, float_format=lambda value: f"{value:.3f}"))
