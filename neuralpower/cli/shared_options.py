@@ -33,6 +33,13 @@ BatchSize = Annotated[
 ]
 InputShape = Annotated[str | None, Option(help="Of one sample, such as 3x224x224.")]
 Dtype = Annotated[str, Option(help="Of weights and inputs.")]
+Run = Annotated[
+    str | None,
+    Option(
+        help="eager, graph (CUDA graphs), compile (fused as by torch.compile) or engine (as vLLM serves); by "
+        "default engine for a language model's phases on a GPU, else eager."
+    ),
+]
 Context = Annotated[int | None, Option(help="decode: tokens in the cache before the step.")]
 TrustCode = Annotated[
     bool, Option("--trust-code", help="Run models of the file that are code: functions, .pt2.")

@@ -93,17 +93,19 @@ class Estimates:
         time = self.runtime_s * counts
         return float(np.sum(time * machine**self.exponent) / np.sum(time)) if len(time) else 1.0
 
-    def totals(self, counts: Any, system: float = 0.0) -> Totals:
+    def totals(self, counts: Any, system: float = 0.0, *, graphed: bool = False) -> Totals:
         """Sums over networks, `counts` [networks, layers], dense or sparse: how often each calls each layer.
 
         A layer's error repeats with every call; errors of one regressor's layers have a part in common; those
         of different regressors are independent. `system`: standard deviation of what all layers share. Where
         times were taken with the host's launches, a queue of calls takes as long as the slower of host and
-        device.
+        device; `graphed`, as one graph, as long as the device.
         """
         own = self.runtime_s**2 * np.maximum(self.deviation**2 - self.shared**2, 0)
         apart = counts @ self.runtime_s
-        value = np.maximum(counts @ (self.runtime_s - self.hidden_s), counts @ self.hidden_s)
+        value = counts @ (self.runtime_s - self.hidden_s)
+        if not graphed:
+            value = np.maximum(value, counts @ self.hidden_s)
         variance = counts.power(2) @ own if hasattr(counts, "power") else counts**2 @ own
         for regressor in np.unique(self.regressor):
             common = self.runtime_s * self.shared * (self.regressor == regressor)

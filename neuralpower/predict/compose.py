@@ -109,6 +109,8 @@ def composed(
         assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
         origin=predictor.origin(answer.estimates, answer.shares * answer.estimates.runtime_s),
         passes=work.passes,
+        run=question.run,
+        savings=work.savings,
     )
 
 
@@ -118,7 +120,8 @@ def _rows(answer: Answer) -> Iterator[Row]:
     basis = estimates.basis
     grouped: dict[tuple[object, ...], list[int]] = {}
     for i, task in enumerate(tasks):
-        grouped.setdefault((pattern(task.path), task.layer, task.step, task.share, task.asked), []).append(i)
+        alike = (pattern(task.path), task.layer, task.step, task.share, task.asked, task.parts)
+        grouped.setdefault(alike, []).append(i)
     for index in grouped.values():
         first = index[0]
         task, n = tasks[first], len(index) * tasks[first].share
@@ -137,6 +140,7 @@ def _rows(answer: Answer) -> Iterator[Row]:
             power_w=_power(estimates, first),
             step=task.step,
             layer=task.layer,
+            parts=task.parts,
         )
 
 

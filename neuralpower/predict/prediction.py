@@ -12,7 +12,9 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
+from neuralpower.trace.records import Savings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +70,7 @@ class Row:
     power_w: Interval | None = None
     step: str = FORWARD  # of a training step: forward, backward or optimizer
     layer: Layer | None = None  # None of what is not modelled, and of different ones together
+    parts: tuple[str, ...] = ()  # names of the calls that a trace pass joined to this one, in order
 
     @property
     def energy_j(self) -> float | None:
@@ -82,7 +85,7 @@ class Row:
     def to_json(self) -> dict[str, object]:
         """As a JSON object, which calls the step a phase."""
         cells = self.cells()
-        return {"phase": cells.pop("step"), **cells}
+        return {"phase": cells.pop("step"), **cells, "parts": list(self.parts)}
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,8 @@ class Prediction:
     memory: Memory | None = None  # at the peak
     origin: str = ""  # of a device by its name, how its times are known, in words
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
+    savings: Savings | None = None  # of the way to run, where calls were joined
+    run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
 
     @property
     def flops(self) -> int:
@@ -250,6 +255,8 @@ class Prediction:
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
             "origin": self.origin or None,
+            "run": self.run,
+            "savings": self.savings.to_json() if self.savings else None,
             "passes": list(self.passes),
             "layers": [row.to_json() for row in self.rows],
         }

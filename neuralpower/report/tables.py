@@ -15,16 +15,19 @@ from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.keys import Key
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import Trained
+from neuralpower.networks.phases import PHASES
 from neuralpower.predict.case import Case
 from neuralpower.predict.evaluate import Evaluation, summary
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import COLUMNS, Prediction, Row, Training
 from neuralpower.report.number_format import bounded, counted, plain, tokens
 from neuralpower.report.number_format import quantity as quantity
+from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import STEPS
 
 T = TypeVar("T")
 WIDEST = 24  # letters of a group
+PARTS = 6  # of a joined call that are named
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -127,8 +130,9 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
 def _head(p: Prediction, powered: bool) -> Iterator[str]:
     """The network, the device and the totals."""
     t = p.runtime_s
+    run = "" if p.run == EAGER and p.phase not in PHASES[1:] else f", run: {p.run}"
     learnt = p.origin or p.predictor
-    yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({learnt})")
+    yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}{run}, on {p.device} ({learnt})")
     time, low, high = (quantity(seconds, "s") for seconds in (t.value, t.low, t.high))
     work = f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters"
     known = f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
@@ -139,6 +143,14 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
         yield f"energy is not known: {p.power_reason}"
     if p.memory is not None:
         yield memory_line(p.memory)
+    if p.savings is not None:
+        yield str(p.savings)
+
+
+def joined_parts(parts: Sequence[str]) -> str:
+    """What one call is made of, in a few words: "add to pow mean and 5 more"."""
+    shown = " ".join(parts[:PARTS])
+    return shown if len(parts) <= PARTS else f"{shown} and {len(parts) - PARTS} more"
 
 
 def _foot(p: Prediction) -> Iterator[str]:
@@ -180,7 +192,8 @@ def _cells(row: Row, by: str, powered: bool) -> list[str]:
     if powered:
         figures += [quantity(row.power_w.value if row.power_w else None, "W"), quantity(row.energy_j, "J")]
     work = quantity(row.flops, "FLOP") if row.flops else "-"
-    return [name, row.kind if by == "layer" else "", *figures, work, row.bound, row.basis]
+    kind = f"{row.kind} ({joined_parts(row.parts)})" if row.parts else row.kind
+    return [name, kind if by == "layer" else "", *figures, work, row.bound, row.basis]
 
 
 def prediction_cells(prediction: Prediction) -> list[Sequence[Any]]:

@@ -34,6 +34,7 @@ from neuralpower.networks.phases import CACHES
 from neuralpower.networks.promised_values import made_up, tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device, tracing
 from neuralpower.networks.users_code import check_computed
+from neuralpower.trace.dataflow import Flow, accesses
 from neuralpower.trace.gradients import Gradients
 from neuralpower.trace.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes
 from neuralpower.trace.loops import OFTEN, Called, recurring
@@ -102,6 +103,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self._per_token = 1  # experts: the last choice of the largest that was made
         self.modules = Modules(model)
         self.calls: list[LayerCall] = []
+        self.flows: dict[int, Flow] = {}  # what each call reads and writes, by LayerCall.at
         self._views: list[tuple[int, str, str, bool]] = []  # of a LayerCall: at, path, operator, again
         self._state: dict[int, str] = {}  # identity of what stands for a parameter or a buffer -> its name
         # (identity, offset, shape) of a part -> the call that was the first to read it, its bytes
@@ -160,6 +162,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             ),
             storages=self.lifetimes.storages(),
             idle=idle_note(self.model, unread),
+            flows=self.flows,
         )
 
     def _comes_from(self, tensors: Iterable[Tensor]) -> dict[str, None]:
@@ -360,9 +363,10 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
     @contextlib.contextmanager
     def _apart(self, path: str) -> Iterator[list[LayerCall]]:
         """Record what a backward pass of its own calls, as if a module of that path made it."""
-        names = "calls followed unmodelled lifetimes outside _own _within _views _in_function _beside".split()
-        before, seen = {name: getattr(self, name) for name in names}, len(self.modules.seen)
+        names = "calls flows followed unmodelled lifetimes outside _own _within _views _in_function _beside"
+        before, seen = {name: getattr(self, name) for name in names.split()}, len(self.modules.seen)
         self.calls, self.unmodelled, self._views, self._beside, self._own = [], [], [], [], {}
+        self.flows = {}
         self.lifetimes, self.followed = Lifetimes(), Gradients((), found=True)
         self.outside, self._in_function = path, None
         found = self._within = []
@@ -417,12 +421,16 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator and record it."""
         before, kwargs = self.lifetimes.calls, kwargs or {}
+        seen = len(self.calls) + len(self.unmodelled)
         output = self._run(func, args, kwargs)
         whole = self.lifetimes.calls == before  # what is made of its parts needs nothing beside theirs
         if self._made_up and (sources := self._comes_from(tensors_in((args, kwargs)))):
             self._made_up.update(dict.fromkeys(tensors_in(output), tuple(sources)))
         blocks = workspace_blocks(name_of(func), args, kwargs, output) if whole else ()
         self.lifetimes.called(output, blocks)
+        if whole and len(self.calls) + len(self.unmodelled) > seen:
+            reads = accesses(tensors_in((args, kwargs)), self.lifetimes)
+            self.flows[self.lifetimes.calls] = Flow(reads, accesses(tensors_in(output), self.lifetimes))
         return output
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:

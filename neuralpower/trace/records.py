@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_iter
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
 from neuralpower.networks.call_cache import tensors_in
+from neuralpower.trace.dataflow import Flow
 from neuralpower.trace.lifetimes import Storage
 from neuralpower.trace.sparse_gradients import Rows
 
@@ -35,6 +36,7 @@ class LayerCall:
     # an autograd function that ends with it, or later, keeps tensors for its backward pass
     saves: bool = False
     done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
+    parts: tuple[str, ...] = ()  # of calls that a trace pass has joined: their names, in order
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Task:
     operator: str = field(default="", compare=False)  # of the call that it is, or whose gradient it works on
     at: int = field(default=0, compare=False)  # of a forward call: as LayerCall.at
     asked: frozenset[str] | None = None  # of a backward pass that is predicted as a whole: as LayerCall.asked
+    parts: tuple[str, ...] = ()  # as LayerCall.parts
 
     def flops_and_bytes(self) -> tuple[float, float]:
         """Work and traffic of what is done: of a backward pass the gradients that are asked for."""
@@ -92,6 +95,44 @@ class Task:
         parts = layer.backward_of(self.asked) if layer.phase == BACKWARD else (layer,)
         flops, size = sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)
         return share * flops, share * size
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What a way to run saves against eager mode."""
+
+    run: str
+    calls_before: int
+    bytes_before: int
+    calls: int
+    bytes: int
+
+    def __str__(self) -> str:
+        """In words."""
+        fewer = self.bytes_before - self.bytes
+        size, unit = next(
+            (s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")) if abs(fewer) >= s or s == 1
+        )
+        more = "fewer" if fewer >= 0 else "more"
+        return (
+            f"{self.run}: {self.calls_before:,} calls became {self.calls:,}; "
+            f"{abs(fewer) / size:.3g} {unit} {more}"
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class PassShape:
+    """Which pass a trace is of, where it is one of a language model that keeps a cache."""
+
+    phase: str = FORWARD  # forward, prefill or decode
+    batch: int = 1  # samples
+    tokens: int = 0  # new ones of each sample; 0 where they are not known
+    context: int = 0  # tokens of each sample in the cache before it
+    windows: Mapping[str, int] = field(default_factory=dict)  # path of a module -> keys that it sees at most
 
 
 @dataclass(frozen=True)
@@ -117,6 +158,11 @@ class Trace:
     tasks: tuple[Task, ...] = ()  # what runs, in order: made from the calls by `neuralpower.trace.passes`
     passes: tuple[str, ...] = ()  # names of the trace passes that made it, in order
     granted: tuple[str, ...] = ()  # in words, what these take for granted
+    flows: Mapping[int, Flow] = field(default_factory=dict, compare=False, repr=False)  # by LayerCall.at
+    about: PassShape = PassShape()
+    graphed: bool = False  # whether the host launches all calls at once, as a CUDA graph
+    baseline: tuple[int, int] | None = None  # calls and bytes of eager mode, where passes join calls
+    savings: Savings | None = None  # what they have saved
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -132,6 +178,13 @@ class Trace:
     def flops(self) -> int:
         """FLOP of all layers."""
         return int(sum(layer.flops() for layer in self.layers))
+
+
+def counted(trace: Trace) -> tuple[int, int]:
+    """(calls that do something, bytes that they move) of a pass."""
+    sizes = {layer: int(sum(layer.bytes())) for layer in set(trace.layers)}
+    unmodelled = sum(call.bytes for call in trace.unmodelled)
+    return len(trace.every_call), sum(sizes[layer] for layer in trace.layers) + unmodelled
 
 
 def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:

@@ -24,6 +24,7 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.trace.question import EAGER, checked_run
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.step_lifetimes import optimizer_named, training_lifetimes
 from neuralpower.trace.tracer import trace
@@ -52,6 +53,7 @@ class Request:
     accumulation: int = 1  # training: micro-batches of `batch_size` per step
     checkpointing: bool = False  # training: repeated blocks keep their inputs alone
     margin: float | None = None  # share of the memory that is kept free; None: as the platform says
+    run: str = EAGER  # one of `trace.question.RUNS`
 
     @property
     def length(self) -> int | None:
@@ -140,6 +142,7 @@ def _checked_margin(request: Request) -> float:
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     optimizer_named(request.optimizer)
+    checked_run(request.run, phase)
     Recipe(accumulation=request.accumulation)
     if request.context is not None and phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {phase}; leave it out")

@@ -32,6 +32,7 @@ from neuralpower.predict.explore.family import (
 )
 from neuralpower.predict.explore.outcomes import Outcomes, Pool
 from neuralpower.trace.lifetimes import WORKSPACE
+from neuralpower.trace.question import EAGER
 from neuralpower.trace.tracer import trace
 
 Array = np.ndarray
@@ -50,6 +51,7 @@ class Point:
     dtype: str = "float32"
     changes: Mapping[str, Any] = field(default_factory=dict)
     input_shape: tuple[int, ...] | None = None  # of one sample
+    run: str = EAGER  # one of `trace.question.RUNS`
 
     @property
     def text(self) -> str | nn.Module:
@@ -205,7 +207,7 @@ def _families(points: Sequence[Point]) -> Iterator[tuple[Array, Members]]:
         words = _words(point)
         model = point.model if isinstance(point.model, str) else id(point.model)
         numbers = tuple(sorted(set(point.changes) - set(words)))
-        key = (model, point.dtype, json.dumps(words, sort_keys=True), numbers)
+        key = (model, point.dtype, point.run, json.dumps(words, sort_keys=True), numbers)
         groups.setdefault((*key, point.seq_len is None, point.input_shape), []).append(i)
     for index in groups.values():
         yield np.array(index), _members([points[i] for i in index])
