@@ -22,8 +22,9 @@ import pandas as pd
 
 from benchmarks.peers import REPORTED, device_meta, kernels
 from neuralpower.data.dataset import Dataset, read_dataset
+from neuralpower.data.screening import SHORTEST_KERNEL_S
 from neuralpower.devices.spec import known_spec
-from neuralpower.layers import KINDS
+from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.network_rows import read_totals
@@ -59,6 +60,7 @@ MODELS = {
     "mistralai/Mixtral-8x7B-v0.1": (4096, 14336, 32, 8, 128, 32000),
     "microsoft/Phi-mini-MoE-instruct": (4096, 960, 32, 8, 128, 32064),
 }
+AS_FUSED = 500  # rows of a kind that are taken for fused kernels, too
 WIDELY = 160  # numbers of tokens that are drawn from 2,048, evenly in their logarithm
 
 
@@ -92,9 +94,9 @@ def served(root: Path) -> Iterator[Dataset]:
     heads = heads.rename(columns={"sequences": "tokens"}).assign(seconds=heads.time_us * 1e-6)
     old = old.rename(columns={"layer_name": "layer"}).assign(seconds=old.latency_ns * 1e-9)
     old = _smoothed(old[old.gpu.isin(SERVED)])
-    new = new.assign(looked_up=False)  # vLLM's warm-up looks up one row again and again
-    rows = pd.concat([new, heads.assign(looked_up=False), old.assign(looked_up=True)])
-    rows = rows[["gpu", "model", "tp", "layer", "tokens", "seconds", "looked_up"]]
+    new = new.assign(engine=True)  # which looks up one row again and again: no time of an embedding
+    rows = pd.concat([new, heads.assign(engine=True), old.assign(engine=False)])
+    rows = rows[["gpu", "model", "tp", "layer", "tokens", "seconds", "engine"]]
     for gpu, some in rows.groupby("gpu"):
         spec = known_spec(SERVED[str(gpu)])
         if spec is None:
@@ -140,7 +142,17 @@ def _layer(row: Any) -> tuple[str, dict[str, Any]] | None:
         given, made = sides[row.layer]
         fields = {"rows": tokens, "in_features": given, "out_features": made, "bias": False}
         return "linear", fields
-    if row.layer == "embedding" and row.looked_up:
+    moved = {  # numbers read and written for each token, and the width of rows that are reduced
+        "layernorm": (2 * hidden, 2 * hidden, hidden),
+        "final_layernorm": (2 * hidden, 2 * hidden, hidden),
+        "rotary_emb": (queries + keys, queries + keys, 0),
+        "act_fn": (2 * inner // tp, inner // tp, 0),
+    }
+    if row.layer in moved and row.engine:
+        read, written, width = moved[row.layer]
+        sizes = {"bytes_read": 2 * tokens * read, "bytes_written": 2 * tokens * written}
+        return "fused", {**sizes, "operations": 4 * tokens * written, "row": width}
+    if row.layer == "embedding" and not row.engine:
         return "embedding", {"tokens": tokens, "vocabulary": vocabulary // tp, "width": hidden}
     return None
 
@@ -156,6 +168,12 @@ def with_host(predictor: Predictor, dataset: Dataset) -> Predictor:
     ratios = [one.dispatch_s / float(one.calls @ said.seconds(one.layers)) for one in free]
     print(f"the host of {len(ratios)} networks took {np.median(ratios):.2f} times what their layers say")
     return dataclasses.replace(predictor, dispatch=said.corrected(ratios))
+
+
+def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
+    """The layers of a table's rows, as columns."""
+    names = [name for name in KINDS[kind].field_names() if name in table]
+    return as_columns(KINDS[kind], {name: table[name].to_numpy() for name in names})
 
 
 def devices_of(datasets: Sequence[Dataset]) -> list[str]:
@@ -195,14 +213,39 @@ def held_out(datasets: Sequence[Dataset], device: str) -> pd.DataFrame:
 
 def _errors(predictor: Predictor, kind: str, table: pd.DataFrame) -> dict[str, float]:
     """Mean and median absolute error of a kind's rows, and the share within the 90 % bounds."""
-    names = [name for name in KINDS[kind].field_names() if name in table]
-    found = predictor.estimate_columns(
-        as_columns(KINDS[kind], {name: table[name].to_numpy() for name in names})
-    )
+    found = predictor.estimate_columns(columns_of_table(kind, table))
     seconds = table.runtime_s.to_numpy()
     error = np.abs(found.runtime_s / seconds - 1)
     inside = (found.low_s <= seconds) & (seconds <= found.high_s)
     return {"rows": len(table), "mean": error.mean(), "median": np.median(error), "inside": inside.mean()}
+
+
+def with_fused(dataset: Dataset) -> Dataset:
+    """With its passes over memory once more as fused kernels, which take what their bytes take, too."""
+    parts = [dataset.tables["fused"]] if "fused" in dataset.tables else []
+    for kind in ("elementwise", "activation", "norm", "softmax"):
+        table = dataset.tables.get(kind)
+        if table is None:
+            continue
+        table = table[(table.phase == "forward") & (table.runtime_s > SHORTEST_KERNEL_S)]
+        table = table.iloc[:: max(len(table) // AS_FUSED, 1)]
+        columns = columns_of_table(kind, table)
+        moved, width = columns.bytes(), table.get("width", 0)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "dtype": table.dtype,
+                    "phase": table.phase,
+                    "bytes_read": moved.input + moved.weights,
+                    "bytes_written": moved.output,
+                    "operations": columns.flops(),
+                    "row": width,
+                    "runtime_s": table.runtime_s,
+                }
+            )
+        )
+    tables = {**dataset.tables, **({"fused": pd.concat(parts, ignore_index=True)} if parts else {})}
+    return dataclasses.replace(dataset, tables=tables)
 
 
 def only(dataset: Dataset, kinds: Sequence[str]) -> Dataset:
@@ -231,7 +274,8 @@ def main() -> None:
         return
     datasets = [*neusight(given.path / "neusight"), *served(given.path / "llmservingsim")]
     measured = [read_dataset(folder, samples=False) for folder in given.dataset]
-    datasets += measured
+    measured = [with_fused(dataset) for dataset in measured]
+    datasets = [*map(with_fused, datasets), *measured]
     datasets = [some for dataset in datasets if (some := only(dataset, given.kinds)).tables]
     if given.save:
         hosts: list[Dispatch | None] = []
