@@ -38,6 +38,7 @@ class Sweep(OptionGroup):
     predictor: Annotated[
         str | None, Option(help="Names or files, with commas; this machine's by default.")
     ] = None
+    device: shared_options.Device = None
     memory: Annotated[
         str | None, Option(help="Of the device, such as 24GB; by default what its spec sheet says.")
     ] = None
@@ -62,7 +63,12 @@ def sweep(asked: Sweep) -> None:
         check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
     parsing.check_file(asked.plot, "points.png")
-    predictors = [parsing.predictor(name) for name in parsing.names(asked.predictor, "predictor") or (None,)]
+    dtypes = [parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or ("float32",)]
+    predictors = [
+        parsing.predictor(name, device, dtypes[0])
+        for name in parsing.names(asked.predictor, "predictor") or (None,)
+        for device in parsing.names(asked.device, "device") or (None,)
+    ]
     shape, batch = parsing.shape(asked.input_shape), asked.batch_size
     own = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
     found = sweeping.sweep(
@@ -70,7 +76,7 @@ def sweep(asked: Sweep) -> None:
         predictors,
         batch_sizes=own if batch is None else sweeping.sizes(batch, "batch size"),
         lengths=sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,),
-        dtypes=[parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or ("float32",)],
+        dtypes=dtypes,
         input_shape=shape,
         memory_bytes=fitting.bytes_of(asked.memory) if asked.memory is not None else None,
     )
@@ -90,6 +96,7 @@ class Compare(OptionGroup):
     a: Annotated[str, Argument(help="MODEL, or MODEL@PREDICTOR.")]
     b: Annotated[str, Argument(help="The other one; @PREDICTOR alone is the same model on another device.")]
     predictor: shared_options.Predictor = None
+    device: shared_options.Device = None
     sizes: shared_options.Sizes
     phase: Annotated[str, Option(help="As `predict` has them: training, prefill, decode, generate.")] = (
         "forward"
@@ -130,7 +137,8 @@ def _sides(asked: Compare) -> list[Side]:
                 f"{text!r} names no predictor behind @; write MODEL@PREDICTOR or @PREDICTOR, or leave @ out"
             )
         model, name = model or asked.a.partition("@")[0], name or asked.predictor or ""
-        known[name] = known.get(name) or parsing.predictor(name or None)
+        device = None if at else asked.device
+        known[name] = known.get(name) or parsing.predictor(name or None, device, dtype)
         batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
         case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase)
         known[name].check(dtype, "forward" if way == TRAINING else way)
@@ -185,7 +193,7 @@ class Fit(OptionGroup):
 
     model: Model
     device: Annotated[
-        str | None, Option(help="A spec sheet's name or file (`devices --specs`); this machine's.")
+        str | None, Option(help="h100, RTX 4090, ... (`devices --specs`), or a spec sheet; this machine's.")
     ] = None
     memory: Annotated[str | None, Option(help="Instead of the device's, such as 24GB or 80GiB.")] = None
     phase: Annotated[str, Option(help="forward, training, prefill or decode.")] = "forward"

@@ -31,9 +31,8 @@ class Predict(OptionGroup):
         Option(help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."),
     ] = None
     sizes: shared_options.Sizes
-    device_spec: Annotated[
-        str | None, Option(help="Of a predictor of several devices: a known device, or a spec sheet.")
-    ] = None
+    device: shared_options.Device = None
+    device_spec: Annotated[str | None, Option(help="As --device.")] = None
     phase: Annotated[
         str,
         Option(
@@ -134,16 +133,10 @@ def _check(asked: Predict) -> None:
 
 def _learnt(asked: Predict) -> Predictor:
     """The predictor, of the device that was named; raises InputError."""
-    from neuralpower.files.paths import is_file
-    from neuralpower.learn.predictor_lookup import on
-
-    name, device = asked.predictor, asked.device_spec
-    learnt = parsing.predictor(name)
-    if device is None:
-        return learnt
-    if name and "@" in name and not is_file(name):
-        raise InputError(f"predictor {name} and device spec {device} both name a device; leave one out")
-    return on(learnt, device)[0]
+    device, sheet = asked.device, asked.device_spec
+    if device is not None and sheet is not None:
+        raise InputError(f"--device {device} and --device-spec {sheet} both name a device; leave one out")
+    return parsing.predictor(asked.predictor, device or sheet, asked.sizes.full_dtype)
 
 
 def _cast(text: str | None, learnt: Predictor) -> torch.dtype | None:

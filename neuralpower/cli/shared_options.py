@@ -21,6 +21,12 @@ Model = Annotated[
     ),
 ]
 Predictor = Annotated[str | None, Option(help="Name or file; this machine's by default.")]
+Device = Annotated[
+    str | None,
+    Option(
+        help="h100, RTX 4090, ... (`devices --specs`), or a spec sheet; with commas where several will do."
+    ),
+]
 BatchSize = Annotated[
     int | None,
     Option(help="Samples in a batch; by default 1, or as many as the network's own inputs hold."),

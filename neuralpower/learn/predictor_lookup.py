@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from neuralpower.devices.host import Cpu
-from neuralpower.devices.spec import known_spec, spec_of
+from neuralpower.devices.names import matching
+from neuralpower.devices.spec import DeviceSpec, find_spec, known_spec, labels_of_specs, spec_of
 from neuralpower.errors import InputError, PredictorError, one_line, unknown
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import is_file
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json
 from neuralpower.platforms import hardware_of
+
+OF_SEVERAL = "nvidia-float32"  # the predictor of GPUs that have none of their own
 
 
 def predictor_folders() -> list[Path]:
@@ -47,6 +50,8 @@ def readable(names: Iterable[str]) -> tuple[dict[str, Predictor], list[Predictor
 def load(name: str | Path) -> Predictor:
     """The predictor of that name, or in that file; NAME@DEVICE is one of several devices for that device.
 
+    A name may be written in any usual way, and may be a device's ("h100"), as `of_device` has it.
+
     Raises:
         PredictorError: unknown, cut off, no JSON, of another schema, or it cannot serve the device.
         InputError: the device is not known, or its spec sheet is wrong.
@@ -64,7 +69,7 @@ def load(name: str | Path) -> Predictor:
         if str(name) in known:
             path = known[str(name)]
         elif not os.path.lexists(path):
-            raise unknown("predictor", str(name), known, PredictorError)
+            return _spelled(text, known)
     try:
         data = read_json(path)
     except (ValueError, OSError) as error:
@@ -73,6 +78,37 @@ def load(name: str | Path) -> Predictor:
             "train-predictor"
         ) from None
     return from_json(data, path.stem, str(path))
+
+
+def _spelled(name: str, known: Mapping[str, Path]) -> Predictor:
+    """The predictor whose name, or whose device's, is meant; raises PredictorError."""
+    found = matching(name, {one: () for one in known})
+    if len(found) == 1:
+        return load(found[0])
+    try:
+        spec = find_spec(name)
+    except InputError as error:
+        if found:
+            text = f"predictor {name!r} may be {', '.join(found)}; name one of them"
+            raise PredictorError(text) from None
+        if " may be " in str(error):
+            raise
+        raise unknown("predictor", name, known, PredictorError) from None
+    return of_device(spec)
+
+
+def of_device(spec: DeviceSpec, dtype: str = "float32") -> Predictor:
+    """The device's own predictor, else that of several GPUs on it by its spec sheet.
+
+    Raises:
+        PredictorError: neither serves the device.
+    """
+    labels = labels_of_specs()
+    own = [name for name in known_predictors() if matching(name, labels) == [spec.slug]]
+    if own:
+        return load(min(own, key=len))
+    there, slug = on(load(OF_SEVERAL), spec.slug)
+    return dataclasses.replace(there, name=slug)
 
 
 def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
