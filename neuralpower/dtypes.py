@@ -123,6 +123,7 @@ _ENTRIES = (
     ),
     # OCP Microscaling Formats, version 1.0: a scale of type E8M0 for 32 numbers
     Dtype(name="mxfp4", bits=4, accumulates_in="float32", peak="float4_e2m1fn", group=32, scale_bits=8),
+    Dtype(name="mxfp8", bits=8, accumulates_in="float32", peak="float8_e4m3fn", group=32, scale_bits=8),
     # NVIDIA's Blackwell: a scale of type E4M3 for 16 numbers
     Dtype(name="nvfp4", bits=4, accumulates_in="float32", peak="float4_e2m1fn", group=16, scale_bits=8),
     Dtype(name="int8", bits=8, accumulates_in="int32", sort=INTEGER, torch="int8", peak="int8"),
