@@ -2,11 +2,12 @@
 
 python -m benchmarks.relatives PATH [--dataset FOLDER ...] [--save models] [--hold-out] [--kinds NAME ...]
 
-PATH holds neusight/ (see benchmarks/peers.py) and llmservingsim/: vLLM's layers by tokens, of its profiler
-(casys-kaist/LLMServingSim at 5daddb21, MIT). --dataset adds folders that `collect-data` made on a GPU, of
-which a predictor of its own is written, too. --hold-out prints errors of every kind on each GPU, learnt
-without it. Rows are kernel times: from those of NeuSight, taken with the host's launch, most of that is taken
-off, and those that are hardly more than a launch are left out.
+PATH holds neusight/ (see benchmarks/peers.py), aiconfigurator2/ (see benchmarks/gpu_tables) and
+llmservingsim/: vLLM's layers by tokens, of its profiler (casys-kaist/LLMServingSim at 5daddb21, MIT).
+--dataset adds folders that `collect-data` made on a GPU, of which a predictor of its own is written, too.
+--hold-out prints errors of every kind on each GPU, learnt without it. Rows are kernel times: from those of
+NeuSight, taken with the host's launch, most of that is taken off, and those that are hardly more than a launch
+are left out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks import gpu_tables
 from benchmarks.peers import REPORTED, device_meta, kernels
 from neuralpower.data.dataset import Dataset, read_dataset
 from neuralpower.data.screening import SHORTEST_KERNEL_S
@@ -37,7 +39,9 @@ NAME = "nvidia"
 CONTRADICTORY = ("Tesla P4", "linear")  # two collections that do not describe the same machine
 SOURCES = (
     "Lee et al., NeuSight, ASPLOS 2025 (MIT): PyTorch 2.1, float32; "
-    "LLMServingSim at 5daddb21 (MIT): vLLM 0.19.0's layers, bfloat16"
+    "LLMServingSim at 5daddb21 (MIT): vLLM 0.19.0's layers, bfloat16; "
+    "ai-dynamo/aiconfigurator at 095f58a5 (Apache-2.0): products and attention of engines; "
+    "an H200 measured with collect-data: all kinds, bfloat16 and float32"
 )
 SHORTEST = 0.01  # the share of a kind's rows whose time is the launch
 TELLING = 4.0  # times a launch: rows below say too little of the kernel
@@ -112,6 +116,18 @@ def served(root: Path) -> Iterator[Dataset]:
         tables = {kind: pd.DataFrame(some).drop_duplicates() for kind, some in kinds.items()}
         meta = {"schema": 1, "device": spec.slug, "source": SOURCES}
         yield Dataset(Path(f"llmservingsim-{spec.slug}"), meta, tables)
+
+
+def of_engines(root: Path) -> Iterator[Dataset]:
+    """A dataset of each GPU of AIConfigurator's tables: products and attention (see benchmarks/gpu_tables)."""
+    for name, system in gpu_tables.SYSTEMS.items():
+        spec = known_spec(system.slug)
+        if spec is None or spec.vendor != "NVIDIA":
+            continue
+        some = list(gpu_tables.parts(root, name))
+        if some:
+            whole = gpu_tables.dataset(some, name)
+            yield dataclasses.replace(whole, path=Path(f"aiconfigurator-{system.slug}"))
 
 
 def _smoothed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -220,6 +236,14 @@ def _errors(predictor: Predictor, kind: str, table: pd.DataFrame) -> dict[str, f
     return {"rows": len(table), "mean": error.mean(), "median": np.median(error), "inside": inside.mean()}
 
 
+def _by_slug(dataset: Dataset) -> Dataset:
+    """With the device's name as its spec sheet has it, as the other sources'."""
+    spec = known_spec(dataset.device)
+    return (
+        dataset if spec is None else dataclasses.replace(dataset, meta={**dataset.meta, "device": spec.slug})
+    )
+
+
 def with_fused(dataset: Dataset) -> Dataset:
     """With its passes over memory once more as fused kernels, which take what their bytes take, too."""
     parts = [dataset.tables["fused"]] if "fused" in dataset.tables else []
@@ -273,8 +297,9 @@ def main() -> None:
         print("benchmarks.relatives needs a folder that holds others' measurements: left out")
         return
     datasets = [*neusight(given.path / "neusight"), *served(given.path / "llmservingsim")]
+    datasets += of_engines(given.path)
     measured = [read_dataset(folder, samples=False) for folder in given.dataset]
-    measured = [with_fused(dataset) for dataset in measured]
+    measured = [with_fused(_by_slug(dataset)) for dataset in measured]
     datasets = [*map(with_fused, datasets), *measured]
     datasets = [some for dataset in datasets if (some := only(dataset, given.kinds)).tables]
     if given.save:
