@@ -6,8 +6,8 @@ PATH holds neusight/ (see benchmarks/peers.py), aiconfigurator2/ (see benchmarks
 llmservingsim/: vLLM's layers by tokens, of its profiler (casys-kaist/LLMServingSim at 5daddb21, MIT).
 --dataset adds folders that `collect-data` made on a GPU, of which a predictor of its own is written, too.
 --hold-out prints errors of every kind on each GPU, learnt without it. Rows are kernel times: from those of
-NeuSight, taken with the host's launch, most of that is taken off, and those that are hardly more than a launch
-are left out.
+NeuSight, taken with the host's launch, most of that is taken off, and those that are hardly more than a
+launch are left out.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def served(root: Path) -> Iterator[Dataset]:
 
 
 def of_engines(root: Path) -> Iterator[Dataset]:
-    """A dataset of each GPU of AIConfigurator's tables: products and attention (see benchmarks/gpu_tables)."""
+    """A dataset of each GPU of AIConfigurator's tables: products and attention."""
     for name, system in gpu_tables.SYSTEMS.items():
         spec = known_spec(system.slug)
         if spec is None or spec.vendor != "NVIDIA":
