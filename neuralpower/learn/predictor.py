@@ -87,9 +87,8 @@ class Predictor:
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Floating types that it or one of the others has learnt, and those that it answers anyway."""
-        others = (dtype for other in self.others for dtype in other.dtypes)
-        return tuple(dict.fromkeys((*self.learnt_dtypes, *others, *self.answers)))
+        """Floating types that it has learnt; of a device that is named, those that the device has."""
+        return self.answers or self.learnt_dtypes
 
     @cached_property
     def learnt_dtypes(self) -> tuple[str, ...]:
