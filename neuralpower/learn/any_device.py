@@ -62,7 +62,7 @@ def _composed(spec: DeviceSpec) -> Predictor:
         others=tuple(asked[1:]),
         answers=has,
         rooflines={**bare.rooflines, **first.rooflines},
-        dispatch=None if launched or not hosts else hosts[0],
+        dispatch=None if launched or not hosts else hosts[0].of_another_host(),
     )
 
 

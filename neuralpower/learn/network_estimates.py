@@ -90,6 +90,7 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
     elif dispatch is not None:
         spread = float(np.exp(NINETY * dispatch.deviation))
         issue = Issue(dispatch.seconds(layers), dispatch.unknown_s, spread)
+    host = "" if dispatch is None or work.graphed else dispatch.note
     with_gradient = {call.layer.kind for call in work.calls if call.gradient}
     return Answer(
         tasks=tasks,
@@ -102,7 +103,7 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         parts=parts,
         issue=issue,
         derived=tuple(sorted(kind for kind in with_gradient if not predictor.has_learnt(kind, BACKWARD))),
-        assumptions=predictor.assumed(layers),
+        assumptions=(*predictor.assumed(layers), *([host] if host else [])),
     )
 
 

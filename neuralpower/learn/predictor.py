@@ -508,11 +508,6 @@ class Predictor:
                     f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to "
                     "reach what its units could, which its power limit may not allow"
                 )
-        if self.dispatch is not None and self.dispatch.elsewhere:
-            texts.append(
-                f"the host is not known: it is taken to issue calls as that of the measured GPU did "
-                f"({self.dispatch.other_s * 1e6:.3g} us in the median), or in half or twice the time"
-            )
         return (*texts, *self.foreign())
 
     def foreign(self) -> tuple[str, ...]:
