@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.host import Cpu, unlike
-from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, instead_of, peaks_of
+from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, floats_of, instead_of, peaks_of
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
@@ -89,9 +89,8 @@ class Predictor:
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Floating types that it or one of the others has learnt, and those that it answers anyway."""
-        others = (dtype for other in self.others for dtype in other.dtypes)
-        return tuple(dict.fromkeys((*self.learnt_dtypes, *others, *self.answers)))
+        """Floating types that it has learnt; of a device that is named, those that the device has."""
+        return self.answers or self.learnt_dtypes
 
     @cached_property
     def learnt_dtypes(self) -> tuple[str, ...]:
@@ -245,6 +244,7 @@ class Predictor:
             regressors=regressors,
             carried=device not in (self.dataset.get("devices") or {}),
             dispatch=self.dispatch and self.dispatch.of_another_host(),
+            answers=floats_of(peaks) if anyhow else (),
         )
 
     def _known_hardware(self) -> Hardware:
@@ -489,12 +489,13 @@ class Predictor:
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
 
     def _twins(self, dtype: str) -> list[str]:
-        """Other floats of as many bits, with the same peak: kernels take as long in them."""
+        """Other floats of as many bits: kernels take as long in them, at the same peak or relative to it."""
         if not self.view.kernels or dtype not in FLOATING or self.hardware is None:
             return []
-        peaks, entry = self.hardware.peak_flops_per_s, DTYPES[dtype]
-        same = (d for d in peaks if d != dtype and peaks[d] == peaks.get(dtype))
-        return [d for d in same if DTYPES[d].bits == entry.bits and DTYPES[d].stored_as == entry.stored_as]
+        entry, peaks = DTYPES[dtype], self.hardware.peak_flops_per_s
+        same = (d for d in FLOATING if d != dtype and DTYPES[d].bits == entry.bits and DTYPES[d].torch == d)
+        alike = [d for d in same if self.view.pooled or peaks.get(d) == peaks.get(dtype)]
+        return alike if entry.torch == dtype else []
 
     def assumed(self, layers: Sequence[Layer]) -> tuple[str, ...]:
         """In words: what stands in for groups not learnt, and what is not known of the device."""
@@ -511,11 +512,6 @@ class Predictor:
                     f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to "
                     "reach what its units could, which its power limit may not allow"
                 )
-        if self.dispatch is not None and self.dispatch.elsewhere:
-            texts.append(
-                f"the host is not known: it is taken to issue calls as that of the measured GPU did "
-                f"({self.dispatch.other_s * 1e6:.3g} us in the median), or in half or twice the time"
-            )
         return (*texts, *self.foreign())
 
     def foreign(self) -> tuple[str, ...]:
