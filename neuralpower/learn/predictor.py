@@ -357,7 +357,8 @@ class Predictor:
             return Estimates.unlearnt(t * works, hidden * works, held, np.full(rows, by_bytes))
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
-        near = columns if exact or not np.any(columns.quantised()) else of_one_type(columns)
+        alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format
+        near = columns if alike or not np.any(columns.quantised()) else of_one_type(columns)
         problem = describe(near, hardware, self.view, featured=featured, also=also)
         t, outside = self._predict(found, regressor, problem, LONGEST_S)
         if near is not columns:  # the roofline says what operands of other types change
@@ -482,7 +483,11 @@ class Predictor:
         if once(group) != group:
             return self.regressor_of((kind, key[1], phase, once(group)))
         if unquantised(group) != group:
-            return self.regressor_of((kind, key[1], phase, unquantised(group)))[0], False
+            plain = unquantised(group)
+            formats = [k for k in self.regressors if k[:3] == key[:3] and k[3] != unquantised(k[3]) == plain]
+            if formats:
+                return max(formats, key=lambda k: self.regressors[k].scores.rows), False
+            return self.regressor_of((kind, key[1], phase, plain))[0], False
         by_dtype = ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)
         siblings = next(filter(None, by_dtype), None)
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
