@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuralpower.dtypes import full_name
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, PredictorError
 from neuralpower.files.paths import check_read, is_file, is_folder, is_there
 
 if TYPE_CHECKING:
@@ -88,6 +88,25 @@ def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> in
     from neuralpower.networks.sources import resolve
 
     return resolve(model).batch_size(asked, shape) if asked is None else asked
+
+
+def usual_dtype(model: str, learnt: Predictor | None = None) -> str:
+    """The dtype in which a model was published, else float32; also where a predictor has not learnt that.
+
+    Says so on stderr in the last case. Raises ModelError.
+    """
+    from neuralpower.cli.output import tell
+    from neuralpower.networks.sources.base import published_dtype
+
+    found = published_dtype(model) or "float32"
+    if learnt is not None and found != "float32":
+        try:
+            learnt.check(found, "forward")
+        except PredictorError:
+            lacks = f"which {learnt.name} has not learnt"
+            tell(f"note: {model} was published in {found}, {lacks}: it is taken in float32")
+            return "float32"
+    return found
 
 
 def predictor(name: str | None, device: str | None = None, dtype: str = "float32") -> Predictor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,17 +13,12 @@ from neuralpower.devices.spec import DeviceSpec, find_spec, known_spec, labels_o
 from neuralpower.errors import InputError, PredictorError, one_line, unknown
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import is_file
+from neuralpower.files.predictor_folders import predictor_folders
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json
 from neuralpower.platforms import hardware_of
 
 OF_SEVERAL = "nvidia-float32"  # the predictor of GPUs that have none of their own
-
-
-def predictor_folders() -> list[Path]:
-    """Where predictors are looked for by name: ./models, the package's own, the source tree's."""
-    package = Path(str(importlib.resources.files("neuralpower")))
-    return [Path("models"), package / "models", package.parent / "models"]
 
 
 def known_predictors() -> dict[str, Path]:

@@ -174,9 +174,14 @@ def folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
         values = read_json(file)
     except (ValueError, OSError) as error:
         raise ModelError(f"{file} is no JSON ({error}); write the configuration again") from error
+    return described_source(text, values, overrides, str(file))
+
+
+def described_source(text: str, values: Any, overrides: dict[str, Any], where: str) -> Source:
+    """A network by the fields of its config.json, which stand `where`."""
     kind = values.get("model_type") if isinstance(values, dict) else None
     if not isinstance(kind, str):
-        raise ModelError(f"{file} has no model_type; add one that transformers knows, such as bert")
+        raise ModelError(f"{where} has no model_type; add one that transformers knows, such as bert")
     if kind not in _configuration_types():
         raise unknown("transformers model type", kind, _configuration_types(), ModelError)
     config_class = _transformers().CONFIG_MAPPING[kind]
