@@ -40,6 +40,7 @@ class Sweep(OptionGroup):
             help="One or more, with commas; by default that of a published model (`models`), else float32."
         ),
     ] = None
+    weights: shared_options.Weights = None
     predictor: Annotated[
         str | None, Option(help="Names or files, with commas; this machine's by default.")
     ] = None
@@ -47,6 +48,7 @@ class Sweep(OptionGroup):
     memory: Annotated[
         str | None, Option(help="Of the device, such as 24GB; by default what its spec sheet says.")
     ] = None
+    run: Annotated[str, Option(help="eager, graph, compile or engine, as in predict.")] = "eager"
     csv: Annotated[Path | None, Option(help="Write one line per point to this file.")] = None
     plot: Annotated[
         Path | None, Option(help="Draw latency against energy or throughput: FILE.html, .png or .svg.")
@@ -68,23 +70,24 @@ def sweep(asked: Sweep) -> None:
         check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
     parsing.check_file(asked.plot, "points.png")
-    own = parsing.usual_dtype(asked.model)
-    dtypes = [parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)]
     predictors = [
-        parsing.predictor(name, device, dtypes[0])
+        parsing.predictor(name, device)
         for name in parsing.names(asked.predictor, "predictor") or (None,)
         for device in parsing.names(asked.device, "device") or (None,)
     ]
     shape, batch = parsing.shape(asked.input_shape), asked.batch_size
     usual = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
+    own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
     found = sweeping.sweep(
         asked.model,
         predictors,
         batch_sizes=usual if batch is None else sweeping.sizes(batch, "batch size"),
         lengths=sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,),
-        dtypes=dtypes,
+        dtypes=[parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)],
         input_shape=shape,
         memory_bytes=fitting.bytes_of(asked.memory) if asked.memory is not None else None,
+        run=asked.run,
+        weights=asked.weights,
     )
     if all(point.error for point in found.points):
         raise InputError(f"no point can be predicted: {found.points[0].error}")
@@ -108,6 +111,7 @@ class Compare(OptionGroup):
         "forward"
     )
     tokens: shared_options.Tokens
+    run: shared_options.Run = None
     as_json: AsJson = False
 
 
@@ -144,10 +148,11 @@ def _sides(asked: Compare) -> list[Side]:
             )
         model, name = model or asked.a.partition("@")[0], name or asked.predictor or ""
         device = None if at else asked.device
-        dtype = parsing.dtype(asked.sizes.dtype or parsing.usual_dtype(model))
-        known[name] = known.get(name) or parsing.predictor(name or None, device, dtype)
+        known[name] = known.get(name) or parsing.predictor(name or None, device)
+        dtype = parsing.dtype(asked.sizes.dtype or parsing.usual_dtype(model, known[name]))
         batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
-        case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase)
+        how = {"run": asked.run, "weights": asked.sizes.weights}
+        case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase, **how)
         known[name].check(dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way)
         label = case.label + (f" {way}" if way != "forward" else "")
@@ -209,6 +214,7 @@ class Fit(OptionGroup):
     context: Annotated[int | None, Option(help="For decode: tokens in the cache before the step.")] = None
     input_shape: shared_options.InputShape = None
     dtype: shared_options.OwnDtype = None
+    weights: shared_options.Weights = None
     optimizer: Annotated[
         str,
         Option(
@@ -220,6 +226,9 @@ class Fit(OptionGroup):
     checkpointing: Annotated[
         bool, Option("--checkpointing", help="For training: blocks run forward again.")
     ] = False
+    run: Annotated[
+        str, Option(help="eager, graph, compile or engine, as in predict: what is fused holds no memory.")
+    ] = "eager"
     margin: Annotated[
         float | None,
         Option(
@@ -240,7 +249,7 @@ def fit(asked: Fit) -> None:
 
     room, platform, name = _room(asked.device, asked.memory)
     shape = parsing.shape(asked.input_shape)
-    same = ("model", "seq_len", "phase", "optimizer", "context", "accumulation", "checkpointing", "margin")
+    same = "model seq_len phase optimizer context accumulation checkpointing margin run weights".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         input_shape=shape,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option, Typer
 
@@ -42,6 +43,7 @@ class Predict(OptionGroup):
         ),
     ] = "forward"
     tokens: shared_options.Tokens
+    run: shared_options.Run = None
     routing: Annotated[
         str, Option(help="Tokens over a mixture's experts: uniform, worst, or how many each gets.")
     ] = "uniform"
@@ -91,6 +93,7 @@ def _predict(model: str, asked: Predict) -> None:
     from neuralpower.predict import case
     from neuralpower.predict.compose import question_of
     from neuralpower.predict.timeline import Omitted, Stage
+    from neuralpower.predict.weights import scheme_asked
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
     from neuralpower.report.tables import prediction_cells, prediction_table
@@ -107,9 +110,13 @@ def _predict(model: str, asked: Predict) -> None:
     cast = _cast(asked.autocast, learnt)
     way = TRAINING if asked.phase == TRAINING else learnt_phase
     routing = Routing.parsed(asked.routing)
-    question = question_of(
-        learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, autocast=cast, routing=routing
-    )
+    how: dict[str, Any] = {
+        "autocast": cast,
+        "routing": routing,
+        "run": case.run_of(learnt, asked.run, phase, way),
+    }
+    question = question_of(learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
+    question = replace(question, weights=scheme_asked(sizes.weights))
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []
@@ -147,8 +154,8 @@ def _learnt(model: str, asked: Predict) -> Predictor:
     device, sheet = asked.device, asked.device_spec
     if device is not None and sheet is not None:
         raise InputError(f"--device {device} and --device-spec {sheet} both name a device; leave one out")
-    dtype = asked.sizes.dtype or parsing.usual_dtype(model)
-    learnt = parsing.predictor(asked.predictor, device or sheet, parsing.dtype(dtype))
+    dtype = asked.sizes.dtype
+    learnt = parsing.predictor(asked.predictor, device or sheet, dtype and parsing.dtype(dtype))
     asked.sizes.settle(model, learnt)
     return learnt
 

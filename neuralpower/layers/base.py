@@ -81,6 +81,7 @@ class Layer(ABC):
     savings: ClassVar[float] = 1.1
     multiplies: ClassVar[bool] = False  # made of products, which tensor cores may take in TF32
     sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
+    by_default: ClassVar[bool] = True  # whether a sweep draws them; kernels of engines only where named
     recurring_share: ClassVar[float] = 0.0  # how many more a loop repeats, for each of these
     training_share: ClassVar[float] = 0.0  # how many more only training has, beside backward passes
     short_s: ClassVar[float] = 3e-5  # the part of a warm call that networks teach apart

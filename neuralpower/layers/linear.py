@@ -117,7 +117,7 @@ class Linear(MatrixProduct):
         operands = self.operand_types
         bias = operands.output.bytes(1, self.out_features * self.bias)
         return Bytes(
-            operands.input.bytes(self.rows, self.in_features),
+            self.given.bytes(self.rows, self.in_features),
             operands.weights.bytes(self.out_features, self.in_features) + bias,
             operands.output.bytes(self.rows, self.out_features),
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from neuralpower.errors import InputError
 from neuralpower.layers.base import KEEPS_INPUTS
-from neuralpower.layers.operands import OWN, Operand, Operands, own_operand
+from neuralpower.layers.operands import OWN, Operand, Operands, either_operand, own_operand
 from neuralpower.layers.tiles import TiledProduct
 
 
@@ -19,13 +19,17 @@ class MatrixProduct(TiledProduct):
     """Products of matrices of the same sizes in `dtype`, whose operands may have other types in memory.
 
     W4A16 has `dtype` bfloat16 and `weights_dtype` int4. W8A8 has `dtype` int8 and `output_dtype` bfloat16.
+    docs/datasets.md lists the usual formats.
     """
 
     weights_dtype: str = ""  # of weights, or of a product's right factor; "": `dtype`
     weights_group: int = 0  # weights of one output that share a scale; 0: as their type says
+    weights_rows_group: int = 0  # outputs whose groups share it, too, as in blocks; 0: each has its own
     input_dtype: str = ""  # "": `dtype`
     input_group: int = 0  # inputs of one row that share a scale
     output_dtype: str = ""  # "": `dtype`
+    # The call reads inputs in the output's type, finds their scales and rounds them first ("dynamic").
+    quantises: bool = False
 
     later = frozenset(OWN)
     multiplies = True
@@ -36,10 +40,15 @@ class MatrixProduct(TiledProduct):
         usual = Operand(self.dtype)
         return Operands(
             own_operand(self.dtype, self.input_dtype, self.input_group, usual),
-            own_operand(self.dtype, self.weights_dtype, self.weights_group, usual),
+            own_operand(self.dtype, self.weights_dtype, self.weights_group, usual, self.weights_rows_group),
             own_operand(self.dtype, self.output_dtype, 0, usual),
             self.dtype,
         )
+
+    @functools.cached_property
+    def given(self) -> Operand:
+        """What the call reads as its input: what it multiplies, unless it still has to quantise that."""
+        return either_operand(self.quantises, self.operand_types.output, self.operand_types.input)
 
     def quantised(self) -> Any:
         """Whether an operand has a type or scales of its own."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from neuralpower.devices.host import Cpu
 from neuralpower.devices.names import matching
-from neuralpower.devices.spec import DeviceSpec, find_spec, known_spec, labels_of_specs, spec_of
+from neuralpower.devices.spec import DeviceSpec, find_spec, known_spec, spec_of
 from neuralpower.errors import InputError, PredictorError, one_line, unknown
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import is_file
@@ -17,8 +17,6 @@ from neuralpower.files.predictor_folders import predictor_folders
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json
 from neuralpower.platforms import hardware_of
-
-OF_SEVERAL = "nvidia-float32"  # the predictor of GPUs that have none of their own
 
 
 def known_predictors() -> dict[str, Path]:
@@ -44,7 +42,7 @@ def readable(names: Iterable[str]) -> tuple[dict[str, Predictor], list[Predictor
 def load(name: str | Path) -> Predictor:
     """The predictor of that name, or in that file; NAME@DEVICE is one of several devices for that device.
 
-    A name may be written in any usual way, and may be a device's ("h100"), as `of_device` has it.
+    A name may be written in any usual way, and may be a device's ("h100"), as `any_device.for_device` has it.
 
     Raises:
         PredictorError: unknown, cut off, no JSON, of another schema, or it cannot serve the device.
@@ -88,21 +86,9 @@ def _spelled(name: str, known: Mapping[str, Path]) -> Predictor:
         if " may be " in str(error):
             raise
         raise unknown("predictor", name, known, PredictorError) from None
-    return of_device(spec)
+    from neuralpower.learn.any_device import for_device  # which looks predictors up
 
-
-def of_device(spec: DeviceSpec, dtype: str = "float32") -> Predictor:
-    """The device's own predictor, else that of several GPUs on it by its spec sheet.
-
-    Raises:
-        PredictorError: neither serves the device.
-    """
-    labels = labels_of_specs()
-    own = [name for name in known_predictors() if matching(name, labels) == [spec.slug]]
-    if own:
-        return load(min(own, key=len))
-    there, slug = on(load(OF_SEVERAL), spec.slug)
-    return dataclasses.replace(there, name=slug)
+    return for_device(spec)
 
 
 def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
@@ -116,7 +102,7 @@ def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
     if device in known:
         return predictor.on(hardware_of(known[device]), device), device
     spec = spec_of(device)
-    there = predictor.on(spec.hardware(), spec.name)
+    there = dataclasses.replace(predictor.on(spec.hardware(), spec.name), carried=spec.slug not in known)
     sheets = [known_spec(name) for name in predictor.device.split(", ")]
     vendors = {None if sheet is None else sheet.vendor for sheet in sheets}
     if spec.vendor not in vendors and not {spec.vendor, *vendors} & {None}:

@@ -40,14 +40,16 @@ BATCHES = ("batch", "rows", "tokens", "elements")  # the field of a kind that gr
 
 
 def kinds_named(names: Sequence[str] | None, phases: Sequence[str] = (FORWARD,)) -> list[type[Layer]]:
-    """The named kinds, or all kinds of the phases; raises InputError for an unknown name.
+    """The named kinds, or all kinds of the phases that torch has; raises InputError for an unknown name.
 
     `network` may stand among the names: a whole network is no layer.
     """
     for name in names or ():
         if name not in (*KINDS, NETWORK):
             raise unknown("layer kind", name, (*KINDS, NETWORK))
-    return [kind for name, kind in KINDS.items() if (name in names if names else phases_of(kind, phases))]
+    if names:
+        return [kind for name, kind in KINDS.items() if name in names]
+    return [kind for kind in KINDS.values() if kind.by_default and phases_of(kind, phases)]
 
 
 def phases_of(kind: type[Layer], phases: Sequence[str]) -> list[str]:
@@ -289,7 +291,7 @@ def scaled(layer: Layer, factor: int) -> Layer:
 def _sweep(
     preset: Preset, kinds: Sequence[type[Layer]], seed: int, dtypes: Sequence[str], phases: Sequence[str]
 ) -> Iterator[Layer]:
-    shares = sum(kind.sweep_share for kind in KINDS.values())
+    shares = sum(kind.sweep_share for kind in KINDS.values() if kind.by_default)
     for kind in kinds:
         variants = len(dtypes) * len(phases_of(kind, phases)) if preset.in_turn else 1
         count = max(round(preset.sweep * kind.sweep_share / shares), FEWEST, FEWEST_EACH * variants)
