@@ -9,7 +9,7 @@ from pathlib import Path
 
 from neuralpower.devices.host import Cpu
 from neuralpower.devices.names import matching
-from neuralpower.devices.spec import DeviceSpec, find_spec, known_spec, spec_of
+from neuralpower.devices.spec import find_spec, known_spec, spec_of
 from neuralpower.errors import InputError, PredictorError, one_line, unknown
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import is_file

@@ -25,7 +25,7 @@ def dtype_of(given: Given) -> str | None:
     return next((name for name in names if name in NETWORK_DTYPES), None)
 
 
-@model_source("hf:ORG/NAME", place=24, prefix="hf", runs_code=False, dtype=dtype_of)
+@model_source("hf:ORG/NAME", place=12, prefix="hf", runs_code=False, dtype=dtype_of)
 def hub(given: Given) -> Source:
     """A network of transformers; `?model_type=NAME` takes a configuration for one of another type."""
     from neuralpower.networks.transformers import described_source
