@@ -20,7 +20,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.requests import Asked, asked_of, given_to
-from neuralpower.networks.sources import resolve
+from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.predict.case import device_memory, predict, run_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
@@ -220,6 +220,8 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
 
 
 def _dtype(model: str | Path | nn.Module) -> str:
-    """That of a module's weights."""
+    """That of a module's weights, or in which a model of the catalogue or the hub was published."""
+    if isinstance(model, (str, Path)):
+        return published_dtype(str(model)) or "float32"
     weights = model.parameters() if isinstance(model, nn.Module) else ()
     return next((str(w.dtype).removeprefix("torch.") for w in weights if w.is_floating_point()), "float32")

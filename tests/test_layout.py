@@ -29,8 +29,8 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        families inputs mixed_dtypes phases promised_values refusals call_cache requests running size_limits
-        source sources trust users_code zoo zoo.mnist zoo.paradnn
+        catalogue families hub inputs mixed_dtypes phases promised_values refusals call_cache requests running
+        size_limits source sources trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing

@@ -11,8 +11,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+<<<<<<< HEAD
 from neuralpower.devices.spec import DeviceSpec, known_spec
 from neuralpower.dtypes import floats_of, full_name
+=======
+from neuralpower.devices.names import matching
+from neuralpower.devices.spec import DeviceSpec, known_spec, labels_of_specs
+from neuralpower.dtypes import DTYPES, full_name, peaks_of
+>>>>>>> names
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.predictor import Predictor
@@ -84,8 +90,9 @@ def roofline_of(spec: DeviceSpec) -> Predictor:
 
 def _own(spec: DeviceSpec) -> Iterator[Predictor]:
     """Predictors that were learnt on the device: that of its name first, then others that begin with it."""
+    labels = labels_of_specs()
     for name in sorted(known_predictors(), key=lambda name: (len(name), name)):
-        if name == spec.slug or name.startswith(f"{spec.slug}-"):
+        if name.startswith(f"{spec.slug}-") or matching(name, labels) == [spec.slug]:
             found = load(name)
             sheet = known_spec(found.device)
             if found.hardware is not None and sheet is not None and sheet.slug == spec.slug:
