@@ -9,13 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuralpower.dtypes import full_name
-<<<<<<< HEAD
-from neuralpower.errors import InputError
-from neuralpower.files.paths import check_read, check_regular, is_file, is_folder, is_there
-=======
 from neuralpower.errors import InputError, PredictorError
-from neuralpower.files.paths import check_read, is_file, is_folder, is_there
->>>>>>> names
+from neuralpower.files.paths import check_read, check_regular, is_file, is_folder, is_there
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor

@@ -11,14 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-<<<<<<< HEAD
-from neuralpower.devices.spec import DeviceSpec, known_spec
-from neuralpower.dtypes import floats_of, full_name
-=======
 from neuralpower.devices.names import matching
 from neuralpower.devices.spec import DeviceSpec, known_spec, labels_of_specs
-from neuralpower.dtypes import DTYPES, full_name, peaks_of
->>>>>>> names
+from neuralpower.dtypes import floats_of, full_name
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.predictor import Predictor
