@@ -39,15 +39,16 @@ def test_reading_weights_takes_what_as_many_bytes_take(predictor: Predictor) -> 
     else:
         assert found.runtime_s == pytest.approx(WIDENED * alike.runtime_s)
     assert found.basis == (WEIGHTS_LAW,)
-    assert found.low_s == pytest.approx(LOW * found.runtime_s)
-    assert found.high_s == pytest.approx(HIGH * found.runtime_s)
+    assert 0.5 * LOW < found.low_s / found.runtime_s < LOW
+    assert HIGH < found.high_s / found.runtime_s < 1.5 * HIGH
     assert found.runtime_s < 0.5 * predictor.estimate([ONE_ROW]).runtime_s
 
 
 def test_many_rows_take_what_the_plain_product_computes(predictor: Predictor) -> None:
     quantised, plain = predictor.estimate([int4(MANY)]), predictor.estimate([MANY])
     assert quantised.runtime_s == pytest.approx(plain.runtime_s, rel=0.01)
-    assert quantised.high_s / quantised.low_s == pytest.approx(HIGH / LOW)
+    assert quantised.high_s / quantised.low_s > plain.high_s / plain.low_s
+    assert quantised.high_s / quantised.low_s > HIGH / LOW
 
 
 def test_experts_and_fewer_bits_are_priced_alike(predictor: Predictor) -> None:
