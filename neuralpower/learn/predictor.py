@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.host import Cpu, unlike
-from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, instead_of, peaks_of
+from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, floats_of, instead_of, peaks_of
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
@@ -89,9 +89,8 @@ class Predictor:
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Floating types that it or one of the others has learnt, and those that it answers anyway."""
-        others = (dtype for other in self.others for dtype in other.dtypes)
-        return tuple(dict.fromkeys((*self.learnt_dtypes, *others, *self.answers)))
+        """Floating types that it has learnt; of a device that is named, those that the device has."""
+        return self.answers or self.learnt_dtypes
 
     @cached_property
     def learnt_dtypes(self) -> tuple[str, ...]:
@@ -245,6 +244,7 @@ class Predictor:
             regressors=regressors,
             carried=device not in (self.dataset.get("devices") or {}),
             dispatch=self.dispatch and self.dispatch.of_another_host(),
+            answers=floats_of(peaks) if anyhow else (),
         )
 
     def _known_hardware(self) -> Hardware:
@@ -357,7 +357,8 @@ class Predictor:
             return Estimates.unlearnt(t * works, hidden * works, held, np.full(rows, by_bytes))
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
-        near = columns if exact or not np.any(columns.quantised()) else of_one_type(columns)
+        alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format
+        near = columns if alike or not np.any(columns.quantised()) else of_one_type(columns)
         problem = describe(near, hardware, self.view, featured=featured, also=also)
         t, outside = self._predict(found, regressor, problem, LONGEST_S)
         if near is not columns:  # the roofline says what operands of other types change
@@ -482,19 +483,24 @@ class Predictor:
         if once(group) != group:
             return self.regressor_of((kind, key[1], phase, once(group)))
         if unquantised(group) != group:
-            return self.regressor_of((kind, key[1], phase, unquantised(group)))[0], False
+            plain = unquantised(group)
+            formats = [k for k in self.regressors if k[:3] == key[:3] and k[3] != unquantised(k[3]) == plain]
+            if formats:
+                return max(formats, key=lambda k: self.regressors[k].scores.rows), False
+            return self.regressor_of((kind, key[1], phase, plain))[0], False
         by_dtype = ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)
         siblings = next(filter(None, by_dtype), None)
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
 
     def _twins(self, dtype: str) -> list[str]:
-        """Other floats of as many bits, with the same peak: kernels take as long in them."""
+        """Other floats of as many bits: kernels take as long in them, at the same peak or relative to it."""
         if not self.view.kernels or dtype not in FLOATING or self.hardware is None:
             return []
-        peaks, entry = self.hardware.peak_flops_per_s, DTYPES[dtype]
-        same = (d for d in peaks if d != dtype and peaks[d] == peaks.get(dtype))
-        return [d for d in same if DTYPES[d].bits == entry.bits and DTYPES[d].stored_as == entry.stored_as]
+        entry, peaks = DTYPES[dtype], self.hardware.peak_flops_per_s
+        same = (d for d in FLOATING if d != dtype and DTYPES[d].bits == entry.bits and DTYPES[d].torch == d)
+        alike = [d for d in same if self.view.pooled or peaks.get(d) == peaks.get(dtype)]
+        return alike if entry.torch == dtype else []
 
     def assumed(self, layers: Sequence[Layer]) -> tuple[str, ...]:
         """In words: what stands in for groups not learnt, and what is not known of the device."""
@@ -511,11 +517,6 @@ class Predictor:
                     f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to "
                     "reach what its units could, which its power limit may not allow"
                 )
-        if self.dispatch is not None and self.dispatch.elsewhere:
-            texts.append(
-                f"the host is not known: it is taken to issue calls as that of the measured GPU did "
-                f"({self.dispatch.other_s * 1e6:.3g} us in the median), or in half or twice the time"
-            )
         return (*texts, *self.foreign())
 
     def foreign(self) -> tuple[str, ...]:

@@ -39,7 +39,11 @@ class View:
 
     def group(self, columns: Layer) -> Any:
         """The name of the code that runs, by which calls of one kind are fitted apart, quantised ones too."""
-        return _marked(self.code(columns), QUANTISED, columns.quantised())
+        code, quantised = self.code(columns), columns.quantised()
+        if not np.any(quantised):
+            return code
+        named = np.char.add(np.char.add(np.asarray(code, dtype=str), " ["), columns.format())
+        return _marked(np.where(quantised, np.char.add(named, "]"), code), QUANTISED, quantised)
 
     def any_dtype(self, columns: Layer) -> bool:
         """Whether rows of all dtypes are learnt together: their bytes are what tells them apart."""
@@ -108,9 +112,20 @@ class KernelView(View):
 
     kernels = True
 
+    def any_dtype(self, columns: Layer) -> bool:
+        """Of all but products: such a kernel waits for its bytes."""
+        return not columns.multiplies
+
     def degrees(self, columns: Layer) -> tuple[int, ...]:
         """As the kind has them: most shapes of networks are larger than measured ones."""
         return columns.kernel_degrees
+
+    def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """The kind's, in seconds at the peaks; what is no product computes in float32."""
+        terms = super().terms(columns, hardware)
+        if not columns.multiplies:
+            terms["flops"] = columns.flops() / hardware.peak("float32")
+        return terms
 
     def own_terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """The kind's."""

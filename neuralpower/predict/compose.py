@@ -111,6 +111,7 @@ def composed(
         passes=work.passes,
         run=question.run,
         weights=work.quantised,
+        savings=work.savings,
     )
 
 
@@ -120,7 +121,8 @@ def _rows(answer: Answer) -> Iterator[Row]:
     basis = estimates.basis
     grouped: dict[tuple[object, ...], list[int]] = {}
     for i, task in enumerate(tasks):
-        grouped.setdefault((pattern(task.path), task.layer, task.step, task.share, task.asked), []).append(i)
+        alike = (pattern(task.path), task.layer, task.step, task.share, task.asked, task.parts)
+        grouped.setdefault(alike, []).append(i)
     for index in grouped.values():
         first = index[0]
         task, n = tasks[first], len(index) * tasks[first].share
@@ -139,6 +141,7 @@ def _rows(answer: Answer) -> Iterator[Row]:
             power_w=_power(estimates, first),
             step=task.step,
             layer=task.layer,
+            parts=task.parts,
         )
 
 
