@@ -125,9 +125,8 @@ class LoadedPredictor:
             request = InputRequest(int(batch_size or 1), seq_len, shape, torch_dtype(dtype))
             runs: Asked = asked_of(source, request, asked, own_batch=batch_size is None)
         elif seq_len is not None or input_shape is not None:
-            raise InputError(
-                "sizes and inputs are both given, and inputs have their sizes; leave one of them out"
-            )
+            both = "sizes and inputs are both given, and inputs have their sizes"
+            raise InputError(f"{both}; leave one of them out")
         elif asked != Phase():
             both = f"inputs and the phase {asked.name} are both given"
             raise InputError(f"{both}, and it makes its own inputs; leave one out")
