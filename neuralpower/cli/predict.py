@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,8 +115,8 @@ def _predict(model: str, asked: Predict) -> None:
         "routing": routing,
         "run": case.run_of(learnt, asked.run, phase, way),
     }
+    how["weights"] = scheme_asked(sizes.weights)
     question = question_of(learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
-    question = replace(question, weights=scheme_asked(sizes.weights))
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []
