@@ -86,8 +86,8 @@ class Dispatch:
             return ""
         issue_us = self.unknown_s * 1e6
         return (
-            f"the host is not known: it is taken to issue a call in {issue_us:.2g} us in the median, as that of "
-            "the measured GPU did, within a factor of 2"
+            f"the host is not known: it is taken to issue a call in {issue_us:.2g} us in the median, as that "
+            "of the measured GPU did, within a factor of 2"
         )
 
     @property
