@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,6 +82,7 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
     from neuralpower.predict import case
     from neuralpower.predict.compose import question_of
     from neuralpower.predict.timeline import Omitted, Stage
+    from neuralpower.predict.weights import scheme_asked
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
     from neuralpower.report.tables import prediction_cells, prediction_table
@@ -103,6 +105,7 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
         "run": case.run_of(learnt, asked.run, phase, way),
     }
     question = question_of(learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
+    question = replace(question, weights=scheme_asked(sizes.weights))
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []

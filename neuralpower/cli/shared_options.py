@@ -40,6 +40,13 @@ Run = Annotated[
         "default engine for a language model's phases on a GPU, else eager."
     ),
 ]
+Weights = Annotated[
+    str | None,
+    Option(
+        help="How they are quantised: int4, int8, w8a8, fp8, nvfp4, mxfp4, nf4, awq or gptq, with a group as "
+        "in int4:64, or llama.cpp's q4_k_m, q8_0, ...; by default as the checkpoint has them."
+    ),
+]
 Context = Annotated[int | None, Option(help="decode: tokens in the cache before the step.")]
 TrustCode = Annotated[
     bool, Option("--trust-code", help="Run models of the file that are code: functions, .pt2.")
@@ -54,6 +61,7 @@ class Sizes(OptionGroup):
     seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
     input_shape: InputShape = None
     dtype: Dtype = "float32"
+    weights: Weights = None
 
     @property
     def shape(self) -> tuple[int, ...] | None:

@@ -111,6 +111,7 @@ def composed(
         passes=work.passes,
         run=question.run,
         savings=work.savings,
+        weights=work.quantised,
     )
 
 

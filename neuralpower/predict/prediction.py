@@ -12,6 +12,7 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.quantisation.totals import Quantised
 from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
 from neuralpower.trace.records import Savings
@@ -168,6 +169,7 @@ class Prediction:
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
     savings: Savings | None = None  # of the way to run, where calls were joined
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
+    weights: Quantised | None = None  # None where they are as `dtype` says
 
     @property
     def flops(self) -> int:
@@ -258,6 +260,7 @@ class Prediction:
             "run": self.run,
             "savings": self.savings.to_json() if self.savings else None,
             "passes": list(self.passes),
+            "weights": None if self.weights is None else self.weights.to_json(),
             "layers": [row.to_json() for row in self.rows],
         }
 
