@@ -12,8 +12,8 @@ from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
 MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: learnt on relatives of the device
-EXTRAPOLATED, BYTES_LAW, ROOFLINE = "extrapolated", "bytes-law", "roofline"
-BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES_LAW, ROOFLINE)  # from the best known to the least
+EXTRAPOLATED, BYTES, ROOFLINE = "extrapolated", "bytes law", "roofline"
+BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES, ROOFLINE)  # from the best known to the least
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
 BY_ROOFLINE, BY_BYTES = -1, -2  # numbers that are no regressor's
 ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose code differs
@@ -62,7 +62,7 @@ class Estimates:
             held_bytes=held_bytes,
             regressor=np.where(by_bytes, BY_BYTES, BY_ROOFLINE),
             exponent=np.zeros(len(t)),
-            basis_code=np.where(by_bytes, BASES.index(BYTES_LAW), BASES.index(ROOFLINE)),
+            basis_code=np.where(by_bytes, BASES.index(BYTES), BASES.index(ROOFLINE)),
             power_w=unknown,
             power_low_w=unknown.copy(),
             power_high_w=unknown.copy(),

@@ -134,7 +134,7 @@ def test_a_pass_of_an_unknown_kind_takes_what_its_bytes_take() -> None:
     found = predictor.estimate([layer])
     size = sum(layer.bytes())
     passed = predictor.estimate([add(max(size // 12, 1), "float32")])
-    assert found.basis == ("bytes-law",)
+    assert found.basis == ("bytes law",)
     assert found.runtime_s[0] >= 0.8 * passed.runtime_s[0]
 
 
