@@ -99,7 +99,8 @@ def _relatives(spec: DeviceSpec) -> Sequence[Predictor]:
     known = known_predictors()
     if POOLED not in known or platform_of(spec.hardware()).family == "cpu":
         return []
-    there = load(POOLED).on(spec.hardware(), spec.slug)
+    # of which kinds and dtypes it has rows of this device is not known
+    there = dataclasses.replace(load(POOLED).on(spec.hardware(), spec.slug), carried=True)
     if spec.vendor == MAKER:
         return [there]
     wider = {
