@@ -28,6 +28,7 @@ from neuralpower.predict.explore.fit import Fit, Request, bytes_of, fit
 from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep, sweep
 from neuralpower.predict.prediction import Prediction
+from neuralpower.predict.weights import scheme_asked
 from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
@@ -86,6 +87,7 @@ class LoadedPredictor:
         phase: str | Phase = FORWARD,
         recipe: Recipe = RECIPE,
         run: str | None = None,
+        weights: str | None = None,
     ) -> Prediction:
         """Latency, power, energy and memory of one pass.
 
@@ -102,10 +104,11 @@ class LoadedPredictor:
             recipe: of training: optimizer, accumulation, checkpointing.
             run: "eager", "graph", "compile" or "engine" (`neuralpower.trace.question.RUNS`); by default
                 "engine" for a language model's phases on a GPU, else "eager".
+            weights: how they are quantised: "int4:128", "fp8", "q4_k_m"; by default as a checkpoint's are.
 
         Raises:
-            InputError: an unknown phase or way to run, sizes beside `inputs`, sizes that the model does not
-                take, or `inputs` of another dtype than asked for.
+            InputError: an unknown phase, way to run or quantisation, sizes beside `inputs`, sizes that the
+                model does not take, or `inputs` of another dtype than asked for.
             ModelError: the model cannot be found, built or traced.
             PredictorError: a dtype or phase that was not learnt.
         """
@@ -135,6 +138,7 @@ class LoadedPredictor:
             runs = given_to(source, inputs, dtype, batch_size, checked=asked_dtype is not None)
         runs_as = run_of(self.predictor, run, asked, way)
         question = question_of(self.predictor, phase=way, dtype=dtype, recipe=recipe, run=runs_as)
+        question = replace(question, weights=scheme_asked(weights))
         return predict(runs, self.predictor, question, model=str(source.name))[0]
 
     @_on_cpu
@@ -161,11 +165,12 @@ class LoadedPredictor:
         input_shape: Sequence[int] | None = None,
         memory: str | float | None = None,
         run: str = EAGER,
+        weights: str | None = None,
     ) -> Sweep:
         """A grid of sizes from few traces; raises as `neuralpower.predict.explore.sweep`.
 
         `memory`: of the device, such as "24GB", or bytes. `dtypes`: a module's own by default, else float32.
-        `input_shape`: of one sample. `run`: as in `predict`.
+        `input_shape`: of one sample. `run` and `weights`: as in `predict`.
         """
         return sweep(
             model,
@@ -176,6 +181,7 @@ class LoadedPredictor:
             input_shape=input_shape,
             memory_bytes=None if memory is None else bytes_of(memory),
             run=run,
+            weights=weights,
         )
 
     def compare(self, a: str | nn.Module, b: str | nn.Module, **sizes: Any) -> Comparison:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError
-from neuralpower.files.paths import check_read, check_regular, is_folder, is_there
+from neuralpower.files.paths import check_read, check_regular, is_file, is_folder, is_there
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
@@ -90,12 +90,23 @@ def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> in
     return resolve(model).batch_size(asked, shape) if asked is None else asked
 
 
-def predictor(name: str | None) -> Predictor:
-    """That of the name or in the file, else this machine's; raises InputError. Imports torch."""
-    from neuralpower.devices.host import read_cpu
-    from neuralpower.learn.predictor_lookup import default_predictor, load
+def predictor(name: str | None, device: str | None = None, dtype: str = "float32") -> Predictor:
+    """That of the name or in the file, on the device if one is named, else this machine's.
 
-    return load(name) if name else default_predictor(read_cpu())
+    A device without a predictor's name gets what answers best for it in the dtype. Raises InputError, also
+    where both name a device. Imports torch.
+    """
+    from neuralpower.devices.host import read_cpu
+    from neuralpower.devices.spec import spec_of
+    from neuralpower.learn.predictor_lookup import default_predictor, load, of_device, on
+
+    if device is None:
+        return load(name) if name else default_predictor(read_cpu())
+    if name is None:
+        return of_device(spec_of(device), dtype)
+    if "@" in name and not is_file(name):
+        raise InputError(f"predictor {name} and device {device} both name a device; leave one out")
+    return on(load(name), device)[0]
 
 
 def lengths(text: str | None) -> tuple[int, ...] | None:

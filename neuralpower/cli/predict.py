@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,9 +32,8 @@ class Predict(OptionGroup):
         Option(help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."),
     ] = None
     sizes: shared_options.Sizes
-    device_spec: Annotated[
-        str | None, Option(help="Of a predictor of several devices: a known device, or a spec sheet.")
-    ] = None
+    device: shared_options.Device = None
+    device_spec: Annotated[str | None, Option(help="As --device.")] = None
     phase: Annotated[
         str,
         Option(
@@ -83,6 +83,7 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
     from neuralpower.predict import case
     from neuralpower.predict.compose import question_of
     from neuralpower.predict.timeline import Omitted, Stage
+    from neuralpower.predict.weights import scheme_asked
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
     from neuralpower.report.tables import prediction_cells, prediction_table
@@ -105,6 +106,7 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
         "run": case.run_of(learnt, asked.run, phase, way),
     }
     question = question_of(learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
+    question = replace(question, weights=scheme_asked(sizes.weights))
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []
@@ -139,16 +141,10 @@ def _check(asked: Predict) -> None:
 
 def _learnt(asked: Predict) -> Predictor:
     """The predictor, of the device that was named; raises InputError."""
-    from neuralpower.files.paths import is_file
-    from neuralpower.learn.predictor_lookup import on
-
-    name, device = asked.predictor, asked.device_spec
-    learnt = parsing.predictor(name)
-    if device is None:
-        return learnt
-    if name and "@" in name and not is_file(name):
-        raise InputError(f"predictor {name} and device spec {device} both name a device; leave one out")
-    return on(learnt, device)[0]
+    device, sheet = asked.device, asked.device_spec
+    if device is not None and sheet is not None:
+        raise InputError(f"--device {device} and --device-spec {sheet} both name a device; leave one out")
+    return parsing.predictor(asked.predictor, device or sheet, asked.sizes.full_dtype)
 
 
 def _cast(text: str | None, learnt: Predictor) -> torch.dtype | None:

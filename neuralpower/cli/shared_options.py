@@ -21,6 +21,12 @@ Model = Annotated[
     ),
 ]
 Predictor = Annotated[str | None, Option(help="Name or file; this machine's by default.")]
+Device = Annotated[
+    str | None,
+    Option(
+        help="h100, RTX 4090, ... (`devices --specs`), or a spec sheet; with commas where several will do."
+    ),
+]
 BatchSize = Annotated[
     int | None,
     Option(help="Samples in a batch; by default 1, or as many as the network's own inputs hold."),
@@ -32,6 +38,13 @@ Run = Annotated[
     Option(
         help="eager, graph (CUDA graphs), compile (fused as by torch.compile) or engine (as vLLM serves); by "
         "default engine for a language model's phases on a GPU, else eager."
+    ),
+]
+Weights = Annotated[
+    str | None,
+    Option(
+        help="How they are quantised: int4, int8, w8a8, fp8, nvfp4, mxfp4, nf4, awq or gptq, with a group as "
+        "in int4:64, or llama.cpp's q4_k_m, q8_0, ...; by default as the checkpoint has them."
     ),
 ]
 Context = Annotated[int | None, Option(help="decode: tokens in the cache before the step.")]
@@ -48,6 +61,7 @@ class Sizes(OptionGroup):
     seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
     input_shape: InputShape = None
     dtype: Dtype = "float32"
+    weights: Weights = None
 
     @property
     def shape(self) -> tuple[int, ...] | None:

@@ -115,7 +115,7 @@ class Matmul(MatrixProduct):
     def bytes(self) -> Bytes:
         """Both operands in, the product out, each in its own type."""
         operands = self.operand_types
-        left = operands.input.bytes(self.batch * self.rows, self.inner)
+        left = self.given.bytes(self.batch * self.rows, self.inner)
         right = operands.weights.bytes(self.batch * self.columns, self.inner)
         return Bytes(left + right, 0, operands.output.bytes(self.batch * self.rows, self.columns))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from neuralpower.errors import InputError
 from neuralpower.layers.base import KEEPS_INPUTS
-from neuralpower.layers.operands import OWN, Operand, Operands, own_operand
+from neuralpower.layers.operands import OWN, Operand, Operands, either_operand, own_operand
 from neuralpower.layers.tiles import TiledProduct
 
 
@@ -19,13 +19,17 @@ class MatrixProduct(TiledProduct):
     """Products of matrices of the same sizes in `dtype`, whose operands may have other types in memory.
 
     W4A16 has `dtype` bfloat16 and `weights_dtype` int4. W8A8 has `dtype` int8 and `output_dtype` bfloat16.
+    docs/datasets.md lists the usual formats.
     """
 
     weights_dtype: str = ""  # of weights, or of a product's right factor; "": `dtype`
     weights_group: int = 0  # weights of one output that share a scale; 0: as their type says
+    weights_rows_group: int = 0  # outputs whose groups share it, too, as in blocks; 0: each has its own
     input_dtype: str = ""  # "": `dtype`
     input_group: int = 0  # inputs of one row that share a scale
     output_dtype: str = ""  # "": `dtype`
+    # The call reads inputs in the output's type, finds their scales and rounds them first ("dynamic").
+    quantises: bool = False
 
     later = frozenset(OWN)
     multiplies = True
@@ -36,10 +40,15 @@ class MatrixProduct(TiledProduct):
         usual = Operand(self.dtype)
         return Operands(
             own_operand(self.dtype, self.input_dtype, self.input_group, usual),
-            own_operand(self.dtype, self.weights_dtype, self.weights_group, usual),
+            own_operand(self.dtype, self.weights_dtype, self.weights_group, usual, self.weights_rows_group),
             own_operand(self.dtype, self.output_dtype, 0, usual),
             self.dtype,
         )
+
+    @functools.cached_property
+    def given(self) -> Operand:
+        """What the call reads as its input: what it multiplies, unless it still has to quantise that."""
+        return either_operand(self.quantises, self.operand_types.output, self.operand_types.input)
 
     def quantised(self) -> Any:
         """Whether an operand has a type or scales of its own."""
@@ -47,6 +56,13 @@ class MatrixProduct(TiledProduct):
         if isinstance(self.dtype, str):
             return any(own)
         return np.logical_or.reduce([value > 0 if value.dtype.kind == "f" else value != "" for value in own])
+
+    def format(self) -> Any:
+        """The weights' type where it is their own, whether blocks share scales, and who quantises inputs."""
+        parts = (self.weights_dtype, self.weights_rows_group, self.quantises)
+        if isinstance(self.dtype, str):
+            return _format(*parts)
+        return np.array([_format(str(own), rows, first) for own, rows, first in zip(*parts, strict=True)])
 
     def check_buildable(self) -> None:
         """Raise InputError where an operand has a type of its own: torch's products take one type."""
@@ -61,3 +77,11 @@ class MatrixProduct(TiledProduct):
     def keeps(self) -> str:
         """The factors."""
         return KEEPS_INPUTS
+
+
+@functools.cache
+def _format(weights_dtype: str, weights_rows_group: float, quantises: float) -> str:
+    """Such as "int4", "static" or "block-dynamic"; numbers with and without zero points are one."""
+    words = [weights_dtype.removeprefix("u"), "block" if weights_rows_group else ""]
+    words.append("dynamic" if quantises else "" if weights_dtype else "static")
+    return "-".join(filter(None, words))

@@ -14,7 +14,16 @@ from neuralpower.dtypes import DTYPES
 from neuralpower.layers.terms import distinct, floor_div
 
 # Fields of a quantised layer that tell its operands apart.
-OWN = ("weights_dtype", "weights_group", "input_dtype", "input_group", "output_dtype")
+OWN = (
+    "weights_dtype",
+    "weights_group",
+    "weights_rows_group",
+    "input_dtype",
+    "input_group",
+    "output_dtype",
+    "quantises",
+)
+OF_KEYS = ("key_dtype", "key_itemsize")  # those of attention over a cache of another type
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,7 @@ class Operand:
 
     dtype: Any  # name of an element type
     group: Any = 0  # numbers in a row that share a scale; 0: as many as the type itself says
+    rows_group: Any = 0  # rows whose groups share it, too, as in scales of blocks; 0: each has its own
 
     @functools.cached_property
     def itemsize(self) -> Any:
@@ -36,7 +46,8 @@ class Operand:
             return numbers
         scale_bits = by_dtype(self.dtype, lambda name: DTYPES[name].scale_bits)
         scales = -floor_div(-length, np.maximum(group, 1)) * (group > 0)  # of a row
-        return numbers + whole(rows * scales * scale_bits / 8)
+        blocks = -floor_div(-rows, np.maximum(self.rows_group, 1))
+        return numbers + whole(blocks * scales * scale_bits / 8)
 
     @functools.cached_property
     def _numbers_of_a_scale(self) -> Any:
@@ -59,12 +70,22 @@ class Operands:
         return Operand(by_dtype(self.dtype, lambda name: DTYPES[name].accumulates_in or name))
 
 
-def own_operand(dtype: Any, own: Any, group: Any, usual: Operand) -> Operand:
+def own_operand(dtype: Any, own: Any, group: Any, usual: Operand, rows_group: Any = 0) -> Operand:
     """The operand of type `own` ("": `dtype`) and its groups; `usual` where it has neither of its own."""
     if isinstance(own, str):
-        return Operand(own or dtype, group) if own or group else usual
+        return Operand(own or dtype, group, rows_group) if own or group else usual
     named = own != ""  # of a table's rows
-    return Operand(np.where(named, own, dtype), group) if np.any(named) or np.any(group) else usual
+    if np.any(named) or np.any(group):
+        return Operand(np.where(named, own, dtype), group, rows_group)
+    return usual
+
+
+def either_operand(first: Any, one: Operand, other: Operand) -> Operand:
+    """`one` where `first` holds, else `other`; of a table's rows each its own."""
+    if not isinstance(first, np.ndarray):
+        return one if first else other
+    pairs = ((getattr(one, name), getattr(other, name)) for name in ("dtype", "group", "rows_group"))
+    return Operand(*(np.where(first > 0, mine, others) for mine, others in pairs))
 
 
 def by_dtype(dtype: Any, value: Callable[[str], Any]) -> Any:

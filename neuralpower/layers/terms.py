@@ -29,6 +29,11 @@ def either(value: Any, usual: Any) -> Any:
     return np.where(value > 0, value, usual) if isinstance(value, np.ndarray) else value or usual
 
 
+def chosen(first: Any, one: Any, other: Any) -> Any:
+    """`one` where `first` holds, else `other`; of one layer, or row by row."""
+    return np.where(first, one, other) if isinstance(first, np.ndarray) else one if first else other
+
+
 def past(value: Any, threshold: float) -> Any:
     """The part of `value` above `threshold`, else 0: the slope of a cost that grows once a cache is full."""
     return np.maximum(value - threshold, 0)

@@ -11,9 +11,13 @@ from neuralpower.learn.file_struct import Part, Positive
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
-MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
-BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
+MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: learnt on relatives of the device
+WEIGHTS_LAW = "weights-law"  # of quantised weights, from what was learnt of plain ones (`weight_only.py`)
+EXTRAPOLATED, BYTES_LAW, ROOFLINE = "extrapolated", "bytes-law", "roofline"
+BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES_LAW, WEIGHTS_LAW, ROOFLINE)  # the best known first
+UNLEARNT = (WEIGHTS_LAW, ROOFLINE)  # what coverage is without
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
+BY_ROOFLINE, BY_BYTES, BY_WEIGHTS = -1, -2, -3  # numbers that are no regressor's
 ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose code differs
 WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation
 
@@ -40,7 +44,7 @@ class Estimates:
     shared: Array  # standard deviation of log(measured / predicted) that a regressor's layers share
     hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
     held_bytes: Array  # of the last-level cache, that a later pass would have to find again
-    regressor: Array  # a number per regressor, -1 for the roofline
+    regressor: Array  # a number per regressor, BY_ROOFLINE, BY_BYTES or BY_WEIGHTS
     exponent: Array  # how each follows the machine's slow-downs
     basis_code: Array  # position in BASES
     power_w: Array  # NaN where not learnt
@@ -48,8 +52,8 @@ class Estimates:
     power_high_w: Array
 
     @classmethod
-    def by_roofline(cls, t: Array, hidden_s: Array, held_bytes: Array) -> Estimates:
-        """Estimates of layers that no regressor knows."""
+    def unlearnt(cls, t: Array, hidden_s: Array, held_bytes: Array, by_bytes: Array) -> Estimates:
+        """Estimates of layers that no regressor knows: by a pass over as many bytes, else by the roofline."""
         unknown = np.full(len(t), np.nan)
         return cls(
             runtime_s=t,
@@ -58,9 +62,9 @@ class Estimates:
             shared=np.full(len(t), WIDE),
             hidden_s=hidden_s,
             held_bytes=held_bytes,
-            regressor=np.full(len(t), -1),
+            regressor=np.where(by_bytes, BY_BYTES, BY_ROOFLINE),
             exponent=np.zeros(len(t)),
-            basis_code=np.full(len(t), BASES.index(ROOFLINE)),
+            basis_code=np.where(by_bytes, BASES.index(BYTES_LAW), BASES.index(ROOFLINE)),
             power_w=unknown,
             power_low_w=unknown.copy(),
             power_high_w=unknown.copy(),

@@ -43,6 +43,7 @@ from neuralpower.networks.running import META, WAYS, Answers, Ways, converted, w
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.source import Source
 from neuralpower.networks.users_code import raised, users_code
+from neuralpower.quantisation.schemes import Scheme
 
 PREFILL, DECODE, GENERATE = "prefill", "decode", "generate"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE)
@@ -195,6 +196,7 @@ class Pass:
     tokens: int = 0  # new ones per sample
     cache: Any = field(default=None, repr=False)
     batch_size: int = 1  # samples
+    weights: Scheme | None = None  # how a checkpoint's weights are quantised
     lengths: tuple[int, ...] = ()  # of the samples, where they differ; `context` and `tokens` are their mean
     longer: Pass | None = field(default=None, repr=False)  # then: the same pass one token longer
 
@@ -231,6 +233,10 @@ def pass_of(source: Source, request: InputRequest, phase: Phase, module: nn.Modu
             or a model that keeps no cache.
         ModelError: the model cannot be built, or its forward raises.
     """
+    return replace(_pass(source, request, phase, module), weights=source.weights)
+
+
+def _pass(source: Source, request: InputRequest, phase: Phase, module: nn.Module | None) -> Pass:
     phase.check()
     request = phase.applied(request)
     module = module if module is not None else source.build("meta", request.dtype)

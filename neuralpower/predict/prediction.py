@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
-from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
+from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, UNLEARNT
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.quantisation.totals import Quantised
 from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
 from neuralpower.trace.records import Savings
@@ -164,9 +165,11 @@ class Prediction:
     assumptions: tuple[str, ...] = ()  # what was taken for granted
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
+    origin: str = ""  # of a device by its name, how its times are known, in words
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
     savings: Savings | None = None  # of the way to run, where calls were joined
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
+    weights: Quantised | None = None  # None where they are as `dtype` says
 
     @property
     def flops(self) -> int:
@@ -176,7 +179,7 @@ class Prediction:
     @property
     def coverage(self) -> float:
         """Share of the time that regressors account for; shares add up to 1 but for rounding."""
-        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis == ROOFLINE))
+        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis in UNLEARNT))
 
     @property
     def extrapolated(self) -> float:
@@ -254,8 +257,10 @@ class Prediction:
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
             "run": self.run,
+            "origin": self.origin or None,
             "savings": self.savings.to_json() if self.savings else None,
             "passes": list(self.passes),
+            "weights": None if self.weights is None else self.weights.to_json(),
             "layers": [row.to_json() for row in self.rows],
         }
 

@@ -131,8 +131,11 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
     """The network, the device and the totals."""
     t = p.runtime_s
     run = "" if p.run == EAGER and p.phase not in PHASES[1:] else f", run: {p.run}"
-    head = f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}{run}, on {p.device} ({p.predictor})"
+    learnt = p.origin or p.predictor
+    head = f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}{run}, on {p.device} ({learnt})"
     yield visible(head)
+    if p.weights is not None:
+        yield visible(p.weights.line)
     time, low, high = (quantity(seconds, "s") for seconds in (t.value, t.low, t.high))
     work = f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters"
     known = f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"

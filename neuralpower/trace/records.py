@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_iter
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
 from neuralpower.networks.call_cache import tensors_in
+from neuralpower.quantisation.totals import Quantised
+from neuralpower.quantisation.weights import Weight
 from neuralpower.trace.dataflow import Flow
 from neuralpower.trace.lifetimes import Storage
 from neuralpower.trace.sparse_gradients import Rows
@@ -37,6 +39,7 @@ class LayerCall:
     saves: bool = False
     done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
     parts: tuple[str, ...] = ()  # of calls that a trace pass has joined: their names, in order
+    weight: str = ""  # of a product: the parameter that it multiplies by, by name
     share: float = 1.0  # the part of the call that is done: of one kernel for samples of several lengths
 
 
@@ -164,6 +167,8 @@ class Trace:
     flows: Mapping[int, Flow] = field(default_factory=dict, compare=False, repr=False)  # by LayerCall.at
     about: PassShape = PassShape()
     graphed: bool = False  # whether the host launches all calls at once, as a CUDA graph
+    weights: tuple[Weight, ...] = ()  # parameters and buffers, in the order of `named_parameters`
+    quantised: Quantised | None = None  # what a scheme has made of the weights
     baseline: tuple[int, int] | None = None  # calls and bytes of eager mode, where passes join calls
     savings: Savings | None = None  # what they have saved
 

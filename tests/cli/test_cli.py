@@ -1043,9 +1043,8 @@ def test_a_device_s_sheet_needs_a_predictor_of_several(
         "--predictor",
         "nvidia-float32@nvidia-l4",
     )
-    refused(
-        run(*twice, "--device-spec", "nvidia-t4"), "nvidia-l4 and device spec nvidia-t4 both name a device"
-    )
+    refused(run(*twice, "--device-spec", "nvidia-t4"), "nvidia-l4 and device nvidia-t4 both name a device")
+    refused(run(*asked, "nvidia-t4", "--device", "l4"), "--device l4 and --device-spec nvidia-t4 both name")
     sheet = tmp_path / "sheet.json"
     sheet.write_text(json.dumps({"schema": 1, "name": "x", "class": "gpu", "values": {"cores": 0}}))
     refused(run(*asked, sheet), "has no 'memory_bytes_per_s'")

@@ -23,8 +23,11 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.predict.weights import chosen, scheme_asked
+from neuralpower.quantisation.totals import Quantised
 from neuralpower.trace.follow import shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
+from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.question import EAGER, Question, checked_run
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.step_lifetimes import optimizer_named, training_lifetimes
@@ -55,6 +58,7 @@ class Request:
     checkpointing: bool = False  # training: repeated blocks keep their inputs alone
     margin: float | None = None  # share of the memory that is kept free; None: as the platform says
     run: str = EAGER  # one of `trace.question.RUNS`
+    weights: str | None = None  # how they are quantised, as `--weights` has it; None: as the checkpoint's
 
     @property
     def length(self) -> int | None:
@@ -76,6 +80,7 @@ class Fit:
     process_bytes: int = 0  # of the room: what the process takes before there is a network
     margin: float = 0.0  # share of the room that is kept free, for what is not modelled
     notes: tuple[str, ...] = ()  # what the answer takes for granted
+    weights: Quantised | None = None  # None where they are as the dtype says
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -92,6 +97,7 @@ class Fit:
             "longest_seq_len": self.longest,
             "longest_reason": self.longest_reason or None,
             "traces": self.traces,
+            "weights": None if self.weights is None else self.weights.to_json(),
         }
 
 
@@ -134,6 +140,7 @@ def fit(request: Request, room_bytes: float) -> Fit:
         process_bytes=process_bytes,
         margin=margin,
         notes=(request.platform.memory_note,) if request.platform.memory_note else (),
+        weights=probe.quantised,
     )
 
 
@@ -235,6 +242,9 @@ class _Probe:
         self.request = request
         self.dtype = torch_dtype(request.dtype)
         self.source: Source = resolve(request.model)
+        phase = TRAINING if request.phase == TRAINING else FORWARD
+        self.scheme = chosen(scheme_asked(request.weights), self.source.weights, phase)
+        self.quantised: Quantised | None = None
         self.module = self.source.build("meta", self.dtype)
         self.own_length: int | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
@@ -284,6 +294,9 @@ class _Probe:
             if length is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
             raise
+        if self.scheme is not None:
+            traced = quantised(traced, self.scheme)
+            self.quantised = traced.quantised
         self._calls[batch, length] = len(traced.calls) + len(traced.unmodelled)
         return replace(forward_memory(traced, platform=platform), phase=request.phase)
 

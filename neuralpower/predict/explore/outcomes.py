@@ -15,7 +15,7 @@ from scipy.sparse import coo_array, csr_array
 
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
-from neuralpower.learn.estimates import BASES, ROOFLINE, ROOFLINE_FACTOR, Estimates
+from neuralpower.learn.estimates import BASES, ROOFLINE_FACTOR, UNLEARNT, Estimates
 from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
@@ -69,7 +69,8 @@ class Work:
         mean_w = powered / apart / np.maximum(covered, 1e-9)
         waits_j = (value - busy) * (np.where(value > busy, np.nan, 0.0) if idle_w is None else idle_w)
         energy = np.where(covered >= ENERGY_COVERAGE, mean_w * busy + waits_j, np.nan)
-        unlearnt = counts @ np.where(e.basis_code == BASES.index(ROOFLINE), e.runtime_s, 0.0)
+        codes = [BASES.index(basis) for basis in UNLEARNT]
+        unlearnt = counts @ np.where(np.isin(e.basis_code, codes), e.runtime_s, 0.0)
         return Outcomes(value, low, high, energy, np.maximum(0.0, 1 - (unlearnt + extra) / apart))
 
 
