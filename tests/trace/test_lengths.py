@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from neuralpower.trace.follow import Followed, Grown, follow
 from neuralpower.trace.question import Question
 from neuralpower.trace.ragged import UNPADDED
 from neuralpower.trace.records import Trace
-from tests.program import run
+from tests.program import done, run
 
 SIZES = "num_hidden_layers=2&hidden_size=256&num_attention_heads=4&vocab_size=1000&intermediate_size=512"
 GROUPED = f"{SIZES}&num_key_value_heads=2"
@@ -114,6 +115,15 @@ def test_a_generation_grows_each_request() -> None:
     assert attention(grown.work) == [(4, 4, 0.5), (10, 10, 0.5)]
     steps = [attention(step) for step in grown.steps]
     assert steps == [[(1, 5 + n, 0.5), (1, 11 + n, 0.5)] for n in range(5)]
+
+
+def test_a_prediction_says_the_lengths_and_counts_all_tokens() -> None:
+    where = ("predict", LLAMA, "--predictor", "amd-epyc-2c", "--phase", "prefill", "--lengths", "8,12,13")
+    data = json.loads(done(*where, "--json"))
+    assert (data["batch_size"], data["run"], data["generation"]["lengths"]) == (3, "eager", [8, 12, 13])
+    rate, seconds = data["generation"]["tokens_per_s"]["value"], data["runtime_s"]["value"]
+    assert rate == pytest.approx(33 / seconds)
+    assert "prompts 8,12,13 of 3 requests" in done(*where)
 
 
 def test_lengths_are_read_from_a_list_or_a_file(tmp_path: Path) -> None:
