@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def _files(given: Any, options: Mapping[str, Any]) -> Iterator[Path]:
         path = Path(text).expanduser()
         inside = [path / name for name in BESIDE] if path.is_dir() else [path, path.with_name(BESIDE[1])]
         yield from (file for file in inside if file.is_file())
-    for folder in predictor_folders():
+    for folder in {folder.resolve(): folder for folder in predictor_folders()}.values():
         yield from sorted(folder.glob("*.json"))
 
 
@@ -128,7 +129,10 @@ def _counts(name: str) -> bool:
 
 
 def _version(package: str) -> str:
+    """Of an installed package, "" where it is not: `importlib.metadata.version` parses all its metadata."""
     try:
-        return importlib.metadata.version(package)
+        text = importlib.metadata.distribution(package).read_text("METADATA") or ""
     except importlib.metadata.PackageNotFoundError:
         return ""
+    found = re.search(r"^Version: (.+)$", text, re.M)
+    return found.group(1) if found else text
