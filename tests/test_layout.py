@@ -40,7 +40,7 @@ PACKAGES: Mapping[str, str] = {
         collect.request collect.schedule collect.supervisor
     """,
     "learn": """
-        calibrate codec estimates keys network_estimates pace predictor predictor_lookup regressor train
+        calibrate carried_power codec estimates keys network_estimates pace predictor predictor_lookup regressor train
     """,
     "predict": """
         case compose evaluate generation memory.peak prediction timeline

@@ -25,6 +25,7 @@ from neuralpower.trace.recipe import STEPS
 
 T = TypeVar("T")
 WIDEST = 24  # letters of a group
+MOSTLY = 0.995  # of the time: from here on all of it, in whole percents
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -133,11 +134,17 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
     known = f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
     yield f"latency {time} ({low} to {high}, 90 %), {work}, {known}"
     if p.energy_j is not None and p.power_w is not None:
-        yield f"energy {bounded(p.energy_j, 'J')}, power {bounded(p.power_w, 'W')}"
+        yield f"energy {bounded(p.energy_j, 'J')}, power {bounded(p.power_w, 'W')}{_trained(p)}"
     elif powered:
         yield f"energy is not known: {p.power_reason}"
     if p.memory is not None:
         yield memory_line(p.memory)
+
+
+def _trained(p: Prediction) -> str:
+    """How much of the power was learnt, where that is not all."""
+    share = p.power_share_trained or 0.0
+    return "" if share > MOSTLY else f", {share:.0%} of the time trained"
 
 
 def _foot(p: Prediction) -> Iterator[str]:
