@@ -300,7 +300,8 @@ def main() -> None:
         print("benchmarks.relatives needs a folder that holds others' measurements: left out")
         return
     datasets = [*neusight(given.path / "neusight"), *served(given.path / "llmservingsim")]
-    datasets += of_engines(given.path)
+    if not given.kinds or any(KINDS[kind].multiplies for kind in given.kinds):
+        datasets += of_engines(given.path)
     measured = [read_dataset(folder, samples=False) for folder in given.dataset]
     measured = [with_fused(_by_slug(dataset)) for dataset in measured]
     datasets = [*map(with_fused, datasets), *measured]
