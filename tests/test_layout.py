@@ -43,8 +43,8 @@ PACKAGES: Mapping[str, str] = {
         collect.request collect.schedule collect.supervisor
     """,
     "learn": """
-        any_device calibrate codec estimates keys network_estimates pace predictor predictor_lookup
-        regressor train
+        any_device calibrate carried_power codec estimates keys network_estimates pace predictor
+        predictor_lookup regressor train
     """,
     "predict": """
         case compose evaluate generation memory.peak prediction timeline weights

@@ -22,6 +22,9 @@ ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose
 WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation
 
 
+Powers = tuple[Array, Array, Array, Array]  # W, low, high; 1 where learnt, else 0; each [layers]
+
+
 class Roofline(Part, frozen=True):
     """The simplest predictors, fitted on the same rows: what a learnt one has to beat."""
 
@@ -47,14 +50,19 @@ class Estimates:
     regressor: Array  # a number per regressor, BY_ROOFLINE, BY_BYTES or BY_WEIGHTS
     exponent: Array  # how each follows the machine's slow-downs
     basis_code: Array  # position in BASES
-    power_w: Array  # NaN where not learnt
+    power_w: Array  # NaN where not known
     power_low_w: Array
     power_high_w: Array
+    power_trained: Array  # 1 where a regressor says it, 0 where it is carried or not known
 
     @classmethod
-    def unlearnt(cls, t: Array, hidden_s: Array, held_bytes: Array, by_bytes: Array) -> Estimates:
-        """Estimates of layers that no regressor knows: by a pass over as many bytes, else by the roofline."""
-        unknown = np.full(len(t), np.nan)
+    def unlearnt(
+        cls, t: Array, hidden_s: Array, held_bytes: Array, by_bytes: Array, power: Powers
+    ) -> Estimates:
+        """Estimates of layers that no regressor knows: by a pass over as many bytes, else by the roofline.
+
+        `power` as the last four of an estimate.
+        """
         return cls(
             runtime_s=t,
             low_s=t / ROOFLINE_FACTOR,
@@ -65,9 +73,10 @@ class Estimates:
             regressor=np.where(by_bytes, BY_BYTES, BY_ROOFLINE),
             exponent=np.zeros(len(t)),
             basis_code=np.where(by_bytes, BASES.index(BYTES), BASES.index(ROOFLINE)),
-            power_w=unknown,
-            power_low_w=unknown.copy(),
-            power_high_w=unknown.copy(),
+            power_w=power[0],
+            power_low_w=power[1],
+            power_high_w=power[2],
+            power_trained=power[3],
         )
 
     @property
