@@ -21,13 +21,15 @@ from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.requests import Asked, asked_of, given_to
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.case import device_memory, predict
+from neuralpower.predict.case import device_memory, predict, run_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
 from neuralpower.predict.explore.fit import Fit, Request, bytes_of, fit
 from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep, sweep
 from neuralpower.predict.prediction import Prediction
+from neuralpower.predict.weights import scheme_asked
+from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # of what is asked of `fit`
@@ -84,6 +86,8 @@ class LoadedPredictor:
         dtype: str | torch.dtype | None = None,
         phase: str | Phase = FORWARD,
         recipe: Recipe = RECIPE,
+        run: str | None = None,
+        weights: str | None = None,
     ) -> Prediction:
         """Latency, power, energy and memory of one pass.
 
@@ -98,10 +102,13 @@ class LoadedPredictor:
             phase: "forward", "training" or "backward"; or a language model's "prefill", "decode" or
                 "generate", with sizes as `Phase.decode(batch=8, context=4096)`.
             recipe: of training: optimizer, accumulation, checkpointing.
+            run: "eager", "graph", "compile" or "engine" (`neuralpower.trace.question.RUNS`); by default
+                "engine" for a language model's phases on a GPU, else "eager".
+            weights: how they are quantised: "int4:128", "fp8", "q4_k_m"; by default as a checkpoint's are.
 
         Raises:
-            InputError: an unknown phase, sizes beside `inputs`, sizes that the model does not take, or
-                `inputs` of another dtype than asked for.
+            InputError: an unknown phase, way to run or quantisation, sizes beside `inputs`, sizes that the
+                model does not take, or `inputs` of another dtype than asked for.
             ModelError: the model cannot be found, built or traced.
             PredictorError: a dtype or phase that was not learnt.
         """
@@ -129,7 +136,9 @@ class LoadedPredictor:
             raise InputError(f"{both}, and it makes its own inputs; leave one out")
         else:
             runs = given_to(source, inputs, dtype, batch_size, checked=asked_dtype is not None)
-        question = question_of(self.predictor, phase=way, dtype=dtype, recipe=recipe)
+        runs_as = run_of(self.predictor, run, asked, way)
+        question = question_of(self.predictor, phase=way, dtype=dtype, recipe=recipe, run=runs_as)
+        question = replace(question, weights=scheme_asked(weights))
         return predict(runs, self.predictor, question, model=str(source.name))[0]
 
     @_on_cpu
@@ -155,11 +164,13 @@ class LoadedPredictor:
         dtypes: Sequence[str] | None = None,
         input_shape: Sequence[int] | None = None,
         memory: str | float | None = None,
+        run: str = EAGER,
+        weights: str | None = None,
     ) -> Sweep:
         """A grid of sizes from few traces; raises as `neuralpower.predict.explore.sweep`.
 
         `memory`: of the device, such as "24GB", or bytes. `dtypes`: a module's own by default, else float32.
-        `input_shape`: of one sample.
+        `input_shape`: of one sample. `run` and `weights`: as in `predict`.
         """
         return sweep(
             model,
@@ -169,6 +180,8 @@ class LoadedPredictor:
             dtypes=dtypes or (_dtype(model),),
             input_shape=input_shape,
             memory_bytes=None if memory is None else bytes_of(memory),
+            run=run,
+            weights=weights,
         )
 
     def compare(self, a: str | nn.Module, b: str | nn.Module, **sizes: Any) -> Comparison:

@@ -17,12 +17,14 @@ PACKAGES: Mapping[str, str] = {
     "version": "",
     "errors": "",
     "dtypes": "",
+    "quantisation": ALL,
     "files": ALL,
     "processes": "pool text_streams tether",
     "devices": ALL,
     "layers": """
         base call columns sweep terms workspace
-        elementwise embedding matmul movement optimizer recurrent reduction
+        activation attention elementwise embedding fused_pointwise matmul matrix_product movement norm
+        optimizer recurrent reduction softmax
     """,
     "platforms": "views",
     "data": ALL,
@@ -31,7 +33,8 @@ PACKAGES: Mapping[str, str] = {
         source sources trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        follow lifetimes modules passes paths question recorder records routing sparse_gradients tracer
+        follow lifetimes modules passes passes.quantisation paths question recorder records routing
+        sparse_gradients tracer
         recipe step_lifetimes undisturbed
     """,
     "measure": """
@@ -40,10 +43,11 @@ PACKAGES: Mapping[str, str] = {
         collect.request collect.schedule collect.supervisor
     """,
     "learn": """
-        calibrate carried_power codec estimates keys network_estimates pace predictor predictor_lookup regressor train
+        any_device calibrate carried_power codec estimates keys network_estimates pace predictor
+        predictor_lookup regressor train
     """,
     "predict": """
-        case compose evaluate generation memory.peak prediction timeline
+        case compose evaluate generation memory.peak prediction timeline weights
         explore.compare explore.fit explore.score explore.sweep
     """,
     "api": "",

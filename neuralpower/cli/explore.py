@@ -35,6 +35,7 @@ class Sweep(OptionGroup):
     seq_len: Annotated[str | None, Option(help="Tokens per sample, written in the same way.")] = None
     input_shape: shared_options.InputShape = None
     dtype: Annotated[str, Option(help="One or more, with commas.")] = "float32"
+    weights: shared_options.Weights = None
     predictor: Annotated[
         str | None, Option(help="Names or files, with commas; this machine's by default.")
     ] = None
@@ -42,6 +43,7 @@ class Sweep(OptionGroup):
     memory: Annotated[
         str | None, Option(help="Of the device, such as 24GB; by default what its spec sheet says.")
     ] = None
+    run: Annotated[str, Option(help="eager, graph, compile or engine, as in predict.")] = "eager"
     csv: Annotated[Path | None, Option(help="Write one line per point to this file.")] = None
     plot: Annotated[
         Path | None, Option(help="Draw latency against energy or throughput: FILE.html, .png or .svg.")
@@ -79,6 +81,8 @@ def sweep(asked: Sweep) -> None:
         dtypes=dtypes,
         input_shape=shape,
         memory_bytes=fitting.bytes_of(asked.memory) if asked.memory is not None else None,
+        run=asked.run,
+        weights=asked.weights,
     )
     if all(point.error for point in found.points):
         raise InputError(f"no point can be predicted: {found.points[0].error}")
@@ -102,6 +106,7 @@ class Compare(OptionGroup):
         "forward"
     )
     tokens: shared_options.Tokens
+    run: shared_options.Run = None
     as_json: AsJson = False
 
 
@@ -140,7 +145,8 @@ def _sides(asked: Compare) -> list[Side]:
         device = None if at else asked.device
         known[name] = known.get(name) or parsing.predictor(name or None, device, dtype)
         batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
-        case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase)
+        how = {"run": asked.run, "weights": asked.sizes.weights}
+        case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase, **how)
         known[name].check(dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way)
         label = case.label + (f" {way}" if way != "forward" else "")
@@ -202,6 +208,7 @@ class Fit(OptionGroup):
     context: Annotated[int | None, Option(help="For decode: tokens in the cache before the step.")] = None
     input_shape: shared_options.InputShape = None
     dtype: shared_options.Dtype = "float32"
+    weights: shared_options.Weights = None
     optimizer: Annotated[
         str,
         Option(
@@ -213,6 +220,9 @@ class Fit(OptionGroup):
     checkpointing: Annotated[
         bool, Option("--checkpointing", help="For training: blocks run forward again.")
     ] = False
+    run: Annotated[
+        str, Option(help="eager, graph, compile or engine, as in predict: what is fused holds no memory.")
+    ] = "eager"
     margin: Annotated[
         float | None,
         Option(
@@ -233,7 +243,7 @@ def fit(asked: Fit) -> None:
 
     room, platform, name = _room(asked.device, asked.memory)
     shape = parsing.shape(asked.input_shape)
-    same = ("model", "seq_len", "phase", "optimizer", "context", "accumulation", "checkpointing", "margin")
+    same = "model seq_len phase optimizer context accumulation checkpointing margin run weights".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         input_shape=shape,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option, Typer
 
@@ -41,6 +42,7 @@ class Predict(OptionGroup):
         ),
     ] = "forward"
     tokens: shared_options.Tokens
+    run: shared_options.Run = None
     routing: Annotated[
         str, Option(help="Tokens over a mixture's experts: uniform, worst, or how many each gets.")
     ] = "uniform"
@@ -80,6 +82,7 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
     from neuralpower.predict import case
     from neuralpower.predict.compose import question_of
     from neuralpower.predict.timeline import Omitted, Stage
+    from neuralpower.predict.weights import scheme_asked
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
     from neuralpower.report.tables import prediction_cells, prediction_table
@@ -96,9 +99,13 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
     cast = _cast(asked.autocast, learnt)
     way = TRAINING if asked.phase == TRAINING else learnt_phase
     routing = Routing.parsed(asked.routing)
-    question = question_of(
-        learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, autocast=cast, routing=routing
-    )
+    how: dict[str, Any] = {
+        "autocast": cast,
+        "routing": routing,
+        "run": case.run_of(learnt, asked.run, phase, way),
+    }
+    question = question_of(learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
+    question = replace(question, weights=scheme_asked(sizes.weights))
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []

@@ -33,6 +33,20 @@ BatchSize = Annotated[
 ]
 InputShape = Annotated[str | None, Option(help="Of one sample, such as 3x224x224.")]
 Dtype = Annotated[str, Option(help="Of weights and inputs.")]
+Run = Annotated[
+    str | None,
+    Option(
+        help="eager, graph (CUDA graphs), compile (fused as by torch.compile) or engine (as vLLM serves); by "
+        "default engine for a language model's phases on a GPU, else eager."
+    ),
+]
+Weights = Annotated[
+    str | None,
+    Option(
+        help="How they are quantised: int4, int8, w8a8, fp8, nvfp4, mxfp4, nf4, awq or gptq, with a group as "
+        "in int4:64, or llama.cpp's q4_k_m, q8_0, ...; by default as the checkpoint has them."
+    ),
+]
 Context = Annotated[int | None, Option(help="decode: tokens in the cache before the step.")]
 TrustCode = Annotated[
     bool, Option("--trust-code", help="Run models of the file that are code: functions, .pt2.")
@@ -47,6 +61,7 @@ class Sizes(OptionGroup):
     seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
     input_shape: InputShape = None
     dtype: Dtype = "float32"
+    weights: Weights = None
 
     @property
     def shape(self) -> tuple[int, ...] | None:

@@ -28,6 +28,9 @@ from neuralpower.learn.slopes import robust_deviation
 
 Key = tuple[str, str, str]  # kind, phase, function; "" for what has none, and for all functions of a kind
 
+# Assumed: hosts issue a call in half to twice the time of one another, by the speed
+# of a core. As a standard deviation of the logarithm.
+HOSTS_APART = math.log(2.0) / NINETY
 FEWEST_NETWORKS = 3  # for a factor
 
 
@@ -67,6 +70,12 @@ class Dispatch:
     other_s: float  # of calls of kinds that were not measured
     deviation: float  # standard deviation of log(measured / this)
     factor: float = 1.0  # of a network's host over the sum of its layers'
+    elsewhere: bool = False  # measured on another host than that which is asked for
+
+    def of_another_host(self) -> Dispatch:
+        """The same for a host of which nothing is known."""
+        deviation = math.hypot(self.deviation, HOSTS_APART)
+        return replace(self, deviation=deviation, elsewhere=True)
 
     @property
     def unknown_s(self) -> float:

@@ -10,15 +10,13 @@ from pathlib import Path
 
 from neuralpower.devices.host import Cpu
 from neuralpower.devices.names import matching
-from neuralpower.devices.spec import DeviceSpec, find_spec, known_spec, labels_of_specs, spec_of
+from neuralpower.devices.spec import DeviceSpec, find_spec, known_spec, spec_of
 from neuralpower.errors import InputError, PredictorError, one_line, unknown
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import is_file
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json
 from neuralpower.platforms import hardware_of
-
-OF_SEVERAL = "nvidia-float32"  # the predictor of GPUs that have none of their own
 
 
 def predictor_folders() -> list[Path]:
@@ -97,18 +95,15 @@ def _spelled(name: str, known: Mapping[str, Path]) -> Predictor:
     return of_device(spec)
 
 
-def of_device(spec: DeviceSpec, dtype: str = "float32") -> Predictor:
-    """The device's own predictor, else that of several GPUs on it by its spec sheet.
+def of_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
+    """What is known of a device: its own predictors, else its relatives', else a roofline (`any_device`).
 
     Raises:
-        PredictorError: neither serves the device.
+        PredictorError: the device lacks the dtype.
     """
-    labels = labels_of_specs()
-    own = [name for name in known_predictors() if matching(name, labels) == [spec.slug]]
-    if own:
-        return load(min(own, key=len))
-    there, slug = on(load(OF_SEVERAL), spec.slug)
-    return dataclasses.replace(there, name=slug)
+    from neuralpower.learn.any_device import for_device  # it looks predictors up here
+
+    return for_device(spec, dtype)
 
 
 def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
@@ -122,7 +117,7 @@ def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
     if device in known:
         return predictor.on(hardware_of(known[device]), device), device
     spec = spec_of(device)
-    there = predictor.on(spec.hardware(), spec.name)
+    there = dataclasses.replace(predictor.on(spec.hardware(), spec.name), carried=spec.slug not in known)
     sheets = [known_spec(name) for name in predictor.device.split(", ")]
     vendors = {None if sheet is None else sheet.vendor for sheet in sheets}
     if spec.vendor not in vendors and not {spec.vendor, *vendors} & {None}:

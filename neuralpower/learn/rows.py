@@ -18,6 +18,7 @@ from neuralpower.layers.base import peak_flops
 from neuralpower.learn.contradictions import far_off
 from neuralpower.learn.features import describe, describe_power
 from neuralpower.learn.keys import (
+    ANY,
     INTEGER,
     TOGETHER,
     Key,
@@ -232,7 +233,10 @@ def _issues(rows: Rows) -> np.ndarray:
 def _by_key(kind: str, rows: Rows, view: View) -> list[tuple[Key, Rows]]:
     """The rows of each regressor."""
     groups = np.broadcast_to(np.asarray(view.group(rows.layer)), (len(rows),))
-    dtypes = np.where(np.isin(rows.layer.dtype, FLOATING), rows.layer.dtype, INTEGER)
+    if view.any_dtype(rows.layer):
+        dtypes = np.full(len(rows), ANY)
+    else:
+        dtypes = np.where(np.isin(rows.layer.dtype, FLOATING), rows.layer.dtype, INTEGER)
     parts = sorted(rows_by(dtypes, np.asarray(rows.layer.phase), groups))
     return [((kind, dtype, phase, group), rows.at(index)) for (dtype, phase, group), index in parts]
 

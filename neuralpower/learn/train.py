@@ -101,7 +101,7 @@ def train(
         power=dict(sorted(fitted[POWER].items())) or None,
         learnt_on=len(rows.devices),
         system=COMPOSITION,
-        dispatch=None if pooled else _dispatch(rows.issued, telling),
+        dispatch=_dispatch(rows.issued, telling),
     )
     correction = None
     if alone:

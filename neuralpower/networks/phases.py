@@ -35,6 +35,7 @@ from neuralpower.networks.running import META, WAYS, Answers, Ways, converted, w
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.source import Source
 from neuralpower.networks.users_code import raised, users_code
+from neuralpower.quantisation.schemes import Scheme
 
 PREFILL, DECODE, GENERATE = "prefill", "decode", "generate"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE)
@@ -127,6 +128,7 @@ class Pass:
     tokens: int = 0  # new ones per sample
     cache: Any = field(default=None, repr=False)
     batch_size: int = 1  # samples
+    weights: Scheme | None = None  # how a checkpoint's weights are quantised
 
     @property
     def cache_bytes(self) -> int:
@@ -148,6 +150,10 @@ def pass_of(source: Source, request: InputRequest, phase: Phase, module: nn.Modu
             or a model that keeps no cache.
         ModelError: the model cannot be built, or its forward raises.
     """
+    return replace(_pass(source, request, phase, module), weights=source.weights)
+
+
+def _pass(source: Source, request: InputRequest, phase: Phase, module: nn.Module | None) -> Pass:
     phase.check()
     request = phase.applied(request)
     module = module if module is not None else source.build("meta", request.dtype)

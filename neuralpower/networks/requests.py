@@ -12,6 +12,7 @@ from neuralpower.networks.phases import GENERATE, Decoder, Pass, Phase, cache_by
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
+from neuralpower.quantisation.schemes import Scheme
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,11 @@ class Generating:
     def batch_size(self) -> int:
         """Number of samples."""
         return self.prefill.batch_size
+
+    @property
+    def weights(self) -> Scheme | None:
+        """How a checkpoint's weights are quantised."""
+        return self.prefill.weights
 
     @property
     def steps(self) -> int:
@@ -67,7 +73,8 @@ def asked_of(
         phase.check()
         with users_code(f"{source.name} cannot be read"):
             decoder = Decoder(module, phase.applied(request), GENERATE)
-        return _generating(decoder, phase)
+        found = _generating(decoder, phase)
+        return replace(found, prefill=replace(found.prefill, weights=source.weights))
     with users_code(f"the inputs of {source.name} cannot be made"):
         return pass_of(source, request, phase, module)
 
@@ -104,4 +111,5 @@ def given_to(source: Source, inputs: Any, dtype: str, batch_size: int | None, *,
             f"inputs are {names} and dtype {dtype} is asked for; give inputs of it, or leave dtype out"
         )
     batch = int(batch_size or batch_of(given) or 1)
-    return Pass(FORWARD, source.build("meta", torch_dtype(dtype)), given, batch_size=batch)
+    module = source.build("meta", torch_dtype(dtype))
+    return Pass(FORWARD, module, given, batch_size=batch, weights=source.weights)

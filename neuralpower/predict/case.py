@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -19,8 +20,9 @@ from neuralpower.predict.generation import predict_generation, with_step
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Seen, Stage
+from neuralpower.predict.weights import scheme_asked, with_weights
 from neuralpower.trace.follow import Followed, Grown, follow
-from neuralpower.trace.question import Question
+from neuralpower.trace.question import Question, checked_run, usual_run
 from neuralpower.trace.recipe import RECIPE, Recipe
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import ROUTING, Routing
@@ -37,6 +39,8 @@ class Case:
     dtype: str = "float32"
     phase: Phase = field(default_factory=Phase)
     routing: Routing = ROUTING
+    run: str | None = None  # one of `trace.question.RUNS`; None: as is usual on the device
+    weights: str | None = None  # as `--weights` has them; None: as the checkpoint has them
 
     def request(self) -> InputRequest:
         """What its inputs are made from."""
@@ -50,6 +54,15 @@ class Case:
         return f"{self.model} b{self.batch_size}{length}{phase}"
 
 
+def run_of(predictor: Predictor, run: str | None, phase: Phase, way: str = FORWARD) -> str:
+    """How a phase runs on the predictor's device; `way` is forward, backward or training.
+
+    Raises InputError for an unknown way to run, and for one that does not fit the phase.
+    """
+    name = phase.name if way == FORWARD else way
+    return usual_run(predictor.platform, name) if run is None else checked_run(run, name)
+
+
 def predict_case(
     case: Case,
     predictor: Predictor,
@@ -61,11 +74,12 @@ def predict_case(
 ) -> tuple[Prediction, Trace]:
     """Trace a network on the meta device and predict it; backward passes and steps are of training mode.
 
-    `seen` is told of every pass or step that the prediction is made of, in order.
+    `seen` is told of every pass or step that the prediction is made of, in order. Raises as `predict`.
     """
-    question = question_of(
-        predictor, phase=phase, dtype=case.dtype, recipe=recipe, autocast=autocast, routing=case.routing
-    )
+    run = run_of(predictor, case.run, case.phase, phase)
+    how: dict[str, Any] = {"autocast": autocast, "routing": case.routing, "run": run}
+    question = question_of(predictor, phase=phase, dtype=case.dtype, recipe=recipe, **how)
+    question = replace(question, weights=scheme_asked(case.weights))
     asked = asked_of(source or case.model, case.request(), case.phase)
     return predict(asked, predictor, question, model=case.model, seen=seen)
 
@@ -82,6 +96,7 @@ def predict(
         InputError, ModelError: as `follow`.
     """
     check(predictor, question)
+    question = with_weights(question, asked.weights, predictor)
     found = follow(asked, question)
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
@@ -97,7 +112,7 @@ def _predict_pass(
     memory: Memory | None = None
     prediction = composed(found.work, predictor, question, model=model, batch_size=one.batch_size)
     if question.phase == FORWARD:
-        memory = forward_memory(found.trace, platform=predictor.platform)
+        memory = forward_memory(found.work, platform=predictor.platform)
     elif found.lifetimes is not None:
         memory = training_memory(found.lifetimes, platform=predictor.platform)
     prediction = replace(prediction, memory=memory, assumptions=(*prediction.assumptions, *found.notes))

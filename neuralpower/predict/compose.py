@@ -110,7 +110,10 @@ def composed(
         idle_s=None if answer.issue is None else runtime.value - busy.value,
         training=training,
         assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
+        origin=predictor.origin(answer.estimates, answer.shares * answer.estimates.runtime_s),
         passes=work.passes,
+        run=question.run,
+        weights=work.quantised,
     )
 
 

@@ -112,7 +112,7 @@ def predict_generation(
         runtime = _sum([runtime, decode], (1, 1)) or runtime
         energy = _sum([energy, joules], (1, 1))
     whole = joined(first, _typical(nodes, grown.weights), runtime, energy)
-    ends = (grown.prefill, *grown.end)  # between them nothing needs more
+    ends = (grown.work, *grown.end)  # between them nothing needs more
     memories = [forward_memory(one, platform=predictor.platform) for one in ends]
     memory = replace(max(memories, key=lambda one: one.high_bytes), phase=GENERATE)
     asked = grown.asked

@@ -12,6 +12,8 @@ from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.quantisation.totals import Quantised
+from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -162,7 +164,10 @@ class Prediction:
     assumptions: tuple[str, ...] = ()  # what was taken for granted
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
+    origin: str = ""  # of a device by its name, how its times are known, in words
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
+    run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
+    weights: Quantised | None = None  # None where they are as `dtype` says
 
     @property
     def flops(self) -> int:
@@ -257,7 +262,10 @@ class Prediction:
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
+            "run": self.run,
+            "origin": self.origin or None,
             "passes": list(self.passes),
+            "weights": None if self.weights is None else self.weights.to_json(),
             "layers": [row.to_json() for row in self.rows],
         }
 

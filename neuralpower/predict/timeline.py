@@ -91,7 +91,7 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
     p = stage.prediction
     phase = p.phase if p.phase in (TRAINING, BACKWARD) else FORWARD
     recipe = p.training.recipe if p.training else RECIPE
-    question = question_of(predictor, phase=phase, dtype=p.dtype, recipe=recipe)
+    question = question_of(predictor, phase=phase, dtype=p.dtype, recipe=recipe, run=p.run)
     answer = ask(predictor, stage.trace, question)
     estimates, shares = answer.estimates, answer.shares
     hidden = shares * estimates.hidden_s

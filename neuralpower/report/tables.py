@@ -15,12 +15,14 @@ from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.keys import Key
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import Trained
+from neuralpower.networks.phases import PHASES
 from neuralpower.predict.case import Case
 from neuralpower.predict.evaluate import Evaluation, summary
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import COLUMNS, Prediction, Row, Training
 from neuralpower.report.number_format import bounded, counted, plain, tokens
 from neuralpower.report.number_format import quantity as quantity
+from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import STEPS
 
 T = TypeVar("T")
@@ -128,7 +130,12 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> s
 def _head(p: Prediction, powered: bool) -> Iterator[str]:
     """The network, the device and the totals."""
     t = p.runtime_s
-    yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device} ({p.predictor})")
+    run = "" if p.run == EAGER and p.phase not in PHASES[1:] else f", run: {p.run}"
+    learnt = p.origin or p.predictor
+    head = f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}{run}, on {p.device} ({learnt})"
+    yield visible(head)
+    if p.weights is not None:
+        yield visible(p.weights.line)
     time, low, high = (quantity(seconds, "s") for seconds in (t.value, t.low, t.high))
     work = f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters"
     known = f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"

@@ -7,7 +7,7 @@ there are. What a kernel needs for itself while it runs is not seen: the caller 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +31,7 @@ class Storage(NamedTuple):
     bytes: int
     part: str
     blocks: tuple[int, ...] = ()  # of work space: what it is made of (`workspace_blocks`)
+    name: str = ""  # of a parameter or buffer, as the model names it
 
 
 class Lifetimes:
@@ -43,11 +44,20 @@ class Lifetimes:
         self.peak = 0  # the most bytes at once
         self._seen: list[Storage] = []
         self._known: dict[int, int] = {}  # identity of a living storage -> its place among those seen
+        self._numbers: dict[int, int] = {}  # identity of a living storage -> its place in `storages`
+        self._listed = 0  # how many `storages` has so far
 
     def hold(self, tensors: Iterable[Any], part: str) -> None:
-        """Memory that is there before the next call, such as weights."""
+        """Memory that is there before the next call, such as inputs."""
         for tensor in _dense(tensors):
             self._count(tensor, part)
+
+    def hold_state(self, state: Mapping[str, Any]) -> None:
+        """The parameters and buffers, by name; what several share has the name of the first."""
+        for name, tensor in state.items():
+            before = len(self._seen)
+            self.hold([tensor], WEIGHTS)
+            self._seen[before:] = [storage._replace(name=name) for storage in self._seen[before:]]
 
     def called(self, output: Any, workspace: tuple[int, ...] = ()) -> int:
         """A call has returned `output`, its kernel made these blocks; bytes of what is new in it."""
@@ -56,6 +66,7 @@ class Lifetimes:
         if workspace:
             own = Storage(self.calls, self.calls, workspace_bytes(workspace), WORKSPACE, workspace)
             self._seen.append(own)
+            self._listed += own.bytes > 0
         return sum(self._count(tensor, ACTIVATIONS) for tensor in _dense(tensors_in(output)))
 
     def assign(self, tensors: Iterable[Any], part: str) -> None:
@@ -69,6 +80,10 @@ class Lifetimes:
         """All that were seen, the earliest first."""
         return tuple(storage for storage in self._seen if storage.bytes)
 
+    def number(self, tensor: Tensor) -> int:
+        """The place in `storages` of the memory that a living tensor lies in; -1 where it is not there."""
+        return self._numbers.get(tensor.untyped_storage()._cdata, -1)
+
     def _count(self, tensor: Tensor, part: str) -> int:
         """Bytes of the tensor's storage if it is new."""
         storage = tensor.untyped_storage()
@@ -77,6 +92,9 @@ class Lifetimes:
             return 0
         size, place = storage.nbytes(), len(self._seen)
         self._known[identity] = place
+        if size:
+            self._numbers[identity] = self._listed
+            self._listed += 1
         self._seen.append(Storage(self.calls, None, size, part))
         self.live += size
         self.peak = max(self.peak, self.live)
@@ -85,6 +103,7 @@ class Lifetimes:
 
     def _free(self, identity: int, place: int) -> None:
         self._known.pop(identity, None)
+        self._numbers.pop(identity, None)
         self._seen[place] = self._seen[place]._replace(death=self.calls)
         self.live -= self._seen[place].bytes
 

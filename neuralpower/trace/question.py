@@ -7,10 +7,23 @@ from dataclasses import dataclass
 
 import torch
 
+from neuralpower.errors import InputError, unknown
 from neuralpower.layers.base import FORWARD
+from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
 from neuralpower.platforms import CPU, Platform
+from neuralpower.quantisation.schemes import Scheme
 from neuralpower.trace.recipe import RECIPE, Recipe
 from neuralpower.trace.routing import ROUTING, Routing
+
+EAGER, GRAPH, COMPILE, ENGINE = "eager", "graph", "compile", "engine"
+RUNS = (EAGER, GRAPH, COMPILE, ENGINE)
+"""Ways to run a network.
+
+    eager    operator by operator, each launched by the host
+    graph    the same calls, captured once as a CUDA graph and launched together
+    compile  point-wise calls and reductions fused into kernels, as torch.compile's Inductor does
+    engine   what engines that serve language models do: packed products, fused norms, a paged cache, graphs
+"""
 
 Learnt = Callable[[str, str], bool]  # (kind, phase) -> whether it is known how long it takes
 
@@ -18,6 +31,21 @@ Learnt = Callable[[str, str], bool]  # (kind, phase) -> whether it is known how 
 def everything(kind: str, phase: str) -> bool:
     """Say of each kind that it is known how long it takes."""
     return True
+
+
+def checked_run(run: str, phase: str = FORWARD) -> str:
+    """The way to run; raises InputError for an unknown one, and for one that the phase does not have."""
+    if run not in RUNS:
+        raise unknown("way to run", run, RUNS)
+    if run == ENGINE and phase not in (FORWARD, PREFILL, DECODE, GENERATE):
+        raise InputError(f"run {ENGINE} serves a trained network, and phase {phase} trains; choose {COMPILE}")
+    return run
+
+
+def usual_run(platform: Platform, phase: str) -> str:
+    """How a phase runs where nobody says it: language models on accelerators are served by engines."""
+    served = platform.family != CPU.family and phase in (PREFILL, DECODE, GENERATE)
+    return ENGINE if served else EAGER
 
 
 @dataclass(frozen=True)
@@ -31,3 +59,5 @@ class Question:
     routing: Routing = ROUTING  # of tokens over a mixture's experts
     platform: Platform = CPU  # of the device: it says how optimizers step
     learnt: Learnt = everything
+    run: str = EAGER  # one of RUNS
+    weights: Scheme | None = None  # how they are quantised, as the device runs it; None: they are not

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,9 @@ from torch.utils._pytree import tree_iter
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, KEEPS_INPUTS, KEEPS_NOTHING, KEEPS_OUTPUTS
 from neuralpower.networks.call_cache import tensors_in
+from neuralpower.quantisation.totals import Quantised
+from neuralpower.quantisation.weights import Weight
+from neuralpower.trace.dataflow import Flow
 from neuralpower.trace.lifetimes import Storage
 from neuralpower.trace.sparse_gradients import Rows
 
@@ -35,6 +38,8 @@ class LayerCall:
     # an autograd function that ends with it, or later, keeps tensors for its backward pass
     saves: bool = False
     done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
+    parts: tuple[str, ...] = ()  # of calls that a trace pass has joined: their names, in order
+    weight: str = ""  # of a product: the parameter that it multiplies by, by name
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ class Task:
     operator: str = field(default="", compare=False)  # of the call that it is, or whose gradient it works on
     at: int = field(default=0, compare=False)  # of a forward call: as LayerCall.at
     asked: frozenset[str] | None = None  # of a backward pass that is predicted as a whole: as LayerCall.asked
+    parts: tuple[str, ...] = ()  # as LayerCall.parts
 
     def flops_and_bytes(self) -> tuple[float, float]:
         """Work and traffic of what is done: of a backward pass the gradients that are asked for."""
@@ -92,6 +98,17 @@ class Task:
         parts = layer.backward_of(self.asked) if layer.phase == BACKWARD else (layer,)
         flops, size = sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)
         return share * flops, share * size
+
+
+@dataclass(frozen=True)
+class PassShape:
+    """Which pass a trace is of, where it is one of a language model that keeps a cache."""
+
+    phase: str = FORWARD  # forward, prefill or decode
+    batch: int = 1  # samples
+    tokens: int = 0  # new ones of each sample; 0 where they are not known
+    context: int = 0  # tokens of each sample in the cache before it
+    windows: Mapping[str, int] = field(default_factory=dict)  # path of a module -> keys that it sees at most
 
 
 @dataclass(frozen=True)
@@ -117,6 +134,11 @@ class Trace:
     tasks: tuple[Task, ...] = ()  # what runs, in order: made from the calls by `neuralpower.trace.passes`
     passes: tuple[str, ...] = ()  # names of the trace passes that made it, in order
     granted: tuple[str, ...] = ()  # in words, what these take for granted
+    flows: Mapping[int, Flow] = field(default_factory=dict, compare=False, repr=False)  # by LayerCall.at
+    about: PassShape = PassShape()
+    graphed: bool = False  # whether the host launches all calls at once, as a CUDA graph
+    weights: tuple[Weight, ...] = ()  # parameters and buffers, in the order of `named_parameters`
+    quantised: Quantised | None = None  # what a scheme has made of the weights
 
     @property
     def layers(self) -> tuple[Layer, ...]:

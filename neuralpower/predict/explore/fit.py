@@ -24,6 +24,10 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.predict.weights import chosen, scheme_asked
+from neuralpower.quantisation.totals import Quantised
+from neuralpower.trace.passes.quantisation import quantised
+from neuralpower.trace.question import EAGER, checked_run
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.step_lifetimes import optimizer_named, training_lifetimes
 from neuralpower.trace.tracer import trace
@@ -52,6 +56,8 @@ class Request:
     accumulation: int = 1  # training: micro-batches of `batch_size` per step
     checkpointing: bool = False  # training: repeated blocks keep their inputs alone
     margin: float | None = None  # share of the memory that is kept free; None: as the platform says
+    run: str = EAGER  # one of `trace.question.RUNS`
+    weights: str | None = None  # how they are quantised, as `--weights` has it; None: as the checkpoint's
 
     @property
     def length(self) -> int | None:
@@ -73,6 +79,7 @@ class Fit:
     process_bytes: int = 0  # of the room: what the process takes before there is a network
     margin: float = 0.0  # share of the room that is kept free, for what is not modelled
     notes: tuple[str, ...] = ()  # what the answer takes for granted
+    weights: Quantised | None = None  # None where they are as the dtype says
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -89,6 +96,7 @@ class Fit:
             "longest_seq_len": self.longest,
             "longest_reason": self.longest_reason or None,
             "traces": self.traces,
+            "weights": None if self.weights is None else self.weights.to_json(),
         }
 
 
@@ -131,6 +139,7 @@ def fit(request: Request, room_bytes: float) -> Fit:
         process_bytes=process_bytes,
         margin=margin,
         notes=(request.platform.memory_note,) if request.platform.memory_note else (),
+        weights=probe.quantised,
     )
 
 
@@ -140,6 +149,7 @@ def _checked_margin(request: Request) -> float:
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     optimizer_named(request.optimizer)
+    checked_run(request.run, phase)
     Recipe(accumulation=request.accumulation)
     if request.context is not None and phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {phase}; leave it out")
@@ -231,6 +241,9 @@ class _Probe:
         self.request = request
         self.dtype = torch_dtype(request.dtype)
         self.source: Source = resolve(request.model)
+        phase = TRAINING if request.phase == TRAINING else FORWARD
+        self.scheme = chosen(scheme_asked(request.weights), self.source.weights, phase)
+        self.quantised: Quantised | None = None
         self.module = self.source.build("meta", self.dtype)
         self.own_length: int | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
@@ -277,6 +290,9 @@ class _Probe:
             if length is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
             raise
+        if self.scheme is not None:
+            traced = quantised(traced, self.scheme)
+            self.quantised = traced.quantised
         self._calls[batch, length] = len(traced.calls) + len(traced.unmodelled)
         return replace(forward_memory(traced, platform=platform), phase=request.phase)
 

@@ -31,7 +31,10 @@ from neuralpower.predict.explore.family import (
     learn,
 )
 from neuralpower.predict.explore.outcomes import Outcomes, Pool
+from neuralpower.predict.weights import Weighing
+from neuralpower.quantisation.schemes import Scheme
 from neuralpower.trace.lifetimes import WORKSPACE
+from neuralpower.trace.question import EAGER
 from neuralpower.trace.tracer import trace
 
 Array = np.ndarray
@@ -50,6 +53,7 @@ class Point:
     dtype: str = "float32"
     changes: Mapping[str, Any] = field(default_factory=dict)
     input_shape: tuple[int, ...] | None = None  # of one sample
+    run: str = EAGER  # one of `trace.question.RUNS`
 
     @property
     def text(self) -> str | nn.Module:
@@ -75,8 +79,10 @@ class Explored:
     notes: tuple[str, ...] = ()
 
 
-def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
+def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | None = None) -> Explored:
     """Predict all points; a point that cannot be built or traced is in `errors`.
+
+    `weights` says how they are quantised; None: as a checkpoint's are.
 
     Raises:
         PredictorError: a dtype that the predictor has not learnt.
@@ -89,7 +95,8 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
     basis = np.full(count, FORMULA, dtype=object)
     errors, traces, notes = dict[int, str](), 0, dict[str, None]()
     framework = predictor.platform.framework
-    for index, members in _families(points):
+    recorded = Weighing(weights, predictor.hardware)
+    for index, members in _families(points, recorded):
         used, took, told = tables_of(members)
         notes |= told
         traces += took
@@ -108,6 +115,7 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
             library = framework.onednn_bytes if from_library else 0
             memory[where] = tensors + framework.code_bytes(FORWARD) + library
             high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
+    notes |= recorded.notes
     parts = {dtype: pool.work(predictor, dtype).outcomes(predictor) for dtype, pool in pools.items()}
 
     def chosen(name: str) -> Array:
@@ -198,17 +206,17 @@ def whole(table: Table, fields: Array) -> Array:
     return good
 
 
-def _families(points: Sequence[Point]) -> Iterator[tuple[Array, Members]]:
+def _families(points: Sequence[Point], recorded: Weighing) -> Iterator[tuple[Array, Members]]:
     """(places among all, members) of points that differ in numbers alone."""
     groups: dict[Any, list[int]] = {}
     for i, point in enumerate(points):
         words = _words(point)
         model = point.model if isinstance(point.model, str) else id(point.model)
         numbers = tuple(sorted(set(point.changes) - set(words)))
-        key = (model, point.dtype, json.dumps(words, sort_keys=True), numbers)
+        key = (model, point.dtype, point.run, json.dumps(words, sort_keys=True), numbers)
         groups.setdefault((*key, point.seq_len is None, point.input_shape), []).append(i)
     for index in groups.values():
-        yield np.array(index), _members([points[i] for i in index])
+        yield np.array(index), _members([points[i] for i in index], recorded)
 
 
 def _words(point: Point) -> dict[str, Any]:
@@ -218,7 +226,7 @@ def _words(point: Point) -> dict[str, Any]:
     return {n: v for n, v in changes if isinstance(v, bool) or not (isinstance(v, numbers) and v > 0)}
 
 
-def _members(points: Sequence[Point]) -> Members:
+def _members(points: Sequence[Point], recorded: Weighing) -> Members:
     """Points that differ in numbers alone as members of a family."""
     first, words = points[0], _words(points[0])
     depth_name, own_depth, aliases, widths = _config_of(first)
@@ -244,7 +252,8 @@ def _members(points: Sequence[Point]) -> Members:
         module = source.build("meta", dtype)
         request = InputRequest(batch, None if length is None else int(length), first.input_shape, dtype)
         inputs = source.inputs(module, request, "meta")
-        return example_of(trace(module, inputs.args, inputs.kwargs), module, first.dtype)
+        found = recorded(trace(module, inputs.args, inputs.kwargs), source.weights)
+        return example_of(found, module, first.dtype)
 
     return Members((*sizes, *numbers), np.array(values, dtype=float), depth, full, traced, widths)
 

@@ -16,6 +16,8 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.case import device_memory
 from neuralpower.predict.explore.outcomes import finite
 from neuralpower.predict.explore.space import Explored, Point, explore
+from neuralpower.predict.weights import scheme_asked
+from neuralpower.trace.question import EAGER, checked_run
 
 MOST_POINTS = 10_000
 HEAPLESS = (
@@ -68,24 +70,30 @@ def sweep(
     dtypes: Sequence[str] = ("float32",),
     input_shape: Sequence[int] | None = None,
     memory_bytes: float | None = None,
+    run: str = EAGER,
+    weights: str | None = None,
 ) -> Sweep:
     """Predict the grid; `input_shape` of one sample, `memory_bytes` of the device, else its spec sheet's.
 
+    `run` is one of `neuralpower.trace.question.RUNS`; `weights`: how they are quantised, as `--weights`.
+
     Raises:
-        InputError: what is no list, a size that is not whole and positive, no point, too many points.
+        InputError: what is no list, a size that is not whole and positive, no point, too many points, an
+            unknown way to run.
         PredictorError: a dtype that a predictor has not learnt.
     """
+    checked_run(run)
     _check(predictors, batch_sizes, lengths, dtypes)
     shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
     points = [  # with integers of Python's, since JSON has none of NumPy's
-        Point(model, int(batch), None if length is None else int(length), dtype, input_shape=shape)
+        Point(model, int(batch), None if length is None else int(length), dtype, input_shape=shape, run=run)
         for dtype, length, batch in itertools.product(dtypes, lengths, batch_sizes)
     ]
     name = model if isinstance(model, str) else type(model).__name__
     found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
     for predictor in predictors:
-        explored = explore(points, predictor)
+        explored = explore(points, predictor, scheme_asked(weights))
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
         notes[predictor.platform.memory_note or HEAPLESS] = None

@@ -35,10 +35,12 @@ def in_order(passes: Iterable[TracePass]) -> tuple[TracePass, ...]:
 
 
 PASSES = in_order(passes_in(__name__, __path__))
+OF_CALLS = PASSES[: next(i for i, one in enumerate(PASSES) if one.place == "forward")]
+"""Those that change calls, before there are tasks."""
 
 
 def applied(trace: Trace, question: Question, passes: Sequence[TracePass] = PASSES) -> Trace:
-    """The trace with its `tasks`, after all passes that have something to do.
+    """The trace with its `tasks`, after all passes that have something to do and have not run yet.
 
     Args:
         trace: as it was recorded; for a backward pass or a step in training mode, with its loss.
@@ -49,9 +51,9 @@ def applied(trace: Trace, question: Question, passes: Sequence[TracePass] = PASS
         InputError: the question is training, and there is nothing to train.
     """
     for one in passes:
-        if one.applies(trace, question):
+        if one.name not in trace.passes and one.applies(trace, question):
             trace = one(trace, question)
     return trace
 
 
-__all__ = ["ORDER", "PASSES", "TracePass", "applied", "in_order", "passes_in", "trace_pass"]
+__all__ = ["OF_CALLS", "ORDER", "PASSES", "TracePass", "applied", "in_order", "passes_in", "trace_pass"]

@@ -13,5 +13,8 @@ from neuralpower.trace.records import Task, Trace
 @trace_pass(place="forward", applies=lambda _, asked: asked.phase != BACKWARD)
 def forward(trace: Trace, question: Question) -> Trace:
     """Make a task of each call."""
-    tasks = (Task(call.path, call.layer, operator=call.operator, at=call.at) for call in trace.calls)
+    tasks = (
+        Task(call.path, call.layer, operator=call.operator, at=call.at, parts=call.parts)
+        for call in trace.calls
+    )
     return replace(trace, tasks=(*trace.tasks, *tasks))

@@ -1,0 +1,102 @@
+"""A kernel that several calls became: point-wise ones, with the reductions between them.
+
+Intermediate results stay in registers, so its time follows the bytes that it reads and writes. PyTorch has no
+such operator; `neuralpower::fused` stands for one, and does as much in several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from neuralpower.dtypes import FLOATING
+from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
+from neuralpower.layers.terms import either
+
+_LIBRARY = torch.library.Library("neuralpower", "FRAGMENT")
+_LIBRARY.define("fused(Tensor x, int written, int operations, int row) -> Tensor")
+
+
+def _fused(x: Tensor, written: int, operations: int, row: int) -> Tensor:
+    """`written` numbers from those of x, less the mean of each row where rows are reduced."""
+    y = x.new_empty(written)
+    if x.is_meta:
+        return y
+    if row and x.numel() % row == 0:
+        x = (x.view(-1, row) - x.view(-1, row).mean(-1, keepdim=True)).view(-1)
+    return y.copy_(x.repeat(-(-written // max(x.numel(), 1)))[:written])
+
+
+_LIBRARY.impl("fused", _fused, "CompositeExplicitAutograd")
+
+
+@layer_kind("fused", "neuralpower.fused")
+@dataclass(frozen=True, kw_only=True)
+class FusedPointwise(Layer):
+    """One pass over memory that does what several calls did."""
+
+    bytes_read: int
+    bytes_written: int
+    operations: int  # FLOP of all parts
+    row: int = 0  # numbers that are reduced together, as a norm's width; 0: none are
+
+    dimensions = ("bytes_read", "bytes_written")
+    by_default = False
+    sweep_share = 0.5
+
+    @classmethod
+    def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
+        """`neuralpower::fused(x, written, operations, row)`."""
+        x, written, operations, row = args
+        size = x.element_size()
+        return cls(bytes_read=x.numel() * size, bytes_written=written * size, operations=operations, row=row)
+
+    @classmethod
+    def sample(cls, draw: Draw) -> Self:
+        """Norms with what is added before them, gated activations, chains of arithmetic."""
+        row = draw.choice((0, 0, 64, 128, 768, 1024, 2048, 4096, 8192))
+        numbers = row * draw.octaves(1, 1024) if row else draw.size(16, 2**22)
+        size = 4
+        return cls(
+            bytes_read=size * numbers * draw.choice((1, 2, 2, 3)),
+            bytes_written=size * numbers,
+            operations=numbers * draw.choice((2, 4, 8)),
+            row=row,
+        )
+
+    def build(self, device: torch.device) -> Call:
+        """The stand-in."""
+        size = int(self.itemsize)
+        x = self.tensor(self.bytes_read // size, device=device)
+        function = torch.ops.neuralpower.fused.default
+        return Call(function, (x, self.bytes_written // size, self.operations, self.row), warm=(x,))
+
+    def output_shape(self, operator: str) -> tuple[int, ...] | None:
+        """The numbers that it writes."""
+        return (int(self.bytes_written // self.itemsize),)
+
+    def flops(self) -> int:
+        """Of all parts."""
+        return self.operations
+
+    def bytes(self) -> Bytes:
+        """What crosses the kernel's border."""
+        return Bytes(self.bytes_read, 0, self.bytes_written)
+
+    def features(self) -> dict[str, Any]:
+        """Whether rows are reduced, and how long they are."""
+        return {"row": either(self.row, 1), "itemsize": self.itemsize}
+
+    def differentiable(self) -> bool:
+        """Where it computes with floating numbers."""
+        return self.dtype in FLOATING
+
+    def backward(self) -> tuple[Layer, ...]:
+        """One kernel that reads the inputs and the results' gradients, and writes the inputs' gradients."""
+        read, written = self.bytes_read, self.bytes_written
+        turned = {"bytes_read": read + written, "bytes_written": read, "operations": 2 * self.operations}
+        return (replace(self, phase="forward", **turned),)

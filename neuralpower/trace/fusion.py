@@ -1,0 +1,305 @@
+"""Which calls become one kernel, as torch.compile's Inductor joins them.
+
+Point-wise calls over the same elements are joined along what one makes and the next reads; a reduction is
+joined with the point-wise calls before and after it that have its elements or its rows. A point-wise call of
+another size is joined where nothing else reads its result: it is computed where it is read. Views are free;
+products, attention, sorts and scans stay calls of libraries, and nothing is joined to them. (Ansel et al.,
+"PyTorch 2", ASPLOS 2024, section 5; `torch._inductor.scheduler`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from neuralpower.layers import Layer
+from neuralpower.layers.activation import Activation
+from neuralpower.layers.attention import Attention
+from neuralpower.layers.elementwise import Elementwise
+from neuralpower.layers.embedding import Embedding
+from neuralpower.layers.fused_pointwise import FusedPointwise
+from neuralpower.layers.movement import ALIAS, Movement
+from neuralpower.layers.norm import Norm
+from neuralpower.layers.reduction import Reduction
+from neuralpower.layers.softmax import Softmax
+from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node, total_bytes
+from neuralpower.trace.paths import prefixes
+from neuralpower.trace.records import LayerCall, Trace
+
+MOVED = "copy cast cat append pad roll repeat fill triangle index gather".split()  # computed where it is read
+LOOKED_UP = ("index", "gather")  # of what they are given, they read as much as they write
+
+
+class Space(NamedTuple):
+    """What a kernel runs over."""
+
+    elements: int
+    outputs: int = 0  # of a reduction: rows; 0 where nothing is reduced
+
+    @property
+    def row(self) -> int:
+        """Numbers that are reduced together; 0 where none are."""
+        return self.elements // self.outputs if self.outputs else 0
+
+
+def space_of(layer: Layer) -> Space | None:
+    """What a layer runs over; None of what is no part of a fused kernel."""
+    if isinstance(layer, (Elementwise, Activation)) and layer.elements:
+        return Space(layer.elements)
+    if isinstance(layer, Movement) and layer.function in MOVED:
+        return Space(layer.elements)
+    if isinstance(layer, Reduction):
+        return Space(layer.elements, layer.outputs) if layer.outputs < layer.elements else None
+    if isinstance(layer, Softmax):
+        return Space(layer.rows * layer.width, layer.rows)
+    if isinstance(layer, Norm):
+        elements = layer.rows * layer.width * layer.spatial
+        return Space(elements) if layer.function == "batch" else Space(elements, layer.rows)
+    if isinstance(layer, Embedding) and not layer.bags:
+        return Space(layer.tokens * layer.width)
+    return None
+
+
+@dataclass
+class Group:
+    """Nodes that become one kernel, by their numbers."""
+
+    members: list[int]
+    space: Space | None  # None: it stays as it is
+    before: int  # nodes that must run before it, as bits
+
+    @property
+    def mask(self) -> int:
+        """Its members as bits."""
+        return sum(1 << i for i in self.members)
+
+
+class Fusion:
+    """The groups of a trace's nodes."""
+
+    def __init__(
+        self, flow: Dataflow, apart: Collection[int] = (), only: Collection[int] | None = None
+    ) -> None:
+        """`apart`: nodes that stay as they are; `only`: those that may be joined, None for all."""
+        self.flow = flow
+        self.groups: list[Group] = []  # by node: several nodes share one
+        for i, node in enumerate(flow.nodes):
+            before = 0
+            for j in node.after:
+                before |= self.groups[j].mask | self.groups[j].before
+            takes_part = i not in apart and (only is None or i in only)
+            space = space_of(node.call.layer) if takes_part and isinstance(node.call, LayerCall) else None
+            self.groups.append(Group([i], space, before))
+            if space is not None:
+                for source in sorted({j for j in node.sources if j is not None}, reverse=True):
+                    self._join(self.groups[source], self.groups[i])
+
+    def found(self) -> list[Group]:
+        """The groups in an order in which they can run."""
+        left = list({id(group): group for group in self.groups}.values())
+        left.sort(key=lambda group: group.members[-1])
+        done, order = 0, []
+        while left:
+            at = next(n for n, group in enumerate(left) if not self._waits(group) & ~done)
+            group = left.pop(at)
+            done |= group.mask
+            order.append(group)
+        return order
+
+    def _waits(self, group: Group) -> int:
+        """Nodes outside of a group that it reads or must follow, as bits."""
+        needed = 0
+        for i in group.members:
+            for j in self.flow.nodes[i].after:
+                needed |= 1 << j
+        return needed & ~group.mask
+
+    def _join(self, first: Group, second: Group) -> None:
+        """Make one of two groups, of which the second reads the first, where that can be."""
+        if first is second or first.space is None or second.space is None:
+            return
+        space = self._together(first, second)
+        if space is None or self._between(first, second):
+            return
+        members = sorted({*first.members, *second.members})
+        joined = Group(members, space, (first.before | second.before) & ~(first.mask | second.mask))
+        for i in members:
+            self.groups[i] = joined
+        mask = joined.mask
+        for other in self._window(members[0]):
+            if other is not joined and other.before & mask:
+                other.before |= joined.before | mask
+
+    def _together(self, first: Group, second: Group) -> Space | None:
+        """What both run over together; None where they do not fit."""
+        one, other = first.space, second.space
+        assert one is not None and other is not None  # as the caller has seen
+        if one.outputs and other.outputs:
+            return one if one == other else None
+        reduced, plain = (one, other) if one.outputs else (other, one)
+        if plain.elements == reduced.elements or (reduced.outputs and plain.elements == reduced.outputs):
+            return reduced
+        if not one.outputs and self._read_in(first, second):
+            return other if other.outputs else Space(max(one.elements, other.elements))
+        return None
+
+    def _read_in(self, first: Group, second: Group) -> bool:
+        """Whether nothing but these two reads what the first makes."""
+        inside = {*first.members, *second.members}
+        nodes = [self.flow.nodes[i] for i in first.members]
+        return not any(node.final for node in nodes) and all(inside.issuperset(n.readers) for n in nodes)
+
+    def _between(self, first: Group, second: Group) -> bool:
+        """Whether something must run after one of them and before the other."""
+        one, other = first.mask, second.mask
+        return any(
+            group is not first
+            and group is not second
+            and (
+                (group.mask & second.before and group.before & one)
+                or (group.mask & first.before and group.before & other)
+            )
+            for group in self._window(min(first.members[0], second.members[0]))
+        )
+
+    def _window(self, start: int) -> Iterable[Group]:
+        """The groups with a node from `start` on."""
+        return {id(group): group for group in self.groups[start:]}.values()
+
+
+def joined_call(flow: Dataflow, members: Sequence[int]) -> tuple[LayerCall, Flow]:
+    """The call that several nodes become, and what it reads and writes beyond itself."""
+    nodes = [flow.nodes[i] for i in members]
+    calls = [node.call for node in nodes]
+    layers = [call for call in calls if isinstance(call, LayerCall)]
+    inside = set(members)
+    reads, writes = _crossing(flow, nodes, inside)
+    spaces = [space for call in layers if (space := space_of(call.layer)) is not None]
+    largest = max(spaces, key=lambda space: (space.outputs > 0, space.elements))
+    layer = FusedPointwise(
+        dtype=layers[-1].layer.dtype,
+        bytes_read=total_bytes(reads, flow.bytes),
+        bytes_written=max(total_bytes(writes, flow.bytes), 1),
+        operations=sum(int(call.layer.flops()) for call in layers),
+        row=largest.row,
+    )
+    call = replace(
+        layers[-1],
+        path=_path(layers),
+        layer=layer,
+        operator="",
+        gradient=max(call.gradient for call in layers),
+        asked=None,
+        inputs=tuple(shape for call in layers for shape in call.inputs)[:2],
+        parts=tuple(part for call in layers for part in call.parts or (part_name(call),)),
+    )
+    return call, Flow(reads, writes)
+
+
+def _crossing(
+    flow: Dataflow, nodes: Sequence[Node], inside: Collection[int]
+) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
+    """(accesses that come from outside, accesses whose memory is read outside), each different one once."""
+    reads: dict[Access, None] = {}
+    writes: dict[Access, None] = {}
+    for node in nodes:
+        looked_up = _looked_up(node)
+        for access, source in zip(node.flow.reads, node.sources, strict=True):
+            if source is None or source not in inside:
+                reads[access._replace(bytes=min(access.bytes, looked_up or access.bytes))] = None
+        if node.final or not all(reader in inside for reader in node.readers) or not node.readers:
+            writes |= dict.fromkeys(node.flow.writes)
+    return tuple(reads), tuple(writes)
+
+
+def _looked_up(node: Node) -> int:
+    """Bytes that a look-up reads of each operand at most; 0 of other calls."""
+    layer = node.call.layer if isinstance(node.call, LayerCall) else None
+    looks = isinstance(layer, Embedding) or (isinstance(layer, Movement) and layer.function in LOOKED_UP)
+    return int(sum(layer.bytes()[:2])) if looks and layer is not None else 0
+
+
+def part_name(call: LayerCall) -> str:
+    """What a part of a joined call is called: its operator, or its kind where it has none."""
+    return call.operator.rpartition(".")[2].strip("_") or call.layer.kind
+
+
+def _path(calls: Sequence[LayerCall]) -> str:
+    """The module that a joined call belongs to: that of its reduction, else the smallest that holds all."""
+    for call in calls:
+        space = space_of(call.layer)
+        if space is not None and space.outputs and call.path:
+            return call.path
+    common = [*prefixes(calls[-1].path), calls[-1].path]
+    return next((p for p in reversed(common) if all(f"{c.path}.".startswith(f"{p}.") for c in calls)), "")
+
+
+def rewritten(trace: Trace, flow: Dataflow, groups: Iterable[Group]) -> Trace:
+    """The trace with groups of several nodes as one call each, and without what only they held in memory."""
+    calls: list[LayerCall] = []
+    flows = dict(trace.flows)
+    gone: set[int] = set()
+    for group in groups:
+        if len(group.members) == 1:
+            calls += (c for c in flow.nodes[group.members[0]].calls if isinstance(c, LayerCall))
+            continue
+        call, crossing = joined_call(flow, group.members)
+        calls.append(call)
+        written = {access.storage for access in crossing.writes}
+        for i in group.members:
+            gone |= {access.storage for access in flow.nodes[i].flow.writes} - written
+            flows.pop(flow.nodes[i].at, None)
+        flows[call.at] = crossing
+    return replace(trace, calls=tuple(calls), flows=flows, storages=without(trace, gone))
+
+
+def without(trace: Trace, gone: Collection[int]) -> tuple:  # type: ignore[type-arg]
+    """The trace's storages, those of these places empty."""
+    return tuple(s._replace(bytes=0) if i in gone else s for i, s in enumerate(trace.storages))
+
+
+def dropped(trace: Trace, flow: Dataflow, drops: Callable[[int, Node], bool]) -> Trace:
+    """The trace without copies of which `drops` says so: their readers read what they copied."""
+    flows = dict(trace.flows)
+    instead: dict[int, Access] = {}  # storage -> what was copied into it
+    gone: set[int] = set()
+    for i, node in enumerate(flow.nodes):
+        if instead:
+            reads = tuple(_instead(access, instead) for access in node.flow.reads)
+            flows[node.at] = Flow(reads, node.flow.writes)
+        if drops(i, node):
+            instead[node.flow.writes[0].storage] = flows[node.at].reads[0]
+            gone.add(node.at)
+    calls = tuple(call for call in trace.calls if call.at not in gone)
+    return replace(
+        trace,
+        calls=calls,
+        flows={at: one for at, one in flows.items() if at not in gone},
+        storages=without(trace, set(instead)),
+    )
+
+
+def _instead(access: Access, instead: dict[int, Access]) -> Access:
+    other = instead.get(access.storage)
+    if other is None:
+        return access
+    return access._replace(storage=other.storage, offset=other.offset + access.offset)
+
+
+def is_copy_of_attention(flow: Dataflow, node: Node) -> bool:
+    """Whether a call turns the results of attention, which fused kernels leave as [batch, length, heads]."""
+    call = node.call
+    if not isinstance(call, LayerCall) or not isinstance(call.layer, Movement):
+        return False
+    if call.layer.function != "copy" or len(node.flow.reads) != 1 or len(node.flow.writes) != 1:
+        return False
+    source = node.sources[0]
+    made = None if source is None else flow.nodes[source].call
+    attends = isinstance(made, LayerCall) and isinstance(made.layer, Attention)
+    return attends and node.flow.reads[0].bytes == node.flow.writes[0].bytes
+
+
+def is_alias(call: LayerCall) -> bool:
+    """Whether it is a view that a loop makes, which takes the host's time alone."""
+    return isinstance(call.layer, Movement) and call.layer.function == ALIAS

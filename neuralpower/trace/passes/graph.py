@@ -1,0 +1,23 @@
+"""CUDA graphs: all calls of a pass are captured once, and launched at once from then on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neuralpower.layers.base import FORWARD
+from neuralpower.networks.phases import PREFILL
+from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.question import ENGINE, GRAPH, Question
+from neuralpower.trace.records import Trace
+
+
+def _captured(trace: Trace, question: Question) -> bool:
+    """Whether the pass is captured: engines capture a decoder's steps, not prompts of any length."""
+    engine = question.run == ENGINE and question.phase == FORWARD and trace.about.phase != PREFILL
+    return question.run == GRAPH or engine
+
+
+@trace_pass(place="fusion", applies=_captured)
+def graph(trace: Trace, question: Question) -> Trace:
+    """Launch all calls at once, as a CUDA graph does: no call waits for the host."""
+    return replace(trace, graphed=True)
