@@ -14,12 +14,13 @@ import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import gpu_held_out
+from benchmarks import gpu_held_out, gpu_power
 from benchmarks.gpu_held_out import Errors
 from benchmarks.gpu_tables import SYSTEMS, Part, families, parts
 from neuralpower.devices.spec import known_hardware
 from neuralpower.layers import Hardware
 
+FAMILY_OF = {"linear": "products", "attention": "attention", "experts": "experts"}
 COLUMNS = "| system | kind | rows of | held out | rows | median | 90th percentile | mean | in 90 % bounds |"
 
 
@@ -67,10 +68,25 @@ def systems(given: argparse.Namespace) -> None:
     print_table("A whole system held out: from the others' rows and its spec sheet.", lines())
 
 
+def power(given: argparse.Namespace) -> None:
+    """Watts of whole shapes held out, each system that has them."""
+
+    def lines() -> Iterator[tuple[str, str, str, str, Errors]]:
+        for system in given.system:
+            hardware = known_hardware(SYSTEMS[system].slug)
+            for part in gpu_power.parts(given.path, system) if hardware else ():
+                if hardware and (not given.only or FAMILY_OF[part.kind] in given.only):
+                    for name, found in gpu_power.shapes(part, hardware, given.folds):
+                        yield system, f"{part.kind} {part.name}", part.engine, name, found
+
+    print_table(f"Power of whole shapes held out, 0.1 ms and more, {given.folds} of 10 folds.", lines())
+
+
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "shapes": shapes,
     "beyond": beyond,
     "systems": systems,
+    "power": power,
 }
 
 
