@@ -1,11 +1,13 @@
-"""Train the predictor of all NVIDIA GPUs, `nvidia`, and hold whole GPUs out of it.
+"""Train the predictor of all NVIDIA GPUs, `nvidia`, and one of each GPU measured here; hold whole GPUs out.
 
 python -m benchmarks.relatives PATH [--dataset FOLDER ...] [--save models] [--hold-out] [--kinds NAME ...]
 
-PATH holds neusight/ (see benchmarks/peers.py) and llmservingsim/: vLLM's layers by tokens, of its profiler
-(casys-kaist/LLMServingSim at 5daddb21, MIT). --dataset adds folders that `collect-data` made on a GPU. Prints
-errors of every kind on each GPU, learnt without it. Rows are kernel times: from those of NeuSight, taken with
-the host's launch, most of that is taken off, and those that are hardly more than a launch are left out.
+PATH holds neusight/ (see benchmarks/peers.py), aiconfigurator2/ (see benchmarks/gpu_tables) and
+llmservingsim/: vLLM's layers by tokens, of its profiler (casys-kaist/LLMServingSim at 5daddb21, MIT).
+--dataset adds folders that `collect-data` made on a GPU, of which a predictor of its own is written, too.
+--hold-out prints errors of every kind on each GPU, learnt without it. Rows are kernel times: from those of
+NeuSight, taken with the host's launch, most of that is taken off, and those that are hardly more than a
+launch are left out.
 """
 
 from __future__ import annotations
@@ -19,12 +21,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks import gpu_tables
 from benchmarks.peers import REPORTED, device_meta, kernels
 from neuralpower.data.dataset import Dataset, read_dataset
+from neuralpower.data.screening import SHORTEST_KERNEL_S
 from neuralpower.devices.spec import known_spec
-from neuralpower.layers import KINDS
+from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
+from neuralpower.learn.launch_overhead import Dispatch
+from neuralpower.learn.network_rows import read_totals
 from neuralpower.learn.predictor import HIDDEN_SHARE, Predictor
+from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.train import train
 from neuralpower.report.cards import write_predictor
 
@@ -32,10 +39,14 @@ NAME = "nvidia"
 CONTRADICTORY = ("Tesla P4", "linear")  # two collections that do not describe the same machine
 SOURCES = (
     "Lee et al., NeuSight, ASPLOS 2025 (MIT): PyTorch 2.1, float32; "
-    "LLMServingSim at 5daddb21 (MIT): vLLM 0.19.0's layers, bfloat16"
+    "LLMServingSim at 5daddb21 (MIT): vLLM 0.19.0's layers, bfloat16; "
+    "ai-dynamo/aiconfigurator at 095f58a5 (Apache-2.0): products and attention of engines; "
+    "an H200 measured with collect-data: all kinds, bfloat16 and float32"
 )
 SHORTEST = 0.01  # the share of a kind's rows whose time is the launch
 TELLING = 4.0  # times a launch: rows below say too little of the kernel
+FIRST_LINE = 2  # of a table, below its header
+HOST_BOUND = 0.9  # of the eager time: such a network's host never waited for the device
 WARM_UP = 8  # llmservingsim: rows of fewer tokens were taken first, and are slower by chance
 SERVED = {  # GPUs of llmservingsim, by the names that its tables have
     "RTX4090": "NVIDIA GeForce RTX 4090",
@@ -53,6 +64,7 @@ MODELS = {
     "mistralai/Mixtral-8x7B-v0.1": (4096, 14336, 32, 8, 128, 32000),
     "microsoft/Phi-mini-MoE-instruct": (4096, 960, 32, 8, 128, 32064),
 }
+AS_FUSED = 500  # rows of a kind that are taken for fused kernels, too
 WIDELY = 160  # numbers of tokens that are drawn from 2,048, evenly in their logarithm
 
 
@@ -86,9 +98,9 @@ def served(root: Path) -> Iterator[Dataset]:
     heads = heads.rename(columns={"sequences": "tokens"}).assign(seconds=heads.time_us * 1e-6)
     old = old.rename(columns={"layer_name": "layer"}).assign(seconds=old.latency_ns * 1e-9)
     old = _smoothed(old[old.gpu.isin(SERVED)])
-    new = new.assign(looked_up=False)  # vLLM's warm-up looks up one row again and again
-    rows = pd.concat([new, heads.assign(looked_up=False), old.assign(looked_up=True)])
-    rows = rows[["gpu", "model", "tp", "layer", "tokens", "seconds", "looked_up"]]
+    new = new.assign(engine=True)  # which looks up one row again and again: no time of an embedding
+    rows = pd.concat([new, heads.assign(engine=True), old.assign(engine=False)])
+    rows = rows[["gpu", "model", "tp", "layer", "tokens", "seconds", "engine"]]
     for gpu, some in rows.groupby("gpu"):
         spec = known_spec(SERVED[str(gpu)])
         if spec is None:
@@ -104,6 +116,18 @@ def served(root: Path) -> Iterator[Dataset]:
         tables = {kind: pd.DataFrame(some).drop_duplicates() for kind, some in kinds.items()}
         meta = {"schema": 1, "device": spec.slug, "source": SOURCES}
         yield Dataset(Path(f"llmservingsim-{spec.slug}"), meta, tables)
+
+
+def of_engines(root: Path) -> Iterator[Dataset]:
+    """A dataset of each GPU of AIConfigurator's tables: products and attention."""
+    for name, system in gpu_tables.SYSTEMS.items():
+        spec = known_spec(system.slug)
+        if spec is None or spec.vendor != "NVIDIA":
+            continue
+        some = list(gpu_tables.parts(root, name))
+        if some:
+            whole = gpu_tables.dataset(some, name)
+            yield dataclasses.replace(whole, path=Path(f"aiconfigurator-{system.slug}"))
 
 
 def _smoothed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -134,9 +158,38 @@ def _layer(row: Any) -> tuple[str, dict[str, Any]] | None:
         given, made = sides[row.layer]
         fields = {"rows": tokens, "in_features": given, "out_features": made, "bias": False}
         return "linear", fields
-    if row.layer == "embedding" and row.looked_up:
+    moved = {  # numbers read and written for each token, and the width of rows that are reduced
+        "layernorm": (2 * hidden, 2 * hidden, hidden),
+        "final_layernorm": (2 * hidden, 2 * hidden, hidden),
+        "rotary_emb": (queries + keys, queries + keys, 0),
+        "act_fn": (2 * inner // tp, inner // tp, 0),
+    }
+    if row.layer in moved and row.engine:
+        read, written, width = moved[row.layer]
+        sizes = {"bytes_read": 2 * tokens * read, "bytes_written": 2 * tokens * written}
+        return "fused", {**sizes, "operations": 4 * tokens * written, "row": width}
+    if row.layer == "embedding" and not row.engine:
         return "embedding", {"tokens": tokens, "vocabulary": vocabulary // tp, "width": hidden}
     return None
+
+
+def with_host(predictor: Predictor, dataset: Dataset) -> Predictor:
+    """With how much longer a host took for whole networks than their layers say, where it set the pace."""
+    if "network" not in dataset.tables or predictor.dispatch is None:
+        return predictor
+    table, said = dataset.tables["network"].reset_index(drop=True), predictor.dispatch
+    totals, _ = read_totals(table, hardware_from(dataset.meta))
+    eager_s = table.runtime_eager_s.to_numpy()
+    free = [one for one in totals if one.dispatch_s > HOST_BOUND * eager_s[one.line - FIRST_LINE]]
+    ratios = [one.dispatch_s / float(one.calls @ said.seconds(one.layers)) for one in free]
+    print(f"the host of {len(ratios)} networks took {np.median(ratios):.2f} times what their layers say")
+    return dataclasses.replace(predictor, dispatch=said.corrected(ratios))
+
+
+def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
+    """The layers of a table's rows, as columns."""
+    names = [name for name in KINDS[kind].field_names() if name in table]
+    return as_columns(KINDS[kind], {name: table[name].to_numpy() for name in names})
 
 
 def devices_of(datasets: Sequence[Dataset]) -> list[str]:
@@ -176,20 +229,57 @@ def held_out(datasets: Sequence[Dataset], device: str) -> pd.DataFrame:
 
 def _errors(predictor: Predictor, kind: str, table: pd.DataFrame) -> dict[str, float]:
     """Mean and median absolute error of a kind's rows, and the share within the 90 % bounds."""
-    names = [name for name in KINDS[kind].field_names() if name in table]
-    found = predictor.estimate_columns(
-        as_columns(KINDS[kind], {name: table[name].to_numpy() for name in names})
-    )
+    found = predictor.estimate_columns(columns_of_table(kind, table))
     seconds = table.runtime_s.to_numpy()
     error = np.abs(found.runtime_s / seconds - 1)
     inside = (found.low_s <= seconds) & (seconds <= found.high_s)
     return {"rows": len(table), "mean": error.mean(), "median": np.median(error), "inside": inside.mean()}
 
 
-def only(dataset: Dataset, kinds: Sequence[str]) -> Dataset:
-    """Some kinds of it; all if none are named."""
-    tables = {kind: table for kind, table in dataset.tables.items() if not kinds or kind in kinds}
+def _by_slug(dataset: Dataset) -> Dataset:
+    """With the device's name as its spec sheet has it, as the other sources'."""
+    spec = known_spec(dataset.device)
+    return (
+        dataset if spec is None else dataclasses.replace(dataset, meta={**dataset.meta, "device": spec.slug})
+    )
+
+
+def with_fused(dataset: Dataset) -> Dataset:
+    """With its passes over memory once more as fused kernels, which take what their bytes take, too."""
+    parts = [dataset.tables["fused"]] if "fused" in dataset.tables else []
+    for kind in ("elementwise", "activation", "norm", "softmax"):
+        table = dataset.tables.get(kind)
+        if table is None:
+            continue
+        table = table[(table.phase == "forward") & (table.runtime_s > SHORTEST_KERNEL_S)]
+        table = table.iloc[:: max(len(table) // AS_FUSED, 1)]
+        columns = columns_of_table(kind, table)
+        moved, width = columns.bytes(), table.get("width", 0)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "dtype": table.dtype,
+                    "phase": table.phase,
+                    "bytes_read": moved.input + moved.weights,
+                    "bytes_written": moved.output,
+                    "operations": columns.flops(),
+                    "row": width,
+                    "runtime_s": table.runtime_s,
+                }
+            )
+        )
+    tables = {**dataset.tables, **({"fused": pd.concat(parts, ignore_index=True)} if parts else {})}
     return dataclasses.replace(dataset, tables=tables)
+
+
+def only(dataset: Dataset, kinds: Sequence[str]) -> Dataset:
+    """Some kinds of it, all if none are named; forward passes, of which backward ones are made."""
+    tables = {
+        kind: table[table.phase == "forward"]
+        for kind, table in dataset.tables.items()
+        if kind != "network" and (not kinds or kind in kinds)
+    }
+    return dataclasses.replace(dataset, tables={kind: table for kind, table in tables.items() if len(table)})
 
 
 def main() -> None:
@@ -207,10 +297,21 @@ def main() -> None:
         print("benchmarks.relatives needs a folder that holds others' measurements: left out")
         return
     datasets = [*neusight(given.path / "neusight"), *served(given.path / "llmservingsim")]
-    datasets += [read_dataset(folder, samples=False) for folder in given.dataset]
+    datasets += of_engines(given.path)
+    measured = [read_dataset(folder, samples=False) for folder in given.dataset]
+    measured = [with_fused(_by_slug(dataset)) for dataset in measured]
+    datasets = [*map(with_fused, datasets), *measured]
     datasets = [some for dataset in datasets if (some := only(dataset, given.kinds)).tables]
     if given.save:
-        write_predictor(fitted(datasets), given.save / f"{NAME}.json")
+        hosts: list[Dispatch | None] = []
+        for dataset in measured:
+            own = with_host(train(only(dataset, given.kinds), jobs=1).predictor, dataset)
+            hosts.append(own.dispatch)
+            spec = known_spec(dataset.device)
+            file = given.save / f"{spec.slug if spec else dataset.name}-torch.json"
+            write_predictor(dataclasses.replace(own, name=file.stem), file)
+        together = dataclasses.replace(fitted(datasets), dispatch=next(iter(hosts), None))
+        write_predictor(together, given.save / f"{NAME}.json")
     if given.hold_out:
         lines = pd.concat([held_out(datasets, device) for device in devices_of(datasets)])
         print(lines.to_string(index=False, float_format=lambda value: f"{value:.3f}"))

@@ -201,6 +201,11 @@ def peaks_of(peaks: Mapping[str, float], dtype: str) -> float | None:
     return None if entry is None or entry.peak is None else peaks.get(entry.peak)
 
 
+def floats_of(peaks: Mapping[str, float]) -> tuple[str, ...]:
+    """The floating types that a device has, by its peaks."""
+    return tuple(name for name in FLOATING if peaks_of(peaks, name) is not None)
+
+
 def instead_of(dtype: str, has: Collection[str]) -> str:
     """In words, as what a type would run on a device that has others, and which of them to choose."""
     entry, networks = DTYPES.get(dtype), [one for one in NETWORK_DTYPES if one in has]

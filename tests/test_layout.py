@@ -23,7 +23,7 @@ PACKAGES: Mapping[str, str] = {
     "devices": ALL,
     "layers": """
         base call columns sweep terms workspace
-        activation attention elementwise embedding fused_pointwise matmul matrix_product movement norm
+        activation attention elementwise embedding fused_pointwise linear matmul matrix_product movement norm
         optimizer recurrent reduction softmax
     """,
     "platforms": "views",

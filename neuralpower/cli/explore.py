@@ -131,6 +131,7 @@ def _sides(asked: Compare) -> list[Side]:
 
     shape, dtype = asked.sizes.shape, asked.sizes.full_dtype
     phase = asked.tokens.phase(asked.phase)
+    asked.tokens.check_batch(asked.sizes.batch_size)
     way = "forward" if asked.phase == phase.name else asked.phase
     known: dict[str, Predictor] = {}
     sides = []

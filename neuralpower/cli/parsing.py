@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError
-from neuralpower.files.paths import check_read, is_file, is_folder, is_there
+from neuralpower.files.paths import check_read, check_regular, is_file, is_folder, is_there
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
@@ -109,11 +109,49 @@ def predictor(name: str | None, device: str | None = None, dtype: str = "float32
     return on(load(name), device)[0]
 
 
-def phase(name: str, context: int | None, prompt: int | None = None, new_tokens: int | None = None) -> Phase:
+def lengths(text: str | None) -> tuple[int, ...] | None:
+    """(812, 95) for "812,95", or for a file with a number on each line; raises InputError."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"[\d\s,.+-]*", text) or is_there(text):
+        return _lengths_in(Path(text))
+    return tuple(_length(part, "lengths") for part in text.split(",")) if text.strip() else _no_lengths(text)
+
+
+def _lengths_in(file: Path) -> tuple[int, ...]:
+    """The numbers in a file; raises InputError."""
+    check_regular(file)
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        way = "choose a text file with a number a line, or write lengths such as 812,95,4076"
+        raise InputError(f"lengths {str(file)!r:.200}: cannot be read ({error}); {way}") from None
+    found = [_length(line, f"{file} line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+    return tuple(found) or _no_lengths(str(file))
+
+
+def _length(text: str, where: str) -> int:
+    """One length; raises InputError, which says `where` it stands."""
+    if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text) or int(text) < 1:
+        raise InputError(f"{where}: {text.strip()!r:.40} is no length; write whole numbers, each 1 or more")
+    return int(text)
+
+
+def _no_lengths(text: str) -> tuple[int, ...]:
+    raise InputError(f"lengths {text!r:.200}: holds no number; write one for each request, as 812,95,4076")
+
+
+def phase(
+    name: str,
+    context: int | None,
+    prompt: int | None = None,
+    new_tokens: int | None = None,
+    lengths: tuple[int, ...] | None = None,
+) -> Phase:
     """The phase; a forward pass for training and backward. Raises InputError. Imports torch."""
     from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 
-    asked = Phase(name, None, context, prompt, new_tokens)
+    asked = Phase(name, None, context, prompt, new_tokens, lengths)
     asked.check(PREDICTED)  # under the name as given, also of backward and training
     return asked if name in PHASES else Phase()
 

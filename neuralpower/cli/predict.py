@@ -73,6 +73,7 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
     _check(asked)
     sizes, shape = asked.sizes, asked.sizes.shape
     phase = asked.tokens.phase(asked.phase)
+    asked.tokens.check_batch(sizes.batch_size)
 
     from neuralpower.files.atomic import check_place
     from neuralpower.files.csv_files import write_csv

@@ -80,10 +80,27 @@ class Tokens(OptionGroup):
     context: Context = None
     prompt: Annotated[int | None, Option(help="prefill, generate: tokens of the prompt.")] = None
     new_tokens: Annotated[int | None, Option(help="generate: tokens to make after the prompt.")] = None
+    lengths: Annotated[
+        str | None,
+        Option(
+            help="Tokens of each request, such as 812,95,4076, or a file with a number a line: prompts of a "
+            "prefill or a generation, contexts of a decode step."
+        ),
+    ] = None
 
     def phase(self, name: str) -> Phase:
         """The phase of that name; raises InputError. Imports torch."""
-        return parsing.phase(name, self.context, self.prompt, self.new_tokens)
+        lengths = parsing.lengths(self.lengths)
+        return parsing.phase(name, self.context, self.prompt, self.new_tokens, lengths)
+
+    def check_batch(self, batch_size: int | None) -> None:
+        """Raise InputError for a batch size beside lengths that are not as many."""
+        lengths = parsing.lengths(self.lengths)
+        if lengths is not None and batch_size not in (None, len(lengths)):
+            raise InputError(
+                f"--batch-size {batch_size} and {len(lengths)} lengths: a batch has one for each request; "
+                "leave --batch-size out"
+            )
 
 
 class Training(OptionGroup):

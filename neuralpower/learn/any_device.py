@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from neuralpower.devices.spec import DeviceSpec, known_spec
-from neuralpower.dtypes import DTYPES, full_name, peaks_of
+from neuralpower.dtypes import floats_of, full_name
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.predictor import Predictor
@@ -48,7 +48,7 @@ def for_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
 def _composed(spec: DeviceSpec) -> Predictor:
     """The device's own predictors, its relatives' and a roofline, as one."""
     asked = [*_own(spec), *_relatives(spec)]
-    has = tuple(name for name, one in DTYPES.items() if one.floating and peaks_of(spec.peak_flops, name))
+    has = floats_of(spec.peak_flops)
     bare = roofline_of(spec)
     if not asked:
         return dataclasses.replace(bare, answers=has)
@@ -62,7 +62,7 @@ def _composed(spec: DeviceSpec) -> Predictor:
         others=tuple(asked[1:]),
         answers=has,
         rooflines={**bare.rooflines, **first.rooflines},
-        dispatch=None if launched or not hosts else hosts[0],
+        dispatch=None if launched or not hosts else hosts[0].of_another_host(),
     )
 
 

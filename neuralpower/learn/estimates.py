@@ -12,10 +12,12 @@ from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
 MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: learnt on relatives of the device
-EXTRAPOLATED, BYTES, ROOFLINE = "extrapolated", "bytes law", "roofline"
-BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES, ROOFLINE)  # from the best known to the least
+WEIGHTS_LAW = "weights-law"  # of quantised weights, from what was learnt of plain ones (`weight_only.py`)
+EXTRAPOLATED, BYTES_LAW, ROOFLINE = "extrapolated", "bytes-law", "roofline"
+BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES_LAW, WEIGHTS_LAW, ROOFLINE)  # the best known first
+UNLEARNT = (WEIGHTS_LAW, ROOFLINE)  # what coverage is without
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
-BY_ROOFLINE, BY_BYTES = -1, -2  # numbers that are no regressor's
+BY_ROOFLINE, BY_BYTES, BY_WEIGHTS = -1, -2, -3  # numbers that are no regressor's
 ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose code differs
 WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation
 
@@ -45,7 +47,7 @@ class Estimates:
     shared: Array  # standard deviation of log(measured / predicted) that a regressor's layers share
     hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
     held_bytes: Array  # of the last-level cache, that a later pass would have to find again
-    regressor: Array  # a number per regressor, BY_ROOFLINE or BY_BYTES
+    regressor: Array  # a number per regressor, BY_ROOFLINE, BY_BYTES or BY_WEIGHTS
     exponent: Array  # how each follows the machine's slow-downs
     basis_code: Array  # position in BASES
     power_w: Array  # NaN where not known
@@ -70,7 +72,7 @@ class Estimates:
             held_bytes=held_bytes,
             regressor=np.where(by_bytes, BY_BYTES, BY_ROOFLINE),
             exponent=np.zeros(len(t)),
-            basis_code=np.where(by_bytes, BASES.index(BYTES), BASES.index(ROOFLINE)),
+            basis_code=np.where(by_bytes, BASES.index(BYTES_LAW), BASES.index(ROOFLINE)),
             power_w=power[0],
             power_low_w=power[1],
             power_high_w=power[2],
@@ -102,17 +104,19 @@ class Estimates:
         time = self.runtime_s * counts
         return float(np.sum(time * machine**self.exponent) / np.sum(time)) if len(time) else 1.0
 
-    def totals(self, counts: Any, system: float = 0.0) -> Totals:
+    def totals(self, counts: Any, system: float = 0.0, *, graphed: bool = False) -> Totals:
         """Sums over networks, `counts` [networks, layers], dense or sparse: how often each calls each layer.
 
         A layer's error repeats with every call; errors of one regressor's layers have a part in common; those
         of different regressors are independent. `system`: standard deviation of what all layers share. Where
         times were taken with the host's launches, a queue of calls takes as long as the slower of host and
-        device.
+        device; `graphed`, as one graph, as long as the device.
         """
         own = self.runtime_s**2 * np.maximum(self.deviation**2 - self.shared**2, 0)
         apart = counts @ self.runtime_s
-        value = np.maximum(counts @ (self.runtime_s - self.hidden_s), counts @ self.hidden_s)
+        value = counts @ (self.runtime_s - self.hidden_s)
+        if not graphed:
+            value = np.maximum(value, counts @ self.hidden_s)
         variance = counts.power(2) @ own if hasattr(counts, "power") else counts**2 @ own
         for regressor in np.unique(self.regressor):
             common = self.runtime_s * self.shared * (self.regressor == regressor)

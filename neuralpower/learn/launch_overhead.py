@@ -74,8 +74,20 @@ class Dispatch:
 
     def of_another_host(self) -> Dispatch:
         """The same for a host of which nothing is known."""
+        if self.elsewhere:
+            return self
         deviation = math.hypot(self.deviation, HOSTS_APART)
         return replace(self, deviation=deviation, elsewhere=True)
+
+    @property
+    def note(self) -> str:
+        """In words, that the host is not the measured one; "" where it is."""
+        if not self.elsewhere:
+            return ""
+        return (
+            f"the host is not known: it is taken to issue a call in {self.unknown_s * 1e6:.2g} us in the "
+            "median, as that of the measured GPU did, within a factor of 2"
+        )
 
     @property
     def unknown_s(self) -> float:

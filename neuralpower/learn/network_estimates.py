@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from neuralpower.layers import Layer
-from neuralpower.layers.base import BACKWARD
+from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import ROOFLINE_FACTOR, Estimates, Roofline
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
@@ -82,11 +82,16 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
     parts = {}
     for step in STEPS if question.phase == TRAINING else ():
         at = np.array([i for i, task in enumerate(tasks) if task.step == step], dtype=int)
-        parts[step] = _total([layers[i] for i in at], shares[at], estimates.at(at), system)
+        own = [layers[i] for i in at]
+        parts[step] = _total(own, shares[at], estimates.at(at), system, graphed=work.graphed)
     dispatch, issue = predictor.dispatch, None
-    if dispatch is not None:
+    if dispatch is not None and work.graphed:
+        issue = Issue(np.zeros(len(layers)), 0.0, 1.0)
+    elif dispatch is not None:
         spread = float(np.exp(NINETY * dispatch.deviation))
-        issue = Issue(dispatch.seconds(layers), dispatch.unknown_s, spread)
+        launched = [share if task.step == FORWARD else 1.0 for task, share in zip(tasks, shares, strict=True)]
+        issue = Issue(dispatch.seconds(layers) * np.array(launched), dispatch.unknown_s, spread)
+    host = "" if dispatch is None or work.graphed else dispatch.note
     with_gradient = {call.layer.kind for call in work.calls if call.gradient}
     return Answer(
         tasks=tasks,
@@ -95,22 +100,28 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         unknown=work.unmodelled,
         unknown_s=unknown_s,
         roof=roof,
-        busy=_total(layers, shares, estimates, system, sum(unknown_s)),
+        busy=_total(layers, shares, estimates, system, sum(unknown_s), graphed=work.graphed),
         parts=parts,
         issue=issue,
         derived=tuple(sorted(kind for kind in with_gradient if not predictor.has_learnt(kind, BACKWARD))),
-        assumptions=predictor.assumed(layers),
+        assumptions=(*predictor.assumed(layers), *([host] if host else [])),
     )
 
 
 def _total(
-    layers: Sequence[Layer], shares: Array, estimates: Estimates, system: float, unknown_s: float = 0.0
+    layers: Sequence[Layer],
+    shares: Array,
+    estimates: Estimates,
+    system: float,
+    unknown_s: float = 0.0,
+    *,
+    graphed: bool,
 ) -> Bounds:
     """The sum of all calls, the shares of them that are done; `unknown_s` is as uncertain as a roofline."""
     first: dict[Layer, int] = {}
     counts = np.zeros((1, len(layers)))
     for i, (layer, share) in enumerate(zip(layers, shares, strict=True)):
         counts[0, first.setdefault(layer, i)] += share
-    sums = estimates.totals(counts, system)
+    sums = estimates.totals(counts, system, graphed=graphed)
     value, low, high = (float(part[0]) for part in (sums.value, sums.low, sums.high))
     return value + unknown_s, low + unknown_s / ROOFLINE_FACTOR, high + unknown_s * ROOFLINE_FACTOR

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.host import Cpu, unlike
-from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, instead_of, peaks_of
+from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, floats_of, instead_of, peaks_of
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
@@ -26,6 +26,7 @@ from neuralpower.learn.estimates import (
     BASES,
     BY_BYTES,
     BY_ROOFLINE,
+    BY_WEIGHTS,
     CARRIED,
     EXTRAPOLATED,
     IN_RANGE,
@@ -43,6 +44,7 @@ from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.problem import Array, Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
+from neuralpower.learn.weight_only import is_weight_only, said, weights_law
 from neuralpower.platforms import Platform, View, platform_name, platform_named, platform_of
 
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
@@ -89,9 +91,8 @@ class Predictor:
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Floating types that it or one of the others has learnt, and those that it answers anyway."""
-        others = (dtype for other in self.others for dtype in other.dtypes)
-        return tuple(dict.fromkeys((*self.learnt_dtypes, *others, *self.answers)))
+        """Floating types that it has learnt; of a device that is named, those that the device has."""
+        return self.answers or self.learnt_dtypes
 
     @cached_property
     def learnt_dtypes(self) -> tuple[str, ...]:
@@ -174,7 +175,7 @@ class Predictor:
         owner = np.searchsorted(starts, found.regressor, side="right") - 1
         carried = np.array([one.carried for one in (self, *self.others)])[np.maximum(owner, 0)]
         label = np.select(
-            [found.regressor == BY_ROOFLINE, found.regressor == BY_BYTES, carried],
+            [found.regressor == BY_ROOFLINE, np.isin(found.regressor, (BY_BYTES, BY_WEIGHTS)), carried],
             [BARE, BY_ITS_BYTES, CARRIED_BY],
             TRAINED_HERE,
         )
@@ -245,6 +246,7 @@ class Predictor:
             regressors=regressors,
             carried=device not in (self.dataset.get("devices") or {}),
             dispatch=self.dispatch and self.dispatch.of_another_host(),
+            answers=floats_of(peaks) if anyhow else (),
         )
 
     def _known_hardware(self) -> Hardware:
@@ -346,6 +348,8 @@ class Predictor:
 
     def _group(self, columns: Layer, key: Key, passes: Predictor) -> Estimates:
         found, exact = self.regressor_of(key)
+        if not exact and is_weight_only(columns):
+            return weights_law(columns, passes.estimate_columns, self.roofline(key[1]))
         rows = len(columns.dtype)
         # in training, gradients and what the backward pass needs leave no weights in the cache
         held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
@@ -494,12 +498,13 @@ class Predictor:
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
 
     def _twins(self, dtype: str) -> list[str]:
-        """Other floats of as many bits, with the same peak: kernels take as long in them."""
+        """Other floats of as many bits: kernels take as long in them, at the same peak or relative to it."""
         if not self.view.kernels or dtype not in FLOATING or self.hardware is None:
             return []
-        peaks, entry = self.hardware.peak_flops_per_s, DTYPES[dtype]
-        same = (d for d in peaks if d != dtype and peaks[d] == peaks.get(dtype))
-        return [d for d in same if DTYPES[d].bits == entry.bits and DTYPES[d].stored_as == entry.stored_as]
+        entry, peaks = DTYPES[dtype], self.hardware.peak_flops_per_s
+        same = (d for d in FLOATING if d != dtype and DTYPES[d].bits == entry.bits and DTYPES[d].torch == d)
+        alike = [d for d in same if self.view.pooled or peaks.get(d) == peaks.get(dtype)]
+        return alike if entry.torch == dtype else []
 
     def assumed(self, layers: Sequence[Layer]) -> tuple[str, ...]:
         """In words: what stands in for groups not learnt, and what is not known of the device."""
@@ -507,7 +512,7 @@ class Predictor:
         texts = []
         for key, near in dict.fromkeys(self._near(different)):
             taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
-            texts.append(f"{' '.join(key)} was not learnt and {taken}")
+            texts.append(said(key) or f"{' '.join(key)} was not learnt and {taken}")
         hardware = self._known_hardware()
         if any(layer.multiplies for layer in different):
             unknown = list(self.view.unknown(hardware))
@@ -516,11 +521,6 @@ class Predictor:
                     f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to "
                     "reach what its units could, which its power limit may not allow"
                 )
-        if self.dispatch is not None and self.dispatch.elsewhere:
-            texts.append(
-                f"the host is not known: it is taken to issue calls as that of the measured GPU did "
-                f"({self.dispatch.other_s * 1e6:.3g} us in the median), or in half or twice the time"
-            )
         return (*texts, *self.foreign())
 
     def foreign(self) -> tuple[str, ...]:

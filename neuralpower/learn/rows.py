@@ -153,6 +153,10 @@ class Read:
         parts = sorted(self.parts[RUNTIME].items())
         return {key: _count(some) for key, some in parts if _too_few(some)}
 
+    def devices_of(self, key: Key) -> int:
+        """How many devices have rows of a regressor's runtime."""
+        return len(np.unique(np.concatenate([part.problem.device for part in self.parts[RUNTIME][key]])))
+
     def few_powers(self) -> Iterator[str]:
         """A doubt for each kind with powers that can be learnt from, but too few of them."""
         for key, parts in sorted(self.parts[POWER].items()):

@@ -112,9 +112,20 @@ class KernelView(View):
 
     kernels = True
 
+    def any_dtype(self, columns: Layer) -> bool:
+        """Of all but products: such a kernel waits for its bytes."""
+        return not columns.multiplies
+
     def degrees(self, columns: Layer) -> tuple[int, ...]:
         """As the kind has them: most shapes of networks are larger than measured ones."""
         return columns.kernel_degrees
+
+    def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """The kind's, in seconds at the peaks; what is no product computes in float32."""
+        terms = super().terms(columns, hardware)
+        if not columns.multiplies:
+            terms["flops"] = columns.flops() / hardware.peak("float32")
+        return terms
 
     def own_terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """The kind's."""

@@ -114,6 +114,7 @@ def composed(
         passes=work.passes,
         run=question.run,
         weights=work.quantised,
+        savings=work.savings,
     )
 
 
@@ -123,7 +124,8 @@ def _rows(answer: Answer) -> Iterator[Row]:
     basis = estimates.basis
     grouped: dict[tuple[object, ...], list[int]] = {}
     for i, task in enumerate(tasks):
-        grouped.setdefault((pattern(task.path), task.layer, task.step, task.share, task.asked), []).append(i)
+        alike = (pattern(task.path), task.layer, task.step, task.share, task.asked, task.parts)
+        grouped.setdefault(alike, []).append(i)
     for index in grouped.values():
         first = index[0]
         task, n = tasks[first], len(index) * tasks[first].share
@@ -143,6 +145,7 @@ def _rows(answer: Answer) -> Iterator[Row]:
             power_trained=bool(estimates.power_trained[first]),
             step=task.step,
             layer=task.layer,
+            parts=task.parts,
         )
 
 

@@ -130,7 +130,8 @@ def predict_generation(
         traced=tuple(grown.traced),
         predicted=len(nodes),
     )
-    return replace(whole, phase=GENERATE, memory=memory, generation=generation)
+    saved = nodes[0].savings if nodes else first.savings
+    return replace(whole, phase=GENERATE, memory=memory, generation=generation, savings=saved)
 
 
 def _show(

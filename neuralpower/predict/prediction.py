@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
-from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
+from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, UNLEARNT
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
+from neuralpower.trace.records import Savings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +72,7 @@ class Row:
     power_trained: bool = False  # whether a regressor says the power, or it is carried from others
     step: str = FORWARD  # of a training step: forward, backward or optimizer
     layer: Layer | None = None  # None of what is not modelled, and of different ones together
+    parts: tuple[str, ...] = ()  # names of the calls that a trace pass joined to this one, in order
 
     @property
     def energy_j(self) -> float | None:
@@ -85,7 +87,7 @@ class Row:
     def to_json(self) -> dict[str, object]:
         """As a JSON object, which calls the step a phase."""
         cells = self.cells()
-        return {"phase": cells.pop("step"), **cells}
+        return {"phase": cells.pop("step"), **cells, "parts": list(self.parts)}
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ class Prediction:
     memory: Memory | None = None  # at the peak
     origin: str = ""  # of a device by its name, how its times are known, in words
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
+    savings: Savings | None = None  # of the way to run, where calls were joined
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
     weights: Quantised | None = None  # None where they are as `dtype` says
 
@@ -177,7 +180,7 @@ class Prediction:
     @property
     def coverage(self) -> float:
         """Share of the time that regressors account for; shares add up to 1 but for rounding."""
-        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis == ROOFLINE))
+        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis in UNLEARNT))
 
     @property
     def power_share_trained(self) -> float | None:
@@ -264,6 +267,7 @@ class Prediction:
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
             "run": self.run,
             "origin": self.origin or None,
+            "savings": self.savings.to_json() if self.savings else None,
             "passes": list(self.passes),
             "weights": None if self.weights is None else self.weights.to_json(),
             "layers": [row.to_json() for row in self.rows],

@@ -28,6 +28,7 @@ from neuralpower.trace.recipe import STEPS
 T = TypeVar("T")
 WIDEST = 24  # letters of a group
 MOSTLY = 0.995  # of the time: from here on all of it, in whole percents
+PARTS = 6  # of a joined call that are named
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -146,6 +147,14 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
         yield f"energy is not known: {p.power_reason}"
     if p.memory is not None:
         yield memory_line(p.memory)
+    if p.savings is not None:
+        yield str(p.savings)
+
+
+def joined_parts(parts: Sequence[str]) -> str:
+    """What one call is made of, in a few words: "add to pow mean and 5 more"."""
+    shown = " ".join(parts[:PARTS])
+    return shown if len(parts) <= PARTS else f"{shown} and {len(parts) - PARTS} more"
 
 
 def _trained(p: Prediction) -> str:
@@ -193,7 +202,8 @@ def _cells(row: Row, by: str, powered: bool) -> list[str]:
     if powered:
         figures += [quantity(row.power_w.value if row.power_w else None, "W"), quantity(row.energy_j, "J")]
     work = quantity(row.flops, "FLOP") if row.flops else "-"
-    return [name, row.kind if by == "layer" else "", *figures, work, row.bound, row.basis]
+    kind = f"{row.kind} ({joined_parts(row.parts)})" if row.parts else row.kind
+    return [name, kind if by == "layer" else "", *figures, work, row.bound, row.basis]
 
 
 def prediction_cells(prediction: Prediction) -> list[Sequence[Any]]:

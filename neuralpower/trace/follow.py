@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from torch import nn
 
 from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import Pass
 from neuralpower.networks.requests import Asked, Generating
 from neuralpower.trace.decoder_steps import Growing
-from neuralpower.trace.passes import applied
+from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import Question
+from neuralpower.trace.ragged import each_length
 from neuralpower.trace.recipe import TRAINING, default_loss
-from neuralpower.trace.records import Trace
+from neuralpower.trace.records import PassShape, Trace
 from neuralpower.trace.step_lifetimes import StepLifetimes, settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
 
@@ -79,7 +82,7 @@ def _generation(asked: Generating, question: Question) -> Grown:
     """The prefill and a few steps of a generation."""
     prefill = _recorded(asked.prefill, question)
     first, last = asked.first, asked.first + asked.steps - 1
-    growing = Growing(asked.decoder, partial(_recorded, question=question), first, last)
+    growing = Growing(asked, partial(_recorded, question=question), first, last)
     contexts, weights = growing.spread() if asked.steps else ([], [])
 
     def step(context: int) -> Trace:
@@ -98,10 +101,17 @@ def _generation(asked: Generating, question: Question) -> Grown:
 
 
 def _recorded(one: Pass, question: Question) -> Trace:
-    """The trace of a pass, with a loss where a step is asked for; raises as `trace`, with a note."""
+    """The trace of a pass, with a loss where a step is asked for; raises as `trace`, with a note.
+
+    The trace passes that change calls have run: what lies between two steps is interpolated after them.
+    Samples of lengths of their own follow from two traces near their mean length.
+    """
+    if one.longer is not None:
+        both = [_recorded(each, question) for each in (replace(one, longer=None), one.longer)]
+        return each_length(*both, one)
     inputs = one.inputs
     try:
-        return trace(
+        found = trace(
             one.module,
             inputs.args,
             inputs.kwargs,
@@ -112,3 +122,16 @@ def _recorded(one: Pass, question: Question) -> Trace:
         )
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
+    return applied(replace(found, about=shape_of(one)), question, OF_CALLS)
+
+
+def shape_of(one: Pass) -> PassShape:
+    """Which pass a trace is of."""
+    windows = {} if one.name == FORWARD else windows_of(one.module)
+    return PassShape(one.name, one.batch_size, one.tokens, one.context, windows)
+
+
+def windows_of(module: nn.Module) -> dict[str, int]:
+    """The sliding windows of a language model's attention, by the path of its module."""
+    found = {path: getattr(part, "sliding_window", None) for path, part in module.named_modules()}
+    return {path: window for path, window in found.items() if isinstance(window, int) and window > 0}

@@ -40,6 +40,7 @@ class LayerCall:
     done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
     parts: tuple[str, ...] = ()  # of calls that a trace pass has joined: their names, in order
     weight: str = ""  # of a product: the parameter that it multiplies by, by name
+    share: float = 1.0  # the part of the call that is done: of one kernel for samples of several lengths
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,33 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Savings:
+    """What a way to run saves against eager mode."""
+
+    run: str
+    calls_before: int
+    bytes_before: int
+    calls: int
+    bytes: int
+
+    def __str__(self) -> str:
+        """In words."""
+        fewer = self.bytes_before - self.bytes
+        size, unit = next(
+            (s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")) if abs(fewer) >= s or s == 1
+        )
+        more = "fewer" if fewer >= 0 else "more"
+        return (
+            f"{self.run}: {self.calls_before:,} calls became {self.calls:,}; "
+            f"{abs(fewer) / size:.3g} {unit} {more}"
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
 class PassShape:
     """Which pass a trace is of, where it is one of a language model that keeps a cache."""
 
@@ -139,6 +167,8 @@ class Trace:
     graphed: bool = False  # whether the host launches all calls at once, as a CUDA graph
     weights: tuple[Weight, ...] = ()  # parameters and buffers, in the order of `named_parameters`
     quantised: Quantised | None = None  # what a scheme has made of the weights
+    baseline: tuple[int, int] | None = None  # calls and bytes of eager mode, where passes join calls
+    savings: Savings | None = None  # what they have saved
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -154,6 +184,14 @@ class Trace:
     def flops(self) -> int:
         """FLOP of all layers."""
         return int(sum(layer.flops() for layer in self.layers))
+
+
+def counted(trace: Trace) -> tuple[int, int]:
+    """(calls that do something, bytes that they move) of a pass."""
+    sizes = {layer: int(sum(layer.bytes())) for layer in set(trace.layers)}
+    unmodelled = sum(call.bytes for call in trace.unmodelled)
+    moved = sum(call.share * sizes[call.layer] for call in trace.calls)
+    return round(sum(call.share for call in trace.calls)) + len(trace.unmodelled), round(moved) + unmodelled
 
 
 def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:

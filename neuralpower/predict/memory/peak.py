@@ -117,8 +117,9 @@ def memory_of(
 
 
 def forward_memory(traced: Trace, *, platform: Platform = CPU) -> Memory:
-    """The peak of the pass that was traced."""
-    return memory_of(traced.storages, FORWARD, platform=platform)
+    """The peak of the pass that was traced; what trace passes left out takes none."""
+    storages = [storage for storage in traced.storages if storage.bytes]
+    return memory_of(storages, FORWARD, platform=platform)
 
 
 def training_memory(step: StepLifetimes, *, platform: Platform = CPU) -> Memory:

@@ -1,0 +1,56 @@
+"""Logits of a prompt's last token alone: it is the one that the next token follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from neuralpower.networks.phases import PREFILL
+from neuralpower.trace.dataflow import Access, Dataflow, Flow
+from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.question import Question
+from neuralpower.trace.records import LayerCall, Trace
+from neuralpower.trace.serving import head_of, product_of, served
+
+
+@trace_pass(place="serving", applies=lambda trace, asked: served(trace, asked) and _of_prompt(trace))
+def last_logits(trace: Trace, question: Question) -> Trace:
+    """Compute the logits of each prompt's last token alone."""
+    flow, about = Dataflow(trace), trace.about
+    head = head_of(flow)
+    layer = None if head is None else product_of(flow.nodes[head.product])
+    if head is None or layer is None or layer.rows != about.batch * about.tokens:
+        return trace
+    places = {flow.nodes[i].at for i in (head.product, *head.after)}
+    written = {a.storage for at in places for a in trace.flows[at].writes}
+    return replace(
+        trace,
+        calls=tuple(_last(call, about.tokens) if call.at in places else call for call in trace.calls),
+        flows={
+            at: Flow(*(_fewer(some, written, about.tokens) for some in one))
+            for at, one in trace.flows.items()
+        },
+        storages=tuple(
+            s._replace(bytes=s.bytes // about.tokens) if i in written else s
+            for i, s in enumerate(trace.storages)
+        ),
+    )
+
+
+def _of_prompt(trace: Trace) -> bool:
+    return trace.about.phase == PREFILL and trace.about.tokens > 1
+
+
+def _last(call: LayerCall, tokens: int) -> LayerCall:
+    """The call for one token of so many."""
+    changes: dict[str, Any] = {
+        name: getattr(call.layer, name) // tokens
+        for name in ("rows", "elements", "outputs")
+        if name in call.layer.field_names()
+    }
+    return replace(call, layer=replace(call.layer, **changes))
+
+
+def _fewer(some: tuple[Access, ...], written: set[int], tokens: int) -> tuple[Access, ...]:
+    """Accesses, those of logits as small as one token's."""
+    return tuple(a._replace(bytes=a.bytes // tokens) if a.storage in written else a for a in some)

@@ -1,0 +1,309 @@
+"""A paged cache: attention reads it in place, and what is new is written by the kernel that rotates it.
+
+Eager mode concatenates the cache with what is new at each step, and some models repeat keys and values for
+the heads that share them. (Kwon et al., "PagedAttention", SOSP 2023.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from neuralpower.layers.attention import Attention
+from neuralpower.layers.elementwise import Elementwise
+from neuralpower.layers.fused_pointwise import FusedPointwise
+from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node, total_bytes
+from neuralpower.trace.fusion import is_copy_of_attention, joined_call, space_of
+from neuralpower.trace.lifetimes import CACHE
+from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.question import Question
+from neuralpower.trace.records import LayerCall, PassShape, Trace
+from neuralpower.trace.serving import attention_of, movement_of, served
+
+COPIES = ("copy", "repeat", "cat", "append", "cast")  # on the way from new keys to attention
+WRITE = "cache"  # name of the part that writes keys and values
+
+
+@trace_pass(place="serving", applies=served)
+def paged_cache(trace: Trace, question: Question) -> Trace:
+    """Let attention read keys and values where they lie, and write new ones beside the rotary embedding."""
+    flow = Dataflow(trace)
+    edit = _Edit(trace)
+    for i, node in enumerate(flow.nodes):
+        if attention_of(node) and len(node.flow.reads) > 2:
+            _serve(flow, i, edit)
+        elif is_copy_of_attention(flow, node):
+            edit.renamed[node.flow.writes[0].storage] = node.flow.reads[0]
+            edit.drop(node)
+    return edit.made()
+
+
+@dataclass
+class _Edit:
+    """Changes to a trace."""
+
+    trace: Trace
+    gone: set[int] = field(default_factory=set)  # calls, by `at`
+    new: dict[int, tuple[LayerCall, Flow]] = field(default_factory=dict)  # by `at`
+    renamed: dict[int, Access] = field(default_factory=dict)  # storage -> what is read instead
+    sizes: dict[int, int] = field(default_factory=dict)  # storage -> its new bytes
+
+    def drop(self, node: Node) -> None:
+        """Leave a call out, and the memory that it wrote."""
+        self.gone.add(node.at)
+        for access in node.flow.writes:
+            self.sizes.setdefault(access.storage, 0)
+
+    def made(self) -> Trace:
+        """The changed trace."""
+        trace = self.trace
+        flows = {at: one for at, one in trace.flows.items() if at not in self.gone}
+        flows |= {at: one for at, (_, one) in self.new.items()}
+        flows = {at: Flow(tuple(map(self._read, one.reads)), one.writes) for at, one in flows.items()}
+        kept = {call.at: call for call in trace.calls if call.at not in self.gone}
+        calls = [call for call in trace.calls if call.at in kept and call.at not in self.new]
+        calls = sorted([*calls, *(call for call, _ in self.new.values())], key=lambda call: call.at)
+        storages = tuple(s._replace(bytes=self.sizes.get(i, s.bytes)) for i, s in enumerate(trace.storages))
+        return replace(trace, calls=tuple(calls), flows=flows, storages=storages)
+
+    def _read(self, access: Access) -> Access:
+        other = self.renamed.get(access.storage)
+        return access if other is None else access._replace(storage=other.storage)
+
+
+@dataclass
+class _Operand:
+    """Keys or values on their way to attention."""
+
+    access: Access  # of what is new, or of the cache where nothing is
+    source: int | None  # the call that makes it
+    copies: list[int]  # calls between it and attention, which a paged cache does without
+    cached: Access | None = None  # of the cache before
+    grows: bool = False  # whether what is new is written to the cache
+    repeats: int = 1  # how many heads share one of them
+
+
+def _operand(flow: Dataflow, access: Access, source: int | None) -> _Operand:
+    """Look back from attention through copies."""
+    found = _Operand(access, source, [])
+    while found.source is not None:
+        node = flow.nodes[found.source]
+        movement = movement_of(node)
+        if movement is None or movement.function not in COPIES or not node.flow.reads:
+            break
+        grown = movement.function in ("cat", "append")
+        place = next((n for n, one in enumerate(node.flow.reads) if not _old(flow, node, n)), None)
+        if place is None or (grown and not (len(node.flow.reads) == 2 and place == 1)):
+            break  # a rotation that ends in a concatenation
+        if grown:
+            old = node.flow.reads[0]
+            found.cached, found.grows = (old if old.bytes else None), True
+        elif movement.function != "cast" and node.flow.reads[0].bytes:
+            found.repeats *= max(node.flow.writes[0].bytes // node.flow.reads[0].bytes, 1)
+        found.copies.append(found.source)
+        found.access, found.source = node.flow.reads[place], node.sources[place]
+    return found
+
+
+def _old(flow: Dataflow, node: Node, place: int) -> bool:
+    """Whether a concatenation's operand is the cache as it was, which may be empty."""
+    access, source = node.flow.reads[place], node.sources[place]
+    if movement_of(node) is not None and len(node.flow.reads) == 1:
+        return False
+    if not access.bytes:
+        return True
+    storages = flow.trace.storages
+    known = 0 <= access.storage < len(storages)
+    return source is None and known and storages[access.storage].part == CACHE
+
+
+def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
+    """Change one attention and what comes before it."""
+    node = flow.nodes[at]
+    call, layer = node.call, attention_of(node)
+    assert isinstance(call, LayerCall) and layer is not None  # as the caller has seen
+    keys, values = (_operand(flow, node.flow.reads[n], node.sources[n]) for n in (1, 2))
+    copies = [
+        i for one in (keys, values) for i in one.copies if set(flow.nodes[i].readers) <= {at, *one.copies}
+    ]
+    if set(copies) != {*keys.copies, *values.copies}:
+        return  # something else reads them
+    query = node.sources[0]
+    chain = _before(flow, [i for i in (query, keys.source, values.source) if i is not None], {at, *copies})
+    masked = layer.masked and any(source is not None for source in node.sources[3:])
+    served = replace(
+        layer,
+        key_heads=layer.key_heads // keys.repeats if layer.key_heads % keys.repeats == 0 else layer.key_heads,
+        masked=masked,
+        causal=layer.causal or (not masked and _is_causal(layer, flow.trace.about, keys)),
+        window=layer.window or _window(layer, flow.trace.about, call.path),
+    )
+    read = [node.flow.reads[0]]
+    for one in (keys, values):
+        read += [one.cached] if one.cached is not None else []
+        read.append(one.access)
+    read += node.flow.reads[3:] if masked else []
+    for place in node.flow.reads[3:] if not masked else ():
+        if not any(place.storage == a.storage for n in flow.nodes if n is not node for a in n.flow.reads):
+            edit.sizes[place.storage] = 0
+    edit.new[node.at] = replace(call, layer=served), Flow(tuple(read), node.flow.writes)
+    _write(flow, chain, [one for one in (keys, values) if one.grows], edit, call)
+    for one in (keys, values):
+        for i in one.copies:
+            edit.drop(flow.nodes[i])
+        if one.grows:  # the cache has what is new beside what it had
+            last = next(i for i in one.copies if movement_of(flow.nodes[i]).function in ("cat", "append"))
+            edit.sizes[flow.nodes[last].flow.writes[0].storage] = one.access.bytes
+
+
+def _is_causal(layer: Attention, about: PassShape, keys: _Operand) -> bool:
+    """Whether new tokens attend to one another and to the cache: each to those before it alone."""
+    return keys.grows and layer.query_length > 1 and layer.key_length == layer.query_length + about.context
+
+
+def _window(layer: Attention, about: PassShape, path: str) -> int:
+    """Keys that a query sees at most; 0 where it sees all there are."""
+    window = about.windows.get(path, 0)
+    return window if window < layer.key_length and layer.query_length > 1 else 0
+
+
+def _before(flow: Dataflow, ends: Iterable[int], users: set[int]) -> list[int]:
+    """Arithmetic between products and attention that nothing else reads."""
+    chain: set[int] = set()
+    queue = list(ends)
+    while queue:
+        i = queue.pop()
+        node = flow.nodes[i]
+        if (
+            i in chain
+            or node.final
+            or not isinstance(node.call, LayerCall)
+            or space_of(node.call.layer) is None
+        ):
+            continue
+        if users.issuperset(node.readers) or chain.union(users).issuperset(node.readers):
+            chain.add(i)
+            queue += [j for j in node.sources if j is not None]
+            queue += [j for j in ends if j not in chain]
+    return sorted(chain)
+
+
+def _write(
+    flow: Dataflow, chain: Sequence[int], grown: Sequence[_Operand], edit: _Edit, call: LayerCall
+) -> None:
+    """Join norms of queries and keys in one call, and the rotation and the cache's write in another."""
+    normed = _norms(flow, chain)
+    rotated = [i for i in chain if i not in normed]
+    if len(normed) > 1:
+        _join(flow, sorted(normed), edit)
+    written = tuple(access for one in grown for i in one.copies for access in flow.nodes[i].flow.writes)
+    written = tuple(
+        access._replace(bytes=one.access.bytes) for access, one in zip(written, grown, strict=False)
+    )
+    made = {access for i in rotated for access in flow.nodes[i].flow.writes}
+    places = {access.storage for access in made}
+    copied = tuple(one.access for one in grown if one.access.storage not in places)
+    if not rotated and not grown:
+        return
+    if len(rotated) == 1 and not grown and _is_scaling(flow.nodes[rotated[0]]):
+        alone = flow.nodes[rotated[0]]  # which attention does itself
+        edit.renamed[alone.flow.writes[0].storage] = alone.flow.reads[0]
+        edit.drop(alone)
+    elif len(rotated) > 1 or (rotated and grown):
+        joined, crossing = joined_call(flow, rotated)
+        reads = tuple(dict.fromkeys((*crossing.reads, *copied)))
+        layer = joined.layer
+        size = sum(one.bytes for one in copied)
+        assert isinstance(layer, FusedPointwise)  # as it was made
+        layer = replace(
+            layer,
+            bytes_read=total_bytes(reads, flow.bytes),
+            bytes_written=layer.bytes_written + size,
+        )
+        for i in rotated:
+            edit.drop(flow.nodes[i])
+        for access in crossing.writes:
+            edit.sizes.pop(access.storage, None)
+        parts = (*joined.parts, WRITE) if grown else joined.parts
+        edit.new[joined.at] = (
+            replace(joined, layer=layer, parts=parts),
+            Flow(reads, (*crossing.writes, *written)),
+        )
+    elif grown:
+        size = sum(one.access.bytes for one in grown)
+        dtype = call.layer.dtype
+        layer = FusedPointwise(dtype=dtype, bytes_read=size, bytes_written=size, operations=0)
+        at = flow.nodes[grown[0].copies[-1]].at
+        new = replace(call, layer=layer, operator="", at=at, parts=(WRITE,), gradient=0.0, asked=None)
+        edit.new[at] = new, Flow(tuple(one.access for one in grown), written)
+
+
+def _is_scaling(node: Node) -> bool:
+    """Whether a call multiplies by one number."""
+    layer = node.call.layer if isinstance(node.call, LayerCall) else None
+    return isinstance(layer, Elementwise) and layer.operands == 1 and layer.function in ("mul", "div")
+
+
+def _norms(flow: Dataflow, chain: Sequence[int]) -> set[int]:
+    """The part of a chain up to its last reductions, and what these alone make: norms of queries and keys."""
+    inside = set(chain)
+    spaces = {i: space_of(flow.nodes[i].call.layer) for i in chain}  # type: ignore[union-attr]
+    normed: set[int] = set()
+    for i in reversed(chain):
+        space = spaces[i]
+        if space is not None and space.outputs:
+            normed |= _reached(flow, i, inside, lambda n: [j for j in flow.nodes[n].sources if j is not None])
+            normed.add(i)
+            rows = {space.outputs, space.elements}
+            normed |= _scaled(flow, i, inside, rows)
+    return normed
+
+
+def _scaled(flow: Dataflow, start: int, inside: set[int], rows: set[int]) -> set[int]:
+    """What follows a reduction until its rows are scaled: by its statistics, its type and its weight."""
+    found: set[int] = set()
+    queue = [start]
+    while queue:
+        for j in flow.nodes[queue.pop()].readers:
+            call = flow.nodes[j].call
+            if j in found or j not in inside or not isinstance(call, LayerCall):
+                continue
+            space = space_of(call.layer)
+            if space is None or space.elements not in rows or _mixes(flow, j, found | {start}, inside):
+                continue
+            found.add(j)
+            queue.append(j)
+    return found
+
+
+def _mixes(flow: Dataflow, i: int, normed: set[int], inside: set[int]) -> bool:
+    """Whether a call is the rotation's: it is no more one input of the chain with a weight of the model."""
+    node = flow.nodes[i]
+    movement = movement_of(node)
+    if movement is not None and movement.function not in ("cast", "copy"):
+        return True
+    outside = [a for a, j in zip(node.flow.reads, node.sources, strict=True) if j is None]
+    storages = flow.trace.storages
+    return any(0 <= a.storage < len(storages) and storages[a.storage].birth for a in outside)
+
+
+def _reached(flow: Dataflow, start: int, inside: set[int], next_of) -> set[int]:  # type: ignore[no-untyped-def]
+    """Nodes of a chain that are reached from one."""
+    found: set[int] = set()
+    queue = [start]
+    while queue:
+        for j in next_of(queue.pop()):
+            if j in inside and j not in found:
+                found.add(j)
+                queue.append(j)
+    return found
+
+
+def _join(flow: Dataflow, members: Sequence[int], edit: _Edit) -> None:
+    """Make one call of several."""
+    joined, crossing = joined_call(flow, members)
+    for i in members:
+        edit.drop(flow.nodes[i])
+    for access in crossing.writes:
+        edit.sizes.pop(access.storage, None)
+    edit.new[joined.at] = joined, crossing

@@ -1,0 +1,16 @@
+"""What joining calls has saved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.question import Question
+from neuralpower.trace.records import Savings, Trace, counted
+
+
+@trace_pass(place="fusion", applies=lambda trace, _: trace.baseline is not None)
+def savings(trace: Trace, question: Question) -> Trace:
+    """Compare the calls and bytes with those of eager mode."""
+    before = trace.baseline or counted(trace)
+    return replace(trace, savings=Savings(question.run, *before, *counted(trace)))
