@@ -5,7 +5,8 @@ python -m benchmarks.gpus PATH [--only FAMILY ...] [--system NAME ...] [--sectio
 PATH holds aiconfigurator2/ (see benchmarks/gpu_tables). Sections: `shapes` holds whole shapes out in folds,
 `beyond` predicts the largest from smaller ones, `systems` predicts a system from its spec sheet and the other
 systems' rows, with its sibling among them and without. Fits see drawn rows alone; errors are of all rows of
-what was held out. Prints Markdown tables of absolute percentage errors.
+what was held out. `power` holds out watts of whole shapes. `runs` and `tracelens` predict whole runs that
+others measured (benchmarks/gpu_runs.py). Prints Markdown tables of absolute percentage errors.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import gpu_held_out, gpu_power
+from benchmarks import gpu_held_out, gpu_power, gpu_runs
 from benchmarks.gpu_held_out import Errors
 from benchmarks.gpu_tables import SYSTEMS, Part, families, parts
 from neuralpower.devices.spec import known_hardware
@@ -87,6 +88,8 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "beyond": beyond,
     "systems": systems,
     "power": power,
+    "runs": gpu_runs.runs,
+    "tracelens": gpu_runs.tracelens,
 }
 
 
@@ -110,6 +113,7 @@ def main() -> None:
     parser.add_argument("--system", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="which GPUs")
     parser.add_argument("--section", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--folds", type=int, default=10, help="of 10, fewer take less time")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="predictors of whole runs")
     given = parser.parse_args()
     if given.path is None:
         print("benchmarks.gpus needs a folder that holds aiconfigurator2/: left out")
