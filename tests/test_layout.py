@@ -23,7 +23,8 @@ PACKAGES: Mapping[str, str] = {
     "devices": ALL,
     "layers": """
         base call columns sweep terms workspace
-        activation attention elementwise embedding fused_pointwise linear matmul matrix_product movement norm
+        activation attention elementwise embedding expert_load experts fused_pointwise latent_attention linear
+        matmul matrix_product movement norm operands
         optimizer recurrent reduction softmax
     """,
     "platforms": "views",
