@@ -31,7 +31,7 @@ PACKAGES: Mapping[str, str] = {
     "data": ALL,
     "networks": """
         catalogue families hub inputs mixed_dtypes phases promised_values refusals call_cache requests running
-        size_limits source sources trust users_code zoo zoo.mnist zoo.paradnn
+        size_limits source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing
