@@ -5,7 +5,7 @@ A new type is one more entry in `_ENTRIES`. Options, spec sheets, layers and col
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 FLOAT, INTEGER, COMPLEX, BOOLEAN = "float", "integer", "complex", "boolean"  # sorts of numbers
@@ -30,7 +30,7 @@ class Dtype:
     parts: str | None = None  # the real type of which a complex number is a pair
     peak: str | None = None  # the type whose peak on a spec sheet holds for it; None: sheets have none
     group: int = 0  # numbers that share a scale by the format's own definition; 0: none do
-    scale_bits: int = 16  # of a group: its scale, and its zero point where it has one
+    scale_bits: float = 16  # of a group: its scale, and its zero point where it has one
 
     @property
     def floating(self) -> bool:
@@ -62,6 +62,25 @@ class Dtype:
         """Whether the weights of a module can be cast to it."""
         return self.floating and self.torch == self.name and self.bits >= FEWEST_NETWORK_BITS
 
+
+# Types of weights in GGUF files: numbers in a block, bits of one, and what else the block holds, in bits.
+# Source: the structs of llama.cpp's ggml/src/ggml-common.h (ggml-org/llama.cpp).
+GGUF: Mapping[str, tuple[int, int, int]] = {
+    "q4_0": (32, 4, 16),
+    "q4_1": (32, 4, 32),
+    "q5_0": (32, 5, 16),
+    "q5_1": (32, 5, 32),
+    "q8_0": (32, 8, 16),
+    "q2_k": (256, 2, 160),
+    "q3_k": (256, 3, 112),
+    "q4_k": (256, 4, 128),
+    "q5_k": (256, 5, 128),
+    "q6_k": (256, 6, 144),
+    "iq3_xxs": (256, 3, 16),
+    "iq3_s": (256, 3, 112),
+    "iq4_nl": (32, 4, 16),
+    "iq4_xs": (256, 4, 64),
+}
 
 _ENTRIES = (
     Dtype(name="float64", bits=64, torch="float64", aliases=("f64", "fp64", "double"), peak="float64"),
@@ -130,6 +149,17 @@ _ENTRIES = (
     Dtype(name="int4", bits=4, accumulates_in="int32", sort=INTEGER, peak="int4"),
     # A group has a zero point of 4 bits beside its scale, as in AWQ and GPTQ.
     Dtype(name="uint4", bits=4, accumulates_in="int32", sort=INTEGER, peak="int4", scale_bits=20),
+    Dtype(name="int3", bits=3, accumulates_in="int32", sort=INTEGER),
+    Dtype(name="int2", bits=2, accumulates_in="int32", sort=INTEGER),
+    Dtype(name="uint3", bits=3, accumulates_in="int32", sort=INTEGER, scale_bits=19),  # GPTQ's
+    Dtype(name="uint2", bits=2, accumulates_in="int32", sort=INTEGER, scale_bits=18),
+    # bitsandbytes: 16 quantiles of a normal distribution (QLoRA, arXiv:2305.14314, section 3). 64 numbers
+    # share a scale of 8 bits, and 256 of these scales one of 32 bits ("double quantization").
+    Dtype(name="nf4", bits=4, accumulates_in="float32", group=64, scale_bits=8.125),
+    *(
+        Dtype(name=name, bits=bits, accumulates_in="int32", sort=INTEGER, group=group, scale_bits=scale_bits)
+        for name, (group, bits, scale_bits) in GGUF.items()
+    ),
     Dtype(name="complex64", bits=64, sort=COMPLEX, torch="complex64", parts="float32"),
     Dtype(name="complex128", bits=128, sort=COMPLEX, torch="complex128", parts="float64"),
     Dtype(name="int64", bits=64, sort=INTEGER, torch="int64"),
@@ -169,3 +199,18 @@ def peaks_of(peaks: Mapping[str, float], dtype: str) -> float | None:
         return peaks[dtype]
     entry = DTYPES.get(dtype)
     return None if entry is None or entry.peak is None else peaks.get(entry.peak)
+
+
+def floats_of(peaks: Mapping[str, float]) -> tuple[str, ...]:
+    """The floating types that a device has, by its peaks."""
+    return tuple(name for name in FLOATING if peaks_of(peaks, name) is not None)
+
+
+def instead_of(dtype: str, has: Collection[str]) -> str:
+    """In words, as what a type would run on a device that has others, and which of them to choose."""
+    entry, networks = DTYPES.get(dtype), [one for one in NETWORK_DTYPES if one in has]
+    wide = next((one for one in networks if DTYPES[one].bits == HALF_BITS), (networks or ["float32"])[0])
+    choice = f"choose {', '.join(DTYPES[one].short for one in networks) or 'another device'}"
+    if entry is not None and entry.bits < HALF_BITS:
+        return f"such weights would be unpacked and multiplied in {wide} (weight-only); {choice}"
+    return f"it would run as {'float32' if 'float32' in networks else wide}; {choice}"

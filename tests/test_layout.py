@@ -17,21 +17,25 @@ PACKAGES: Mapping[str, str] = {
     "version": "",
     "errors": "",
     "dtypes": "",
+    "quantisation": ALL,
     "files": ALL,
     "processes": "pool text_streams tether",
     "devices": ALL,
     "layers": """
         base call columns sweep terms workspace
-        elementwise embedding matmul movement optimizer recurrent reduction
+        activation attention elementwise embedding expert_load experts fused_pointwise latent_attention linear
+        matmul matrix_product movement norm operands
+        optimizer recurrent reduction softmax
     """,
     "platforms": "views",
     "data": ALL,
     "networks": """
-        families inputs mixed_dtypes phases promised_values refusals call_cache requests running size_limits
-        source sources trust users_code zoo zoo.mnist zoo.paradnn
+        catalogue families hub inputs mixed_dtypes phases promised_values refusals call_cache requests running
+        size_limits source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        follow lifetimes modules passes paths question recorder records routing sparse_gradients tracer
+        follow lifetimes modules passes passes.quantisation paths question recorder records routing
+        sparse_gradients tracer
         recipe step_lifetimes undisturbed
     """,
     "measure": """
@@ -40,10 +44,11 @@ PACKAGES: Mapping[str, str] = {
         collect.request collect.schedule collect.supervisor
     """,
     "learn": """
-        calibrate codec estimates keys network_estimates pace predictor predictor_lookup regressor train
+        any_device calibrate carried_power codec estimates keys network_estimates pace predictor
+        predictor_lookup regressor train
     """,
     "predict": """
-        case compose evaluate generation memory.peak prediction timeline
+        case compose evaluate generation memory.peak prediction timeline weights
         explore.compare explore.fit explore.score explore.sweep
     """,
     "api": "",

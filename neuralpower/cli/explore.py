@@ -34,10 +34,17 @@ class Sweep(OptionGroup):
     ] = None
     seq_len: Annotated[str | None, Option(help="Tokens per sample, written in the same way.")] = None
     input_shape: shared_options.InputShape = None
-    dtype: Annotated[str, Option(help="One or more, with commas.")] = "float32"
+    dtype: Annotated[
+        str | None,
+        Option(
+            help="One or more, with commas; by default that of a published model (`models`), else float32."
+        ),
+    ] = None
+    weights: shared_options.Weights = None
     predictor: Annotated[
         str | None, Option(help="Names or files, with commas; this machine's by default.")
     ] = None
+    device: shared_options.Device = None
     memory: Annotated[
         str | None, Option(help="Of the device, such as 24GB; by default what its spec sheet says.")
     ] = None
@@ -63,18 +70,24 @@ def sweep(asked: Sweep) -> None:
         check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
     parsing.check_file(asked.plot, "points.png")
-    predictors = [parsing.predictor(name) for name in parsing.names(asked.predictor, "predictor") or (None,)]
+    predictors = [
+        parsing.predictor(name, device)
+        for name in parsing.names(asked.predictor, "predictor") or (None,)
+        for device in parsing.names(asked.device, "device") or (None,)
+    ]
     shape, batch = parsing.shape(asked.input_shape), asked.batch_size
-    own = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
+    usual = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
+    own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
     found = sweeping.sweep(
         asked.model,
         predictors,
-        batch_sizes=own if batch is None else sweeping.sizes(batch, "batch size"),
+        batch_sizes=usual if batch is None else sweeping.sizes(batch, "batch size"),
         lengths=sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,),
-        dtypes=[parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or ("float32",)],
+        dtypes=[parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)],
         input_shape=shape,
         memory_bytes=fitting.bytes_of(asked.memory) if asked.memory is not None else None,
         run=asked.run,
+        weights=asked.weights,
     )
     if all(point.error for point in found.points):
         raise InputError(f"no point can be predicted: {found.points[0].error}")
@@ -92,6 +105,7 @@ class Compare(OptionGroup):
     a: Annotated[str, Argument(help="MODEL, or MODEL@PREDICTOR.")]
     b: Annotated[str, Argument(help="The other one; @PREDICTOR alone is the same model on another device.")]
     predictor: shared_options.Predictor = None
+    device: shared_options.Device = None
     sizes: shared_options.Sizes
     phase: Annotated[str, Option(help="As `predict` has them: training, prefill, decode, generate.")] = (
         "forward"
@@ -120,8 +134,9 @@ def _sides(asked: Compare) -> list[Side]:
     from neuralpower.predict.explore.compare import Side
     from neuralpower.trace.recipe import TRAINING
 
-    shape, dtype = asked.sizes.shape, asked.sizes.full_dtype
+    shape = asked.sizes.shape
     phase = asked.tokens.phase(asked.phase)
+    asked.tokens.check_batch(asked.sizes.batch_size)
     way = "forward" if asked.phase == phase.name else asked.phase
     known: dict[str, Predictor] = {}
     sides = []
@@ -133,9 +148,12 @@ def _sides(asked: Compare) -> list[Side]:
                 f"{text!r} names no predictor behind @; write MODEL@PREDICTOR or @PREDICTOR, or leave @ out"
             )
         model, name = model or asked.a.partition("@")[0], name or asked.predictor or ""
-        known[name] = known.get(name) or parsing.predictor(name or None)
+        device = None if at else asked.device
+        known[name] = known.get(name) or parsing.predictor(name or None, device)
+        dtype = parsing.dtype(asked.sizes.dtype or parsing.usual_dtype(model, known[name]))
         batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
-        case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase, run=asked.run)
+        how = {"run": asked.run, "weights": asked.sizes.weights}
+        case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase, **how)
         known[name].check(dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way)
         label = case.label + (f" {way}" if way != "forward" else "")
@@ -188,7 +206,7 @@ class Fit(OptionGroup):
 
     model: Model
     device: Annotated[
-        str | None, Option(help="A spec sheet's name or file (`devices --specs`); this machine's.")
+        str | None, Option(help="h100, RTX 4090, ... (`devices --specs`), or a spec sheet; this machine's.")
     ] = None
     memory: Annotated[str | None, Option(help="Instead of the device's, such as 24GB or 80GiB.")] = None
     phase: Annotated[str, Option(help="forward, training, prefill or decode.")] = "forward"
@@ -196,7 +214,8 @@ class Fit(OptionGroup):
     seq_len: Annotated[int | None, Option(help="Tokens per sample; of a prefill the prompt's.")] = None
     context: Annotated[int | None, Option(help="For decode: tokens in the cache before the step.")] = None
     input_shape: shared_options.InputShape = None
-    dtype: shared_options.Dtype = "float32"
+    dtype: shared_options.OwnDtype = None
+    weights: shared_options.Weights = None
     optimizer: Annotated[
         str,
         Option(
@@ -231,11 +250,11 @@ def fit(asked: Fit) -> None:
 
     room, platform, name = _room(asked.device, asked.memory)
     shape = parsing.shape(asked.input_shape)
-    same = "model seq_len phase optimizer context accumulation checkpointing margin run".split()
+    same = "model seq_len phase optimizer context accumulation checkpointing margin run weights".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         input_shape=shape,
-        dtype=parsing.dtype(asked.dtype),
+        dtype=parsing.dtype(asked.dtype or parsing.usual_dtype(asked.model)),
         platform=platform,
         **{field: getattr(asked, field) for field in same},
     )

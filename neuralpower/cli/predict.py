@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option, Typer
 
 from neuralpower.cli import parsing, shared_options
+from neuralpower.cli.answers import answered
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
 from neuralpower.dtypes import AUTOCAST_DTYPES
@@ -31,9 +32,8 @@ class Predict(OptionGroup):
         Option(help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."),
     ] = None
     sizes: shared_options.Sizes
-    device_spec: Annotated[
-        str | None, Option(help="Of a predictor of several devices: a known device, or a spec sheet.")
-    ] = None
+    device: shared_options.Device = None
+    device_spec: Annotated[str | None, Option(help="As --device.")] = None
     phase: Annotated[
         str,
         Option(
@@ -64,6 +64,9 @@ class Predict(OptionGroup):
     trace_file: Annotated[
         Path | None, Option(help="Write the timeline for ui.perfetto.dev or chrome://tracing to this file.")
     ] = None
+    no_cache: Annotated[
+        bool, Option("--no-cache", help="Compute, even where the same question was answered before.")
+    ] = False
 
 
 @app.command()
@@ -71,8 +74,16 @@ class Predict(OptionGroup):
 def predict(model: shared_options.Model, asked: Predict) -> None:
     """Predict the network, print it, and write the files that are asked for."""
     _check(asked)
+    if asked.no_cache or asked.csv is not None or asked.trace_file is not None:
+        _predict(model, asked)
+    else:
+        answered(model, vars(asked), lambda: _predict(model, asked))
+
+
+def _predict(model: str, asked: Predict) -> None:
     sizes, shape = asked.sizes, asked.sizes.shape
     phase = asked.tokens.phase(asked.phase)
+    asked.tokens.check_batch(sizes.batch_size)
 
     from neuralpower.files.atomic import check_place
     from neuralpower.files.csv_files import write_csv
@@ -82,6 +93,7 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
     from neuralpower.predict import case
     from neuralpower.predict.compose import question_of
     from neuralpower.predict.timeline import Omitted, Stage
+    from neuralpower.predict.weights import scheme_asked
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
     from neuralpower.report.tables import prediction_cells, prediction_table
@@ -91,7 +103,7 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
     parsing.check_file(asked.csv, "rows.csv")
     if asked.trace_file is not None:
         check_place(asked.trace_file, "trace.json")
-    learnt = _learnt(asked)
+    learnt = _learnt(model, asked)
     learnt_phase = "forward" if asked.phase in (TRAINING, phase.name) else asked.phase
     learnt.check(sizes.full_dtype, learnt_phase)
     recipe = asked.training.recipe(asked.checkpointing, asked.phase)
@@ -103,6 +115,7 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
         "routing": routing,
         "run": case.run_of(learnt, asked.run, phase, way),
     }
+    how["weights"] = scheme_asked(sizes.weights)
     question = question_of(learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
@@ -136,18 +149,15 @@ def _check(asked: Predict) -> None:
         raise InputError(f"top {asked.top}, depth {asked.depth}: {text}")
 
 
-def _learnt(asked: Predict) -> Predictor:
-    """The predictor, of the device that was named; raises InputError."""
-    from neuralpower.files.paths import is_file
-    from neuralpower.learn.predictor_lookup import on
-
-    name, device = asked.predictor, asked.device_spec
-    learnt = parsing.predictor(name)
-    if device is None:
-        return learnt
-    if name and "@" in name and not is_file(name):
-        raise InputError(f"predictor {name} and device spec {device} both name a device; leave one out")
-    return on(learnt, device)[0]
+def _learnt(model: str, asked: Predict) -> Predictor:
+    """The predictor, of the device that was named and for the model's dtype; raises InputError."""
+    device, sheet = asked.device, asked.device_spec
+    if device is not None and sheet is not None:
+        raise InputError(f"--device {device} and --device-spec {sheet} both name a device; leave one out")
+    dtype = asked.sizes.dtype
+    learnt = parsing.predictor(asked.predictor, device or sheet, dtype and parsing.dtype(dtype))
+    asked.sizes.settle(model, learnt)
+    return learnt
 
 
 def _cast(text: str | None, learnt: Predictor) -> torch.dtype | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from neuralpower.layers import Hardware, Layer
 from neuralpower.data.schema import SHORTEST_S, named
 
+SHORTEST_KERNEL_S = 3e-7  # of a GPU: no kernel takes less than 0.8 us there
 LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 
@@ -155,6 +156,8 @@ def _reject_impossible(
         reject(~np.asarray(layer.possible(), dtype=bool), layer.rule)
         reject(flops / runtime > FASTEST_FLOPS, f"more than {FASTEST_FLOPS:g} FLOP/s")
         if hardware is not None:
+            if hardware.platform != "cpu":
+                reject(runtime < SHORTEST_KERNEL_S, "no kernel ran")  # a gradient can be a view
             most = layer.savings * most_flops(layer, hardware)
             reject(flops / runtime > most, "faster than the device's peak")
 

@@ -11,13 +11,16 @@ number may stand for a value whose source is the user. All peaks are dense, neve
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuralpower.devices.names import folded, matching
 from neuralpower.dtypes import PEAK, PEAKS
 from neuralpower.errors import InputError, unknown
 from neuralpower.files.json_files import read_json, shown
@@ -141,16 +144,24 @@ def known_specs() -> dict[str, Path]:
 
 
 def find_spec(name: str) -> DeviceSpec:
-    """The shipped sheet of that slug, name or alias, whatever its case and spaces; raises InputError."""
-    wanted, labels = _folded(name), set[str]()
-    for slug, path in known_specs().items():
-        spec = read_spec(path)
-        mine = (slug, spec.name, *spec.aliases)
-        if wanted in map(_folded, mine):
-            return spec
-        labels.update(mine)
-    part = wanted.replace(" ", "-") or "-"
-    raise unknown("device", name, [slug for slug in known_specs() if part in slug] or labels)
+    """The shipped sheet of a device, by its slug, name or alias in any usual spelling ("h100", "RTX4090").
+
+    Raises InputError where none fits, and where several do, which it lists.
+    """
+    labels = labels_of_specs()
+    found = matching(name, labels)
+    if len(found) == 1:
+        return read_spec(known_specs()[found[0]])
+    if found:
+        raise InputError(f"device {name!r} may be {', '.join(found)}; name one of them")
+    raise unknown("device", name, {*labels, *(label for some in labels.values() for label in some)})
+
+
+@functools.cache
+def labels_of_specs() -> dict[str, tuple[str, ...]]:
+    """Name and aliases of each shipped sheet, by slug."""
+    sheets = ((slug, json.loads(path.read_bytes())) for slug, path in known_specs().items())
+    return {slug: (sheet["name"], *sheet["aliases"]) for slug, sheet in sheets}
 
 
 def read_spec(path: str | Path) -> DeviceSpec:
@@ -174,21 +185,18 @@ def spec_of(name: str) -> DeviceSpec:
 
 
 def known_spec(name: str) -> DeviceSpec | None:
-    """As `find_spec`; None where there is none."""
-    try:
-        return find_spec(name)
-    except InputError:
-        return None
+    """The shipped sheet of a device under the very name that software reports; None where there is none."""
+    wanted = folded(name)
+    for slug, labels in labels_of_specs().items():
+        if wanted in map(folded, (slug, *labels)):
+            return read_spec(known_specs()[slug])
+    return None
 
 
 def known_hardware(name: str) -> Hardware | None:
     """Of the shipped sheet of that name; None where there is none."""
     spec = known_spec(name)
     return None if spec is None else spec.hardware()
-
-
-def _folded(label: str) -> str:
-    return " ".join(label.split()).casefold()
 
 
 @dataclass(frozen=True)

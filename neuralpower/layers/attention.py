@@ -49,7 +49,7 @@ class Attention(Layer):
     sweep_share = 2.0
     training_share = 0.2
     later = frozenset({"dropout", "key_dtype"})
-    kernel_degrees = (0, 1, 2, 3)
+    kernel_degrees = (0, 1)
     rule = "key_heads must divide query_heads, and key_itemsize is 0 where key_dtype is named"
     savings = 2.2  # a causal kernel passes by the half that its mask hides
 
@@ -111,6 +111,19 @@ class Attention(Layer):
         """As `rule` says."""
         twice = np.asarray(self.key_itemsize > 0) & np.asarray(np.asarray(self.key_dtype) != "")
         return (self.query_heads % self.key_heads == 0) & ~twice
+
+    def quantised(self) -> Any:
+        """Whether keys and values have another type than the query."""
+        return self._key_itemsize() != self.itemsize
+
+    def format(self) -> Any:
+        """The type of keys and values."""
+        return self.key_dtype
+
+    def shape(self) -> Self:
+        """Heads and window: prompts and caches of neighbouring lengths take one kernel."""
+        one = 1 if isinstance(self.dtype, str) else np.ones(len(self.dtype))
+        return replace(self, batch=one, query_length=one, key_length=one)
 
     def build(self, device: torch.device) -> Call:
         """Operands as projections leave them: [batch, length, heads, size] transposed; a window is a mask.
@@ -215,6 +228,10 @@ class Attention(Layer):
         terms = {
             "bytes": total / memory,
             "output_bytes": moved.output / memory,
+            # an engine also writes new keys and values into pages of its cache, and reads them from there
+            "key_bytes": self._key_bytes() / memory,
+            "bytes_ungrouped": total / memory * (self.key_heads == self.query_heads),
+            "flops_ungrouped": work * (self.key_heads == self.query_heads),
             "bytes_past_l2": past(total, hardware.l2_bytes) / memory,
             "mask_bytes": self.batch * self.query_length * self.key_length * self.masked * size / memory,
             "flops_at_power_limit": hardware.flops_at_power_limit(self.flops()),
@@ -245,6 +262,10 @@ class Attention(Layer):
             terms[f"combined_{k}"] = (splits > 1) * splits * self.batch * self.query_heads * d * 4 / memory
             terms[f"combines_{k}"] = (splits > 1) * 1.0
         return terms
+
+    def _key_bytes(self) -> Any:
+        """Bytes of all keys and values, in reach or not."""
+        return 2 * self._key_itemsize() * self.batch * self.key_heads * self.key_length * self.head_size
 
     def _tasks(self, q: int, packed: bool = False) -> Any:
         """Tiles of q queries; `packed`: the query heads of one key head lie in one tile."""
@@ -287,6 +308,7 @@ class Attention(Layer):
         """Variants of the kernel, and how its tiles fill the cores."""
         moved = self.bytes()
         splits, steps = self._splits(hardware, 128)
+        tiles = self._tasks(128, True) * self._walked(128, 128, True)  # keys that all tiles walk
         features = {
             **self.features(),
             "window": np.log2(1 + np.asarray(self.window)),
@@ -297,6 +319,11 @@ class Attention(Layer):
             "in_l2": np.log2((moved.input + moved.output) / hardware.l2_bytes),
             "splits": np.log2(splits),
             "steps": np.log2(steps),
+            "tokens": np.log2(self.batch * self.query_length),
+            "tiles": np.log2(tiles * self.head_size),
+            "tiles_per_byte": np.log2(tiles * self.head_size / (moved.input + moved.output)),
+            "longest": np.log2(self._seen(self.window, 128) * hardware.cores / tiles),
+            "keys_per_query": np.log2(self._key_bytes() / moved.output),
         }
         for q, packed in ((64, True), (128, True), (128, False)):
             tasks = self._tasks(q, packed)

@@ -10,7 +10,7 @@ import numpy as np
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import L, Layer, later_fields
-from neuralpower.layers.operands import OWN
+from neuralpower.layers.operands import OF_KEYS, OWN
 from neuralpower.layers.terms import distinct
 
 
@@ -34,7 +34,7 @@ def as_columns(kind: type[L], table: Mapping[str, Sequence[Any]]) -> L:
 
 def of_one_type(columns: L) -> L:
     """The same rows with all operands of their `dtype`."""
-    names = [name for name in columns.field_names() if name not in OWN]
+    names = [name for name in columns.field_names() if name not in (*OWN, *OF_KEYS)]
     return as_columns(type(columns), {name: getattr(columns, name) for name in names})
 
 

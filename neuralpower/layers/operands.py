@@ -23,6 +23,7 @@ OWN = (
     "output_dtype",
     "quantises",
 )
+OF_KEYS = ("key_dtype", "key_itemsize")  # those of attention over a cache of another type
 
 
 @dataclass(frozen=True)

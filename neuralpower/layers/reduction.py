@@ -39,6 +39,7 @@ SPREADS, INDICES = ("var", "std", "var_mean", "std_mean"), ("argmax", "argmin")
 WITH_INDICES = (*INDICES, "max", "min")  # max and min along an axis return places, too
 EXTREMA = (*WITH_INDICES, "amax", "amin")
 OF_INTEGERS = (*EXTREMA, "sum", "prod", "any", "all")
+SHORT_KERNEL_S = 2e-6  # of a short kernel more, up to a factor
 SWEPT = ("sum", "mean", "mean", "mean", "var", "amax", "argmax", "linalg_vector_norm", "logsumexp", "max")
 
 
@@ -109,6 +110,20 @@ class Reduction(Layer):
             "elements_extrema": self.elements * np.isin(function, EXTREMA),
             "outputs_across": self.outputs * across,
             **super().terms(hardware),
+        }
+
+    def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Reads across rows, functions of several kernels, and few results, which keep few cores busy."""
+        across, function = 1 - self.last, np.asarray(self.function)
+        size, memory = self.itemsize * self.elements, hardware.memory_bytes_per_s
+        idle = hardware.cores / np.minimum(np.maximum(self.outputs, 1), hardware.cores)
+        return {
+            "kernels_several": SHORT_KERNEL_S * (function == "logsumexp"),
+            "two_passes": size * np.isin(function, SPREADS) / memory,
+            "bytes_across": size * across / memory,
+            "bytes_few_results": size * idle / memory,
+            "small_across": SHORT_KERNEL_S * across,
+            **super().kernel_terms(hardware),
         }
 
     def features(self) -> dict[str, Any]:

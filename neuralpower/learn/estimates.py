@@ -11,11 +11,18 @@ from neuralpower.learn.file_struct import Part, Positive
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
-MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE = "measured", "in-range", "extrapolated", "roofline"
-BASES = (MEASURED, IN_RANGE, EXTRAPOLATED, ROOFLINE)  # from the best known to the least
+MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: learnt on relatives of the device
+WEIGHTS_LAW = "weights law"  # of quantised weights, from what was learnt of plain ones (`weight_only.py`)
+EXTRAPOLATED, BYTES, ROOFLINE = "extrapolated", "bytes law", "roofline"
+BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES, WEIGHTS_LAW, ROOFLINE)  # the best known first
+UNLEARNT = (WEIGHTS_LAW, ROOFLINE)  # what coverage is without
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
+BY_ROOFLINE, BY_BYTES, BY_WEIGHTS = -1, -2, -3  # numbers that are no regressor's
 ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose code differs
 WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation
+
+
+Powers = tuple[Array, Array, Array, Array]  # W, low, high; 1 where learnt, else 0; each [layers]
 
 
 class Roofline(Part, frozen=True):
@@ -40,17 +47,22 @@ class Estimates:
     shared: Array  # standard deviation of log(measured / predicted) that a regressor's layers share
     hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
     held_bytes: Array  # of the last-level cache, that a later pass would have to find again
-    regressor: Array  # a number per regressor, -1 for the roofline
+    regressor: Array  # a number per regressor, BY_ROOFLINE, BY_BYTES or BY_WEIGHTS
     exponent: Array  # how each follows the machine's slow-downs
     basis_code: Array  # position in BASES
-    power_w: Array  # NaN where not learnt
+    power_w: Array  # NaN where not known
     power_low_w: Array
     power_high_w: Array
+    power_trained: Array  # 1 where a regressor says it, 0 where it is carried or not known
 
     @classmethod
-    def by_roofline(cls, t: Array, hidden_s: Array, held_bytes: Array) -> Estimates:
-        """Estimates of layers that no regressor knows."""
-        unknown = np.full(len(t), np.nan)
+    def unlearnt(
+        cls, t: Array, hidden_s: Array, held_bytes: Array, by_bytes: Array, power: Powers
+    ) -> Estimates:
+        """Estimates of layers that no regressor knows: by a pass over as many bytes, else by the roofline.
+
+        `power` as the last four of an estimate.
+        """
         return cls(
             runtime_s=t,
             low_s=t / ROOFLINE_FACTOR,
@@ -58,12 +70,13 @@ class Estimates:
             shared=np.full(len(t), WIDE),
             hidden_s=hidden_s,
             held_bytes=held_bytes,
-            regressor=np.full(len(t), -1),
+            regressor=np.where(by_bytes, BY_BYTES, BY_ROOFLINE),
             exponent=np.zeros(len(t)),
-            basis_code=np.full(len(t), BASES.index(ROOFLINE)),
-            power_w=unknown,
-            power_low_w=unknown.copy(),
-            power_high_w=unknown.copy(),
+            basis_code=np.where(by_bytes, BASES.index(BYTES), BASES.index(ROOFLINE)),
+            power_w=power[0],
+            power_low_w=power[1],
+            power_high_w=power[2],
+            power_trained=power[3],
         )
 
     @property

@@ -28,6 +28,9 @@ from neuralpower.learn.slopes import robust_deviation
 
 Key = tuple[str, str, str]  # kind, phase, function; "" for what has none, and for all functions of a kind
 
+# Assumed: hosts issue a call in half to twice the time of one another, by the speed
+# of a core. As a standard deviation of the logarithm.
+HOSTS_APART = math.log(2.0) / NINETY
 FEWEST_NETWORKS = 3  # for a factor
 
 
@@ -67,6 +70,24 @@ class Dispatch:
     other_s: float  # of calls of kinds that were not measured
     deviation: float  # standard deviation of log(measured / this)
     factor: float = 1.0  # of a network's host over the sum of its layers'
+    elsewhere: bool = False  # measured on another host than that which is asked for
+
+    def of_another_host(self) -> Dispatch:
+        """The same for a host of which nothing is known."""
+        if self.elsewhere:
+            return self
+        deviation = math.hypot(self.deviation, HOSTS_APART)
+        return replace(self, deviation=deviation, elsewhere=True)
+
+    @property
+    def note(self) -> str:
+        """In words, that the host is not the measured one; "" where it is."""
+        if not self.elsewhere:
+            return ""
+        return (
+            f"the host is not known: it is taken to issue a call in {self.unknown_s * 1e6:.2g} us in the "
+            "median, as that of the measured GPU did, within a factor of 2"
+        )
 
     @property
     def unknown_s(self) -> float:

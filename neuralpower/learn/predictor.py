@@ -6,7 +6,7 @@ Layers come one by one (`estimate`), as a table's columns (`estimate_columns`), 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,30 +14,37 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.host import Cpu, unlike
-from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE
+from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, floats_of, instead_of, peaks_of
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
 from neuralpower.layers.columns import as_columns, of_one_type, take
 from neuralpower.layers.sweep import Draw
 from neuralpower.learn import keys
+from neuralpower.learn.carried_power import carried_power
 from neuralpower.learn.estimates import (
     BASES,
+    BY_BYTES,
+    BY_ROOFLINE,
+    BY_WEIGHTS,
+    CARRIED,
     EXTRAPOLATED,
     IN_RANGE,
     MEASURED,
     ROOFLINE_FACTOR,
     WIDE,
     Estimates,
+    Powers,
     Roofline,
     Totals,
 )
 from neuralpower.learn.features import describe, describe_power
-from neuralpower.learn.keys import INTEGER, Key, groups_of, once, rows_by, unquantised
+from neuralpower.learn.keys import INTEGER, Key, groups_of, once, rows_by, unquantised, whole_kind
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.problem import Array, Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
+from neuralpower.learn.weight_only import is_weight_only, said, weights_law
 from neuralpower.platforms import Platform, View, platform_name, platform_named, platform_of
 
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
@@ -51,6 +58,12 @@ HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 HIDDEN_SHARE = 2 / 3
 LONGEST_S, MOST_W = 1e30, 1e9  # a prediction beyond these was not learnt of a device
 WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing
+# how times of a named device are known, in words
+TRAINED_HERE, CARRIED_BY = "trained on this device", "carried from relatives by bandwidth and peaks"
+BY_ITS_BYTES, BARE = "by its bytes", "roofline, wide bounds"
+ORIGINS = (TRAINED_HERE, CARRIED_BY, BY_ITS_BYTES, BARE)
+TOLD = 0.005  # share of the time from which on a way is named
+NOT, NEAR, LEARNT = range(3)  # how well a predictor knows a layer; near: other code of its kind was learnt
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
 
@@ -72,11 +85,19 @@ class Predictor:
     dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
     speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
     resident: float = 0.0  # share by which a network of hardly any weights takes longer than its layers say
+    others: tuple[Predictor, ...] = ()  # for the same device, asked in this order for what it has not learnt
+    answers: tuple[str, ...] = ()  # dtypes of the device that are answered where nothing is learnt of them
+    carried: bool = False  # to a device that none of its rows are of
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
+        """Floating types that it has learnt; of a device that is named, those that the device has."""
+        return self.answers or self.learnt_dtypes
+
+    @cached_property
+    def learnt_dtypes(self) -> tuple[str, ...]:
         """Floating types that it has learnt, of products if it has any: casts alone are no dtype."""
-        learnt = [key for key in self.regressors if key[1] != INTEGER]
+        learnt = [key for key in self.regressors if key[1] not in (INTEGER, keys.ANY)]
         products = [key for key in learnt if KINDS[key[0]].multiplies]
         return tuple(dict.fromkeys(key[1] for key in products or learnt))
 
@@ -94,8 +115,9 @@ class Predictor:
 
     @cached_property
     def phases(self) -> tuple[str, ...]:
-        """Phases that it has learnt."""
-        return tuple(dict.fromkeys(key[2] for key in self.regressors))
+        """Phases that it or one of the others has learnt; a forward pass where nothing is."""
+        learnt = [key[2] for one in (self, *self.others) for key in one.regressors]
+        return tuple(dict.fromkeys(learnt if learnt or not self.answers else [FORWARD]))
 
     @cached_property
     def _in_phases(self) -> frozenset[tuple[str, str]]:
@@ -143,10 +165,33 @@ class Predictor:
 
     def has_learnt(self, kind: str, phase: str) -> bool:
         """Whether it has a regressor of the kind in that phase."""
-        return (kind, phase) in self._in_phases
+        return any((kind, phase) in one._in_phases for one in (self, *self.others))
+
+    def origin(self, found: Estimates, seconds: Array) -> str:
+        """In words, how the device's times are known: by shares of `seconds` [layers], of a named device."""
+        if not self.answers:
+            return ""
+        starts = np.cumsum([0, *(len(one.regressors) for one in (self, *self.others))])
+        owner = np.searchsorted(starts, found.regressor, side="right") - 1
+        carried = np.array([one.carried for one in (self, *self.others)])[np.maximum(owner, 0)]
+        label = np.select(
+            [found.regressor == BY_ROOFLINE, np.isin(found.regressor, (BY_BYTES, BY_WEIGHTS)), carried],
+            [BARE, BY_ITS_BYTES, CARRIED_BY],
+            TRAINED_HERE,
+        )
+        total = max(float(np.sum(seconds)), 1e-30)
+        shares = {name: float(np.sum(seconds[label == name]) / total) for name in ORIGINS}
+        told = {name: share for name, share in shares.items() if share >= TOLD} or {BARE: 1.0}
+        if len(told) == 1:
+            return next(iter(told))
+        return ", ".join(
+            f"{share:.0%} {name}" for name, share in sorted(told.items(), key=lambda one: -one[1])
+        )
 
     def check(self, dtype: str, phase: str) -> None:
         """Raise PredictorError unless it knows the dtype, the phase and its device."""
+        if self.answers and dtype not in self.dtypes:
+            raise PredictorError(f"{self.device} has no {dtype}: {instead_of(dtype, self.answers)}")
         passes = [phase for phase in self.phases if phase in (FORWARD, BACKWARD)]
         for what, asked, has in (("dtype", dtype, self.dtypes), ("phase", phase, passes)):
             if asked not in has:
@@ -158,7 +203,7 @@ class Predictor:
                     f"it has {way}{more}"
                 )
         hardware = self._known_hardware()
-        if self.view.pooled and dtype not in hardware.peak_flops_per_s:
+        if self.view.pooled and peaks_of(hardware.peak_flops_per_s, dtype) is None:
             raise PredictorError(
                 f"{self.device}: its spec sheet has no peak for {dtype}, which a predictor of several "
                 f"devices needs; add it, or choose one of {', '.join(hardware.peak_flops_per_s)}"
@@ -182,8 +227,9 @@ class Predictor:
                 f"{device}: is {other.called}, predictor {self.name or self.device!r} was learnt from "
                 f"{mine.plural}; choose a device of their class"
             )
-        known = {dtype for _, dtype, _, _ in self.regressors if dtype != INTEGER}
-        if hardware.memory_bytes_per_s <= 1 or not known & set(hardware.peak_flops_per_s):
+        known = {dtype for _, dtype, _, _ in self.regressors if dtype not in (INTEGER, keys.ANY)}
+        anyhow = any(key[1] == keys.ANY for key in self.regressors)
+        if hardware.memory_bytes_per_s <= 1 or not (anyhow or known & set(hardware.peak_flops_per_s)):
             raise PredictorError(
                 f"{device}: its spec sheet has no peak for {', '.join(sorted(known))}, or no memory "
                 "bandwidth; a predictor of several devices needs them"
@@ -192,7 +238,16 @@ class Predictor:
         roofs = {dtype: Roofline(peak, memory, peak) for dtype, peak in peaks.items()}
         # which of them a layer was measured on is not known
         regressors = {key: replace(regressor, measured=None) for key, regressor in self.regressors.items()}
-        return replace(self, hardware=hardware, device=device, rooflines=roofs, regressors=regressors)
+        return replace(
+            self,
+            hardware=hardware,
+            device=device,
+            rooflines=roofs,
+            regressors=regressors,
+            carried=device not in (self.dataset.get("devices") or {}),
+            dispatch=self.dispatch and self.dispatch.of_another_host(),
+            answers=floats_of(peaks) if anyhow else (),
+        )
 
     def _known_hardware(self) -> Hardware:
         if self.hardware is None:
@@ -243,31 +298,70 @@ class Predictor:
         return Totals(value, lows, highs, deviation)
 
     def estimate_columns(self, columns: Layer) -> Estimates:
-        """Each row's time, of a table's columns (layers.as_columns)."""
-        rows = len(columns.dtype)
-        group = self.view.group(columns)
-        labels = [np.broadcast_to(np.asarray(v), (rows,)) for v in (columns.dtype, columns.phase, group)]
+        """Each row's time, of a table's columns (layers.as_columns), by the first that has learnt such calls.
+
+        Of calls that none has learnt, one that has learnt near ones says what they take, else a roofline.
+        """
+        if not self.others:
+            return self._estimate(columns)
+        first, _ = self._first(columns)
+        start, parts = 0, []
+        for i, one in enumerate((self, *self.others)):
+            index = np.flatnonzero(first == i)
+            if len(index):
+                found = one._estimate(take(columns, index), passes=self)
+                numbers = np.where(found.regressor < 0, found.regressor, found.regressor + start)
+                parts.append((index, replace(found, regressor=numbers)))
+            start += len(one.regressors)
+        return _joined(len(columns.dtype), parts)
+
+    def _first(self, columns: Layer) -> tuple[Array, Array]:
+        """(Which of it and the others knows each row best, and how well), each [rows]."""
+        known = np.stack([one._knows(columns) for one in (self, *self.others)])
+        return np.argmax(known, axis=0), np.max(known, axis=0)
+
+    def _knows(self, columns: Layer) -> Array:
+        """How well it knows each row: LEARNT, NEAR or NOT."""
+        known = np.zeros(len(columns.dtype), dtype=int)
+        for key, index in self._by_key(columns):
+            near, exact = self.regressor_of(key)
+            known[index] = NOT if near is None else LEARNT if exact else NEAR
+        return known
+
+    def _by_key(self, columns: Layer) -> Iterator[tuple[Key, Array]]:
+        """The rows of each key."""
+        labels = (columns.dtype, columns.phase, self.view.group(columns))
+        full = [np.broadcast_to(np.asarray(label), (len(columns.dtype),)) for label in labels]
+        for (dtype, phase, group), index in rows_by(*full):
+            yield (columns.kind, dtype, phase, group), index
+
+    def _estimate(self, columns: Layer, passes: Predictor | None = None) -> Estimates:
+        """Each row's time by its own regressors; `passes` says what one over memory takes."""
         return _joined(
-            rows,
+            len(columns.dtype),
             (
-                (some, self._group(take(columns, some), (columns.kind, dtype, phase, group)))
-                for (dtype, phase, group), index in rows_by(*labels)
+                (some, self._group(take(columns, some), key, passes or self))
+                for key, index in self._by_key(columns)
                 for some in np.split(index, range(CHUNK, len(index), CHUNK))
             ),
         )
 
-    def _group(self, columns: Layer, key: Key) -> Estimates:
+    def _group(self, columns: Layer, key: Key, passes: Predictor) -> Estimates:
         found, exact = self.regressor_of(key)
+        if not exact and is_weight_only(columns):
+            return weights_law(columns, passes.estimate_columns, self.roofline(key[1]))
         rows = len(columns.dtype)
         # in training, gradients and what the backward pass needs leave no weights in the cache
         held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
         if found is None:
             works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)  # views do not, and take nothing
-            t, hidden = (value * works for value in self._unlearnt(columns, key[1]))
-            return Estimates.by_roofline(t, hidden, held)
+            t, hidden, by_bytes = self._unlearnt(columns, key[1], passes)
+            power = self._power(columns, key, t * works)
+            return Estimates.unlearnt(t * works, hidden * works, held, np.full(rows, by_bytes), power)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
-        near = columns if exact or not np.any(columns.quantised()) else of_one_type(columns)
+        alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format
+        near = columns if alike or not np.any(columns.quantised()) else of_one_type(columns)
         problem = describe(near, hardware, self.view, featured=featured, also=also)
         t, outside = self._predict(found, regressor, problem, LONGEST_S)
         if near is not columns:  # the roofline says what operands of other types change
@@ -278,8 +372,9 @@ class Predictor:
         low, high = _bounds(spread, t, outside)
         far = (outside > EXTRAPOLATION_OCTAVES) if exact else np.full(rows, True)
         measured = exact & regressor.has_measured(problem.config)
+        inside = CARRIED if self.carried else IN_RANGE
         code = np.select(
-            [measured, far], [BASES.index(MEASURED), BASES.index(EXTRAPOLATED)], BASES.index(IN_RANGE)
+            [measured, far], [BASES.index(MEASURED), BASES.index(EXTRAPOLATED)], BASES.index(inside)
         )
         return Estimates(
             t,
@@ -291,7 +386,7 @@ class Predictor:
             np.full(rows, list(self.regressors).index(found)),
             np.full(rows, regressor.exponent),
             code,
-            *self._power(columns, hardware, found, t),
+            *self._power(columns, found, t),
         )
 
     def _predict(self, key: Key, regressor: Regressor, problem: Problem, most: float) -> tuple[Array, Array]:
@@ -348,22 +443,23 @@ class Predictor:
                 "train-predictor"
             )
 
-    def _power(
-        self, columns: Layer, hardware: Hardware, key: Key, runtime_s: Array
-    ) -> tuple[Array, Array, Array]:
-        """Watts with 90 % bounds, from idle to the limit; by the kind's regressor where the key has none."""
-        known = self.power or {}
-        regressor = known.get(key) or known.get(keys.whole_kind(key[0]))
+    def _power(self, columns: Layer, key: Key, runtime_s: Array) -> Powers:
+        """Watts with 90 % bounds, from idle to the limit; by the kind's regressor where the key has none.
+
+        Where neither was learnt, they are carried from other kinds and devices by FLOPs and bytes.
+        """
+        known, hardware = self.power or {}, self.hardware or Hardware()
+        name = key if key in known else whole_kind(key[0])
+        regressor = known.get(name)
         if regressor is None:
-            nothing = np.full(len(runtime_s), np.nan)
-            return nothing, nothing, nothing
+            return *carried_power(columns, hardware, runtime_s), np.zeros(len(runtime_s))
         problem = describe_power(columns, hardware, runtime_s)
-        power, outside = self._predict(key, regressor, problem, MOST_W)
+        power, outside = self._predict(name, regressor, problem, MOST_W)
         low, high = _bounds(regressor.spread, power, outside)
         floor, ceiling = hardware.idle_w or 0.0, hardware.limit_w or np.inf
         watts = power, power * np.exp(low), power * np.exp(high)
         value, low, high = (np.clip(bound, floor, ceiling) for bound in watts)
-        return value, low, high
+        return value, low, high, np.ones(len(runtime_s))
 
     def regressor_of(self, key: Key) -> tuple[Key | None, bool]:
         """The regressor of a key and whether it learnt such layers, else the nearest.
@@ -375,7 +471,9 @@ class Predictor:
         kind, dtype, phase, group = key
         dtypes = [dtype]
         if dtype not in FLOATING:
-            dtypes = [INTEGER, "float32" if "float32" in self.dtypes else next(iter(self.dtypes), INTEGER)]
+            floats = self.learnt_dtypes
+            dtypes = [INTEGER, "float32" if "float32" in floats else next(iter(floats), INTEGER)]
+        dtypes += [*self._twins(dtype), keys.ANY]
         for dtype in dtypes:
             for name in (group,) if unquantised(once(group)) != once(group) else (group, keys.ALL):
                 if (kind, dtype, phase, name) in self.regressors:
@@ -389,21 +487,32 @@ class Predictor:
         if once(group) != group:
             return self.regressor_of((kind, key[1], phase, once(group)))
         if unquantised(group) != group:
-            return self.regressor_of((kind, key[1], phase, unquantised(group)))[0], False
+            plain = unquantised(group)
+            formats = [k for k in self.regressors if k[:3] == key[:3] and k[3] != unquantised(k[3]) == plain]
+            if formats:
+                return max(formats, key=lambda k: self.regressors[k].scores.rows), False
+            return self.regressor_of((kind, key[1], phase, plain))[0], False
         by_dtype = ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)
         siblings = next(filter(None, by_dtype), None)
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
 
+    def _twins(self, dtype: str) -> list[str]:
+        """Other floats of as many bits: kernels take as long in them, at the same peak or relative to it."""
+        if not self.view.kernels or dtype not in FLOATING or self.hardware is None:
+            return []
+        entry, peaks = DTYPES[dtype], self.hardware.peak_flops_per_s
+        same = (d for d in FLOATING if d != dtype and DTYPES[d].bits == entry.bits and DTYPES[d].torch == d)
+        alike = [d for d in same if self.view.pooled or peaks.get(d) == peaks.get(dtype)]
+        return alike if entry.torch == dtype else []
+
     def assumed(self, layers: Sequence[Layer]) -> tuple[str, ...]:
         """In words: what stands in for groups not learnt, and what is not known of the device."""
         different = list(dict.fromkeys(layers))
         texts = []
-        for key in dict.fromkeys(map(self._key, different)):
-            near, exact = self.regressor_of(key)
-            if near is not None and not exact:
-                taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
-                texts.append(f"{' '.join(key)} was not learnt and {taken}")
+        for key, near in dict.fromkeys(self._near(different)):
+            taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
+            texts.append(said(key) or f"{' '.join(key)} was not learnt and {taken}")
         hardware = self._known_hardware()
         if any(layer.multiplies for layer in different):
             unknown = list(self.view.unknown(hardware))
@@ -425,13 +534,28 @@ class Predictor:
         vendor = self.dataset.get("unknown_vendor")
         if vendor:
             texts.append(f"nothing was learnt on devices by {vendor}, and bounds do not allow for that")
+        wider = next((one.dataset["wider_for"] for one in self.others if "wider_for" in one.dataset), None)
+        if wider := self.dataset.get("wider_for", wider):
+            texts.append(
+                f"what is carried was not learnt on devices by {wider}: its bounds are wider for that"
+            )
         return tuple(texts)
 
-    def _key(self, layer: Layer) -> Key:
-        return layer.kind, layer.dtype, layer.phase, str(self.view.group(layer))
+    def _near(self, layers: Sequence[Layer]) -> Iterator[tuple[Key, Key]]:
+        """(A key that none has learnt, what stands in for it), for those of the layers that have one."""
+        asked = (self, *self.others)
+        for kind in dict.fromkeys(layer.kind for layer in layers):
+            columns = columns_of(KINDS[kind], [layer for layer in layers if layer.kind == kind])
+            first, known = self._first(columns)
+            for i, one in enumerate(asked):
+                index = np.flatnonzero((first == i) & (known == NEAR))
+                for key, _ in one._by_key(take(columns, index)) if len(index) else ():
+                    near = one.regressor_of(key)[0]
+                    if near is not None:
+                        yield key, near
 
-    def _unlearnt(self, columns: Layer, dtype: str) -> tuple[Array, Array]:
-        """(roofline's time, what of it a queue hides) of a kind that was not learnt, each [rows].
+    def _unlearnt(self, columns: Layer, dtype: str, passes: Predictor) -> tuple[Array, Array, bool]:
+        """(Time, what of it a queue hides, each [rows]; whether its bytes say it) of a kind not learnt.
 
         Where the platform says so, copies, sums and look-ups take at least what a pass over as many bytes
         takes.
@@ -440,18 +564,21 @@ class Predictor:
         like = self.platform.like
         if columns.multiplies:
             t = np.maximum(t, self.platform.step_s * (np.asarray(columns.launches()) - 1))
-        if columns.multiplies or like is None or like not in self.regressors:
-            return t, np.zeros(len(t))
+        if columns.multiplies or like is None:
+            return t, np.zeros(len(t)), False
         size = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape)
         elements = size / (2 * DTYPES["float32"].itemsize)
-        kind, given = KINDS["elementwise"], {"function": "add", "operands": 1, "broadcast": False}
+        kind, given = KINDS[like[0]], {"function": "add", "operands": 1, "broadcast": False}
         fields: dict[str, Any] = {name: [value] * len(t) for name, value in (kind.defaults() | given).items()}
         fields["elements"] = np.maximum(elements, 1)
-        passes = self._group(as_columns(kind, fields), like)
-        return np.maximum(t, passes.runtime_s), passes.hidden_s
+        passed = as_columns(kind, fields)
+        if passes._first(passed)[1].min() < LEARNT:
+            return t, np.zeros(len(t)), False
+        found = passes.estimate_columns(passed)
+        return np.maximum(t, found.runtime_s), found.hidden_s, True
 
     def _roofline(self, columns: Layer, dtype: str) -> Array:
-        t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + 1e-6
+        t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + self.platform.launch_s
         return np.broadcast_to(np.asarray(t, dtype=np.float64), (len(columns.dtype),))
 
     def roofline(self, dtype: str) -> Roofline:

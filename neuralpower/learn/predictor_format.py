@@ -527,7 +527,7 @@ def _check_key(part: RegressorPart) -> None:
     if part.target == POWER and {part.dtype, part.phase, part.group} == {ANY}:
         return
     kind = KINDS[part.kind]
-    _known("dtype", part.dtype, (*DTYPES, INTEGER))
+    _known("dtype", part.dtype, (*DTYPES, INTEGER, ANY))
     _known("phase", part.phase, _phases(kind))
     for group in part.group.split(TOGETHER):
         _known(f"group of {part.kind}", plain_group(group), (*kind.group_names, ALL))

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from neuralpower.devices.host import Cpu
-from neuralpower.devices.spec import known_spec, spec_of
+from neuralpower.devices.names import matching
+from neuralpower.devices.spec import find_spec, known_spec, spec_of
 from neuralpower.errors import InputError, PredictorError, one_line, unknown
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import is_file
+from neuralpower.files.predictor_folders import predictor_folders
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json
 from neuralpower.platforms import hardware_of
-
-
-def predictor_folders() -> list[Path]:
-    """Where predictors are looked for by name: ./models, the package's own, the source tree's."""
-    package = Path(str(importlib.resources.files("neuralpower")))
-    return [Path("models"), package / "models", package.parent / "models"]
 
 
 def known_predictors() -> dict[str, Path]:
@@ -47,6 +42,8 @@ def readable(names: Iterable[str]) -> tuple[dict[str, Predictor], list[Predictor
 def load(name: str | Path) -> Predictor:
     """The predictor of that name, or in that file; NAME@DEVICE is one of several devices for that device.
 
+    A name may be written in any usual way, and may be a device's ("h100"), as `any_device.for_device` has it.
+
     Raises:
         PredictorError: unknown, cut off, no JSON, of another schema, or it cannot serve the device.
         InputError: the device is not known, or its spec sheet is wrong.
@@ -64,7 +61,7 @@ def load(name: str | Path) -> Predictor:
         if str(name) in known:
             path = known[str(name)]
         elif not os.path.lexists(path):
-            raise unknown("predictor", str(name), known, PredictorError)
+            return _spelled(text, known)
     try:
         data = read_json(path)
     except (ValueError, OSError) as error:
@@ -73,6 +70,25 @@ def load(name: str | Path) -> Predictor:
             "train-predictor"
         ) from None
     return from_json(data, path.stem, str(path))
+
+
+def _spelled(name: str, known: Mapping[str, Path]) -> Predictor:
+    """The predictor whose name, or whose device's, is meant; raises PredictorError."""
+    found = matching(name, {one: () for one in known})
+    if len(found) == 1:
+        return load(found[0])
+    try:
+        spec = find_spec(name)
+    except InputError as error:
+        if found:
+            text = f"predictor {name!r} may be {', '.join(found)}; name one of them"
+            raise PredictorError(text) from None
+        if " may be " in str(error):
+            raise
+        raise unknown("predictor", name, known, PredictorError) from None
+    from neuralpower.learn.any_device import for_device  # which looks predictors up
+
+    return for_device(spec)
 
 
 def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
@@ -86,7 +102,7 @@ def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
     if device in known:
         return predictor.on(hardware_of(known[device]), device), device
     spec = spec_of(device)
-    there = predictor.on(spec.hardware(), spec.name)
+    there = dataclasses.replace(predictor.on(spec.hardware(), spec.name), carried=spec.slug not in known)
     sheets = [known_spec(name) for name in predictor.device.split(", ")]
     vendors = {None if sheet is None else sheet.vendor for sheet in sheets}
     if spec.vendor not in vendors and not {spec.vendor, *vendors} & {None}:

@@ -18,6 +18,7 @@ from neuralpower.layers.base import peak_flops
 from neuralpower.learn.contradictions import far_off
 from neuralpower.learn.features import describe, describe_power
 from neuralpower.learn.keys import (
+    ANY,
     INTEGER,
     TOGETHER,
     Key,
@@ -152,6 +153,10 @@ class Read:
         parts = sorted(self.parts[RUNTIME].items())
         return {key: _count(some) for key, some in parts if _too_few(some)}
 
+    def devices_of(self, key: Key) -> int:
+        """How many devices have rows of a regressor's runtime."""
+        return len(np.unique(np.concatenate([part.problem.device for part in self.parts[RUNTIME][key]])))
+
     def few_powers(self) -> Iterator[str]:
         """A doubt for each kind with powers that can be learnt from, but too few of them."""
         for key, parts in sorted(self.parts[POWER].items()):
@@ -232,7 +237,10 @@ def _issues(rows: Rows) -> np.ndarray:
 def _by_key(kind: str, rows: Rows, view: View) -> list[tuple[Key, Rows]]:
     """The rows of each regressor."""
     groups = np.broadcast_to(np.asarray(view.group(rows.layer)), (len(rows),))
-    dtypes = np.where(np.isin(rows.layer.dtype, FLOATING), rows.layer.dtype, INTEGER)
+    if view.any_dtype(rows.layer):
+        dtypes = np.full(len(rows), ANY)
+    else:
+        dtypes = np.where(np.isin(rows.layer.dtype, FLOATING), rows.layer.dtype, INTEGER)
     parts = sorted(rows_by(dtypes, np.asarray(rows.layer.phase), groups))
     return [((kind, dtype, phase, group), rows.at(index)) for (dtype, phase, group), index in parts]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from neuralpower.data.schema import named
 from neuralpower.data.screening import Rejected, summarised
 from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown
-from neuralpower.layers import Hardware
+from neuralpower.layers import KINDS, Hardware
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.fit import fit
 from neuralpower.learn.keys import Key
@@ -24,7 +25,7 @@ from neuralpower.learn.launch_overhead import Dispatch, Observation, learn_dispa
 from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import FEWEST_ROWS
-from neuralpower.learn.regressor import Regressor
+from neuralpower.learn.regressor import NINETY, Regressor
 from neuralpower.learn.rows import POWER, RUNTIME, Read, hardware_from
 from neuralpower.learn.totals_alone import learn_totals, with_system, work_of_totals
 from neuralpower.learn.whole_networks import Correction, composed, consistent, correct
@@ -36,6 +37,9 @@ SHORTEST_SHARE = 0.01  # of the rows are launches and little more
 # What sums of layers leave out, where no network was measured: as a standard deviation, what the CPU's 89
 # networks showed before anything was learnt from them (docs/method.md).
 COMPOSITION = 0.07
+# What another device adds to log(measured / predicted) where one alone was learnt, as standard deviations: a
+# factor of 1.5 at the 90 % bounds for passes over memory, of 2 for products (docs/devices.md).
+ONE_DEVICE, ONE_DEVICE_PRODUCTS = math.log(1.5) / NINETY, math.log(2.0) / NINETY
 BLOCKED = (0.8, 1.25)  # times the device's time: such a host most likely waited for a place in its queue
 MISSED = 1.0  # mean error of held-out rows beyond which they hardly are of one device and in one unit
 UNRELATED = 0.5  # the same of whole networks: layers, with factors for each, then say nothing of them
@@ -82,6 +86,8 @@ def train(
     if not (alone := bool(rows.totals) and not rows.work):
         _check_enough(rows, first)
     fitted = _fitted(rows, learner, jobs, launched, show)
+    if pooled:
+        fitted[RUNTIME] = {key: _for_others(key, one, rows) for key, one in fitted[RUNTIME].items()}
     skipped = {key: count for key, count in rows.skipped().items() if key not in fitted[RUNTIME]}
     telling: Sequence[Total] = rows.totals
     if alone:
@@ -101,7 +107,7 @@ def train(
         power=dict(sorted(fitted[POWER].items())) or None,
         learnt_on=len(rows.devices),
         system=COMPOSITION,
-        dispatch=None if pooled else _dispatch(rows.issued, telling),
+        dispatch=_dispatch(rows.issued, telling),
     )
     correction = None
     if alone:
@@ -112,6 +118,19 @@ def train(
     doubts = (*rows.doubts, *rows.few_powers(), *_missed(fitted[RUNTIME]))
     predictor = dataclasses.replace(predictor, dataset=about)
     return Trained(predictor, tuple(rejected), skipped, correction, doubts)
+
+
+def learn_power(dataset: Dataset, jobs: int = -1) -> dict[Key, Regressor]:
+    """Power alone, by regressor: of rows whose times other rows of the device tell better.
+
+    Raises:
+        DatasetError: missing columns.
+    """
+    rows = _read([dataset], trust_code=False)
+    problems = rows.problems(POWER)
+    with Pool(jobs) as pool:
+        fits = pool.results(fit, [(problem,) for problem in problems.values()])
+    return {key: fitted.regressor for key, fitted in zip(problems, fits, strict=True)}
 
 
 def _read(datasets: Sequence[Dataset], trust_code: bool) -> Read:
@@ -182,6 +201,14 @@ def _fitted(
                             fitted[target][key] = dataclasses.replace(regressor, launch_s=shortest)
                 problems = rows.pooled_anew(fitted[RUNTIME]) if target == RUNTIME else {}
     return fitted
+
+
+def _for_others(key: Key, regressor: Regressor, rows: Read) -> Regressor:
+    """With wider bounds where one device alone taught it: its rows do not say how far the next one lies."""
+    if rows.devices_of(key) > 1:
+        return regressor
+    wider = ONE_DEVICE_PRODUCTS if KINDS[key[0]].multiplies else ONE_DEVICE
+    return dataclasses.replace(regressor, spread=regressor.spread.widened(wider))
 
 
 def _about(datasets: Sequence[Dataset], rows: Read, platform: Platform) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from neuralpower.networks.promised_values import promise, promised, with_values,
 from neuralpower.networks.running import own_randomness
 from neuralpower.networks.size_limits import bounded, overflows
 from neuralpower.networks.users_code import check_computed, check_plain, users_code
+from neuralpower.quantisation.schemes import Scheme
 
 # what to give for a network that does not say what its inputs look like
 AT_A_PROMPT = (
@@ -43,20 +44,30 @@ class Source:
     has_values: bool = True  # whether a build on the CPU has the values of buffers on meta
     # the inputs that come with a module that it built
     brings: Callable[[nn.Module], Inputs | None] | None = None
+    weights: Scheme | None = None  # how a checkpoint's weights are quantised; a module is built without that
 
     def build(self, device: str = "meta", dtype: torch.dtype = torch.float32) -> nn.Module:
-        """The model in eval mode with seeded random weights; raises ModelError.
+        """The model in eval mode with seeded random weights; raises ModelError, also for quantised weights.
 
-        A constructor that needs values (`.item()`) cannot run on meta: its model then comes back on the CPU.
+        These are described on meta alone. A constructor that needs values (`.item()`) cannot run on meta: its
+        model then comes back on the CPU.
         A model's buffers on meta promise the values that they are built with.
         """
+        if self.weights is not None and torch.device(device).type != "meta":
+            raise ModelError(
+                f"the weights of {self.name} are quantized ({self.weights.name}), and such products are "
+                "predicted but not run here; MODEL?quantization_config=null runs them in the dtype asked for"
+            )
+        return self._built(device, dtype)
+
+    def _built(self, device: str, dtype: torch.dtype) -> nn.Module:
         try:
             with users_code(f"{self.name} cannot be built"), bounded(self.name, torch.device(device).type):
                 return self._promising(self._construct(device, dtype), dtype)
         except UsersError as error:
             if torch.device(device).type != "meta" or _is_final(error.error):
                 raise
-            return self.build("cpu", dtype)
+            return self._built("cpu", dtype)
 
     def inputs(self, model: nn.Module, request: InputRequest | None = None, device: str = "cpu") -> Inputs:
         """Seeded random inputs on `device`; on meta they promise values. Raises InputError or ModelError."""
@@ -91,7 +102,7 @@ class Source:
 
     def _promising(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         """`model`; if a run asks for values of its buffers on meta, it is built once more, on the CPU."""
-        real = functools.cache(lambda: dict(self.build("cpu", dtype).named_buffers()))
+        real = functools.cache(lambda: dict(self._built("cpu", dtype).named_buffers()))
         for name, buffer in model.named_buffers() if self.has_values else ():
             if buffer.is_meta and promised(buffer) is None:
                 promise(buffer, partial(lambda name: real()[name], name))

@@ -25,9 +25,11 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources.base import grammar
 from neuralpower.networks.users_code import failed, users_code
 from neuralpower.networks.vision import READ
+from neuralpower.quantisation.checkpoints import scheme_of
 
 REMOVED = {"transfoxl": "XLNetModel"}  # families that transformers dropped, and what to take instead
 REMOTE_CODE = ("auto_map", "trust_remote_code", "custom_pipelines")  # fields that name code, or let it run
+BESIDE = "hf_quant_config.json"  # in which NVIDIA's Model Optimizer says how weights are quantised
 SETTINGS = {"num_labels", "attn_implementation", "experts_implementation"}  # any configuration takes these
 
 
@@ -40,16 +42,12 @@ def is_transformers(model: nn.Module) -> bool:
 def configuration_source(name: str, config: Any, model_class: type[nn.Module] | None = None) -> Source:
     """A transformers model from its configuration, which is copied: building a model writes into it.
 
-    Raises ModelError for a quantized checkpoint: a network is built in the dtype that is asked for.
+    A quantized checkpoint's is built in the dtype that is asked for; the source says how its weights lie.
+
+    Raises ModelError for a quantization that is not known, or fields of one that make no sense.
     """
-    quantization = getattr(config, "quantization_config", None)
-    if quantization is not None:
-        fields = quantization if isinstance(quantization, Mapping) else vars(quantization)
-        method = fields.get("quant_method")
-        raise ModelError(
-            f"the weights of {name} are quantized ({getattr(method, 'value', method)}), and products of such "
-            "are not described; MODEL?quantization_config=null takes them in the dtype that is asked for"
-        )
+    quantized = [part for part in _parts(config) if getattr(part, "quantization_config", None) is not None]
+    weights = scheme_of(name, quantized[0].quantization_config) if quantized else None
     chosen = model_class or _class_for(config)
 
     def construct(dtype: torch.dtype) -> nn.Module:
@@ -60,6 +58,8 @@ def configuration_source(name: str, config: Any, model_class: type[nn.Module] | 
                 "8 bits, which takes lists of layers"
             )
         own = copy.deepcopy(config)
+        for part in _parts(own):
+            part.__dict__.pop("quantization_config", None)  # classes would ask for the library that made it
         if "SequenceClassification" in chosen.__name__ and getattr(own, "pad_token_id", None) is None:
             own.pad_token_id = 0  # decoders refuse to classify a batch without one
         if getattr(own, "image_token_index", 0) is None:
@@ -67,7 +67,13 @@ def configuration_source(name: str, config: Any, model_class: type[nn.Module] | 
         with offline(name):  # `chosen` is a PreTrainedModel
             return chosen._from_config(own, dtype=dtype)  # type: ignore[attr-defined, no-any-return]
 
-    return Source(name, construct, transformers_inputs)
+    return Source(name, construct, transformers_inputs, weights=weights)
+
+
+def _parts(config: Any) -> list[Any]:
+    """The configuration, and that of its text model where it has one."""
+    text = getattr(config, "text_config", None)
+    return [config] if text is None or isinstance(text, Mapping) else [config, text]
 
 
 def _class_for(config: Any) -> type[nn.Module]:
@@ -170,17 +176,30 @@ def folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
             f"{shown(path)} holds no config.json; give a folder of transformers, "
             f"or {grammar().partition(', ')[2]}"
         )
-    try:
-        values = read_json(file)
-    except (ValueError, OSError) as error:
-        raise ModelError(f"{file} is no JSON ({error}); write the configuration again") from error
+    values = _read(file)
+    beside = file.with_name(BESIDE)
+    if isinstance(values, dict) and "quantization_config" not in values and is_file(beside):
+        values = {**values, "quantization_config": _read(beside)}
+    return described_source(text, values, overrides, str(file))
+
+
+def described_source(text: str, values: Any, overrides: dict[str, Any], where: str) -> Source:
+    """A network by the fields of its config.json, which stand `where`."""
     kind = values.get("model_type") if isinstance(values, dict) else None
     if not isinstance(kind, str):
-        raise ModelError(f"{file} has no model_type; add one that transformers knows, such as bert")
+        raise ModelError(f"{where} has no model_type; add one that transformers knows, such as bert")
     if kind not in _configuration_types():
         raise unknown("transformers model type", kind, _configuration_types(), ModelError)
     config_class = _transformers().CONFIG_MAPPING[kind]
     return configuration_source(text, _configured(text, config_class, values, overrides))
+
+
+def _read(file: Path) -> Any:
+    """What a file of JSON holds; raises ModelError."""
+    try:
+        return read_json(file)
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{file} is no JSON ({error}); write the configuration again") from error
 
 
 def _configured(text: str, config_class: Any, values: dict[str, Any], overrides: dict[str, Any]) -> Any:

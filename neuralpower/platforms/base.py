@@ -66,6 +66,7 @@ class Platform:
     memory_note: str = ""  # in words, what is assumed of memory
     # ---- time
     optimizer: str = LOOP  # how torch steps an optimizer unless it is told: loop, foreach or fused
+    launch_s: float = 1e-6  # of a call of which nothing was learnt, beside what its bytes and FLOP take
     step_s: float = 0.0  # of a recurrent layer that was not learnt: a step waits for the one before it
     like: tuple[str, str, str, str] | None = (
         None  # regressor of a memory pass, for kinds that were not learnt

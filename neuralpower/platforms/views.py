@@ -39,7 +39,15 @@ class View:
 
     def group(self, columns: Layer) -> Any:
         """The name of the code that runs, by which calls of one kind are fitted apart, quantised ones too."""
-        return _marked(self.code(columns), QUANTISED, columns.quantised())
+        code, quantised = self.code(columns), columns.quantised()
+        if not np.any(quantised):
+            return code
+        named = np.char.add(np.char.add(np.asarray(code, dtype=str), " ["), columns.format())
+        return _marked(np.where(quantised, np.char.add(named, "]"), code), QUANTISED, quantised)
+
+    def any_dtype(self, columns: Layer) -> bool:
+        """Whether rows of all dtypes are learnt together: their bytes are what tells them apart."""
+        return False
 
     def code(self, columns: Layer) -> Any:
         """The same as the kind says it."""
@@ -104,9 +112,20 @@ class KernelView(View):
 
     kernels = True
 
+    def any_dtype(self, columns: Layer) -> bool:
+        """Of all but products: such a kernel waits for its bytes."""
+        return not columns.multiplies
+
     def degrees(self, columns: Layer) -> tuple[int, ...]:
         """As the kind has them: most shapes of networks are larger than measured ones."""
         return columns.kernel_degrees
+
+    def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
+        """The kind's, in seconds at the peaks; what is no product computes in float32."""
+        terms = super().terms(columns, hardware)
+        if not columns.multiplies:
+            terms["flops"] = columns.flops() / hardware.peak("float32")
+        return terms
 
     def own_terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
         """The kind's."""
@@ -135,9 +154,10 @@ class PooledView(View):
         return (0,)
 
     def axes(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """Of each device, what its terms are relative to."""
+        """Of each device, what its terms are relative to; what is no product computes in float32."""
+        peak = peak_flops(columns, hardware) if columns.multiplies else hardware.peak("float32")
         return {
-            "device_flops_per_s": np.log2(peak_flops(columns, hardware)),
+            "device_flops_per_s": np.log2(peak),
             "device_bytes_per_s": np.log2(hardware.memory_bytes_per_s),
             "device_cores": np.log2(hardware.cores),
             "device_l2_bytes": np.log2(hardware.l2_bytes),
@@ -160,6 +180,10 @@ class PooledKernelView(PooledView):
     """Several devices that run kernels over many cores."""
 
     kernels = True
+
+    def any_dtype(self, columns: Layer) -> bool:
+        """Of all but products: such a kernel waits for its bytes."""
+        return not columns.multiplies
 
     def code(self, columns: Layer) -> Any:
         """The kernel, by what holds on all devices."""

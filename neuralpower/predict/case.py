@@ -20,6 +20,7 @@ from neuralpower.predict.generation import predict_generation, with_step
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Seen, Stage
+from neuralpower.predict.weights import scheme_asked, with_weights
 from neuralpower.trace.follow import Followed, Grown, follow
 from neuralpower.trace.question import Question, checked_run, usual_run
 from neuralpower.trace.recipe import RECIPE, Recipe
@@ -39,6 +40,7 @@ class Case:
     phase: Phase = field(default_factory=Phase)
     routing: Routing = ROUTING
     run: str | None = None  # one of `trace.question.RUNS`; None: as is usual on the device
+    weights: str | None = None  # as `--weights` has them; None: as the checkpoint has them
 
     def request(self) -> InputRequest:
         """What its inputs are made from."""
@@ -76,6 +78,7 @@ def predict_case(
     """
     run = run_of(predictor, case.run, case.phase, phase)
     how: dict[str, Any] = {"autocast": autocast, "routing": case.routing, "run": run}
+    how["weights"] = scheme_asked(case.weights)
     question = question_of(predictor, phase=phase, dtype=case.dtype, recipe=recipe, **how)
     asked = asked_of(source or case.model, case.request(), case.phase)
     return predict(asked, predictor, question, model=case.model, seen=seen)
@@ -93,6 +96,7 @@ def predict(
         InputError, ModelError: as `follow`.
     """
     check(predictor, question)
+    question = with_weights(question, asked.weights, predictor)
     found = follow(asked, question)
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
-from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
+from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, UNLEARNT
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.quantisation.totals import Quantised
 from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
 from neuralpower.trace.records import Savings
@@ -68,6 +69,7 @@ class Row:
     basis: str
     share: float = 0.0  # of the whole
     power_w: Interval | None = None
+    power_trained: bool = False  # whether a regressor says the power, or it is carried from others
     step: str = FORWARD  # of a training step: forward, backward or optimizer
     layer: Layer | None = None  # None of what is not modelled, and of different ones together
     parts: tuple[str, ...] = ()  # names of the calls that a trace pass joined to this one, in order
@@ -164,9 +166,11 @@ class Prediction:
     assumptions: tuple[str, ...] = ()  # what was taken for granted
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
+    origin: str = ""  # of a device by its name, how its times are known, in words
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
     savings: Savings | None = None  # of the way to run, where calls were joined
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
+    weights: Quantised | None = None  # None where they are as `dtype` says
 
     @property
     def flops(self) -> int:
@@ -176,7 +180,14 @@ class Prediction:
     @property
     def coverage(self) -> float:
         """Share of the time that regressors account for; shares add up to 1 but for rounding."""
-        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis == ROOFLINE))
+        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis in UNLEARNT))
+
+    @property
+    def power_share_trained(self) -> float | None:
+        """Share of the time whose power regressors say, the rest being carried; None where none is known."""
+        if self.power_w is None:
+            return None
+        return min(sum(row.share for row in self.rows if row.power_trained), 1.0)
 
     @property
     def extrapolated(self) -> float:
@@ -248,14 +259,17 @@ class Prediction:
             "memory_bytes": self.memory.bounds_json() if self.memory else None,
             "memory": self.memory.to_json() if self.memory else None,
             "power_reason": self.power_reason or None,
+            "power_share_trained": self.power_share_trained,
             **plain("host_bound flops parameters coverage extrapolated basis"),
             "unmodelled": [u.to_json() for u in self.unmodelled],
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
             "run": self.run,
+            "origin": self.origin or None,
             "savings": self.savings.to_json() if self.savings else None,
             "passes": list(self.passes),
+            "weights": None if self.weights is None else self.weights.to_json(),
             "layers": [row.to_json() for row in self.rows],
         }
 
@@ -318,6 +332,7 @@ def _merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]], in_order
             bound=max(some, key=lambda r: r.runtime_s).bound,
             basis=max((r.basis for r in some), key=BASES.index),
             power_w=_mean_power(some),
+            power_trained=all(r.power_trained for r in some),
             **_sums(some),
         )
         for (path, kind), some in groups.items()

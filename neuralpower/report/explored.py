@@ -94,6 +94,7 @@ def fit_table(found: Fit, request: Request, device: str) -> str:
     lines = [
         f"{request.model}, batch {request.batch_size}{length}, {request.dtype}, {request.phase}{optimizer}: "
         f"{'fits' if found.fits else 'does not fit'} into {quantity(found.room_bytes, 'B')} ({device}){kept}",
+        *([] if found.weights is None else [found.weights.line]),
         memory_line(found.memory),
         f"largest batch size: {found.largest_batch}",
     ]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.layers import Layer
 from neuralpower.layers.activation import Activation
 from neuralpower.layers.attention import Attention
@@ -61,6 +62,11 @@ def space_of(layer: Layer) -> Space | None:
     return None
 
 
+def space_of_node(node: Node) -> Space | None:
+    """The same of a node's only call."""
+    return space_of(node.call.layer) if isinstance(node.call, LayerCall) else None
+
+
 @dataclass
 class Group:
     """Nodes that become one kernel, by their numbers."""
@@ -89,11 +95,21 @@ class Fusion:
             for j in node.after:
                 before |= self.groups[j].mask | self.groups[j].before
             takes_part = i not in apart and (only is None or i in only)
-            space = space_of(node.call.layer) if takes_part and isinstance(node.call, LayerCall) else None
+            space = space_of_node(node) if takes_part else None
             self.groups.append(Group([i], space, before))
             if space is not None:
                 for source in sorted({j for j in node.sources if j is not None}, reverse=True):
+                    self._take(source, i, space)
                     self._join(self.groups[source], self.groups[i])
+
+    def _take(self, source: int, i: int, space: Space) -> None:
+        """Take what a reduction alone reads out of the kernel of another one, which has other rows."""
+        group, own = self.groups[source], space_of_node(self.flow.nodes[source])
+        other = group.space is not None and group.space.outputs and group.space != space
+        plain = own is not None and not own.outputs and own.elements == space.elements
+        if space.outputs and other and plain and self.flow.nodes[source].readers == [i]:
+            group.members.remove(source)
+            self.groups[source] = Group([source], own, group.before | group.mask)
 
     def found(self) -> list[Group]:
         """The groups in an order in which they can run."""
@@ -178,7 +194,7 @@ def joined_call(flow: Dataflow, members: Sequence[int]) -> tuple[LayerCall, Flow
     spaces = [space for call in layers if (space := space_of(call.layer)) is not None]
     largest = max(spaces, key=lambda space: (space.outputs > 0, space.elements))
     layer = FusedPointwise(
-        dtype=layers[-1].layer.dtype,
+        dtype=_dtype(layers),
         bytes_read=total_bytes(reads, flow.bytes),
         bytes_written=max(total_bytes(writes, flow.bytes), 1),
         operations=sum(int(call.layer.flops()) for call in layers),
@@ -195,6 +211,13 @@ def joined_call(flow: Dataflow, members: Sequence[int]) -> tuple[LayerCall, Flow
         parts=tuple(part for call in layers for part in call.parts or (part_name(call),)),
     )
     return call, Flow(reads, writes)
+
+
+def _dtype(calls: Sequence[LayerCall]) -> str:
+    """The type in which a joined call's numbers lie in memory: what it computes in is mostly wider."""
+    floating = [call.layer.dtype for call in calls if call.layer.dtype in FLOATING]
+    known = floating or [call.layer.dtype for call in calls]
+    return min(reversed(known), key=lambda name: DTYPES[name].itemsize)
 
 
 def _crossing(
@@ -262,14 +285,14 @@ def without(trace: Trace, gone: Collection[int]) -> tuple:  # type: ignore[type-
 def dropped(trace: Trace, flow: Dataflow, drops: Callable[[int, Node], bool]) -> Trace:
     """The trace without copies of which `drops` says so: their readers read what they copied."""
     flows = dict(trace.flows)
-    instead: dict[int, Access] = {}  # storage -> what was copied into it
+    instead: dict[int, tuple[Access, Access]] = {}  # storage -> (what was copied, the copy)
     gone: set[int] = set()
     for i, node in enumerate(flow.nodes):
         if instead:
             reads = tuple(_instead(access, instead) for access in node.flow.reads)
             flows[node.at] = Flow(reads, node.flow.writes)
         if drops(i, node):
-            instead[node.flow.writes[0].storage] = flows[node.at].reads[0]
+            instead[node.flow.writes[0].storage] = flows[node.at].reads[0], node.flow.writes[0]
             gone.add(node.at)
     calls = tuple(call for call in trace.calls if call.at not in gone)
     return replace(
@@ -280,11 +303,22 @@ def dropped(trace: Trace, flow: Dataflow, drops: Callable[[int, Node], bool]) ->
     )
 
 
-def _instead(access: Access, instead: dict[int, Access]) -> Access:
-    other = instead.get(access.storage)
-    if other is None:
+def _instead(access: Access, instead: dict[int, tuple[Access, Access]]) -> Access:
+    """What is read in place of a copy, whose numbers may have had more bytes."""
+    if access.storage not in instead:
         return access
-    return access._replace(storage=other.storage, offset=other.offset + access.offset)
+    source, copy = instead[access.storage]
+    share = source.bytes / max(copy.bytes, 1)
+    return Access(source.storage, source.offset + round(share * access.offset), round(share * access.bytes))
+
+
+def is_cast(flow: Dataflow, node: Node) -> bool:
+    """Whether a call changes the type of numbers that fused kernels alone read, which do so themselves."""
+    call = node.call
+    if not isinstance(call, LayerCall) or not isinstance(call.layer, Movement) or node.final:
+        return False
+    plain = call.layer.function == "cast" and len(node.flow.reads) == 1 and len(node.flow.writes) == 1
+    return plain and all(space_of_node(flow.nodes[i]) is not None for i in node.readers)
 
 
 def is_copy_of_attention(flow: Dataflow, node: Node) -> bool:

@@ -7,7 +7,7 @@ there are. What a kernel needs for itself while it runs is not seen: the caller 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +31,7 @@ class Storage(NamedTuple):
     bytes: int
     part: str
     blocks: tuple[int, ...] = ()  # of work space: what it is made of (`workspace_blocks`)
+    name: str = ""  # of a parameter or buffer, as the model names it
 
 
 class Lifetimes:
@@ -47,9 +48,16 @@ class Lifetimes:
         self._listed = 0  # how many `storages` has so far
 
     def hold(self, tensors: Iterable[Any], part: str) -> None:
-        """Memory that is there before the next call, such as weights."""
+        """Memory that is there before the next call, such as inputs."""
         for tensor in _dense(tensors):
             self._count(tensor, part)
+
+    def hold_state(self, state: Mapping[str, Any]) -> None:
+        """The parameters and buffers, by name; what several share has the name of the first."""
+        for name, tensor in state.items():
+            before = len(self._seen)
+            self.hold([tensor], WEIGHTS)
+            self._seen[before:] = [storage._replace(name=name) for storage in self._seen[before:]]
 
     def called(self, output: Any, workspace: tuple[int, ...] = ()) -> int:
         """A call has returned `output`, its kernel made these blocks; bytes of what is new in it."""

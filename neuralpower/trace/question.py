@@ -11,6 +11,7 @@ from neuralpower.errors import InputError, unknown
 from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
 from neuralpower.platforms import CPU, Platform
+from neuralpower.quantisation.schemes import Scheme
 from neuralpower.trace.recipe import RECIPE, Recipe
 from neuralpower.trace.routing import ROUTING, Routing
 
@@ -59,3 +60,4 @@ class Question:
     platform: Platform = CPU  # of the device: it says how optimizers step
     learnt: Learnt = everything
     run: str = EAGER  # one of RUNS
+    weights: Scheme | None = None  # how they are quantised, as the device runs it; None: they are not

@@ -36,7 +36,7 @@ from neuralpower.networks.running import ASKING, Answers, Run, is_composite, nam
 from neuralpower.networks.users_code import check_computed
 from neuralpower.trace.dataflow import Flow, accesses
 from neuralpower.trace.gradients import Gradients
-from neuralpower.trace.lifetimes import CACHE, INPUTS, WEIGHTS, Lifetimes
+from neuralpower.trace.lifetimes import CACHE, INPUTS, Lifetimes
 from neuralpower.trace.loops import OFTEN, Called, recurring
 from neuralpower.trace.modules import Modules, With
 from neuralpower.trace.notes import (
@@ -72,6 +72,7 @@ from neuralpower.trace.records import (
 from neuralpower.trace.routing import ROUTING, Routing
 from neuralpower.trace.sparse_gradients import Rows, sparse_use
 from neuralpower.trace.undisturbed import swapped
+from neuralpower.trace.weights import weights_of
 
 REAL = {name: dtype.parts for name, dtype in DTYPES.items() if dtype.parts}  # of complex numbers
 # Operators that neither compute nor move anything and yet return no view.
@@ -106,6 +107,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self.flows: dict[int, Flow] = {}  # what each call reads and writes, by LayerCall.at
         self._views: list[tuple[int, str, str, bool]] = []  # of a LayerCall: at, path, operator, again
         self._state: dict[int, str] = {}  # identity of what stands for a parameter or a buffer -> its name
+        self._memory: dict[int, str] = {}  # identity of a storage -> the parameter or buffer that lies there
         # (identity, offset, shape) of a part -> the call that was the first to read it, its bytes
         self._read: dict[tuple[int, Any, torch.Size], tuple[int, int]] = {}
         self.followed = Gradients(())
@@ -163,6 +165,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             storages=self.lifetimes.storages(),
             idle=idle_note(self.model, unread),
             flows=self.flows,
+            weights=weights_of(self.model),
         )
 
     def _comes_from(self, tensors: Iterable[Tensor]) -> dict[str, None]:
@@ -230,7 +233,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
         """Note what is in memory before the first operator, and which tensors ask for gradients."""
         args, kwargs = inputs
-        self.lifetimes.hold(state.values(), WEIGHTS)
+        self.lifetimes.hold_state(state)
         self.lifetimes.hold(tensors_within([kwargs[name] for name in CACHES if name in kwargs]), CACHE)
         self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
         self._stand_ins = state
@@ -240,6 +243,9 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         )
         parameters = dict(self.model.named_parameters())  # whose names tied ones go by
         self._state = {id(state[name]): name for name in (*state, *parameters)}
+        self._memory = {
+            state[name].untyped_storage()._cdata: name for name in (*reversed([*state]), *parameters)
+        }
         self._leaves = [state[name] for name, p in parameters.items() if p.requires_grad]
         asking = [t for t in tensors_within((args, kwargs)) if t.requires_grad]
         self.followed = Gradients([*self._leaves, *asking])
@@ -484,7 +490,10 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             if not shapes[1] or any(map(math.prod, shapes[1])):  # else all that it returns is empty
                 share, asked = self._asked(layer, operator, output, args, kwargs)
                 again = self._checkpoints > 0 or (self._within is not None and torch.is_grad_enabled())
-                call = LayerCall(self.path, layer, operator, *shapes, share, self._at, again, asked)
+                weight = self._weight(args) if layer.multiplies else ""
+                call = LayerCall(
+                    self.path, layer, operator, *shapes, share, self._at, again, asked, weight=weight
+                )
                 self.calls.append(call)
                 self._follow(name, args, kwargs, output)
             return output
@@ -505,6 +514,12 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         missing = UnmodelledCall(self.path, operator, layer, size, work, dtype, *shapes, self._at, once=own)
         self.unmodelled.append(missing)
         return output
+
+    def _weight(self, args: Any) -> str:
+        """The parameter with a matrix, or with stacked ones, that is among a product's operands; or ""."""
+        matrices = (tensor for tensor in tensors_in(args) if tensor.dim() > 1)
+        names = (self._memory.get(tensor.untyped_storage()._cdata, "") for tensor in matrices)
+        return next(filter(None, names), "")
 
     def _own_operator(self, operator: str, args: Any, kwargs: Any, output: Any) -> bool:
         """Whether it is a custom operator with a backward pass of its own, which is then followed."""

@@ -535,7 +535,7 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
     [
         (["transformers:bret"], ["'bret'", "did you mean", "bert"]),
         (["zoo:alexnt"], ["unknown zoo network 'alexnt'", "did you mean alexnet"]),
-        (["resnet"], ["'resnet' is no folder and names no source", "zoo:NAME"]),
+        (["somenet"], ["'somenet' is no folder and names no source", "zoo:NAME"]),
         (["no_such_package:function"], ["there is no module 'no_such_package'"]),
         (["absent.py:net"], ["there is no file absent.py"]),
         (["empty"], ["empty holds no config.json", "give a folder"]),
@@ -1043,9 +1043,8 @@ def test_a_device_s_sheet_needs_a_predictor_of_several(
         "--predictor",
         "nvidia-float32@nvidia-l4",
     )
-    refused(
-        run(*twice, "--device-spec", "nvidia-t4"), "nvidia-l4 and device spec nvidia-t4 both name a device"
-    )
+    refused(run(*twice, "--device-spec", "nvidia-t4"), "nvidia-l4 and device nvidia-t4 both name a device")
+    refused(run(*asked, "nvidia-t4", "--device", "l4"), "--device l4 and --device-spec nvidia-t4 both name")
     sheet = tmp_path / "sheet.json"
     sheet.write_text(json.dumps({"schema": 1, "name": "x", "class": "gpu", "values": {"cores": 0}}))
     refused(run(*asked, sheet), "has no 'memory_bytes_per_s'")

@@ -209,13 +209,17 @@ def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
         for c in traced.calls
     )
     unmodelled = tuple((key(u.path, u.operator, ""), u.reason, u.work_bytes) for u in traced.unmodelled)
+    named = traced.storages if traced.quantised is not None else ()
+    held = {storage.name: storage.bytes for storage in named}
     parameters = tuple(
-        ((pattern(name), str(t.dtype), learnt), t.numel(), t.numel() * t.element_size())
+        ((pattern(name), str(t.dtype), learnt), t.numel(), held.get(name, t.numel() * t.element_size()))
         for tensors, learnt in ((module.named_parameters(), True), (module.named_buffers(), False))
         for name, t in tensors
         if t.numel()
     )
-    return Example(layers, unmodelled, parameters, tuple(s for s in traced.storages if s.part != WEIGHTS))
+    return Example(
+        layers, unmodelled, parameters, tuple(s for s in traced.storages if s.part != WEIGHTS and s.bytes)
+    )
 
 
 @dataclass

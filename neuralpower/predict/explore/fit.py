@@ -18,14 +18,19 @@ from typing import Any
 
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.networks.inputs import Inputs
-from neuralpower.networks.phases import DECODE, PREFILL, Phase, pass_of
+from neuralpower.networks.phases import DECODE, PREFILL, Pass, Phase, pass_of
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
-from neuralpower.trace.question import EAGER, checked_run
+from neuralpower.predict.weights import chosen, scheme_asked
+from neuralpower.quantisation.totals import Quantised
+from neuralpower.trace.follow import shape_of
+from neuralpower.trace.passes import OF_CALLS, applied
+from neuralpower.trace.passes.quantisation import quantised
+from neuralpower.trace.question import EAGER, Question, checked_run
 from neuralpower.trace.recipe import TRAINING, Recipe
+from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import optimizer_named, training_lifetimes
 from neuralpower.trace.tracer import trace
 
@@ -54,6 +59,7 @@ class Request:
     checkpointing: bool = False  # training: repeated blocks keep their inputs alone
     margin: float | None = None  # share of the memory that is kept free; None: as the platform says
     run: str = EAGER  # one of `trace.question.RUNS`
+    weights: str | None = None  # how they are quantised, as `--weights` has it; None: as the checkpoint's
 
     @property
     def length(self) -> int | None:
@@ -75,6 +81,7 @@ class Fit:
     process_bytes: int = 0  # of the room: what the process takes before there is a network
     margin: float = 0.0  # share of the room that is kept free, for what is not modelled
     notes: tuple[str, ...] = ()  # what the answer takes for granted
+    weights: Quantised | None = None  # None where they are as the dtype says
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -91,6 +98,7 @@ class Fit:
             "longest_seq_len": self.longest,
             "longest_reason": self.longest_reason or None,
             "traces": self.traces,
+            "weights": None if self.weights is None else self.weights.to_json(),
         }
 
 
@@ -133,6 +141,7 @@ def fit(request: Request, room_bytes: float) -> Fit:
         process_bytes=process_bytes,
         margin=margin,
         notes=(request.platform.memory_note,) if request.platform.memory_note else (),
+        weights=probe.quantised,
     )
 
 
@@ -234,6 +243,9 @@ class _Probe:
         self.request = request
         self.dtype = torch_dtype(request.dtype)
         self.source: Source = resolve(request.model)
+        phase = TRAINING if request.phase == TRAINING else FORWARD
+        self.scheme = chosen(scheme_asked(request.weights), self.source.weights, phase)
+        self.quantised: Quantised | None = None
         self.module = self.source.build("meta", self.dtype)
         self.own_length: int | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
@@ -260,7 +272,8 @@ class _Probe:
         return last + more * (last - before) / (calls - fewer) if calls > fewer else float("inf")
 
     def _memory(self, batch: int, length: int | None) -> Memory:
-        inputs = self._inputs(batch, length)
+        one = self._asked(batch, length)
+        inputs = one.inputs
         request, platform = self.request, self.request.platform
         if request.phase == TRAINING:
             step = training_lifetimes(
@@ -275,7 +288,9 @@ class _Probe:
             self._calls[batch, length] = step.end
             return training_memory(step, platform=platform)
         try:
-            traced = trace(self.module, inputs.args, inputs.kwargs)
+            traced = self._weighed(trace(self.module, inputs.args, inputs.kwargs))
+            question = Question(dtype=request.dtype, run=request.run, platform=platform)
+            traced = applied(replace(traced, about=shape_of(one)), question, OF_CALLS)
         except ModelError as error:
             if length is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
@@ -283,7 +298,15 @@ class _Probe:
         self._calls[batch, length] = len(traced.calls) + len(traced.unmodelled)
         return replace(forward_memory(traced, platform=platform), phase=request.phase)
 
-    def _inputs(self, batch: int, length: int | None) -> Inputs:
+    def _weighed(self, traced: Trace) -> Trace:
+        """The trace with its weights quantised, where they are."""
+        if self.scheme is None:
+            return traced
+        traced = quantised(traced, self.scheme)
+        self.quantised = traced.quantised
+        return traced
+
+    def _asked(self, batch: int, length: int | None) -> Pass:
         """Shapes alone; notes the length that a model takes by itself."""
         about = InputRequest(batch, length, self.request.input_shape, self.dtype)
         phase = Phase(PREFILL if self.request.phase == PREFILL else FORWARD)
@@ -293,4 +316,4 @@ class _Probe:
         if length is None:
             ids = one.inputs.kwargs.get("input_ids")
             self.own_length = one.context if decodes else None if ids is None else int(ids.shape[-1])
-        return one.inputs
+        return one

@@ -31,8 +31,11 @@ from neuralpower.predict.explore.family import (
     learn,
 )
 from neuralpower.predict.explore.outcomes import Outcomes, Pool
+from neuralpower.predict.weights import Weighing
+from neuralpower.quantisation.schemes import Scheme
 from neuralpower.trace.lifetimes import WORKSPACE
-from neuralpower.trace.question import EAGER
+from neuralpower.trace.passes import OF_CALLS, applied
+from neuralpower.trace.question import EAGER, ENGINE, GRAPH, Question
 from neuralpower.trace.tracer import trace
 
 Array = np.ndarray
@@ -77,25 +80,29 @@ class Explored:
     notes: tuple[str, ...] = ()
 
 
-def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
+def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | None = None) -> Explored:
     """Predict all points; a point that cannot be built or traced is in `errors`.
+
+    `weights` says how they are quantised; None: as a checkpoint's are.
 
     Raises:
         PredictorError: a dtype that the predictor has not learnt.
     """
     for dtype in dict.fromkeys(point.dtype for point in points):
         predictor.check(dtype, FORWARD)
-    pools: dict[str, Pool] = {}
+    pools: dict[tuple[str, str], Pool] = {}  # by dtype and way to run
     count = len(points)
     parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
     basis = np.full(count, FORMULA, dtype=object)
     errors, traces, notes = dict[int, str](), 0, dict[str, None]()
     framework = predictor.platform.framework
-    for index, members in _families(points):
+    recorded = Weighing(weights, predictor.hardware)
+    for index, members in _families(points, recorded):
         used, took, told = tables_of(members)
         notes |= told
         traces += took
-        pool = pools.setdefault(points[index[0]].dtype, Pool(count))
+        first = points[index[0]]
+        pool = pools.setdefault((first.dtype, first.run), Pool(count, graphed=first.run in (GRAPH, ENGINE)))
         for served in used:
             where, table, (fields, depth) = index[served.members], served.table, (served.fields, served.depth)
             if served.alone or table is None:  # traced, or tried to
@@ -110,21 +117,17 @@ def explore(points: Sequence[Point], predictor: Predictor) -> Explored:
             library = framework.onednn_bytes if from_library else 0
             memory[where] = tensors + framework.code_bytes(FORWARD) + library
             high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
-    parts = {dtype: pool.work(predictor, dtype).outcomes(predictor) for dtype, pool in pools.items()}
+    notes |= recorded.notes
+    parts = {how: pool.work(predictor, how[0]).outcomes(predictor) for how, pool in pools.items()}
 
     def chosen(name: str) -> Array:
-        values = [np.nan if i in errors else getattr(parts[p.dtype], name)[i] for i, p in enumerate(points)]
+        hows = [(point.dtype, point.run) for point in points]
+        values = [np.nan if i in errors else getattr(parts[how], name)[i] for i, how in enumerate(hows)]
         return np.array(values, dtype=float)
 
     return Explored(
         points=points,
-        outcomes=Outcomes(
-            runtime_s=chosen("runtime_s"),
-            low_s=chosen("low_s"),
-            high_s=chosen("high_s"),
-            energy_j=chosen("energy_j"),
-            coverage=chosen("coverage"),
-        ),
+        outcomes=Outcomes(**{name: chosen(name) for name in Outcomes.__dataclass_fields__}),
         parameters=parameters,
         memory_bytes=memory,
         memory_high_bytes=high,
@@ -200,7 +203,7 @@ def whole(table: Table, fields: Array) -> Array:
     return good
 
 
-def _families(points: Sequence[Point]) -> Iterator[tuple[Array, Members]]:
+def _families(points: Sequence[Point], recorded: Weighing) -> Iterator[tuple[Array, Members]]:
     """(places among all, members) of points that differ in numbers alone."""
     groups: dict[Any, list[int]] = {}
     for i, point in enumerate(points):
@@ -210,7 +213,7 @@ def _families(points: Sequence[Point]) -> Iterator[tuple[Array, Members]]:
         key = (model, point.dtype, point.run, json.dumps(words, sort_keys=True), numbers)
         groups.setdefault((*key, point.seq_len is None, point.input_shape), []).append(i)
     for index in groups.values():
-        yield np.array(index), _members([points[i] for i in index])
+        yield np.array(index), _members([points[i] for i in index], recorded)
 
 
 def _words(point: Point) -> dict[str, Any]:
@@ -220,7 +223,7 @@ def _words(point: Point) -> dict[str, Any]:
     return {n: v for n, v in changes if isinstance(v, bool) or not (isinstance(v, numbers) and v > 0)}
 
 
-def _members(points: Sequence[Point]) -> Members:
+def _members(points: Sequence[Point], recorded: Weighing) -> Members:
     """Points that differ in numbers alone as members of a family."""
     first, words = points[0], _words(points[0])
     depth_name, own_depth, aliases, widths = _config_of(first)
@@ -246,7 +249,10 @@ def _members(points: Sequence[Point]) -> Members:
         module = source.build("meta", dtype)
         request = InputRequest(batch, None if length is None else int(length), first.input_shape, dtype)
         inputs = source.inputs(module, request, "meta")
-        return example_of(trace(module, inputs.args, inputs.kwargs), module, first.dtype)
+        question = Question(dtype=first.dtype, run=first.run)
+        weighed = recorded(trace(module, inputs.args, inputs.kwargs), source.weights)
+        found = applied(weighed, question, OF_CALLS)
+        return example_of(found, module, first.dtype)
 
     return Members((*sizes, *numbers), np.array(values, dtype=float), depth, full, traced, widths)
 

@@ -16,6 +16,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.case import device_memory
 from neuralpower.predict.explore.outcomes import finite
 from neuralpower.predict.explore.space import Explored, Point, explore
+from neuralpower.predict.weights import scheme_asked
 from neuralpower.trace.question import EAGER, checked_run
 
 MOST_POINTS = 10_000
@@ -70,10 +71,11 @@ def sweep(
     input_shape: Sequence[int] | None = None,
     memory_bytes: float | None = None,
     run: str = EAGER,
+    weights: str | None = None,
 ) -> Sweep:
     """Predict the grid; `input_shape` of one sample, `memory_bytes` of the device, else its spec sheet's.
 
-    `run` is one of `neuralpower.trace.question.RUNS`.
+    `run` is one of `neuralpower.trace.question.RUNS`; `weights`: how they are quantised, as `--weights`.
 
     Raises:
         InputError: what is no list, a size that is not whole and positive, no point, too many points, an
@@ -91,7 +93,7 @@ def sweep(
     found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
     for predictor in predictors:
-        explored = explore(points, predictor)
+        explored = explore(points, predictor, scheme_asked(weights))
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
         notes[predictor.platform.memory_note or HEAPLESS] = None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from neuralpower.layers.embedding import Embedding
 from neuralpower.trace.dataflow import Dataflow
-from neuralpower.trace.fusion import Fusion, dropped, is_alias, is_copy_of_attention, rewritten
+from neuralpower.trace.fusion import Fusion, dropped, is_alias, is_cast, is_copy_of_attention, rewritten
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import COMPILE, ENGINE, Question
 from neuralpower.trace.records import Trace
@@ -17,7 +17,7 @@ def fusion(trace: Trace, question: Question) -> Trace:
     """Join point-wise calls and reductions into kernels, as torch.compile's Inductor does."""
     trace = replace(trace, calls=tuple(call for call in trace.calls if not is_alias(call)))
     flow = Dataflow(trace)
-    trace = dropped(trace, flow, lambda _, node: is_copy_of_attention(flow, node))
+    trace = dropped(trace, flow, lambda _, node: is_copy_of_attention(flow, node) or is_cast(flow, node))
     flow = Dataflow(trace)
     own = {one.at for one in trace.own_backward} | {call.at for call in trace.calls if call.again}
     if question.run == ENGINE:  # engines have a kernel of their own for it

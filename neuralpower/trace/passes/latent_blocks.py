@@ -147,7 +147,8 @@ def _product_before(flow: Dataflow, start: int) -> int | None:
 def _product_after(flow: Dataflow, start: int) -> int | None:
     i = start
     while not isinstance(layer_of(flow.nodes[i]), Matmul):
-        readers = flow.nodes[i].readers
+        # torch's attention by parts also returns its weights, cast, which nothing reads
+        readers = [j for j in flow.nodes[i].readers if flow.nodes[j].readers]
         if len(readers) != 1 or isinstance(layer_of(flow.nodes[i]), Linear):
             return None
         i = readers[0]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from neuralpower.layers.attention import Attention
+from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node, total_bytes
 from neuralpower.trace.fusion import is_copy_of_attention, joined_call, space_of
@@ -78,7 +79,7 @@ class _Operand:
     source: int | None  # the call that makes it
     copies: list[int]  # calls between it and attention, which a paged cache does without
     cached: Access | None = None  # of the cache before
-    grows: bool = False  # whether what is new is written to the cache
+    written: Access | None = None  # where what is new is written to the cache
     repeats: int = 1  # how many heads share one of them
 
 
@@ -96,7 +97,8 @@ def _operand(flow: Dataflow, access: Access, source: int | None) -> _Operand:
             break  # a rotation that ends in a concatenation
         if grown:
             old = node.flow.reads[0]
-            found.cached, found.grows = (old if old.bytes else None), True
+            found.cached = old if old.bytes else None
+            found.written = node.flow.writes[0]._replace(bytes=node.flow.reads[1].bytes)
         elif movement.function != "cast" and node.flow.reads[0].bytes:
             found.repeats *= max(node.flow.writes[0].bytes // node.flow.reads[0].bytes, 1)
         found.copies.append(found.source)
@@ -129,7 +131,7 @@ def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
         return  # something else reads them
     query = node.sources[0]
     chain = _before(flow, [i for i in (query, keys.source, values.source) if i is not None], {at, *copies})
-    masked = layer.masked and len(node.sources) > 3 and node.sources[3] is not None
+    masked = layer.masked and any(source is not None for source in node.sources[3:])
     served = replace(
         layer,
         key_heads=layer.key_heads // keys.repeats if layer.key_heads % keys.repeats == 0 else layer.key_heads,
@@ -146,18 +148,18 @@ def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
         if not any(place.storage == a.storage for n in flow.nodes if n is not node for a in n.flow.reads):
             edit.sizes[place.storage] = 0
     edit.new[node.at] = replace(call, layer=served), Flow(tuple(read), node.flow.writes)
-    _write(flow, chain, [one for one in (keys, values) if one.grows], edit, call)
+    _write(flow, chain, [one for one in (keys, values) if one.written is not None], edit, call)
     for one in (keys, values):
         for i in one.copies:
             edit.drop(flow.nodes[i])
-        if one.grows:  # the cache has what is new beside what it had
-            last = next(i for i in one.copies if movement_of(flow.nodes[i]).function in ("cat", "append"))
-            edit.sizes[flow.nodes[last].flow.writes[0].storage] = one.access.bytes
+        if one.written is not None:  # the cache has what is new beside what it had
+            edit.sizes[one.written.storage] = one.written.bytes
 
 
 def _is_causal(layer: Attention, about: PassShape, keys: _Operand) -> bool:
     """Whether new tokens attend to one another and to the cache: each to those before it alone."""
-    return keys.grows and layer.query_length > 1 and layer.key_length == layer.query_length + about.context
+    grows = keys.written is not None
+    return grows and layer.query_length > 1 and layer.key_length == layer.query_length + about.context
 
 
 def _window(layer: Attention, about: PassShape, path: str) -> int:
@@ -195,16 +197,17 @@ def _write(
     rotated = [i for i in chain if i not in normed]
     if len(normed) > 1:
         _join(flow, sorted(normed), edit)
-    written = tuple(access for one in grown for i in one.copies for access in flow.nodes[i].flow.writes)
-    written = tuple(
-        access._replace(bytes=one.access.bytes) for access, one in zip(written, grown, strict=False)
-    )
+    written = tuple(one.written for one in grown if one.written is not None)
     made = {access for i in rotated for access in flow.nodes[i].flow.writes}
     places = {access.storage for access in made}
     copied = tuple(one.access for one in grown if one.access.storage not in places)
     if not rotated and not grown:
         return
-    if len(rotated) > 1 or (rotated and grown):
+    if len(rotated) == 1 and not grown and _is_scaling(flow.nodes[rotated[0]]):
+        alone = flow.nodes[rotated[0]]  # which attention does itself
+        edit.renamed[alone.flow.writes[0].storage] = alone.flow.reads[0]
+        edit.drop(alone)
+    elif len(rotated) > 1 or (rotated and grown):
         joined, crossing = joined_call(flow, rotated)
         reads = tuple(dict.fromkeys((*crossing.reads, *copied)))
         layer = joined.layer
@@ -231,6 +234,12 @@ def _write(
         at = flow.nodes[grown[0].copies[-1]].at
         new = replace(call, layer=layer, operator="", at=at, parts=(WRITE,), gradient=0.0, asked=None)
         edit.new[at] = new, Flow(tuple(one.access for one in grown), written)
+
+
+def _is_scaling(node: Node) -> bool:
+    """Whether a call multiplies by one number."""
+    layer = node.call.layer if isinstance(node.call, LayerCall) else None
+    return isinstance(layer, Elementwise) and layer.operands == 1 and layer.function in ("mul", "div")
 
 
 def _norms(flow: Dataflow, chain: Sequence[int]) -> set[int]:

@@ -12,6 +12,10 @@ from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
 from neuralpower.trace.serving import head_of, product_of, served
 
+HEADLESS = (
+    "the network has no head: neither logits nor the choice of the next token are priced; "
+    "a class with a head, such as transformers:LlamaForCausalLM, has them"
+)
 PLACES = DTYPES["int64"].itemsize  # bytes of a token's number
 
 
@@ -19,13 +23,13 @@ PLACES = DTYPES["int64"].itemsize  # bytes of a token's number
 def sampling(trace: Trace, question: Question) -> Trace:
     """Choose the likeliest token of each sample: one pass over its logits in float32.
 
-    A network without a head has no logits, and nothing is chosen.
+    A network without a head has no logits, and nothing is chosen; a note says so.
     """
     flow = Dataflow(trace)
     head = head_of(flow)
     layer = None if head is None else product_of(flow.nodes[head.product])
     if head is None or layer is None:
-        return trace
+        return replace(trace, granted=(*trace.granted, HEADLESS))
     rows = min(layer.rows, trace.about.batch)
     numbers = rows * layer.out_features
     chosen = FusedPointwise(

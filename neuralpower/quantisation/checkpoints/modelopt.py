@@ -1,0 +1,64 @@
+"""NVIDIA's Model Optimizer: fp8, nvfp4, 4-bit weights, by config.json or the hf_quant_config.json beside it.
+
+Source: NVIDIA/Model-Optimizer, unified checkpoints of Hugging Face: fp8 has `weight_scale`, `input_scale`,
+float32 for each matrix; nvfp4 `weight` uint8, `weight_scale` fp8 for 16 inputs, `weight_scale_2` and
+`input_scale` float32. Names of modules left out may hold stars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from neuralpower.quantisation.asked import FP8, INT8, NVFP4
+from neuralpower.quantisation.checkpoints.fields import Fields, checkpoint_reader
+from neuralpower.quantisation.formats import ROW, TENSOR, Format
+from neuralpower.quantisation.names import EXACT, GLOB, Pattern
+from neuralpower.quantisation.schemes import Scheme
+
+_FP8 = Format(dtype=FP8, group=TENSOR, scale_bits=32, activations=FP8)  # with static scales of inputs
+ALGORITHMS: Mapping[str, Format] = {
+    "fp8": replace(_FP8, matrix_bits=32),
+    "fp8_per_channel_per_token": replace(_FP8, group=ROW, dynamic=True),
+    "fp8_pb_wo": Format(dtype=FP8, group=128, rows=128, scale_bits=32, ragged=True),
+    "nvfp4": NVFP4,
+    "nvfp4_awq": NVFP4,
+    "w4a16_nvfp4": Format(dtype="nvfp4", matrix_bits=32),
+    "w4a16_awq": Format(dtype="int4", group=128, scale_bits=16),
+    "w4a8_awq": Format(dtype="int4", group=128, scale_bits=16),
+    "w8a16": INT8,
+    "w8a8_sq_per_channel": Format(dtype="int8", group=ROW, scale_bits=32, activations="int8"),
+}
+GROUPED = ("w4a16_awq", "w4a8_awq")
+
+
+@checkpoint_reader("modelopt", "modelopt-fp4")
+def modelopt(fields: Fields) -> Scheme:
+    """All fully connected layers and experts but those of `exclude_modules` or `ignore`."""
+    inner = fields.part("quantization") or fields
+    algorithm = inner.text("quant_algo", "").replace("-", "_")
+    left_out = inner.patterns("exclude_modules", "ignore", way=GLOB)
+    if algorithm == "mixed_precision":
+        layers = inner.part("quantized_layers")
+        if layers is None:
+            raise inner.wrong("quantized_layers", None, "an object of modules with their quant_algo")
+        rules = tuple((Pattern(name, EXACT), _of(layers.part(name), inner)) for name in layers.values)
+        return Scheme(name="modelopt", form=None, rules=rules, head=True)
+    return Scheme(name="modelopt", form=_form(inner, algorithm), left_out=left_out, head=True)
+
+
+def _of(layer: Fields | None, inner: Fields) -> Format:
+    if layer is None:
+        raise inner.wrong("quantized_layers", None, "an object of modules with their quant_algo")
+    return _form(layer, layer.text("quant_algo", ""))
+
+
+def _form(fields: Fields, algorithm: str) -> Format:
+    if algorithm not in ALGORITHMS:
+        raise fields.wrong("quant_algo", algorithm or None, f"one of {', '.join(ALGORITHMS)}")
+    form = ALGORITHMS[algorithm]
+    size: Any = fields.values.get("group_size")
+    if algorithm in GROUPED and size is not None:
+        return replace(form, group=fields.group())
+    return form

@@ -1,0 +1,81 @@
+"""A scheme: a format, and which weights of a network it covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from neuralpower.quantisation.names import Pattern
+from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Matrices, Weight
+
+if TYPE_CHECKING:
+    from neuralpower.quantisation.formats import Format
+
+Forms = Mapping[str, "Format | None"]  # by a weight's name; None: it stays as it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """How a network's weights are quantised.
+
+    A weight has the form of the first rule whose pattern names it, else `form` unless it is left out.
+    """
+
+    name: str  # as the checkpoint or the user names it: awq, int4:128, q4_k_m
+    form: Format | None  # None: rules alone say what is quantised
+    left_out: tuple[Pattern, ...] = ()
+    rules: tuple[tuple[Pattern, Format | None], ...] = ()
+    head: bool = False  # whether a language model's head is covered where no pattern speaks of it
+    embeddings: Format | None = None  # of tables of embeddings
+    mixture: str = ""  # of a GGUF file: which type each tensor has, by neuralpower.quantisation.gguf
+    checkpoint: bool = False  # whether the weights of a checkpoint lie so already
+    widened: tuple[
+        str, ...
+    ] = ()  # types that a device has no arithmetic for: products take inputs as they are
+
+    def forms(self, weights: Sequence[Weight], matrices: Mapping[str, Matrices]) -> Forms:
+        """The form of each weight by its name.
+
+        Args:
+            weights: all of the network.
+            matrices: (matrices, outputs, inputs) by name, of those that products have read.
+
+        Raises:
+            InputError: a group does not divide the inputs of a product.
+        """
+        if self.mixture:
+            from neuralpower.quantisation.gguf import mixed
+
+            return mixed(self.mixture, weights, matrices)
+        found = {weight.name: self._form(weight) for weight in weights}
+        for weight in weights:
+            form = found[weight.name]
+            if form is not None:
+                form.check(weight.module, matrices.get(weight.name, weight.matrices))
+        return found
+
+    def _form(self, weight: Weight) -> Format | None:
+        if weight.sort == EMBEDDING:
+            return self.embeddings
+        if weight.sort not in (LINEAR, HEAD, EXPERTS):
+            return None
+        for pattern, form in self.rules:
+            if pattern.matches(weight):
+                return form
+        if weight.sort == HEAD and not self.head:
+            return None
+        return None if any(pattern.matches(weight) for pattern in self.left_out) else self.form
+
+    def on(self, peaks: Mapping[str, float]) -> Scheme:
+        """The scheme as a device with these peaks runs it: without arithmetic for it, weights alone."""
+        rules = tuple((pattern, form and form.on(peaks)) for pattern, form in self.rules)
+        lost = [form.activations for form in self.all_forms if form.on(peaks) != form]
+        form = self.form and self.form.on(peaks)
+        return replace(self, form=form, rules=rules, widened=tuple(dict.fromkeys(lost)))
+
+    @property
+    def all_forms(self) -> tuple[Format, ...]:
+        """Each format that it has."""
+        found = (self.form, *(form for _, form in self.rules))
+        return tuple(dict.fromkeys(form for form in found if form is not None))

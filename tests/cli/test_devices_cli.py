@@ -1,0 +1,61 @@
+"""A device is named as people name it, wherever a command asks for one."""
+
+import pytest
+
+from neuralpower.devices.names import matching
+from neuralpower.devices.spec import find_spec
+from neuralpower.errors import InputError, PredictorError
+from neuralpower.learn.any_device import for_device
+from neuralpower.learn.predictor_lookup import load
+from tests.program import done, run
+
+LAYERS = ("zoo:alexnet", "--top", 1)
+
+
+def test_predict_takes_a_device_alone() -> None:
+    assert "on nvidia-rtx-4090" in done("predict", *LAYERS, "--device", "4090").splitlines()[0]
+
+
+def test_a_predictor_may_be_named_by_its_device() -> None:
+    assert load("t4").device == load("nvidia-t4").device
+    assert load("H100-SXM").name == "nvidia-h100-sxm5-80gb"
+    assert load("nvidia-float32@l40s").name == "nvidia-float32@nvidia-l40s"
+
+
+def test_a_device_with_a_predictor_of_its_own_gets_that() -> None:
+    assert for_device(find_spec("t4")).regressors == load("nvidia-t4").regressors
+    assert for_device(find_spec("rtx 5090")).name == "nvidia-rtx-5090"
+
+
+def test_what_fits_several_or_none_is_refused() -> None:
+    with pytest.raises(
+        InputError, match="device 'v100 sxm' may be nvidia-v100-sxm2-16gb, nvidia-v100-sxm2-32gb"
+    ):
+        load("v100 sxm")
+    with pytest.raises(PredictorError, match="unknown predictor 'h1000'"):
+        load("h1000")
+    ran = run("predict", *LAYERS, "--device", "a100")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error: device 'a100' may be nvidia-a100-80gb-pcie, ")
+
+
+def test_compare_sweep_and_fit_take_it_too() -> None:
+    assert "on nvidia-l4" in done("compare", "zoo:alexnet", "@l4", "--device", "h100")
+    assert "on nvidia-l4, nvidia-l40s" in done("sweep", "zoo:alexnet", "--device", "l4,l40s")
+    assert "(NVIDIA H100-SXM5-80GB)" in done("fit", "zoo:alexnet", "--device", "h100")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("big red", ["big-red"]),
+        ("BIGRED", ["big-red"]),
+        ("red big", ["big-red"]),
+        ("big", ["big-blue", "big-red"]),
+        ("8g", ["small-8gb"]),
+        ("nvidia", []),
+        ("!", []),
+    ],
+)
+def test_names_match_in_steps(wanted: str, found: list[str]) -> None:
+    assert matching(wanted, {"big-red": (), "big-blue": (), "small-8gb": ("Small",)}) == found
