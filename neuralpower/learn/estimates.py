@@ -12,14 +12,17 @@ from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
 MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: learnt on relatives of the device
-WEIGHTS_LAW = "weights-law"  # of quantised weights, from what was learnt of plain ones (`weight_only.py`)
-EXTRAPOLATED, BYTES_LAW, ROOFLINE = "extrapolated", "bytes-law", "roofline"
-BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES_LAW, WEIGHTS_LAW, ROOFLINE)  # the best known first
+WEIGHTS_LAW = "weights law"  # of quantised weights, from what was learnt of plain ones (`weight_only.py`)
+EXTRAPOLATED, BYTES, ROOFLINE = "extrapolated", "bytes law", "roofline"
+BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES, WEIGHTS_LAW, ROOFLINE)  # the best known first
 UNLEARNT = (WEIGHTS_LAW, ROOFLINE)  # what coverage is without
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
 BY_ROOFLINE, BY_BYTES, BY_WEIGHTS = -1, -2, -3  # numbers that are no regressor's
 ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose code differs
 WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation
+
+
+Powers = tuple[Array, Array, Array, Array]  # W, low, high; 1 where learnt, else 0; each [layers]
 
 
 class Roofline(Part, frozen=True):
@@ -47,14 +50,19 @@ class Estimates:
     regressor: Array  # a number per regressor, BY_ROOFLINE, BY_BYTES or BY_WEIGHTS
     exponent: Array  # how each follows the machine's slow-downs
     basis_code: Array  # position in BASES
-    power_w: Array  # NaN where not learnt
+    power_w: Array  # NaN where not known
     power_low_w: Array
     power_high_w: Array
+    power_trained: Array  # 1 where a regressor says it, 0 where it is carried or not known
 
     @classmethod
-    def unlearnt(cls, t: Array, hidden_s: Array, held_bytes: Array, by_bytes: Array) -> Estimates:
-        """Estimates of layers that no regressor knows: by a pass over as many bytes, else by the roofline."""
-        unknown = np.full(len(t), np.nan)
+    def unlearnt(
+        cls, t: Array, hidden_s: Array, held_bytes: Array, by_bytes: Array, power: Powers
+    ) -> Estimates:
+        """Estimates of layers that no regressor knows: by a pass over as many bytes, else by the roofline.
+
+        `power` as the last four of an estimate.
+        """
         return cls(
             runtime_s=t,
             low_s=t / ROOFLINE_FACTOR,
@@ -64,10 +72,11 @@ class Estimates:
             held_bytes=held_bytes,
             regressor=np.where(by_bytes, BY_BYTES, BY_ROOFLINE),
             exponent=np.zeros(len(t)),
-            basis_code=np.where(by_bytes, BASES.index(BYTES_LAW), BASES.index(ROOFLINE)),
-            power_w=unknown,
-            power_low_w=unknown.copy(),
-            power_high_w=unknown.copy(),
+            basis_code=np.where(by_bytes, BASES.index(BYTES), BASES.index(ROOFLINE)),
+            power_w=power[0],
+            power_low_w=power[1],
+            power_high_w=power[2],
+            power_trained=power[3],
         )
 
     @property

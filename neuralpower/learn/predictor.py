@@ -21,6 +21,7 @@ from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
 from neuralpower.layers.columns import as_columns, of_one_type, take
 from neuralpower.layers.sweep import Draw
 from neuralpower.learn import keys
+from neuralpower.learn.carried_power import carried_power
 from neuralpower.learn.estimates import (
     BASES,
     BY_BYTES,
@@ -33,11 +34,12 @@ from neuralpower.learn.estimates import (
     ROOFLINE_FACTOR,
     WIDE,
     Estimates,
+    Powers,
     Roofline,
     Totals,
 )
 from neuralpower.learn.features import describe, describe_power
-from neuralpower.learn.keys import INTEGER, Key, groups_of, once, rows_by, unquantised
+from neuralpower.learn.keys import INTEGER, Key, groups_of, once, rows_by, unquantised, whole_kind
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.problem import Array, Problem
@@ -354,7 +356,8 @@ class Predictor:
         if found is None:
             works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)  # views do not, and take nothing
             t, hidden, by_bytes = self._unlearnt(columns, key[1], passes)
-            return Estimates.unlearnt(t * works, hidden * works, held, np.full(rows, by_bytes))
+            power = self._power(columns, key, t * works)
+            return Estimates.unlearnt(t * works, hidden * works, held, np.full(rows, by_bytes), power)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
         alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format
@@ -383,7 +386,7 @@ class Predictor:
             np.full(rows, list(self.regressors).index(found)),
             np.full(rows, regressor.exponent),
             code,
-            *self._power(columns, hardware, found, t),
+            *self._power(columns, found, t),
         )
 
     def _predict(self, key: Key, regressor: Regressor, problem: Problem, most: float) -> tuple[Array, Array]:
@@ -440,22 +443,23 @@ class Predictor:
                 "train-predictor"
             )
 
-    def _power(
-        self, columns: Layer, hardware: Hardware, key: Key, runtime_s: Array
-    ) -> tuple[Array, Array, Array]:
-        """Watts with 90 % bounds, from idle to the limit; by the kind's regressor where the key has none."""
-        known = self.power or {}
-        regressor = known.get(key) or known.get(keys.whole_kind(key[0]))
+    def _power(self, columns: Layer, key: Key, runtime_s: Array) -> Powers:
+        """Watts with 90 % bounds, from idle to the limit; by the kind's regressor where the key has none.
+
+        Where neither was learnt, they are carried from other kinds and devices by FLOPs and bytes.
+        """
+        known, hardware = self.power or {}, self.hardware or Hardware()
+        name = key if key in known else whole_kind(key[0])
+        regressor = known.get(name)
         if regressor is None:
-            nothing = np.full(len(runtime_s), np.nan)
-            return nothing, nothing, nothing
+            return *carried_power(columns, hardware, runtime_s), np.zeros(len(runtime_s))
         problem = describe_power(columns, hardware, runtime_s)
-        power, outside = self._predict(key, regressor, problem, MOST_W)
+        power, outside = self._predict(name, regressor, problem, MOST_W)
         low, high = _bounds(regressor.spread, power, outside)
         floor, ceiling = hardware.idle_w or 0.0, hardware.limit_w or np.inf
         watts = power, power * np.exp(low), power * np.exp(high)
         value, low, high = (np.clip(bound, floor, ceiling) for bound in watts)
-        return value, low, high
+        return value, low, high, np.ones(len(runtime_s))
 
     def regressor_of(self, key: Key) -> tuple[Key | None, bool]:
         """The regressor of a key and whether it learnt such layers, else the nearest.

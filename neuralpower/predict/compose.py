@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from neuralpower.layers import Hardware
 from neuralpower.layers.base import FORWARD
+from neuralpower.learn.carried_power import idle_power
 from neuralpower.learn.estimates import ROOFLINE, ROOFLINE_FACTOR, Estimates
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
@@ -33,7 +35,8 @@ from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING, Recipe
 from neuralpower.trace.records import Trace, UnmodelledCall
 
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
-ENERGY_COVERAGE = 0.9  # of the time must have a learnt power before energy is given
+# Of the time must have a learnt power before energy is given, where no power limit bounds the rest.
+ENERGY_COVERAGE = 0.9
 
 
 def question_of(
@@ -83,7 +86,7 @@ def composed(
     busy = Interval(*answer.busy)
     runtime = _runtime(answer, busy)
     hardware = predictor.hardware
-    power, energy, reason = _energy(shared, busy, runtime, None if hardware is None else hardware.idle_w)
+    power, energy, reason = _energy(shared, busy, runtime, hardware)
     training = None
     if question.phase == TRAINING:
         peaks = {} if hardware is None else hardware.peak_flops_per_s
@@ -139,6 +142,7 @@ def _rows(answer: Answer) -> Iterator[Row]:
             "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",
             basis[first],
             power_w=_power(estimates, first),
+            power_trained=bool(estimates.power_trained[first]),
             step=task.step,
             layer=task.layer,
             parts=task.parts,
@@ -182,22 +186,31 @@ def _runtime(answer: Answer, busy: Interval) -> Interval:
 
 
 def _energy(
-    rows: Sequence[Row], busy: Interval, runtime: Interval, idle_w: float | None
+    rows: Sequence[Row], busy: Interval, runtime: Interval, hardware: Hardware | None
 ) -> tuple[Interval | None, Interval | None, str]:
-    """(power, energy, why there is none): rows' powers weighed by their times, idle power between."""
+    """(power, energy, why there is none): rows' powers weighed by their times, idle power between.
+
+    A row of unknown power draws what the others do, within idle and limit.
+    """
     known = [(row.power_w, row.share) for row in rows if row.power_w is not None]
-    if not known:
-        return None, None, "the predictor has not learnt power"
+    if not known or hardware is None:
+        return None, None, "the predictor has not learnt power, and no power limit of the device is known"
     covered = sum(share for _, share in known)
-    if covered < ENERGY_COVERAGE:
+    limited = hardware.limit_w is not None
+    if covered < ENERGY_COVERAGE and not limited:
         return None, None, f"power is learnt for {covered:.0%} of the time; {ENERGY_COVERAGE:.0%} are needed"
-    idle = 1 - busy.value / runtime.value if runtime.value > busy.value else 0.0
-    if idle > NEGLIGIBLE_IDLE and idle_w is None:
-        return None, None, f"the device idles {idle:.0%} of the time, and what it then draws is not known"
+    waiting = 1 - busy.value / runtime.value if runtime.value > busy.value else 0.0
+    if waiting > NEGLIGIBLE_IDLE and hardware.idle_w is None and not limited:
+        text = f"the device idles {waiting:.0%} of the time, and what it then draws is not known"
+        return None, None, text
+    idle = Interval(*idle_power(hardware))
+    mean = Interval(*(sum(getattr(power, bound) * share for power, share in known) for bound in BOUNDS))
+    mean = Interval(*(getattr(mean, bound) / covered for bound in BOUNDS))
+    unknown = Interval(mean.value, idle.low, hardware.limit_w) if hardware.limit_w is not None else mean
     energies, powers = [], []
     for bound in BOUNDS:
-        power = sum(getattr(power, bound) * share for power, share in known) / covered
+        power = covered * getattr(mean, bound) + (1 - covered) * getattr(unknown, bound)
         waits = max(getattr(runtime, bound) - getattr(busy, bound), 0.0)
-        energies.append(power * getattr(busy, bound) + waits * (idle_w or 0.0))
-        powers.append(power * (1 - idle) + idle * (idle_w or 0.0))
+        energies.append(power * getattr(busy, bound) + waits * getattr(idle, bound))
+        powers.append(power * (1 - waiting) + waiting * getattr(idle, bound))
     return Interval(*powers), Interval(*energies), ""

@@ -69,6 +69,7 @@ class Row:
     basis: str
     share: float = 0.0  # of the whole
     power_w: Interval | None = None
+    power_trained: bool = False  # whether a regressor says the power, or it is carried from others
     step: str = FORWARD  # of a training step: forward, backward or optimizer
     layer: Layer | None = None  # None of what is not modelled, and of different ones together
     parts: tuple[str, ...] = ()  # names of the calls that a trace pass joined to this one, in order
@@ -182,6 +183,13 @@ class Prediction:
         return max(0.0, 1 - sum(row.share for row in self.rows if row.basis in UNLEARNT))
 
     @property
+    def power_share_trained(self) -> float | None:
+        """Share of the time whose power regressors say, the rest being carried; None where none is known."""
+        if self.power_w is None:
+            return None
+        return min(sum(row.share for row in self.rows if row.power_trained), 1.0)
+
+    @property
     def extrapolated(self) -> float:
         """Share of the time outside what was sampled."""
         return sum(row.share for row in self.rows if row.basis == EXTRAPOLATED)
@@ -251,6 +259,7 @@ class Prediction:
             "memory_bytes": self.memory.bounds_json() if self.memory else None,
             "memory": self.memory.to_json() if self.memory else None,
             "power_reason": self.power_reason or None,
+            "power_share_trained": self.power_share_trained,
             **plain("host_bound flops parameters coverage extrapolated basis"),
             "unmodelled": [u.to_json() for u in self.unmodelled],
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
@@ -323,6 +332,7 @@ def _merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]], in_order
             bound=max(some, key=lambda r: r.runtime_s).bound,
             basis=max((r.basis for r in some), key=BASES.index),
             power_w=_mean_power(some),
+            power_trained=all(r.power_trained for r in some),
             **_sums(some),
         )
         for (path, kind), some in groups.items()

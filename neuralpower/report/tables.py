@@ -28,6 +28,7 @@ from neuralpower.trace.recipe import STEPS
 T = TypeVar("T")
 WIDEST = 24  # letters of a group
 PARTS = 6  # of a joined call that are named
+MOSTLY = 0.995  # of the time: from here on all of it, in whole percents
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -141,7 +142,7 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
     known = f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
     yield f"latency {time} ({low} to {high}, 90 %), {work}, {known}"
     if p.energy_j is not None and p.power_w is not None:
-        yield f"energy {bounded(p.energy_j, 'J')}, power {bounded(p.power_w, 'W')}"
+        yield f"energy {bounded(p.energy_j, 'J')}, power {bounded(p.power_w, 'W')}{_trained(p)}"
     elif powered:
         yield f"energy is not known: {p.power_reason}"
     if p.memory is not None:
@@ -154,6 +155,12 @@ def joined_parts(parts: Sequence[str]) -> str:
     """What one call is made of, in a few words: "add to pow mean and 5 more"."""
     shown = " ".join(parts[:PARTS])
     return shown if len(parts) <= PARTS else f"{shown} and {len(parts) - PARTS} more"
+
+
+def _trained(p: Prediction) -> str:
+    """How much of the power was learnt, where that is not all."""
+    share = p.power_share_trained or 0.0
+    return "" if share > MOSTLY else f", {share:.0%} of the time trained"
 
 
 def _foot(p: Prediction) -> Iterator[str]:
