@@ -152,8 +152,8 @@ def _sides(asked: Compare) -> list[Side]:
         known[name] = known.get(name) or parsing.predictor(name or None, device)
         dtype = parsing.dtype(asked.sizes.dtype or parsing.usual_dtype(model, known[name]))
         batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
-        how = {"run": asked.run, "weights": asked.sizes.weights}
-        case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase, **how)
+        sizes = (model, batch, asked.sizes.seq_len, shape, dtype, phase)
+        case = Case(*sizes, run=asked.run, weights=asked.sizes.weights)
         known[name].check(dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way)
         label = case.label + (f" {way}" if way != "forward" else "")
