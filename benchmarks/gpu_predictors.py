@@ -16,13 +16,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu_tables import SYSTEMS, Part, dataset, families, parts
+from benchmarks import gpu_power
+from benchmarks.gpu_tables import SYSTEMS, dataset, families, parts
 from neuralpower.data.dataset import Dataset
 from neuralpower.devices.spec import known_spec
 from neuralpower.learn.keys import Key
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import Regressor
-from neuralpower.learn.train import train
+from neuralpower.learn.train import learn_power, train
 from neuralpower.report.cards import write_predictor
 
 
@@ -40,8 +41,9 @@ def show(key: Key, regressor: Regressor) -> None:
     print(f"  {' '.join(key)}: {scores.rows} rows, {scores.mape:.1%}, {scores.inside:.0%} inside", flush=True)
 
 
-def write(system: str, some: Sequence[Part], out: Path, jobs: int, again: bool) -> None:
-    """Train and write one system's predictor, unless that is done."""
+def write(root: Path, system: str, only: Sequence[str], out: Path, jobs: int, again: bool) -> None:
+    """Train and write one system's predictor, unless that is done; power from rows that have it."""
+    some, metered = list(parts(root, system, only)), list(gpu_power.parts(root, system))
     slug = SYSTEMS[system].slug
     if known_spec(slug) is None:
         print(f"{system}: no spec sheet {slug}; left out")
@@ -59,7 +61,8 @@ def write(system: str, some: Sequence[Part], out: Path, jobs: int, again: bool) 
     for doubt in learnt.doubts:
         print(f"  {doubt}")
     about = {**learnt.predictor.dataset, "drawn": len(rows)}
-    write_predictor(dataclasses.replace(learnt.predictor, dataset=about), file)
+    power = learn_power(dataset(metered, system), jobs) if metered else learnt.predictor.power
+    write_predictor(dataclasses.replace(learnt.predictor, dataset=about, power=power), file)
     print(f"  {file}: {file.stat().st_size / 1e6:.2f} MB, {time.monotonic() - started:.0f} s", flush=True)
 
 
@@ -80,7 +83,7 @@ def main() -> None:
         return
     given.out.mkdir(parents=True, exist_ok=True)
     for system in given.system:
-        write(system, list(parts(given.path, system, given.only)), given.out, given.jobs, given.again)
+        write(given.path, system, given.only, given.out, given.jobs, given.again)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ python -m benchmarks.gpus PATH [--only FAMILY ...] [--system NAME ...] [--sectio
 PATH holds aiconfigurator2/ (see benchmarks/gpu_tables). Sections: `shapes` holds whole shapes out in folds,
 `beyond` predicts the largest from smaller ones, `systems` predicts a system from its spec sheet and the other
 systems' rows, with its sibling among them and without. Fits see drawn rows alone; errors are of all rows of
-what was held out. Prints Markdown tables of absolute percentage errors.
+what was held out. `power` holds out watts of whole shapes. `runs` and `tracelens` predict whole runs that
+others measured (benchmarks/gpu_runs.py). Prints Markdown tables of absolute percentage errors.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import gpu_held_out
+from benchmarks import gpu_held_out, gpu_power, gpu_runs
 from benchmarks.gpu_held_out import Errors
 from benchmarks.gpu_tables import SYSTEMS, Part, families, parts
 from neuralpower.devices.spec import known_hardware
 from neuralpower.layers import Hardware
 
+FAMILY_OF = {"linear": "products", "attention": "attention", "experts": "experts"}
 COLUMNS = "| system | kind | rows of | held out | rows | median | 90th percentile | mean | in 90 % bounds |"
 
 
@@ -67,10 +69,27 @@ def systems(given: argparse.Namespace) -> None:
     print_table("A whole system held out: from the others' rows and its spec sheet.", lines())
 
 
+def power(given: argparse.Namespace) -> None:
+    """Watts of whole shapes held out, each system that has them."""
+
+    def lines() -> Iterator[tuple[str, str, str, str, Errors]]:
+        for system in given.system:
+            hardware = known_hardware(SYSTEMS[system].slug)
+            for part in gpu_power.parts(given.path, system) if hardware else ():
+                if hardware and (not given.only or FAMILY_OF[part.kind] in given.only):
+                    for name, found in gpu_power.shapes(part, hardware, given.folds):
+                        yield system, f"{part.kind} {part.name}", part.engine, name, found
+
+    print_table(f"Power of whole shapes held out, 0.1 ms and more, {given.folds} of 10 folds.", lines())
+
+
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "shapes": shapes,
     "beyond": beyond,
     "systems": systems,
+    "power": power,
+    "runs": gpu_runs.runs,
+    "tracelens": gpu_runs.tracelens,
 }
 
 
@@ -94,6 +113,7 @@ def main() -> None:
     parser.add_argument("--system", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="which GPUs")
     parser.add_argument("--section", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--folds", type=int, default=10, help="of 10, fewer take less time")
+    parser.add_argument("--models", type=Path, default=Path("models"), help="predictors of whole runs")
     given = parser.parse_args()
     if given.path is None:
         print("benchmarks.gpus needs a folder that holds aiconfigurator2/: left out")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuralpower.dtypes import full_name
-from neuralpower.errors import InputError
-from neuralpower.files.paths import check_read, is_file, is_folder, is_there
+from neuralpower.errors import InputError, PredictorError
+from neuralpower.files.paths import check_read, check_regular, is_file, is_folder, is_there
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 dtype = full_name
+NEAREST = ("float16", "float32")  # what a model of 16 bits is run in where its own type is not known
 
 
 def names(text: str | None, what: str) -> tuple[str, ...] | None:
@@ -90,30 +91,91 @@ def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> in
     return resolve(model).batch_size(asked, shape) if asked is None else asked
 
 
-def predictor(name: str | None, device: str | None = None, dtype: str = "float32") -> Predictor:
+def usual_dtype(model: str, learnt: Predictor | None = None) -> str:
+    """The dtype in which a model was published, else float32.
+
+    Where a predictor's device does not have it, the nearest that it has, which is said on stderr. Raises
+    ModelError.
+    """
+    from neuralpower.cli.output import tell
+    from neuralpower.networks.sources.base import published_dtype
+
+    found = published_dtype(model) or "float32"
+    for one in (found, *NEAREST) if learnt is not None else ():
+        try:
+            learnt.check(one, "forward")
+        except PredictorError:
+            continue
+        if one != found:
+            lacks = f"which {learnt.name} does not know"
+            tell(f"note: {model} was published in {found}, {lacks}: it is taken in {one}")
+        return one
+    return found
+
+
+def predictor(name: str | None, device: str | None = None, dtype: str | None = None) -> Predictor:
     """That of the name or in the file, on the device if one is named, else this machine's.
 
-    A device without a predictor's name gets what answers best for it in the dtype. Raises InputError, also
-    where both name a device. Imports torch.
+    A device without a predictor's name gets what answers best for it. Raises InputError, also where both name
+    a device, and where the device lacks the dtype. Imports torch.
     """
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import spec_of
-    from neuralpower.learn.predictor_lookup import default_predictor, load, of_device, on
+    from neuralpower.learn.any_device import for_device
+    from neuralpower.learn.predictor_lookup import default_predictor, load, on
 
     if device is None:
         return load(name) if name else default_predictor(read_cpu())
     if name is None:
-        return of_device(spec_of(device), dtype)
+        return for_device(spec_of(device), dtype)
     if "@" in name and not is_file(name):
         raise InputError(f"predictor {name} and device {device} both name a device; leave one out")
     return on(load(name), device)[0]
 
 
-def phase(name: str, context: int | None, prompt: int | None = None, new_tokens: int | None = None) -> Phase:
+def lengths(text: str | None) -> tuple[int, ...] | None:
+    """(812, 95) for "812,95", or for a file with a number on each line; raises InputError."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"[\d\s,.+-]*", text) or is_there(text):
+        return _lengths_in(Path(text))
+    return tuple(_length(part, "lengths") for part in text.split(",")) if text.strip() else _no_lengths(text)
+
+
+def _lengths_in(file: Path) -> tuple[int, ...]:
+    """The numbers in a file; raises InputError."""
+    check_regular(file)
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        way = "choose a text file with a number a line, or write lengths such as 812,95,4076"
+        raise InputError(f"lengths {str(file)!r:.200}: cannot be read ({error}); {way}") from None
+    found = [_length(line, f"{file} line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+    return tuple(found) or _no_lengths(str(file))
+
+
+def _length(text: str, where: str) -> int:
+    """One length; raises InputError, which says `where` it stands."""
+    if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text) or int(text) < 1:
+        raise InputError(f"{where}: {text.strip()!r:.40} is no length; write whole numbers, each 1 or more")
+    return int(text)
+
+
+def _no_lengths(text: str) -> tuple[int, ...]:
+    raise InputError(f"lengths {text!r:.200}: holds no number; write one for each request, as 812,95,4076")
+
+
+def phase(
+    name: str,
+    context: int | None,
+    prompt: int | None = None,
+    new_tokens: int | None = None,
+    lengths: tuple[int, ...] | None = None,
+) -> Phase:
     """The phase; a forward pass for training and backward. Raises InputError. Imports torch."""
     from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 
-    asked = Phase(name, None, context, prompt, new_tokens)
+    asked = Phase(name, None, context, prompt, new_tokens, lengths)
     asked.check(PREDICTED)  # under the name as given, also of backward and training
     return asked if name in PHASES else Phase()
 

@@ -11,6 +11,7 @@ from neuralpower.cli.commands import OptionGroup
 from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
+    from neuralpower.learn import predictor
     from neuralpower.networks.phases import Phase
     from neuralpower.trace.recipe import Recipe
 
@@ -33,6 +34,10 @@ BatchSize = Annotated[
 ]
 InputShape = Annotated[str | None, Option(help="Of one sample, such as 3x224x224.")]
 Dtype = Annotated[str, Option(help="Of weights and inputs.")]
+OwnDtype = Annotated[
+    str | None,
+    Option(help="Of weights and inputs; by default that of a published model (`models`), else float32."),
+]
 Run = Annotated[
     str | None,
     Option(
@@ -60,7 +65,7 @@ class Sizes(OptionGroup):
     batch_size: BatchSize = None
     seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
     input_shape: InputShape = None
-    dtype: Dtype = "float32"
+    dtype: OwnDtype = None
     weights: Weights = None
 
     @property
@@ -70,8 +75,13 @@ class Sizes(OptionGroup):
 
     @property
     def full_dtype(self) -> str:
-        """Torch's name of the dtype."""
-        return parsing.dtype(self.dtype)
+        """Torch's name of the dtype; float32 where none is given."""
+        return parsing.dtype(self.dtype or "float32")
+
+    def settle(self, model: str, learnt: predictor.Predictor | None = None) -> None:
+        """Take the dtype in which the model was published, where none was given; raises ModelError."""
+        if self.dtype is None:
+            vars(self)["dtype"] = parsing.usual_dtype(model, learnt)
 
 
 class Tokens(OptionGroup):
@@ -80,10 +90,27 @@ class Tokens(OptionGroup):
     context: Context = None
     prompt: Annotated[int | None, Option(help="prefill, generate: tokens of the prompt.")] = None
     new_tokens: Annotated[int | None, Option(help="generate: tokens to make after the prompt.")] = None
+    lengths: Annotated[
+        str | None,
+        Option(
+            help="Tokens of each request, such as 812,95,4076, or a file with a number a line: prompts of a "
+            "prefill or a generation, contexts of a decode step."
+        ),
+    ] = None
 
     def phase(self, name: str) -> Phase:
         """The phase of that name; raises InputError. Imports torch."""
-        return parsing.phase(name, self.context, self.prompt, self.new_tokens)
+        lengths = parsing.lengths(self.lengths)
+        return parsing.phase(name, self.context, self.prompt, self.new_tokens, lengths)
+
+    def check_batch(self, batch_size: int | None) -> None:
+        """Raise InputError for a batch size beside lengths that are not as many."""
+        lengths = parsing.lengths(self.lengths)
+        if lengths is not None and batch_size not in (None, len(lengths)):
+            raise InputError(
+                f"--batch-size {batch_size} and {len(lengths)} lengths: a batch has one for each request; "
+                "leave --batch-size out"
+            )
 
 
 class Training(OptionGroup):

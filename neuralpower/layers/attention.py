@@ -116,6 +116,15 @@ class Attention(Layer):
         """Whether keys and values have another type than the query."""
         return self._key_itemsize() != self.itemsize
 
+    def format(self) -> Any:
+        """The type of keys and values."""
+        return self.key_dtype
+
+    def shape(self) -> Self:
+        """Heads and window: prompts and caches of neighbouring lengths take one kernel."""
+        one = 1 if isinstance(self.dtype, str) else np.ones(len(self.dtype))
+        return replace(self, batch=one, query_length=one, key_length=one)
+
     def build(self, device: torch.device) -> Call:
         """Operands as projections leave them: [batch, length, heads, size] transposed; a window is a mask.
 

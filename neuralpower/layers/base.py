@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,9 @@ KEEPS_NOTHING, KEEPS_INPUTS, KEEPS_OUTPUTS = "nothing", "inputs", "outputs"
 
 LARGEST = 2**53  # whole number that a table's column holds exactly
 RECURRING = "recurring"  # last word of a group of calls that a loop makes again and again
-QUANTISED = "quantised"  # last word before it of a group of calls whose operands have types of their own
+# Last word before it of a group of calls whose operands have types of their own; the format stands before it.
+QUANTISED = "quantised"
+FORMAT = re.compile(rf"( \[[^\]]*\])? {QUANTISED}$")
 NEAR_BYTES = 16 * 2**20  # what goes through the caches from one repeated call to the next, at most
 
 Args = Sequence[Any]  # of a call, by position
@@ -135,6 +138,14 @@ class Layer(ABC):
     def quantised(self) -> Any:
         """Whether an operand has a type or scales of its own: such calls run different code."""
         return False
+
+    def format(self) -> Any:
+        """A short name of how operands of types of their own lie in memory, which libraries have code for."""
+        return ""
+
+    def shape(self) -> Self:
+        """The same without the sizes in which neighbours are twins: all of a shape are held out together."""
+        return self
 
     def parameters(self) -> int:
         """Learnt numbers that the call reads."""
@@ -383,7 +394,7 @@ def layer_kind(name: str, *operators: str) -> Callable[[type[L]], type[L]]:
 
 def plain_group(group: str) -> str:
     """The group without the words for calls that are quantised or recur."""
-    return group.removesuffix(f" {RECURRING}").removesuffix(f" {QUANTISED}")
+    return FORMAT.sub("", group.removesuffix(f" {RECURRING}"))
 
 
 def later_fields(layer: Layer) -> frozenset[str]:

@@ -6,7 +6,7 @@ The router's product and a shared expert are layers of their own.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,12 @@ class Experts(Fused, MatrixProduct):
         shares = self.tensor(self.pairs, 1, device=device)
         chosen = (self.top_k, self.fullest, self.routed or self.experts)
         return Call(torch.ops.neuralpower.experts, (x, up, down, rows, ends, shares, *chosen), warm=(x,))
+
+    def shape(self) -> Self:
+        """The model, as far as ranks do not share it out: loads and ranks are neighbours of each other."""
+        one = 1 if isinstance(self.dtype, str) else np.ones(len(self.dtype))
+        load = dict.fromkeys(("tokens", "pairs", "hit", "fullest"), one)
+        return replace(self, **load, intermediate=one, experts=one)
 
     @functools.cached_property
     def products(self) -> tuple[Grouped, Grouped]:

@@ -8,7 +8,7 @@ beside the kernel, and all heads attend to the latents themselves: they are keys
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,19 @@ class LatentAttention(Fused):
             value = self.tensor(*heads, self.key_length, self.value_size, device=device)
         args = (query, key, value, self.latent, self.rope, self.causal)
         return Call(torch.ops.neuralpower.latent_attention, args, warm=(query,))
+
+    def quantised(self) -> Any:
+        """Whether the cache has another type than the query."""
+        return self.operand_types.weights.itemsize != self.itemsize
+
+    def format(self) -> Any:
+        """The type of the cache."""
+        return self.key_dtype
+
+    def shape(self) -> Self:
+        """Heads: prompts and caches of neighbouring lengths take one kernel."""
+        one = 1 if isinstance(self.dtype, str) else np.ones(len(self.dtype))
+        return replace(self, batch=one, query_length=one, key_length=one)
 
     @property
     def _key_size(self) -> Any:

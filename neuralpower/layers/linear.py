@@ -100,6 +100,10 @@ class Linear(MatrixProduct):
             return Call(F.linear, (x, weight.t()), warm=(x,))
         return Call(torch.addmm, (bias, x, weight), warm=(x,))
 
+    def shape(self) -> Self:
+        """The weights: a product of one row more takes the same kernel, or one of its neighbours'."""
+        return replace(self, rows=1 if isinstance(self.dtype, str) else np.ones(len(self.dtype)))
+
     def sides(self) -> tuple[Any, Any, Any, Any]:
         """One product."""
         return 1, self.rows, self.out_features, self.in_features

@@ -57,6 +57,13 @@ class MatrixProduct(TiledProduct):
             return any(own)
         return np.logical_or.reduce([value > 0 if value.dtype.kind == "f" else value != "" for value in own])
 
+    def format(self) -> Any:
+        """The weights' type where it is their own, whether blocks share scales, and who quantises inputs."""
+        parts = (self.weights_dtype, self.weights_rows_group, self.quantises)
+        if isinstance(self.dtype, str):
+            return _format(*parts)
+        return np.array([_format(str(own), rows, first) for own, rows, first in zip(*parts, strict=True)])
+
     def check_buildable(self) -> None:
         """Raise InputError where an operand has a type of its own: torch's products take one type."""
         for name in OWN:
@@ -70,3 +77,11 @@ class MatrixProduct(TiledProduct):
     def keeps(self) -> str:
         """The factors."""
         return KEEPS_INPUTS
+
+
+@functools.cache
+def _format(weights_dtype: str, weights_rows_group: float, quantises: float) -> str:
+    """Such as "int4", "static" or "block-dynamic"; numbers with and without zero points are one."""
+    words = [weights_dtype.removeprefix("u"), "block" if weights_rows_group else ""]
+    words.append("dynamic" if quantises else "" if weights_dtype else "static")
+    return "-".join(filter(None, words))

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuralpower.devices.spec import DeviceSpec, known_spec
+from neuralpower.devices.names import matching
+from neuralpower.devices.spec import DeviceSpec, known_spec, labels_of_specs
 from neuralpower.dtypes import floats_of, full_name
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import Roofline
@@ -25,8 +26,8 @@ MAKER = "NVIDIA"
 # What a device of another maker adds to log(measured / predicted), as a standard deviation: a factor of 2 at
 # the 90 % bounds.
 FOREIGN = float(np.log(2.0)) / NINETY
-# Shares of a sheet's peak and bandwidth that a roofline takes to be reached. Passes over memory reach 73 to 92 %
-# on NVIDIA's GPUs of 2016 to 2020; of the peak it is assumed, for products of any size. Bounds are a factor of 3.
+# Shares of a sheet's peak and bandwidth that a roofline takes to be reached: passes over memory reach 73 to
+# 92 % on NVIDIA's GPUs of 2016 to 2020; that of the peak is assumed. Bounds are a factor of 3.
 REACHED_PEAK, REACHED_BANDWIDTH = 0.65, 0.8
 
 
@@ -86,7 +87,12 @@ def _own(spec: DeviceSpec) -> tuple[list[Predictor], list[str]]:
 
     That of its name first, then others that begin with it.
     """
-    named = [name for name in known_predictors() if name == spec.slug or name.startswith(f"{spec.slug}-")]
+    labels = labels_of_specs()
+    named = [
+        name
+        for name in known_predictors()
+        if name.startswith(f"{spec.slug}-") or matching(name, labels) == [spec.slug]
+    ]
     found, refused = readable(sorted(named, key=lambda name: (len(name), name)))
     sheets = {name: known_spec(one.device) for name, one in found.items() if one.hardware is not None}
     own = [found[name] for name, sheet in sheets.items() if sheet is not None and sheet.slug == spec.slug]

@@ -24,14 +24,14 @@ def find_contradicting(problem: Problem) -> Array:
     """Rows so far from what all others say of them that they cannot be of the same kind, [rows], bool."""
     if len(problem) < 3 * FEWEST_ROWS:
         return _contradicting_few(problem)
-    five = folds_of(problem.config) // 2
+    five = folds_of(problem) // 2
     return far_off(log_error(problem, _quick(problem, five, len(problem) >= FEWEST_FOR_RESIDUAL)))
 
 
 def _contradicting_few(problem: Problem) -> Array:
     def compared(others: Array, row: int) -> tuple[float, Array, float]:
         known, both = problem.at(others), problem.at(np.append(others, row))
-        error = log_error(known, _quick(known, np.unique(folds_of(known.config), return_inverse=True)[1] % 5))
+        error = log_error(known, _quick(known, np.unique(folds_of(known), return_inverse=True)[1] % 5))
         alone = _quick(both, np.append(np.full(len(others), -1), 0))
         return float(log_error(both, alone)[-1]), error, float(alone.outside[-1])
 

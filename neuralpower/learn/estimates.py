@@ -12,10 +12,12 @@ from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
 MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: learnt on relatives of the device
+WEIGHTS_LAW = "weights law"  # of quantised weights, from what was learnt of plain ones (`weight_only.py`)
 EXTRAPOLATED, BYTES, ROOFLINE = "extrapolated", "bytes law", "roofline"
-BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES, ROOFLINE)  # from the best known to the least
+BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES, WEIGHTS_LAW, ROOFLINE)  # the best known first
+UNLEARNT = (WEIGHTS_LAW, ROOFLINE)  # what coverage is without
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
-BY_ROOFLINE, BY_BYTES = -1, -2  # numbers that are no regressor's
+BY_ROOFLINE, BY_BYTES, BY_WEIGHTS = -1, -2, -3  # numbers that are no regressor's
 ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose code differs
 WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation
 
@@ -45,7 +47,7 @@ class Estimates:
     shared: Array  # standard deviation of log(measured / predicted) that a regressor's layers share
     hidden_s: Array  # the host's part of the time, which the device's work hides in a queue of calls
     held_bytes: Array  # of the last-level cache, that a later pass would have to find again
-    regressor: Array  # a number per regressor, BY_ROOFLINE or BY_BYTES
+    regressor: Array  # a number per regressor, BY_ROOFLINE, BY_BYTES or BY_WEIGHTS
     exponent: Array  # how each follows the machine's slow-downs
     basis_code: Array  # position in BASES
     power_w: Array  # NaN where not known

@@ -32,6 +32,9 @@ from neuralpower.learn.slopes import Alignment, speed_exponent
 
 FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least one axis
 FAR_KNOWN, FAR_ASKED = 0.7, 0.9  # quantiles of the size: rows up to the one predict those above the other
+# Rows on which terms, reach and intervals are chosen; weights and trees are then fitted to all. Products on
+# an H100 and an L40S, whole shapes held out, err by 2.3 and 3.9 % from 31,700 rows, 2.7 and 4.8 from 5,200.
+MOST_TO_CHOOSE = 4000
 SURELY = 0.99  # times the cost of a mean of bases: a single base must cost less to be surely better
 # Octaves outside the box at which the residual has half its say; 0: no residual.
 REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))
@@ -55,17 +58,19 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
     """
     contradicting = find_contradicting(problem)
     problem = problem.at(~contradicting)  # nothing below sees them: one more corrupt row changes nothing
-    choices = [_choose(problem, learner)]
+    some = problem.at(np.sort(np.argsort(problem.config)[:MOST_TO_CHOOSE]))  # by lot, as their numbers are
+    choices = [_choose(some, learner)]
     if problem.optional:
-        choices.append(_choose(problem.certain(), learner))
-        mean = _choose(problem, learner, [*choices[0].parts, *choices[1].parts])
+        choices.append(_choose(some.certain(), learner))
+        mean = _choose(some, learner, [*choices[0].parts, *choices[1].parts])
         choices.append(replace(mean, cost=SURELY * mean.cost))
     best = min(choices, key=lambda choice: choice.cost)
-    base = fit_base(best.problem, best.parts)
+    known = best.problem if len(some) == len(problem) else _as_chosen(problem, best)
+    base = fit_base(known, best.parts)
     spread = spread_of(best.problem, best.tests, best.reach, _far(best))
     regressor = replace(
         base,
-        trees=fit_residual(best.problem, base) if best.reach else None,
+        trees=fit_residual(known, base) if best.reach else None,
         reach=best.reach,
         spread=spread,
         scores=scores_held_out(best.problem.target, best.tests, best.reach, spread),
@@ -89,9 +94,20 @@ class _Choice:
     cost: float
 
 
+def _as_chosen(problem: Problem, choice: _Choice) -> Problem:
+    """All rows with the terms and targets that were chosen on some of them."""
+    if problem.optional and not choice.problem.optional:
+        problem = problem.certain()
+    problem = replace(problem, target=problem.target / problem.slowdown**choice.exponent)
+    if choice.alignment is None:
+        return problem
+    saved = choice.alignment.saved(problem.special, fit_base(problem, choice.parts).base(problem))
+    return replace(problem, target=problem.target * np.exp(saved))
+
+
 def _choose(problem: Problem, learner: str, parts: Sequence[Part] = ()) -> _Choice:
     """The base's parts unless given, the effects of speed and alignment, and how far the residual reaches."""
-    folds, beyond = folds_of(problem.config), _beyond(problem)
+    folds, beyond = folds_of(problem), _beyond(problem)
     parts = parts or [select(problem, folds, beyond)]
     with_trees = learner == "hybrid" and len(problem) >= FEWEST_FOR_RESIDUAL
     exponent, alignment = 0.0, None

@@ -14,13 +14,19 @@ from neuralpower.learn.slopes import OUTLIER, robust_deviation
 from neuralpower.learn.trees import Trees, boost
 
 FOLDS = 10
+FEWEST_SHAPES = 50  # that whole shapes are held out of
 STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, however good the base is elsewhere
 
 
-def folds_of(config: Array) -> Array:
-    """A fold per row, from its configuration alone: one more row leaves all others in their folds."""
-    fold = (config % np.uint64(FOLDS)).astype(int)
-    return fold if len(np.unique(fold)) > 1 else np.unique(config, return_inverse=True)[1] % FOLDS
+def folds_of(problem: Problem) -> Array:
+    """A fold per row, from its shape alone: one more row leaves all others in their folds.
+
+    By configuration where there are few shapes.
+    """
+    many = len(np.unique(problem.shape)) >= FEWEST_SHAPES
+    label = problem.shape if many else problem.config
+    fold = (label % np.uint64(FOLDS)).astype(int)
+    return fold if len(np.unique(fold)) > 1 else np.unique(label, return_inverse=True)[1] % FOLDS
 
 
 def fit_residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:

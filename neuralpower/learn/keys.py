@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from neuralpower.layers import KINDS
-from neuralpower.layers.base import QUANTISED, RECURRING, plain_group
+from neuralpower.layers.base import FORMAT, RECURRING, plain_group
 from neuralpower.layers.terms import distinct
 
 INTEGER = "integer"  # dtypes that are no floats are pooled: their bytes are what they cost
@@ -44,7 +44,7 @@ def once(group: str) -> str:
 
 def unquantised(group: str) -> str:
     """The group of the same calls where all operands are of the layer's dtype."""
-    return group.removesuffix(f" {QUANTISED}")
+    return FORMAT.sub("", group)
 
 
 def rows_by(*labels: np.ndarray) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:

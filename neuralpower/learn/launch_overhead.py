@@ -84,10 +84,9 @@ class Dispatch:
         """In words, that the host is not the measured one; "" where it is."""
         if not self.elsewhere:
             return ""
-        issue_us = self.unknown_s * 1e6
         return (
-            f"the host is not known: it is taken to issue a call in {issue_us:.2g} us in the median, as that "
-            "of the measured GPU did, within a factor of 2"
+            f"the host is not known: it is taken to issue a call in {self.unknown_s * 1e6:.2g} us in the "
+            "median, as that of the measured GPU did, within a factor of 2"
         )
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from neuralpower.layers import Layer
-from neuralpower.layers.base import BACKWARD
+from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import ROOFLINE_FACTOR, Estimates, Roofline
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
@@ -89,7 +89,8 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         issue = Issue(np.zeros(len(layers)), 0.0, 1.0)
     elif dispatch is not None:
         spread = float(np.exp(NINETY * dispatch.deviation))
-        issue = Issue(dispatch.seconds(layers), dispatch.unknown_s, spread)
+        launched = [share if task.step == FORWARD else 1.0 for task, share in zip(tasks, shares, strict=True)]
+        issue = Issue(dispatch.seconds(layers) * np.array(launched), dispatch.unknown_s, spread)
     host = "" if dispatch is None or work.graphed else dispatch.note
     with_gradient = {call.layer.kind for call in work.calls if call.gradient}
     return Answer(

@@ -26,6 +26,7 @@ from neuralpower.learn.estimates import (
     BASES,
     BY_BYTES,
     BY_ROOFLINE,
+    BY_WEIGHTS,
     CARRIED,
     EXTRAPOLATED,
     IN_RANGE,
@@ -43,6 +44,7 @@ from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.problem import Array, Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
+from neuralpower.learn.weight_only import is_weight_only, said, weights_law
 from neuralpower.platforms import Platform, View, platform_name, platform_named, platform_of
 
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
@@ -173,7 +175,7 @@ class Predictor:
         owner = np.searchsorted(starts, found.regressor, side="right") - 1
         carried = np.array([one.carried for one in (self, *self.others)])[np.maximum(owner, 0)]
         label = np.select(
-            [found.regressor == BY_ROOFLINE, found.regressor == BY_BYTES, carried],
+            [found.regressor == BY_ROOFLINE, np.isin(found.regressor, (BY_BYTES, BY_WEIGHTS)), carried],
             [BARE, BY_ITS_BYTES, CARRIED_BY],
             TRAINED_HERE,
         )
@@ -346,6 +348,8 @@ class Predictor:
 
     def _group(self, columns: Layer, key: Key, passes: Predictor) -> Estimates:
         found, exact = self.regressor_of(key)
+        if not exact and is_weight_only(columns):
+            return weights_law(columns, passes.estimate_columns, self.roofline(key[1]))
         rows = len(columns.dtype)
         # in training, gradients and what the backward pass needs leave no weights in the cache
         held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
@@ -356,7 +360,8 @@ class Predictor:
             return Estimates.unlearnt(t * works, hidden * works, held, np.full(rows, by_bytes), power)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
-        near = columns if exact or not np.any(columns.quantised()) else of_one_type(columns)
+        alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format
+        near = columns if alike or not np.any(columns.quantised()) else of_one_type(columns)
         problem = describe(near, hardware, self.view, featured=featured, also=also)
         t, outside = self._predict(found, regressor, problem, LONGEST_S)
         if near is not columns:  # the roofline says what operands of other types change
@@ -482,7 +487,11 @@ class Predictor:
         if once(group) != group:
             return self.regressor_of((kind, key[1], phase, once(group)))
         if unquantised(group) != group:
-            return self.regressor_of((kind, key[1], phase, unquantised(group)))[0], False
+            plain = unquantised(group)
+            formats = [k for k in self.regressors if k[:3] == key[:3] and k[3] != unquantised(k[3]) == plain]
+            if formats:
+                return max(formats, key=lambda k: self.regressors[k].scores.rows), False
+            return self.regressor_of((kind, key[1], phase, plain))[0], False
         by_dtype = ([k for k in self.regressors if k[:3] == (kind, d, phase)] for d in dtypes)
         siblings = next(filter(None, by_dtype), None)
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
@@ -503,7 +512,7 @@ class Predictor:
         texts = []
         for key, near in dict.fromkeys(self._near(different)):
             taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
-            texts.append(f"{' '.join(key)} was not learnt and {taken}")
+            texts.append(said(key) or f"{' '.join(key)} was not learnt and {taken}")
         hardware = self._known_hardware()
         if any(layer.multiplies for layer in different):
             unknown = list(self.view.unknown(hardware))

@@ -20,7 +20,10 @@ FEWEST_FOR_BOUND = 20
 FAR = 0.1  # octaves away from the sampled rows
 FLOOR = 0.5  # of the least row: no prediction is below it; all of it where the device bounds the target
 WORST = 2.0  # a row's error counts for no more where something is chosen
-BY_ROW = ("dimensions", "special", "features", "axes", "target", "slowdown", "config", "size", "device")
+BY_ROW = (
+    *("dimensions", "special", "features", "axes"),
+    *("target", "slowdown", "config", "shape", "size", "device"),
+)
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,10 @@ class Problem:
     axes: Mapping[str, Array]  # octaves of the box
     target: Array  # what is learnt, above 0: seconds or watts
     slowdown: Array  # of the machine while each row was taken
-    config: Array  # a number without order for each configuration, whose rows share a fold
+    config: Array  # a number without order for each configuration
     size: Array  # what "largest" means
     device: Array  # a number per device
+    shape: Array  # as `config`, for each shape, whose rows share a fold: some are twins
     degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
     bounded: bool = False  # by the device, as idle and limit bound watts: no residual is too large to be true
     shares: tuple[str, ...] = ()  # special columns that are no terms: how well a row fits the device, 0 to 1

@@ -120,6 +120,19 @@ def train(
     return Trained(predictor, tuple(rejected), skipped, correction, doubts)
 
 
+def learn_power(dataset: Dataset, jobs: int = -1) -> dict[Key, Regressor]:
+    """Power alone, by regressor: of rows whose times other rows of the device tell better.
+
+    Raises:
+        DatasetError: missing columns.
+    """
+    rows = _read([dataset], trust_code=False)
+    problems = rows.problems(POWER)
+    with Pool(jobs) as pool:
+        fits = pool.results(fit, [(problem,) for problem in problems.values()])
+    return {key: fitted.regressor for key, fitted in zip(problems, fits, strict=True)}
+
+
 def _read(datasets: Sequence[Dataset], trust_code: bool) -> Read:
     """Their rows by target and regressor, small groups pooled; raises DatasetError."""
     devices = list(dict.fromkeys(dataset.device for dataset in datasets))

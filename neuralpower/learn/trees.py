@@ -15,7 +15,7 @@ import numpy as np
 Array = np.ndarray
 
 # (rows and more, trees, leaves, learning rate)
-SIZES = ((0, 120, 16, 0.08), (3000, 200, 48, 0.08), (12000, 400, 64, 0.15))
+SIZES = ((0, 120, 16, 0.08), (3000, 200, 48, 0.08), (12000, 400, 64, 0.08))
 FEWEST_IN_LEAF = 5
 MOST_LEAVES = 64  # of a tree, which stand as bits of one number
 CHUNK = 4096  # rows evaluated at a time, so that they stay in the cache

@@ -16,7 +16,7 @@ that is not known here is filled by a pass over the whole context.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralpower.errors import BoundError, InputError, ModelError, NeuralPowerError, quoted, unknown
+from neuralpower.errors import (
+    BoundError,
+    InputError,
+    ModelError,
+    NeuralPowerError,
+    is_count,
+    quoted,
+    unknown,
+)
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.call import Call
 from neuralpower.networks.arguments import text, transformers_inputs
@@ -41,6 +49,8 @@ PREFILL, DECODE, GENERATE = "prefill", "decode", "generate"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE)
 PREDICTED = (*PHASES, "training", BACKWARD)  # all that a prediction can be asked for
 READ_BY = {"context": (DECODE,), "prompt": (PREFILL, GENERATE), "new_tokens": (GENERATE,)}
+SPELLED = 4  # lengths that are written out
+MOST_REQUESTS = 4096  # of a batch whose requests have lengths of their own
 # names of arguments and outputs
 CACHES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 PROBE = 2  # tokens; one token alone would look like a step
@@ -63,6 +73,7 @@ class Phase:
     context: int | None = None  # decode: tokens in the cache before the step
     prompt: int | None = None  # prefill, generate
     new_tokens: int | None = None  # generate; the prefill makes the first
+    lengths: tuple[int, ...] | None = None  # tokens of each request: prompts, in a decode step contexts
 
     @classmethod
     def forward(cls) -> Phase:
@@ -70,19 +81,30 @@ class Phase:
         return cls()
 
     @classmethod
-    def prefill(cls, prompt: int | None = None, batch: int | None = None) -> Phase:
-        """A prompt of so many tokens per sample (the request's length)."""
-        return cls(PREFILL, batch, prompt=prompt)
+    def prefill(
+        cls, prompt: int | None = None, batch: int | None = None, *, lengths: Iterable[int] | None = None
+    ) -> Phase:
+        """A prompt of so many tokens per sample (the request's length), or of its own number each."""
+        return cls(PREFILL, batch, prompt=prompt, lengths=_listed(lengths))
 
     @classmethod
-    def decode(cls, batch: int | None = None, context: int | None = None) -> Phase:
-        """One token per sample against `context` earlier ones."""
-        return cls(DECODE, batch, context)
+    def decode(
+        cls, batch: int | None = None, context: int | None = None, *, lengths: Iterable[int] | None = None
+    ) -> Phase:
+        """One token per sample against `context` earlier ones, or against its own number each."""
+        return cls(DECODE, batch, context, lengths=_listed(lengths))
 
     @classmethod
-    def generate(cls, prompt: int | None = None, new_tokens: int = TOKENS, batch: int | None = None) -> Phase:
-        """`new_tokens` after a prompt."""
-        return cls(GENERATE, batch, prompt=prompt, new_tokens=new_tokens)
+    def generate(
+        cls,
+        prompt: int | None = None,
+        new_tokens: int = TOKENS,
+        batch: int | None = None,
+        *,
+        lengths: Iterable[int] | None = None,
+    ) -> Phase:
+        """`new_tokens` after a prompt, or after prompts of these lengths."""
+        return cls(GENERATE, batch, prompt=prompt, new_tokens=new_tokens, lengths=_listed(lengths))
 
     def check(self, known: Sequence[str] = PHASES) -> None:
         """Raise InputError for an unknown name, a number that is no positive whole one or is not read."""
@@ -97,6 +119,31 @@ class Phase:
                     f"--{name.replace('_', '-')} {value} belongs to --phase {' or '.join(phases)}, "
                     f"not to {self.name}; leave it out"
                 )
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        """Raise InputError for lengths that the phase does not have, or that contradict its other numbers."""
+        if self.lengths is None:
+            return
+        if self.name not in (PREFILL, DECODE, GENERATE):
+            ways = f"{PREFILL}, {DECODE} or {GENERATE}"
+            raise InputError(f"--lengths belongs to --phase {ways}, not to {self.name}; leave it out")
+        if not 0 < len(self.lengths) <= MOST_REQUESTS:
+            raise InputError(
+                f"lengths: {len(self.lengths)} of them; give 1 to {MOST_REQUESTS}, one for each request"
+            )
+        for length in self.lengths:
+            if not is_count(length):
+                raise InputError(f"length {length!r} of a request: must be a whole number, 1 or more")
+        if self.batch is not None and self.batch != len(self.lengths):
+            raise InputError(
+                f"batch {self.batch} and {len(self.lengths)} lengths: a batch has one for each request; "
+                "leave the batch size out"
+            )
+        for name in ("context", "prompt"):
+            value = getattr(self, name)
+            if value is not None:
+                raise InputError(f"--{name} {value} and --lengths both say how long texts are; leave one out")
 
     def applied(self, request: InputRequest) -> InputRequest:
         """The request with this phase's batch and prompt; raises InputError where it has another length."""
@@ -105,16 +152,37 @@ class Phase:
                 f"--prompt {self.prompt} and --seq-len {request.seq_len} both are the prompt's length; "
                 "leave one out"
             )
-        batch_size = self.batch or request.batch_size
+        if self.lengths is not None and request.seq_len is not None:
+            raise InputError(
+                f"--seq-len {request.seq_len} and --lengths both say how long texts are; leave one out"
+            )
+        batch_size = self.batch or (request.batch_size if self.lengths is None else len(self.lengths))
         return replace(request, batch_size=batch_size, seq_len=self.prompt or request.seq_len)
 
     @property
     def label(self) -> str:
         """The phase's name and numbers."""
-        given = {"context": self.context, "prompt": self.prompt, "new": self.new_tokens}
+        given: dict[str, Any] = {"context": self.context, "prompt": self.prompt, "new": self.new_tokens}
+        given |= {} if self.lengths is None else {"lengths": spelled(self.lengths)}
         return " ".join(
             [self.name, *(f"{name} {value}" for name, value in given.items() if value is not None)]
         )
+
+
+def _listed(lengths: Iterable[int] | None) -> tuple[int, ...] | None:
+    """Lengths as a tuple; raises InputError for what holds none."""
+    if lengths is None:
+        return None
+    if isinstance(lengths, str) or not isinstance(lengths, Iterable):
+        raise InputError(f"lengths {lengths!r:.40}: must be a list of whole numbers, one for each request")
+    return tuple(lengths)
+
+
+def spelled(lengths: Sequence[int]) -> str:
+    """Lengths in a few words."""
+    if len(lengths) <= SPELLED:
+        return ",".join(map(str, lengths))
+    return f"{min(lengths)} to {max(lengths)}"
 
 
 @dataclass(frozen=True)
@@ -129,11 +197,26 @@ class Pass:
     cache: Any = field(default=None, repr=False)
     batch_size: int = 1  # samples
     weights: Scheme | None = None  # how a checkpoint's weights are quantised
+    lengths: tuple[int, ...] = ()  # of the samples, where they differ; `context` and `tokens` are their mean
+    longer: Pass | None = field(default=None, repr=False)  # then: the same pass one token longer
 
     @property
     def cache_bytes(self) -> int:
         """Bytes that the cache holds before the pass."""
-        return cache_bytes(self.cache)
+        own = cache_bytes(self.cache)
+        if self.longer is None:
+            return own
+        return round(own + self.share * (cache_bytes(self.longer.cache) - own))
+
+    @property
+    def share(self) -> float:
+        """Where the mean of the lengths lies between this pass and the longer one."""
+        return sum(self.lengths) / len(self.lengths) - mean_length(self.lengths) if self.lengths else 0.0
+
+
+def mean_length(lengths: Sequence[int]) -> int:
+    """The mean, rounded down."""
+    return sum(lengths) // len(lengths)
 
 
 def pass_of(source: Source, request: InputRequest, phase: Phase, module: nn.Module | None = None) -> Pass:
@@ -161,6 +244,8 @@ def _pass(source: Source, request: InputRequest, phase: Phase, module: nn.Module
         inputs = source.inputs(module, request, "meta")
         return Pass(FORWARD, module, inputs, batch_size=request.batch_size)
     decoder = Decoder(module, request, phase.name)
+    if phase.lengths is not None:
+        return decoder.of_lengths(phase.lengths)
     if phase.name != DECODE:
         return decoder.prefill(phase.prompt)
     if request.seq_len is not None and not decoder.encodes_text:
@@ -261,6 +346,24 @@ class Decoder:
             if parameter.default is inspect.Parameter.empty and parameter.kind not in several:
                 kwargs.setdefault(name, None)  # as `generate` has it
         return Pass(DECODE, self.module, Inputs(kwargs=kwargs), context, 1, cache, self.request.batch_size)
+
+    def of_lengths(self, lengths: Sequence[int], phase: str | None = None) -> Pass:
+        """A prefill of prompts, or a step against contexts, of these lengths.
+
+        Raises InputError where the longest does not fit, or for a pair whose decoder does not read a text.
+        """
+        step = (phase or self.phase) == DECODE
+        if self.is_pair:
+            raise InputError(
+                f"--lengths: {self.name} is a pair of an encoder and a decoder, which a batch of texts of "
+                "different lengths is not told apart for; give --prompt or --context"
+            )
+        longest, low = max(lengths), mean_length(lengths)
+        self.fits(longest + step, f"{'context' if step else 'prompt'} {longest} takes")
+        made = self.decode if step else self.prefill
+        if min(lengths) == longest:
+            return made(longest)
+        return replace(made(low), lengths=tuple(lengths), longer=made(low + 1))
 
     def fits(self, tokens: int, what: str) -> None:
         """Raise InputError where the model has no positions for so many tokens."""

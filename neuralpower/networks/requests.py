@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.networks.inputs import TOKENS, InputRequest, batch_of, called_with
-from neuralpower.networks.phases import GENERATE, Decoder, Pass, Phase, cache_bytes, pass_of
+from neuralpower.networks.phases import (
+    DECODE,
+    GENERATE,
+    PREFILL,
+    Decoder,
+    Pass,
+    Phase,
+    cache_bytes,
+    mean_length,
+    pass_of,
+)
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
@@ -30,11 +40,18 @@ class Generating:
     new_tokens: int  # per sample; the prefill makes the first
     first: int  # tokens in the cache before the first step
     cache_bytes: int  # for all samples, at the end
+    lengths: tuple[int, ...] = ()  # of the prompts, where they differ; `prompt` and `first` are their mean
 
     @property
     def batch_size(self) -> int:
         """Number of samples."""
         return self.prefill.batch_size
+
+    def step(self, context: int) -> Pass:
+        """The step against so many tokens, in the mean of all samples."""
+        if not self.lengths:
+            return self.decoder.decode(context)
+        return self.decoder.of_lengths([length + context - self.first for length in self.lengths], DECODE)
 
     @property
     def weights(self) -> Scheme | None:
@@ -80,11 +97,24 @@ def asked_of(
 
 
 def _generating(decoder: Decoder, phase: Phase) -> Generating:
+    if phase.lengths is not None and min(phase.lengths) < max(phase.lengths):
+        return _generating_each(decoder, phase.lengths, phase.new_tokens or TOKENS)
+    if phase.lengths is not None:
+        phase = replace(phase, prompt=phase.lengths[0], lengths=None)
     new_tokens, before = phase.new_tokens or TOKENS, decoder.tokens_before(phase.prompt)
     last = before + new_tokens - 1
     decoder.fits(last, f"a prompt and {new_tokens} new tokens take")
     prefill, prompt = decoder.prefill(phase.prompt), decoder.prompt(phase.prompt)
     return Generating(decoder, prefill, prompt, new_tokens, before, cache_bytes(decoder.cache(last)))
+
+
+def _generating_each(decoder: Decoder, lengths: tuple[int, ...], new_tokens: int) -> Generating:
+    """A generation after prompts of these lengths."""
+    last, first = max(lengths) + new_tokens - 1, mean_length(lengths)
+    decoder.fits(last, f"the longest prompt and {new_tokens} new tokens take")
+    prefill = decoder.of_lengths(lengths, PREFILL)
+    end = decoder.of_lengths([length + new_tokens - 1 for length in lengths], DECODE)
+    return Generating(decoder, prefill, first, new_tokens, first, end.cache_bytes, lengths)
 
 
 def given_to(source: Source, inputs: Any, dtype: str, batch_size: int | None, *, checked: bool) -> Pass:

@@ -39,7 +39,11 @@ class View:
 
     def group(self, columns: Layer) -> Any:
         """The name of the code that runs, by which calls of one kind are fitted apart, quantised ones too."""
-        return _marked(self.code(columns), QUANTISED, columns.quantised())
+        code, quantised = self.code(columns), columns.quantised()
+        if not np.any(quantised):
+            return code
+        named = np.char.add(np.char.add(np.asarray(code, dtype=str), " ["), columns.format())
+        return _marked(np.where(quantised, np.char.add(named, "]"), code), QUANTISED, quantised)
 
     def any_dtype(self, columns: Layer) -> bool:
         """Whether rows of all dtypes are learnt together: their bytes are what tells them apart."""

@@ -113,8 +113,8 @@ def composed(
         origin=predictor.origin(answer.estimates, answer.shares * answer.estimates.runtime_s),
         passes=work.passes,
         run=question.run,
-        savings=work.savings,
         weights=work.quantised,
+        savings=work.savings,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
-from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, ROOFLINE
+from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, UNLEARNT
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.trace.question import EAGER
@@ -180,7 +180,7 @@ class Prediction:
     @property
     def coverage(self) -> float:
         """Share of the time that regressors account for; shares add up to 1 but for rounding."""
-        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis == ROOFLINE))
+        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis in UNLEARNT))
 
     @property
     def power_share_trained(self) -> float | None:
@@ -265,8 +265,8 @@ class Prediction:
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
-            "origin": self.origin or None,
             "run": self.run,
+            "origin": self.origin or None,
             "savings": self.savings.to_json() if self.savings else None,
             "passes": list(self.passes),
             "weights": None if self.weights is None else self.weights.to_json(),

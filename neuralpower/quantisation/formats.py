@@ -89,7 +89,7 @@ class Format:
         if self.rows > 1:
             shared = f"blocks of {self.rows} x {group}"
         elif self.group < 0:
-            shared = "a scale per output" if self.group == ROW else "one scale"
+            shared = "a scale per output" if self.group == ROW else "a scale per matrix"
         return ", ".join(filter(None, (self.label, shared)))
 
     @property

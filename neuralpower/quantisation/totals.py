@@ -12,6 +12,8 @@ from neuralpower.quantisation.schemes import Forms, Scheme
 from neuralpower.quantisation.weights import Matrices, Weight
 
 MOST_NAMED = 6  # modules that stay as they are
+FOLDED = 3  # of one parent, from which on they are named together
+UNITS = ((1e12, 1e12, "TB"), (1e8, 1e9, "GB"), (0, 1e6, "MB"))  # from how many bytes on, and its own
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,13 @@ class Quantised:
     @property
     def line(self) -> str:
         """A line for people."""
-        shown = list(self.left_out[:MOST_NAMED])
-        more = len(self.left_out) - len(shown)
+        named = _folded(self.left_out)
+        shown, more = named[:MOST_NAMED], max(len(named) - MOST_NAMED, 0)
         shown += [f"{more} more"] if more else []
         stays = f", {self.dtype} {', '.join(shown)} left out" if shown else ""
         name = "" if self.name.partition(":")[0] in self.words.lower() else f" ({self.name})"
         bits = "nothing is quantised" if self.bits is None else f"{self.bits:.3g} bits per quantised weight"
-        sizes = f"{self.bytes / 1e9:.3g} GB instead of {self.plain_bytes / 1e9:.3g} GB"
+        sizes = f"{_size(self.bytes)} instead of {_size(self.plain_bytes)}"
         instead = f"; {self.runs_as}" if self.runs_as else ""
         return f"weights {self.words}{name}{stays}: {sizes}, {bits}{instead}"
 
@@ -89,12 +91,14 @@ def totals(
     own = sizes(weights, forms, matrices)
     numbers, bytes_, plain = Counter[str](), Counter[str](), Counter[str]()
     stays: dict[str, None] = {}
+    covered: set[str] = set()
     for weight in weights:
         form = forms.get(weight.name)
         if form is not None and form.quantises:
             words = described(form)
             numbers[words] += weight.numbers
             bytes_[words] += own[weight.name]
+            covered.add(_starred(weight.module))
         elif len(weight.shape) > 1:
             stays[_starred(weight.module)] = None
             plain[weight.dtype] += weight.numbers
@@ -105,7 +109,7 @@ def totals(
         bytes=sum(own.values()),
         plain_bytes=sum(weight.bytes for weight in weights),
         parts=tuple(parts),
-        left_out=tuple(stays),
+        left_out=tuple(path for path in stays if path not in covered),
         dtype=plain.most_common(1)[0][0] if plain else "",
         checkpoint=scheme.checkpoint,
         runs_as=_instead(scheme, weights),
@@ -137,6 +141,19 @@ def _words(scheme: Scheme, numbers: Counter[str]) -> str:
     if not most:
         return described(scheme.form) if scheme.form else scheme.name
     return " and ".join(words for words, _ in most)
+
+
+def _size(count: int) -> str:
+    _, size, unit = next(one for one in UNITS if count >= one[0])
+    return f"{count / size:.3g} {unit}"
+
+
+def _folded(paths: Sequence[str]) -> list[str]:
+    """The paths, several children of a module as one with a star."""
+    parents = Counter(path.rpartition(".")[0] for path in paths)
+    parents.pop("", None)
+    names = ((path, path.rpartition(".")[0]) for path in paths)
+    return list(dict.fromkeys(f"{up}.*" if parents[up] >= FOLDED else path for path, up in names))
 
 
 def _starred(path: str) -> str:

@@ -18,7 +18,8 @@ import numpy as np
 
 from neuralpower.layers import Layer
 from neuralpower.layers.movement import APPENDED
-from neuralpower.networks.phases import Decoder, Pass
+from neuralpower.networks.phases import Pass
+from neuralpower.networks.requests import Generating
 from neuralpower.trace.records import Trace
 
 CALLS = 100_000  # layer calls of all steps that are predicted: a second
@@ -32,15 +33,15 @@ Traced = Callable[[Pass], Trace]
 class Growing:
     """The steps of a decoder from one context to another, each with its trace."""
 
-    def __init__(self, decoder: Decoder, traced: Traced, first: int, last: int) -> None:
-        self.decoder, self.traced, self.first, self.last = decoder, traced, first, last
+    def __init__(self, asked: Generating, traced: Traced, first: int, last: int) -> None:
+        self.asked, self.traced, self.first, self.last = asked, traced, first, last
         self.traces: dict[int, Trace] = {}  # those that were made
         self.pieces: list[tuple[int, int]] = []
 
     def spread(self) -> tuple[list[int], list[float]]:
         """(contexts to look at, how many steps each stands for): on lines between them the sum is exact."""
         kinks = {APPENDED - 1, APPENDED}  # a cache shorter than that is not appended to, but concatenated
-        kinks |= {c for window in self.decoder.windows for c in range(window - 2, window + 1)}
+        kinks |= {c for window in self.asked.decoder.windows for c in range(window - 2, window + 1)}
         edges = {self.first, self.last, *(c for c in kinks if self.first < c < self.last)}
         for low, high in zip(sorted(edges), sorted(edges)[1:], strict=False):
             self._split(low, high)
@@ -59,7 +60,7 @@ class Growing:
 
     def _trace(self, context: int) -> Trace:
         if context not in self.traces:
-            self.traces[context] = self.traced(self.decoder.decode(context))
+            self.traces[context] = self.traced(self.asked.step(context))
         return self.traces[context]
 
     def _split(self, low: int, high: int) -> None:

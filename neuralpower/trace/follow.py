@@ -16,6 +16,7 @@ from neuralpower.networks.requests import Asked, Generating
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import Question
+from neuralpower.trace.ragged import each_length
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
 from neuralpower.trace.step_lifetimes import StepLifetimes, settings_of, training_lifetimes
@@ -81,7 +82,7 @@ def _generation(asked: Generating, question: Question) -> Grown:
     """The prefill and a few steps of a generation."""
     prefill = _recorded(asked.prefill, question)
     first, last = asked.first, asked.first + asked.steps - 1
-    growing = Growing(asked.decoder, partial(_recorded, question=question), first, last)
+    growing = Growing(asked, partial(_recorded, question=question), first, last)
     contexts, weights = growing.spread() if asked.steps else ([], [])
 
     def step(context: int) -> Trace:
@@ -103,7 +104,11 @@ def _recorded(one: Pass, question: Question) -> Trace:
     """The trace of a pass, with a loss where a step is asked for; raises as `trace`, with a note.
 
     The trace passes that change calls have run: what lies between two steps is interpolated after them.
+    Samples of lengths of their own follow from two traces near their mean length.
     """
+    if one.longer is not None:
+        shorter = _recorded(replace(one, longer=None), question)
+        return each_length(shorter, _recorded(one.longer, question), one)
     inputs = one.inputs
     try:
         found = trace(

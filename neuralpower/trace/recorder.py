@@ -244,7 +244,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         parameters = dict(self.model.named_parameters())  # whose names tied ones go by
         self._state = {id(state[name]): name for name in (*state, *parameters)}
         self._memory = {
-            state[name].untyped_storage()._cdata: name for name in (*reversed(state), *parameters)
+            state[name].untyped_storage()._cdata: name for name in (*reversed([*state]), *parameters)
         }
         self._leaves = [state[name] for name, p in parameters.items() if p.requires_grad]
         asking = [t for t in tensors_within((args, kwargs)) if t.requires_grad]

@@ -40,6 +40,7 @@ class LayerCall:
     done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
     parts: tuple[str, ...] = ()  # of calls that a trace pass has joined: their names, in order
     weight: str = ""  # of a product: the parameter that it multiplies by, by name
+    share: float = 1.0  # the part of the call that is done: of one kernel for samples of several lengths
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,9 @@ class Savings:
         """In words."""
         fewer = self.bytes_before - self.bytes
         size, unit = next(
-            (s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")) if abs(fewer) >= s or s == 1
+            (s, u)
+            for s, u in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+            if abs(fewer) >= s or s == 1
         )
         more = "fewer" if fewer >= 0 else "more"
         return (
@@ -164,10 +167,10 @@ class Trace:
     flows: Mapping[int, Flow] = field(default_factory=dict, compare=False, repr=False)  # by LayerCall.at
     about: PassShape = PassShape()
     graphed: bool = False  # whether the host launches all calls at once, as a CUDA graph
-    baseline: tuple[int, int] | None = None  # calls and bytes of eager mode, where passes join calls
-    savings: Savings | None = None  # what they have saved
     weights: tuple[Weight, ...] = ()  # parameters and buffers, in the order of `named_parameters`
     quantised: Quantised | None = None  # what a scheme has made of the weights
+    baseline: tuple[int, int] | None = None  # calls and bytes of eager mode, where passes join calls
+    savings: Savings | None = None  # what they have saved
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -189,7 +192,8 @@ def counted(trace: Trace) -> tuple[int, int]:
     """(calls that do something, bytes that they move) of a pass."""
     sizes = {layer: int(sum(layer.bytes())) for layer in set(trace.layers)}
     unmodelled = sum(call.bytes for call in trace.unmodelled)
-    return len(trace.every_call), sum(sizes[layer] for layer in trace.layers) + unmodelled
+    moved = sum(call.share * sizes[call.layer] for call in trace.calls)
+    return round(sum(call.share for call in trace.calls)) + len(trace.unmodelled), round(moved) + unmodelled
 
 
 def run_again(block: Sequence[LayerCall]) -> list[LayerCall]:

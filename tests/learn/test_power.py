@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,15 +17,17 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import typed
 from neuralpower.layers.columns import columns_of
 from neuralpower.layers.linear import Linear
+from neuralpower.learn.carried_power import idle_power
 from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import BASES
 from neuralpower.learn.keys import whole_kind
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.train import train
+from neuralpower.learn.train import learn_power, train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.predict.compose import compose
+from neuralpower.predict.prediction import Prediction
 from neuralpower.report.number_format import plain
 from neuralpower.report.tables import prediction_cells, prediction_table, quantity
 from neuralpower.trace.tracer import trace
@@ -275,6 +278,9 @@ def test_a_table_shows_watts_and_joules_where_they_are_learnt(predictor: Predict
 
 def test_a_csv_has_watts_and_joules_or_nothing(predictor: Predictor, tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(512, 512), nn.Conv1d(2048, 8, 1))  # a kind that was not measured
+    assert predictor.hardware is not None
+    unbounded = dataclasses.replace(predictor.hardware, limit_w=None)
+    predictor = dataclasses.replace(predictor, hardware=unbounded)
     p = compose(trace(model, (torch.zeros(2048, 512),)), predictor, model="net", batch_size=2048)
     write_csv(tmp_path / "rows.csv", prediction_cells(p))
     table = pd.read_csv(tmp_path / "rows.csv")
@@ -293,22 +299,69 @@ def test_a_csv_has_watts_and_joules_or_nothing(predictor: Predictor, tmp_path: P
     assert table.energy_j.tolist() == pytest.approx(frame.energy_j.tolist(), nan_ok=True)
 
 
-def test_energy_is_null_where_power_is_known_for_less_than_nine_tenths_of_the_time(sparse: Predictor) -> None:
-    assert sparse.power is not None
-    products = dataclasses.replace(sparse, power={whole_kind("linear"): sparse.power[whole_kind("linear")]})
+def half_known(sparse: Predictor, **hardware: Any) -> Prediction:
+    """A network of products, whose power was learnt, and of softmax, whose was not, on such a device."""
+    assert sparse.power is not None and sparse.hardware is not None
+    products = dataclasses.replace(
+        sparse,
+        power={whole_kind("linear"): sparse.power[whole_kind("linear")]},
+        hardware=dataclasses.replace(sparse.hardware, **hardware),
+    )
     network = nn.Sequential(nn.Linear(512, 512), nn.Softmax(-1), nn.Linear(512, 64), nn.Softmax(-1)).to(
         "meta"
     )
     traced = trace(network, (torch.empty(256, 512, device="meta"),), {})
-    some, every = (compose(traced, one, model="net", batch_size=256) for one in (products, sparse))
+    return compose(traced, products, model="net", batch_size=256)
+
+
+def test_energy_is_null_where_a_tenth_of_the_power_is_neither_learnt_nor_bounded(sparse: Predictor) -> None:
+    some = half_known(sparse, limit_w=None)
     known = sum(row.share for row in some.rows if row.kind == "linear")
     assert 0.1 < known < 0.9
-    assert (some.power_w, some.energy_j) == (None, None)
+    assert (some.power_w, some.energy_j, some.power_share_trained) == (None, None, None)
     assert some.power_reason == f"power is learnt for {known:.0%} of the time; 90% are needed"
     assert [row.power_w is not None for row in some.rows] == [row.kind == "linear" for row in some.rows]
+
+
+def test_power_that_was_not_learnt_is_carried_within_idle_and_limit(sparse: Predictor) -> None:
+    some = half_known(sparse)
+    known = sum(row.share for row in some.rows if row.kind == "linear")
+    assert some.power_w is not None and some.energy_j is not None
+    assert IDLE_W <= some.power_w.low < some.power_w.value < some.power_w.high <= LIMIT_W
+    assert some.power_share_trained == pytest.approx(known)
+    assert [row.power_trained for row in some.rows] == [row.kind == "linear" for row in some.rows]
+    carried = [row.power_w for row in some.rows if row.kind == "softmax" and row.power_w]
+    assert len(carried) == 2 and all(IDLE_W <= power.low < power.high <= LIMIT_W for power in carried)
+    said = some.to_json()
+    assert said["power_share_trained"] == some.power_share_trained
+    (energy,) = [
+        line for line in prediction_table(some, "kind", 3, 0).splitlines() if line.startswith("energy")
+    ]
+    assert energy.endswith(f", {known:.0%} of the time trained")
+
+
+def test_a_device_of_unknown_idle_power_idles_within_a_share_of_its_limit(sparse: Predictor) -> None:
+    assert sparse.hardware is not None
+    value, low, high = idle_power(dataclasses.replace(sparse.hardware, idle_w=None))
+    assert 0 < low < value < high < LIMIT_W
+    assert idle_power(sparse.hardware) == (IDLE_W, IDLE_W, IDLE_W)
+
+
+def test_all_of_a_learnt_power_is_trained(sparse: Predictor) -> None:
+    network = nn.Sequential(nn.Linear(512, 512), nn.Softmax(-1)).to("meta")
+    traced = trace(network, (torch.empty(256, 512, device="meta"),), {})
+    every = compose(traced, sparse, model="net", batch_size=256)
     assert every.energy_j is not None
     assert every.energy_j.low < every.energy_j.value < every.energy_j.high
+    assert every.power_share_trained == pytest.approx(1.0)
     assert all(row.energy_j is not None for row in every.rows)
+
+
+def test_power_alone_is_learnt_of_rows_whose_times_others_tell() -> None:
+    about = {"schema": 1, "device": "known", "hardware": HARDWARE}
+    metered = Dataset(Path("known"), about, {"linear": table("linear")})
+    power = learn_power(metered, jobs=1)
+    assert power.keys() == (train(metered, jobs=1).predictor.power or {}).keys()
 
 
 def test_a_quantity_has_three_digits_before_its_prefix_as_far_as_prefixes_go() -> None:

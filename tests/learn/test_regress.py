@@ -34,6 +34,7 @@ def problem(rows: int, seed: int = 0, noise: float = 0.0, low: float = 1, high: 
         scramble(np.arange(rows) + 10**6 * seed),
         a * b,
         np.zeros(rows),
+        scramble(np.arange(rows) + 10**6 * seed),
     )
 
 
@@ -489,7 +490,7 @@ def test_rows_without_a_part_in_common_each_count_and_those_of_one_error_as_one(
 
 def test_a_row_has_no_part_in_what_it_is_corrected_by(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = aligned_problem(400)
-    folds = held_out.folds_of(asked.config)
+    folds = held_out.folds_of(asked)
     asked.special["odd"][:] = np.arange(400)  # tells which rows are looked at
     looked_at = []
 

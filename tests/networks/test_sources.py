@@ -399,16 +399,20 @@ def test_a_configuration_object_is_a_model() -> None:
     assert config.to_dict() == before
 
 
-def test_quantized_weights_are_refused_until_an_override_takes_them_for_plain_ones(tmp_path: Path) -> None:
+def test_quantized_weights_are_not_run_until_an_override_takes_them_for_plain_ones(tmp_path: Path) -> None:
     from transformers import AwqConfig, BertConfig
 
     sizes: dict[str, Any] = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
     folder = configuration(tmp_path, model_type="bert", quantization_config={"quant_method": "fp8"}, **sizes)
+    source = resolve(folder)
+    assert source.build().config.model_type == "bert"
+    assert source.weights is not None and source.weights.name == "fp8"
     with pytest.raises(ModelError, match=r"are quantized \(fp8\).*MODEL\?quantization_config=null"):
-        resolve(folder)
+        source.call(InputRequest())
     assert type(resolve(f"{folder}?quantization_config=null").build()).__name__ == "BertModel"
-    with pytest.raises(ModelError, match=r"are quantized \(awq\)"):
-        resolve(BertConfig(**sizes, **{"quantization_config": AwqConfig()}))
+    assert resolve(f"{folder}?quantization_config=null").weights is None
+    own = resolve(BertConfig(**sizes, **{"quantization_config": AwqConfig()})).weights
+    assert own is not None and own.name == "awq"
 
 
 @pytest.mark.parametrize(
@@ -439,7 +443,8 @@ def test_a_folder_without_configuration_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("bert", "'bert' is no folder and names no source; MODEL is"),
+        ("bret", "'bret' is no folder and names no source; MODEL is"),
+        ("bert", "model 'bert' may be bert-base-uncased, bert-large-uncased, "),
         ("", "no model is named; MODEL is"),
         ("transformers:brt", "unknown transformers model type or class 'brt': did you mean .*bert"),
         ("transformers:BertForMaskedML", "did you mean .*BertForMaskedLM"),

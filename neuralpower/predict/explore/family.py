@@ -217,7 +217,9 @@ def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
         for name, t in tensors
         if t.numel()
     )
-    return Example(layers, unmodelled, parameters, tuple(s for s in traced.storages if s.part != WEIGHTS))
+    return Example(
+        layers, unmodelled, parameters, tuple(s for s in traced.storages if s.part != WEIGHTS and s.bytes)
+    )
 
 
 @dataclass

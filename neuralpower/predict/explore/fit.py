@@ -18,17 +18,19 @@ from typing import Any
 
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.networks.inputs import Inputs
-from neuralpower.networks.phases import DECODE, PREFILL, Phase, pass_of
+from neuralpower.networks.phases import DECODE, PREFILL, Pass, Phase, pass_of
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised
+from neuralpower.trace.follow import shape_of
+from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
-from neuralpower.trace.question import EAGER, checked_run
+from neuralpower.trace.question import EAGER, Question, checked_run
 from neuralpower.trace.recipe import TRAINING, Recipe
+from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import optimizer_named, training_lifetimes
 from neuralpower.trace.tracer import trace
 
@@ -270,7 +272,8 @@ class _Probe:
         return last + more * (last - before) / (calls - fewer) if calls > fewer else float("inf")
 
     def _memory(self, batch: int, length: int | None) -> Memory:
-        inputs = self._inputs(batch, length)
+        one = self._asked(batch, length)
+        inputs = one.inputs
         request, platform = self.request, self.request.platform
         if request.phase == TRAINING:
             step = training_lifetimes(
@@ -285,18 +288,25 @@ class _Probe:
             self._calls[batch, length] = step.end
             return training_memory(step, platform=platform)
         try:
-            traced = trace(self.module, inputs.args, inputs.kwargs)
+            traced = self._weighed(trace(self.module, inputs.args, inputs.kwargs))
+            question = Question(dtype=request.dtype, run=request.run, platform=platform)
+            traced = applied(replace(traced, about=shape_of(one)), question, OF_CALLS)
         except ModelError as error:
             if length is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
             raise
-        if self.scheme is not None:
-            traced = quantised(traced, self.scheme)
-            self.quantised = traced.quantised
         self._calls[batch, length] = len(traced.calls) + len(traced.unmodelled)
         return replace(forward_memory(traced, platform=platform), phase=request.phase)
 
-    def _inputs(self, batch: int, length: int | None) -> Inputs:
+    def _weighed(self, traced: Trace) -> Trace:
+        """The trace with its weights quantised, where they are."""
+        if self.scheme is None:
+            return traced
+        traced = quantised(traced, self.scheme)
+        self.quantised = traced.quantised
+        return traced
+
+    def _asked(self, batch: int, length: int | None) -> Pass:
         """Shapes alone; notes the length that a model takes by itself."""
         about = InputRequest(batch, length, self.request.input_shape, self.dtype)
         phase = Phase(PREFILL if self.request.phase == PREFILL else FORWARD)
@@ -306,4 +316,4 @@ class _Probe:
         if length is None:
             ids = one.inputs.kwargs.get("input_ids")
             self.own_length = one.context if decodes else None if ids is None else int(ids.shape[-1])
-        return one.inputs
+        return one

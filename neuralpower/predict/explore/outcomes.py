@@ -15,7 +15,7 @@ from scipy.sparse import coo_array, csr_array
 
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
-from neuralpower.learn.estimates import BASES, ROOFLINE, ROOFLINE_FACTOR, Estimates
+from neuralpower.learn.estimates import BASES, ROOFLINE_FACTOR, UNLEARNT, Estimates
 from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
@@ -48,11 +48,12 @@ class Work:
     counts: csr_array  # [networks, distinct layers]
     unmodelled_s: Array  # [networks] by roofline
     host_s: Array | None  # [networks] of the host alone, where the predictor knows it
+    graphed: bool = False  # whether all calls of a network are launched at once
 
     def outcomes(self, predictor: Predictor) -> Outcomes:
         """Their totals."""
         e, counts = self.estimates, self.counts
-        total = e.totals(counts, predictor.system).times(predictor.in_cache(e, counts))
+        total = e.totals(counts, predictor.system, graphed=self.graphed).times(predictor.in_cache(e, counts))
         extra = self.unmodelled_s
         value = busy = total.value + extra
         low, high = total.low + extra / ROOFLINE_FACTOR, total.high + extra * ROOFLINE_FACTOR
@@ -68,15 +69,17 @@ class Work:
         mean_w = powered / apart / np.maximum(covered, 1e-9)
         waits_j = (value - busy) * (np.where(value > busy, np.nan, 0.0) if idle_w is None else idle_w)
         energy = np.where(covered >= ENERGY_COVERAGE, mean_w * busy + waits_j, np.nan)
-        unlearnt = counts @ np.where(e.basis_code == BASES.index(ROOFLINE), e.runtime_s, 0.0)
+        codes = [BASES.index(basis) for basis in UNLEARNT]
+        unlearnt = counts @ np.where(np.isin(e.basis_code, codes), e.runtime_s, 0.0)
         return Outcomes(value, low, high, energy, np.maximum(0.0, 1 - (unlearnt + extra) / apart))
 
 
 class Pool:
     """Layers of many networks, kind by kind, as columns."""
 
-    def __init__(self, networks: int) -> None:
+    def __init__(self, networks: int, *, graphed: bool = False) -> None:
         self.networks = networks
+        self.graphed = graphed  # whether all calls of a network are launched at once
         self.unmodelled_bytes = np.zeros(networks)
         self.unmodelled_calls = np.zeros(networks)
         self._parts: dict[str, list[tuple[Layer, Mapping[str, Array], Array, Array]]] = {}
@@ -106,9 +109,9 @@ class Pool:
         bytes_s = self.unmodelled_bytes / predictor.roofline(dtype).bytes_per_s
         unmodelled_s = bytes_s + UNMODELLED_OVERHEAD_S * self.unmodelled_calls
         host_s: Array | None = None
-        if predictor.dispatch is not None:
+        if predictor.dispatch is not None and not self.graphed:
             host_s = matrix @ np.concatenate(host) + self.unmodelled_calls * predictor.dispatch.unknown_s
-        return Work(estimates, matrix, unmodelled_s, host_s)
+        return Work(estimates, matrix, unmodelled_s, host_s, self.graphed)
 
     @staticmethod
     def _estimated(

@@ -34,7 +34,8 @@ from neuralpower.predict.explore.outcomes import Outcomes, Pool
 from neuralpower.predict.weights import Weighing
 from neuralpower.quantisation.schemes import Scheme
 from neuralpower.trace.lifetimes import WORKSPACE
-from neuralpower.trace.question import EAGER
+from neuralpower.trace.passes import OF_CALLS, applied
+from neuralpower.trace.question import EAGER, ENGINE, GRAPH, Question
 from neuralpower.trace.tracer import trace
 
 Array = np.ndarray
@@ -89,7 +90,7 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
     """
     for dtype in dict.fromkeys(point.dtype for point in points):
         predictor.check(dtype, FORWARD)
-    pools: dict[str, Pool] = {}
+    pools: dict[tuple[str, str], Pool] = {}  # by dtype and way to run
     count = len(points)
     parameters, memory, high = (np.full(count, np.nan) for _ in range(3))
     basis = np.full(count, FORMULA, dtype=object)
@@ -100,7 +101,8 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
         used, took, told = tables_of(members)
         notes |= told
         traces += took
-        pool = pools.setdefault(points[index[0]].dtype, Pool(count))
+        first = points[index[0]]
+        pool = pools.setdefault((first.dtype, first.run), Pool(count, graphed=first.run in (GRAPH, ENGINE)))
         for served in used:
             where, table, (fields, depth) = index[served.members], served.table, (served.fields, served.depth)
             if served.alone or table is None:  # traced, or tried to
@@ -116,21 +118,16 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
             memory[where] = tensors + framework.code_bytes(FORWARD) + library
             high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
     notes |= recorded.notes
-    parts = {dtype: pool.work(predictor, dtype).outcomes(predictor) for dtype, pool in pools.items()}
+    parts = {how: pool.work(predictor, how[0]).outcomes(predictor) for how, pool in pools.items()}
 
     def chosen(name: str) -> Array:
-        values = [np.nan if i in errors else getattr(parts[p.dtype], name)[i] for i, p in enumerate(points)]
+        hows = [(point.dtype, point.run) for point in points]
+        values = [np.nan if i in errors else getattr(parts[how], name)[i] for i, how in enumerate(hows)]
         return np.array(values, dtype=float)
 
     return Explored(
         points=points,
-        outcomes=Outcomes(
-            runtime_s=chosen("runtime_s"),
-            low_s=chosen("low_s"),
-            high_s=chosen("high_s"),
-            energy_j=chosen("energy_j"),
-            coverage=chosen("coverage"),
-        ),
+        outcomes=Outcomes(**{name: chosen(name) for name in Outcomes.__dataclass_fields__}),
         parameters=parameters,
         memory_bytes=memory,
         memory_high_bytes=high,
@@ -252,7 +249,9 @@ def _members(points: Sequence[Point], recorded: Weighing) -> Members:
         module = source.build("meta", dtype)
         request = InputRequest(batch, None if length is None else int(length), first.input_shape, dtype)
         inputs = source.inputs(module, request, "meta")
-        found = recorded(trace(module, inputs.args, inputs.kwargs), source.weights)
+        question = Question(dtype=first.dtype, run=first.run)
+        weighed = recorded(trace(module, inputs.args, inputs.kwargs), source.weights)
+        found = applied(weighed, question, OF_CALLS)
         return example_of(found, module, first.dtype)
 
     return Members((*sizes, *numbers), np.array(values, dtype=float), depth, full, traced, widths)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from neuralpower.errors import ModelError, unknown
+from neuralpower.errors import ModelError
 from neuralpower.quantisation.checkpoints.fields import READERS, Fields, checkpoint_reader
 from neuralpower.quantisation.schemes import Scheme
 
@@ -33,11 +33,9 @@ def scheme_of(name: str, config: Any) -> Scheme:
     method = _method(values)
     if method not in READERS:
         known = ", ".join(sorted(READERS))
-        plain = "MODEL?quantization_config=null takes them in --dtype"
-        said = str(unknown("quantization", method, READERS, ModelError)).partition(":")[2].strip()
         raise ModelError(
             f"the weights of {name} are quantized by {method!r:.60}, which is not known here; known are "
-            f"{known}{'' if said.startswith('known') else f' ({said})'}; {plain}"
+            f"{known}; MODEL?quantization_config=null takes them in --dtype"
         )
     return replace(READERS[method](Fields(name, method, values)), checkpoint=True)
 

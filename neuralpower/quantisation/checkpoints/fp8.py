@@ -35,7 +35,10 @@ def fbgemm(fields: Fields) -> Scheme:
 @checkpoint_reader("mxfp8")
 def mxfp8(fields: Fields) -> Scheme:
     """Groups of 32 with scales of one byte (OCP Microscaling Formats, version 1.0)."""
-    return _scheme(fields, Format(dtype=FP8, group=32, scale_bits=8), group=32)
+    form = Format(dtype="mxfp8", activations="mxfp8", dynamic=True)
+    names = ("modules_to_not_convert", "ignored_layers")
+    left_out, heads = fields.patterns(*names), fields.lists(*names)
+    return Scheme(name=fields.method, form=form, left_out=left_out, head=heads)
 
 
 def _scheme(fields: Fields, form: Format, group: int = 0, dynamic: bool = True) -> Scheme:

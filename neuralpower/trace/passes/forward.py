@@ -14,7 +14,6 @@ from neuralpower.trace.records import Task, Trace
 def forward(trace: Trace, question: Question) -> Trace:
     """Make a task of each call."""
     tasks = (
-        Task(call.path, call.layer, operator=call.operator, at=call.at, parts=call.parts)
-        for call in trace.calls
+        Task(c.path, c.layer, share=c.share, operator=c.operator, at=c.at, parts=c.parts) for c in trace.calls
     )
     return replace(trace, tasks=(*trace.tasks, *tasks))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -63,20 +62,14 @@ def product_of(layer: MatrixProduct, form: Format) -> Layer:
     """A product that takes weights in a format, and rounds its inputs where the format says so."""
     group = form.group if form.group > 0 and form.group != DTYPES[form.dtype].group else 0
     changes: dict[str, Any] = {"weights_dtype": form.dtype, "weights_group": group}
-    if form.rows > 1:
-        changes["weights_rows_group"] = form.rows
+    changes["weights_rows_group"] = form.rows if form.rows > 1 else 0
     if form.activations:
         changes |= {
             "dtype": form.activations,
             "weights_dtype": "" if form.dtype == form.activations else form.dtype,
             "input_group": form.activations_group,
             "output_dtype": layer.dtype,
-            "quantises": form.dynamic,
+            # public measurements of int8 products begin with inputs in int8
+            "quantises": form.dynamic and not DTYPES[form.activations].integer,
         }
-    return replace(layer, **_known(layer, changes))
-
-
-def _known(layer: Layer, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes to fields that the kind has."""
-    names = layer.field_names()
-    return {name: value for name, value in changes.items() if name in names}
+    return replace(layer, **changes)

@@ -1,0 +1,155 @@
+"""Whole runs of language models, measured by others, predicted beside what rivals say of the same runs.
+
+`runs`: PipeWeave's (github zksainx/pipeweave, Apache-2.0; PATH/pipeweave): a batch of requests of different
+lengths through SGLang, on one GPU. Requests are prefilled together, then decode in lock step. Scored against
+the median of the repeats. `tracelens`: two networks that TraceLens' profiler tables hold (github
+AMD-AGI/TraceLens, MIT; PATH/tracelens): eager passes in bfloat16 on an H100, the time that it was busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import neuralpower
+from neuralpower.api import LoadedPredictor
+from neuralpower.networks.phases import Phase
+from neuralpower.predict.prediction import Prediction
+
+DEVICES = {
+    "A100": "nvidia-a100-sxm4-80gb",
+    "H100": "nvidia-h100-sxm5-80gb",
+    "H200": "nvidia-h200-sxm-141gb",
+    "H20": "nvidia-h20",
+    "H800": "nvidia-h800-sxm5-80gb",
+    "L20": "nvidia-l20",
+    "L40": "nvidia-l40",
+    "A40": "nvidia-a40",
+    "RTX_6000_Ada": "nvidia-rtx-6000-ada",
+    "RTX_A6000": "nvidia-rtx-a6000",
+    "RTX_PRO_6000_S": "nvidia-rtx-pro-6000-server",
+}
+PARTS = ("prefill_s", "decode_step_s", "total_s")
+RIVALS = ("pipeweave", "neusight", "habitat", "linear", "roofline")
+DTYPE = "bfloat16"
+BERT = {
+    "architectures": ["BertForMaskedLM"],
+    "model_type": "bert",
+    "vocab_size": 30522,
+    "hidden_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "intermediate_size": 2048,
+}
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "vocab_size": 151936,
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 2816,
+}
+# Configuration, batch, tokens, phase of each network of TraceLens (read off its tables' shapes).
+NETWORKS: dict[str, tuple[dict[str, Any], int, int, str]] = {
+    "bert-small": (BERT, 1, 141, "forward"),
+    "qwen1.5-0.5b": (QWEN, 16, 559, "prefill"),
+}
+
+
+def predictor_of(device: str, models: Path) -> LoadedPredictor:
+    """That in the folder, else the included one."""
+    file = models / f"{device}.json"
+    return neuralpower.load(file if file.exists() else device)
+
+
+def folder_of(config: dict[str, Any], name: str, root: Path) -> Path:
+    """A folder with a config.json, as a model is given."""
+    folder = root / name
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def run_parts(run: Any, lengths: list[int], model: Path, predictor: LoadedPredictor) -> dict[str, Prediction]:
+    """Prefill, and the decode step in the middle of the run."""
+    steps = int(run.output_tokens_each) - 1
+    middle = [length + math.ceil(steps / 2) for length in lengths]
+    how: dict[str, Any] = {"dtype": DTYPE, "run": "engine"}
+    return {
+        "prefill_s": predictor.predict(model, phase=Phase.prefill(lengths=lengths), **how),
+        "decode_step_s": predictor.predict(model, phase=Phase.decode(lengths=middle), **how),
+    }
+
+
+def total(prefill: float, step: float, tokens: int) -> float:
+    """Seconds of a whole run; the prefill makes the first token."""
+    return prefill + step * (tokens - 1)
+
+
+def runs(given: argparse.Namespace) -> None:
+    """PipeWeave's runs on one GPU."""
+    everything = pd.read_csv(given.path / "pipeweave" / "runs_dev.csv")
+    requests = pd.read_csv(given.path / "pipeweave" / "requests.csv")
+    some = everything[(everything.tp == 1) & (everything.pp == 1)]
+    print("\nRuns of PipeWeave on one GPU: error against the median of the repeats.\n")
+    print("| run | predictor | prefill | decode step | whole run | in 90 % bounds |\n|" + "---|" * 6)
+    errors: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for run in some.itertuples():
+            for name, cells, inside in _lines(run, requests, given, Path(temporary)):
+                errors.setdefault(name, []).append(abs(cells[-1]))
+                said = " | ".join("" if np.isnan(cell) else f"{cell:+.1%}" for cell in cells)
+                print(f"| {run.run} | {name} | {said} | {inside} |", flush=True)
+    for name, of_whole in errors.items():
+        known = [error for error in of_whole if np.isfinite(error)]
+        if known:
+            print(f"| {len(known)} runs | {name}, mean | | | {np.mean(known):.1%} | |")
+
+
+def _lines(
+    run: Any, requests: pd.DataFrame, given: argparse.Namespace, temporary: Path
+) -> Iterator[tuple[str, list[float], str]]:
+    """(predictor, errors of PARTS, whether the bounds hold) of each predictor of a run."""
+    measured = {part: float(getattr(run, f"{part}_median")) for part in PARTS}
+    config = json.loads((given.path / "pipeweave" / "configs" / f"{run.model}.json").read_text())
+    lengths = requests[requests.workload == run.workload].input_tokens.astype(int).tolist()
+    model = folder_of(config, run.model, temporary)
+    found = run_parts(run, lengths, model, predictor_of(DEVICES[run.gpu], given.models))
+    tokens, ends = int(run.output_tokens_each), []
+    for bound in ("value", "low", "high"):
+        prefill, step = (getattr(found[part].runtime_s, bound) for part in PARTS[:2])
+        ends.append({"prefill_s": prefill, "decode_step_s": step, "total_s": total(prefill, step, tokens)})
+    value, low, high = ends
+    held = [part for part in PARTS if low[part] <= measured[part] <= high[part]]
+    cells = [value[part] / measured[part] - 1 for part in PARTS]
+    yield "neuralpower", cells, ", ".join(part.removesuffix("_s") for part in held) or "none"
+    for rival in RIVALS:
+        yield rival, [float(getattr(run, f"{rival}_{part}")) / measured[part] - 1 for part in PARTS], ""
+
+
+def tracelens(given: argparse.Namespace) -> None:
+    """Two networks as eager PyTorch ran them on an H100: the time that kernels took."""
+    predictor = predictor_of(DEVICES["H100"], given.models)
+    print("\nNetworks of TraceLens on an H100, eager, bfloat16: time that the GPU was busy.\n")
+    print("| network | measured, ms | predicted, ms | error | coverage |\n|" + "---|" * 5)
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, (config, batch, length, phase) in NETWORKS.items():
+            table = pd.read_parquet(given.path / "tracelens" / f"{name}_h100.parquet")
+            measured = table.kernel_us_sum.sum() / 1e3
+            model = folder_of(config, name, Path(temporary))
+            one = predictor.predict(
+                model, batch_size=batch, seq_len=length, dtype=DTYPE, phase=phase, run="eager"
+            )
+            busy = sum(row.runtime_s for row in one.rows) * 1e3
+            error = busy / measured - 1
+            print(f"| {name} | {measured:.3f} | {busy:.3f} | {error:+.1%} | {one.coverage:.1%} |", flush=True)
