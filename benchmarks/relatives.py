@@ -311,8 +311,9 @@ def main() -> None:
     if given.save:
         hosts: list[Dispatch | None] = []
         for dataset in measured:
-            rows = only(dataset, given.kinds or OWN_KINDS)
-            own = with_host(train(rows, jobs=1).predictor, dataset)
+            own = with_host(train(only(dataset, given.kinds), jobs=1).predictor, dataset)
+            kept = {key: one for key, one in own.regressors.items() if key[0] in OWN_KINDS}
+            own = dataclasses.replace(own, regressors=kept)
             hosts.append(own.dispatch)
             spec = known_spec(dataset.device)
             file = given.save / f"{spec.slug if spec else dataset.name}-torch.json"
