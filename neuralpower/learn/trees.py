@@ -7,7 +7,7 @@ out a set of leaves in each tree; a walk down the tree ends in the first leaf th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,7 @@ Array = np.ndarray
 # (rows and more, trees, leaves, learning rate)
 SIZES = ((0, 120, 16, 0.08), (3000, 200, 48, 0.08), (12000, 400, 64, 0.08))
 FEWEST_IN_LEAF = 5
+MOST_BINS = 255  # of a feature, as many as scikit-learn's histograms have
 MOST_LEAVES = 64  # of a tree, which stand as bits of one number
 CHUNK = 4096  # rows evaluated at a time, so that they stay in the cache
 
@@ -134,6 +135,8 @@ def boost(
     from threadpoolctl import threadpool_limits
 
     trees, leaves, rate = size or next(rest for rows, *rest in reversed(SIZES) if len(target) >= rows)
+    edges = [_edges(column) for column in x.T]
+    places = np.column_stack([np.searchsorted(cuts, column) for cuts, column in zip(edges, x.T, strict=True)])
     model = HistGradientBoostingRegressor(
         max_iter=trees,
         max_leaf_nodes=leaves,
@@ -144,8 +147,24 @@ def boost(
     )
     middle = float(np.average(target, weights=weight))
     with threadpool_limits(1):  # fits run side by side; threads of each would only wait for one another
-        model.fit(x, target - middle, sample_weight=weight)
-    return flatten(model, middle, features)
+        model.fit(places.astype(float), target - middle, sample_weight=weight)
+    found = flatten(model, middle, features)
+    number, splits = found.number.copy(), np.flatnonzero(found.feature >= 0)
+    for node in splits:  # x <= edges[k] where its place is at most k
+        number[node] = edges[found.feature[node]][int(number[node])]
+    return replace(found, number=number)
+
+
+def _edges(column: Array) -> Array:
+    """Where trees may split a feature: between its values, or so that each of MOST_BINS has as many rows.
+
+    scikit-learn's own edges are those of weighted rows, for which it took half of the time of a fit.
+    """
+    values = np.unique(column)
+    if len(values) > MOST_BINS:
+        shares = np.arange(1, MOST_BINS) / MOST_BINS
+        return np.unique(np.quantile(column, shares, method="midpoint"))
+    return np.asarray((values[:-1] + values[1:]) / 2)
 
 
 def flatten(model: object, middle: float, features: Sequence[str]) -> Trees:
