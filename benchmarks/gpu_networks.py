@@ -101,7 +101,7 @@ def predicted(case: dict[str, Any], predictor: Any) -> Any:
     """The prediction of the case, run as eager PyTorch runs it."""
     from neuralpower.networks.phases import Phase
 
-    sizes = {"batch_size": case["batch"], "dtype": DTYPE}
+    sizes = {"batch_size": case["batch"], "dtype": DTYPE, "run": "eager"}
     if case["phase"] == "decode":
         return predictor.predict(case["model"], phase=Phase.decode(context=case["context"]), **sizes)
     return predictor.predict(case["model"], phase=case["phase"], seq_len=case.get("seq_len"), **sizes)

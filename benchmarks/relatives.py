@@ -65,6 +65,7 @@ MODELS = {
     "microsoft/Phi-mini-MoE-instruct": (4096, 960, 32, 8, 128, 32064),
 }
 AS_FUSED = 500  # rows of a kind that are taken for fused kernels, too
+DRAWN = 700  # rows of a part of an engine's table: known GPUs are scarce, not rows
 WIDELY = 160  # numbers of tokens that are drawn from 2,048, evenly in their logarithm
 
 
@@ -124,7 +125,9 @@ def of_engines(root: Path) -> Iterator[Dataset]:
         spec = known_spec(system.slug)
         if spec is None or spec.vendor != "NVIDIA":
             continue
-        some = list(gpu_tables.parts(root, name))
+        some = [
+            dataclasses.replace(part, draw=min(part.draw, DRAWN)) for part in gpu_tables.parts(root, name)
+        ]
         if some:
             whole = gpu_tables.dataset(some, name)
             yield dataclasses.replace(whole, path=Path(f"aiconfigurator-{system.slug}"))
@@ -297,7 +300,8 @@ def main() -> None:
         print("benchmarks.relatives needs a folder that holds others' measurements: left out")
         return
     datasets = [*neusight(given.path / "neusight"), *served(given.path / "llmservingsim")]
-    datasets += of_engines(given.path)
+    if not given.kinds or any(KINDS[kind].multiplies for kind in given.kinds):
+        datasets += of_engines(given.path)
     measured = [read_dataset(folder, samples=False) for folder in given.dataset]
     measured = [with_fused(_by_slug(dataset)) for dataset in measured]
     datasets = [*map(with_fused, datasets), *measured]

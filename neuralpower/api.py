@@ -20,7 +20,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.requests import Asked, asked_of, given_to
-from neuralpower.networks.sources import resolve
+from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.predict.case import device_memory, predict, run_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
@@ -115,10 +115,7 @@ class LoadedPredictor:
         asked = phase if isinstance(phase, Phase) else Phase(phase)
         asked.check(PREDICTED)
         asked, way = (asked, FORWARD) if asked.name in PHASES else (replace(asked, name=FORWARD), asked.name)
-        if batch_size is not None and not is_count(batch_size):
-            raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
-        if not isinstance(recipe, Recipe):
-            raise InputError(f"recipe {recipe!r:.40}: must be a Recipe, such as neuralpower.Recipe('adam')")
+        _check(batch_size, recipe)
         asked_dtype = str(dtype).removeprefix("torch.") if dtype is not None else None
         dtype = asked_dtype or _dtype(model)
         self.predictor.check(dtype, FORWARD if way == TRAINING else way)
@@ -128,17 +125,15 @@ class LoadedPredictor:
             request = InputRequest(int(batch_size or 1), seq_len, shape, torch_dtype(dtype))
             runs: Asked = asked_of(source, request, asked, own_batch=batch_size is None)
         elif seq_len is not None or input_shape is not None:
-            raise InputError(
-                "sizes and inputs are both given, and inputs have their sizes; leave one of them out"
-            )
+            both = "sizes and inputs are both given, and inputs have their sizes"
+            raise InputError(f"{both}; leave one of them out")
         elif asked != Phase():
             both = f"inputs and the phase {asked.name} are both given"
             raise InputError(f"{both}, and it makes its own inputs; leave one out")
         else:
             runs = given_to(source, inputs, dtype, batch_size, checked=asked_dtype is not None)
-        runs_as = run_of(self.predictor, run, asked, way)
-        question = question_of(self.predictor, phase=way, dtype=dtype, recipe=recipe, run=runs_as)
-        question = replace(question, weights=scheme_asked(weights))
+        how: Any = {"run": run_of(self.predictor, run, asked, way), "weights": scheme_asked(weights)}
+        question = question_of(self.predictor, phase=way, dtype=dtype, recipe=recipe, **how)
         return predict(runs, self.predictor, question, model=str(source.name))[0]
 
     @_on_cpu
@@ -219,7 +214,17 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
     return LoadedPredictor(predictor_lookup.default_predictor(read_cpu()))
 
 
+def _check(batch_size: int | None, recipe: Any) -> None:
+    """Raise InputError for a batch size that is none, and for what is no recipe."""
+    if batch_size is not None and not is_count(batch_size):
+        raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"recipe {recipe!r:.40}: must be a Recipe, such as neuralpower.Recipe('adam')")
+
+
 def _dtype(model: str | Path | nn.Module) -> str:
-    """That of a module's weights."""
+    """That of a module's weights, or in which a model of the catalogue or the hub was published."""
+    if isinstance(model, (str, Path)):
+        return published_dtype(str(model)) or "float32"
     weights = model.parameters() if isinstance(model, nn.Module) else ()
     return next((str(w.dtype).removeprefix("torch.") for w in weights if w.is_floating_point()), "float32")

@@ -30,6 +30,14 @@ def _a_folder_for_locks() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_answers_of_earlier_runs() -> Iterator[None]:
+    """Have every prediction computed; tests of kept answers name a folder of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEURALPOWER_CACHE", "off")
+        yield
+
+
 @pytest.fixture
 def fake(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Makes measuring processes that do as they are told; none of them is left at the end."""

@@ -23,14 +23,15 @@ PACKAGES: Mapping[str, str] = {
     "devices": ALL,
     "layers": """
         base call columns sweep terms workspace
-        activation attention elementwise embedding fused_pointwise linear matmul matrix_product movement norm
+        activation attention elementwise embedding expert_load experts fused_pointwise latent_attention linear
+        matmul matrix_product movement norm operands
         optimizer recurrent reduction softmax
     """,
     "platforms": "views",
     "data": ALL,
     "networks": """
-        families inputs mixed_dtypes phases promised_values refusals call_cache requests running size_limits
-        source sources trust users_code zoo zoo.mnist zoo.paradnn
+        catalogue families hub inputs mixed_dtypes phases promised_values refusals call_cache requests running
+        size_limits source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing

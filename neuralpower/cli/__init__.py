@@ -23,6 +23,7 @@ from neuralpower.cli.output import GONE, ReaderGone, open_descriptors, results_a
 from neuralpower.cli.output_paths import check_places
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line, quoted, unwritten
 from neuralpower.files.terminal import visible_streams
+from neuralpower.networks.hub import stay_offline
 from neuralpower.processes.tether import end_with_parent
 from neuralpower.version import __version__
 
@@ -142,9 +143,7 @@ def _fault(error: Exception) -> int:
 def main() -> None:
     """Run the program; an error of ours is one line on stderr, and its class the exit code."""
     end_with_parent()
-    os.environ.setdefault(
-        "HF_HUB_OFFLINE", "1"
-    )  # models are built from configurations: nothing is downloaded
+    stay_offline()  # models are built from configurations: nothing else is downloaded
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     open_descriptors()
     if isinstance(sys.stdout, io.TextIOWrapper):

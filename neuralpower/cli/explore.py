@@ -34,7 +34,12 @@ class Sweep(OptionGroup):
     ] = None
     seq_len: Annotated[str | None, Option(help="Tokens per sample, written in the same way.")] = None
     input_shape: shared_options.InputShape = None
-    dtype: Annotated[str, Option(help="One or more, with commas.")] = "float32"
+    dtype: Annotated[
+        str | None,
+        Option(
+            help="One or more, with commas; by default that of a published model (`models`), else float32."
+        ),
+    ] = None
     weights: shared_options.Weights = None
     predictor: Annotated[
         str | None, Option(help="Names or files, with commas; this machine's by default.")
@@ -65,20 +70,20 @@ def sweep(asked: Sweep) -> None:
         check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
     parsing.check_file(asked.plot, "points.png")
-    dtypes = [parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or ("float32",)]
     predictors = [
-        parsing.predictor(name, device, dtypes[0])
+        parsing.predictor(name, device)
         for name in parsing.names(asked.predictor, "predictor") or (None,)
         for device in parsing.names(asked.device, "device") or (None,)
     ]
     shape, batch = parsing.shape(asked.input_shape), asked.batch_size
-    own = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
+    usual = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
+    own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
     found = sweeping.sweep(
         asked.model,
         predictors,
-        batch_sizes=own if batch is None else sweeping.sizes(batch, "batch size"),
+        batch_sizes=usual if batch is None else sweeping.sizes(batch, "batch size"),
         lengths=sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,),
-        dtypes=dtypes,
+        dtypes=[parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)],
         input_shape=shape,
         memory_bytes=fitting.bytes_of(asked.memory) if asked.memory is not None else None,
         run=asked.run,
@@ -129,7 +134,7 @@ def _sides(asked: Compare) -> list[Side]:
     from neuralpower.predict.explore.compare import Side
     from neuralpower.trace.recipe import TRAINING
 
-    shape, dtype = asked.sizes.shape, asked.sizes.full_dtype
+    shape = asked.sizes.shape
     phase = asked.tokens.phase(asked.phase)
     asked.tokens.check_batch(asked.sizes.batch_size)
     way = "forward" if asked.phase == phase.name else asked.phase
@@ -144,7 +149,8 @@ def _sides(asked: Compare) -> list[Side]:
             )
         model, name = model or asked.a.partition("@")[0], name or asked.predictor or ""
         device = None if at else asked.device
-        known[name] = known.get(name) or parsing.predictor(name or None, device, dtype)
+        known[name] = known.get(name) or parsing.predictor(name or None, device)
+        dtype = parsing.dtype(asked.sizes.dtype or parsing.usual_dtype(model, known[name]))
         batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
         how = {"run": asked.run, "weights": asked.sizes.weights}
         case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase, **how)
@@ -208,7 +214,7 @@ class Fit(OptionGroup):
     seq_len: Annotated[int | None, Option(help="Tokens per sample; of a prefill the prompt's.")] = None
     context: Annotated[int | None, Option(help="For decode: tokens in the cache before the step.")] = None
     input_shape: shared_options.InputShape = None
-    dtype: shared_options.Dtype = "float32"
+    dtype: shared_options.OwnDtype = None
     weights: shared_options.Weights = None
     optimizer: Annotated[
         str,
@@ -248,7 +254,7 @@ def fit(asked: Fit) -> None:
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         input_shape=shape,
-        dtype=parsing.dtype(asked.dtype),
+        dtype=parsing.dtype(asked.dtype or parsing.usual_dtype(asked.model)),
         platform=platform,
         **{field: getattr(asked, field) for field in same},
     )

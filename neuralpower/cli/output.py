@@ -45,10 +45,13 @@ class _Results:
 
 
 _results: _Results | TextIO | None = None
+_recording: list[list[str]] | None = None
 
 
 def say(text: object = "", end: str = "\n") -> None:
     """Print a result, made visible. Raises ReaderGone, and OSError where the disk is full."""
+    if _recording is not None:
+        _recording.append(["say", f"{text}{end}".removesuffix("\n")])
     where = _results if _results is not None else sys.stdout
     where.write(visible_lines(f"{text}{end}"))
     if isinstance(where, io.TextIOBase):
@@ -57,7 +60,20 @@ def say(text: object = "", end: str = "\n") -> None:
 
 def tell(text: object) -> None:
     """Print one line on stderr, made visible."""
+    if _recording is not None:
+        _recording.append(["tell", f"{text}"])
     print(visible(text), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[list[str]]]:
+    """Give a list that gets what is said and told within, as ["say" or "tell", text]."""
+    global _recording
+    before, _recording = _recording, []
+    try:
+        yield _recording
+    finally:
+        _recording = before
 
 
 def open_descriptors() -> None:

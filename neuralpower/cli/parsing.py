@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuralpower.dtypes import full_name
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, PredictorError
 from neuralpower.files.paths import check_read, check_regular, is_file, is_folder, is_there
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 dtype = full_name
+NEAREST = ("float16", "float32")  # what a model of 16 bits is run in where its own type is not known
 
 
 def names(text: str | None, what: str) -> tuple[str, ...] | None:
@@ -90,20 +91,43 @@ def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> in
     return resolve(model).batch_size(asked, shape) if asked is None else asked
 
 
-def predictor(name: str | None, device: str | None = None, dtype: str = "float32") -> Predictor:
+def usual_dtype(model: str, learnt: Predictor | None = None) -> str:
+    """The dtype in which a model was published, else float32.
+
+    Where a predictor's device does not have it, the nearest that it has, which is said on stderr. Raises
+    ModelError.
+    """
+    from neuralpower.cli.output import tell
+    from neuralpower.networks.sources.base import published_dtype
+
+    found = published_dtype(model) or "float32"
+    for one in (found, *NEAREST) if learnt is not None else ():
+        try:
+            learnt.check(one, "forward")
+        except PredictorError:
+            continue
+        if one != found:
+            lacks = f"which {learnt.name} does not know"
+            tell(f"note: {model} was published in {found}, {lacks}: it is taken in {one}")
+        return one
+    return found
+
+
+def predictor(name: str | None, device: str | None = None, dtype: str | None = None) -> Predictor:
     """That of the name or in the file, on the device if one is named, else this machine's.
 
-    A device without a predictor's name gets what answers best for it in the dtype. Raises InputError, also
-    where both name a device. Imports torch.
+    A device without a predictor's name gets what answers best for it. Raises InputError, also where both name
+    a device, and where the device lacks the dtype. Imports torch.
     """
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import spec_of
-    from neuralpower.learn.predictor_lookup import default_predictor, load, of_device, on
+    from neuralpower.learn.any_device import for_device
+    from neuralpower.learn.predictor_lookup import default_predictor, load, on
 
     if device is None:
         return load(name) if name else default_predictor(read_cpu())
     if name is None:
-        return of_device(spec_of(device), dtype)
+        return for_device(spec_of(device), dtype)
     if "@" in name and not is_file(name):
         raise InputError(f"predictor {name} and device {device} both name a device; leave one out")
     return on(load(name), device)[0]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option, Typer
 
 from neuralpower.cli import parsing, shared_options
+from neuralpower.cli.answers import answered
 from neuralpower.cli.commands import OptionGroup, with_options
 from neuralpower.cli.output import say
 from neuralpower.dtypes import AUTOCAST_DTYPES
@@ -64,6 +64,9 @@ class Predict(OptionGroup):
     trace_file: Annotated[
         Path | None, Option(help="Write the timeline for ui.perfetto.dev or chrome://tracing to this file.")
     ] = None
+    no_cache: Annotated[
+        bool, Option("--no-cache", help="Compute, even where the same question was answered before.")
+    ] = False
 
 
 @app.command()
@@ -71,6 +74,13 @@ class Predict(OptionGroup):
 def predict(model: shared_options.Model, asked: Predict) -> None:
     """Predict the network, print it, and write the files that are asked for."""
     _check(asked)
+    if asked.no_cache or asked.csv is not None or asked.trace_file is not None:
+        _predict(model, asked)
+    else:
+        answered(model, vars(asked), lambda: _predict(model, asked))
+
+
+def _predict(model: str, asked: Predict) -> None:
     sizes, shape = asked.sizes, asked.sizes.shape
     phase = asked.tokens.phase(asked.phase)
     asked.tokens.check_batch(sizes.batch_size)
@@ -93,7 +103,7 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
     parsing.check_file(asked.csv, "rows.csv")
     if asked.trace_file is not None:
         check_place(asked.trace_file, "trace.json")
-    learnt = _learnt(asked)
+    learnt = _learnt(model, asked)
     learnt_phase = "forward" if asked.phase in (TRAINING, phase.name) else asked.phase
     learnt.check(sizes.full_dtype, learnt_phase)
     recipe = asked.training.recipe(asked.checkpointing, asked.phase)
@@ -105,8 +115,8 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
         "routing": routing,
         "run": case.run_of(learnt, asked.run, phase, way),
     }
+    how["weights"] = scheme_asked(sizes.weights)
     question = question_of(learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
-    question = replace(question, weights=scheme_asked(sizes.weights))
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []
@@ -139,12 +149,15 @@ def _check(asked: Predict) -> None:
         raise InputError(f"top {asked.top}, depth {asked.depth}: {text}")
 
 
-def _learnt(asked: Predict) -> Predictor:
-    """The predictor, of the device that was named; raises InputError."""
+def _learnt(model: str, asked: Predict) -> Predictor:
+    """The predictor, of the device that was named and for the model's dtype; raises InputError."""
     device, sheet = asked.device, asked.device_spec
     if device is not None and sheet is not None:
         raise InputError(f"--device {device} and --device-spec {sheet} both name a device; leave one out")
-    return parsing.predictor(asked.predictor, device or sheet, asked.sizes.full_dtype)
+    dtype = asked.sizes.dtype
+    learnt = parsing.predictor(asked.predictor, device or sheet, dtype and parsing.dtype(dtype))
+    asked.sizes.settle(model, learnt)
+    return learnt
 
 
 def _cast(text: str | None, learnt: Predictor) -> torch.dtype | None:

@@ -11,6 +11,7 @@ from neuralpower.cli.commands import OptionGroup
 from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
+    from neuralpower.learn import predictor
     from neuralpower.networks.phases import Phase
     from neuralpower.trace.recipe import Recipe
 
@@ -33,6 +34,10 @@ BatchSize = Annotated[
 ]
 InputShape = Annotated[str | None, Option(help="Of one sample, such as 3x224x224.")]
 Dtype = Annotated[str, Option(help="Of weights and inputs.")]
+OwnDtype = Annotated[
+    str | None,
+    Option(help="Of weights and inputs; by default that of a published model (`models`), else float32."),
+]
 Run = Annotated[
     str | None,
     Option(
@@ -60,7 +65,7 @@ class Sizes(OptionGroup):
     batch_size: BatchSize = None
     seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
     input_shape: InputShape = None
-    dtype: Dtype = "float32"
+    dtype: OwnDtype = None
     weights: Weights = None
 
     @property
@@ -70,8 +75,13 @@ class Sizes(OptionGroup):
 
     @property
     def full_dtype(self) -> str:
-        """Torch's name of the dtype."""
-        return parsing.dtype(self.dtype)
+        """Torch's name of the dtype; float32 where none is given."""
+        return parsing.dtype(self.dtype or "float32")
+
+    def settle(self, model: str, learnt: predictor.Predictor | None = None) -> None:
+        """Take the dtype in which the model was published, where none was given; raises ModelError."""
+        if self.dtype is None:
+            vars(self)["dtype"] = parsing.usual_dtype(model, learnt)
 
 
 class Tokens(OptionGroup):

@@ -17,8 +17,9 @@ from neuralpower.dtypes import FLOATING
 from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
 from neuralpower.layers.terms import either
 
-_LIBRARY = torch.library.Library("neuralpower", "FRAGMENT")
-_LIBRARY.define("fused(Tensor x, int written, int operations, int row) -> Tensor")
+SCHEMA = "fused(Tensor x, int written, int operations, int row) -> Tensor"
+_LIBRARY = torch.library.Library("neuralpower", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define(SCHEMA)  # type: ignore[no-untyped-call]
 
 
 def _fused(x: Tensor, written: int, operations: int, row: int) -> Tensor:
@@ -31,7 +32,7 @@ def _fused(x: Tensor, written: int, operations: int, row: int) -> Tensor:
     return y.copy_(x.repeat(-(-written // max(x.numel(), 1)))[:written])
 
 
-_LIBRARY.impl("fused", _fused, "CompositeExplicitAutograd")
+_LIBRARY.impl("fused", _fused, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 
 
 @layer_kind("fused", "neuralpower.fused")
@@ -98,5 +99,9 @@ class FusedPointwise(Layer):
     def backward(self) -> tuple[Layer, ...]:
         """One kernel that reads the inputs and the results' gradients, and writes the inputs' gradients."""
         read, written = self.bytes_read, self.bytes_written
-        turned = {"bytes_read": read + written, "bytes_written": read, "operations": 2 * self.operations}
+        turned: dict[str, Any] = {
+            "bytes_read": read + written,
+            "bytes_written": read,
+            "operations": 2 * self.operations,
+        }
         return (replace(self, phase="forward", **turned),)

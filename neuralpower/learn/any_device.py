@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from neuralpower.devices.spec import DeviceSpec, known_spec
+from neuralpower.devices.names import matching
+from neuralpower.devices.spec import DeviceSpec, known_spec, labels_of_specs
 from neuralpower.dtypes import floats_of, full_name
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import Roofline
@@ -84,8 +85,9 @@ def roofline_of(spec: DeviceSpec) -> Predictor:
 
 def _own(spec: DeviceSpec) -> Iterator[Predictor]:
     """Predictors that were learnt on the device: that of its name first, then others that begin with it."""
+    labels = labels_of_specs()
     for name in sorted(known_predictors(), key=lambda name: (len(name), name)):
-        if name == spec.slug or name.startswith(f"{spec.slug}-"):
+        if name.startswith(f"{spec.slug}-") or matching(name, labels) == [spec.slug]:
             found = load(name)
             sheet = known_spec(found.device)
             if found.hardware is not None and sheet is not None and sheet.slug == spec.slug:
@@ -97,7 +99,8 @@ def _relatives(spec: DeviceSpec) -> Sequence[Predictor]:
     known = known_predictors()
     if POOLED not in known or platform_of(spec.hardware()).family == "cpu":
         return []
-    there = load(POOLED).on(spec.hardware(), spec.slug)
+    # of which kinds and dtypes it has rows of this device is not known
+    there = dataclasses.replace(load(POOLED).on(spec.hardware(), spec.slug), carried=True)
     if spec.vendor == MAKER:
         return [there]
     wider = {

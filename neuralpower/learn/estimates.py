@@ -12,9 +12,9 @@ from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
 MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: learnt on relatives of the device
-WEIGHTS_LAW = "weights-law"  # of quantised weights, from what was learnt of plain ones (`weight_only.py`)
-EXTRAPOLATED, BYTES_LAW, ROOFLINE = "extrapolated", "bytes-law", "roofline"
-BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES_LAW, WEIGHTS_LAW, ROOFLINE)  # the best known first
+WEIGHTS_LAW = "weights law"  # of quantised weights, from what was learnt of plain ones (`weight_only.py`)
+EXTRAPOLATED, BYTES, ROOFLINE = "extrapolated", "bytes law", "roofline"
+BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES, WEIGHTS_LAW, ROOFLINE)  # the best known first
 UNLEARNT = (WEIGHTS_LAW, ROOFLINE)  # what coverage is without
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
 BY_ROOFLINE, BY_BYTES, BY_WEIGHTS = -1, -2, -3  # numbers that are no regressor's
@@ -61,7 +61,7 @@ class Estimates:
     ) -> Estimates:
         """Estimates of layers that no regressor knows: by a pass over as many bytes, else by the roofline.
 
-        `power`: the last four of an estimate.
+        `power` as the last four of an estimate.
         """
         return cls(
             runtime_s=t,
@@ -72,7 +72,7 @@ class Estimates:
             held_bytes=held_bytes,
             regressor=np.where(by_bytes, BY_BYTES, BY_ROOFLINE),
             exponent=np.zeros(len(t)),
-            basis_code=np.where(by_bytes, BASES.index(BYTES_LAW), BASES.index(ROOFLINE)),
+            basis_code=np.where(by_bytes, BASES.index(BYTES), BASES.index(ROOFLINE)),
             power_w=power[0],
             power_low_w=power[1],
             power_high_w=power[2],

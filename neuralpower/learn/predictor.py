@@ -356,8 +356,8 @@ class Predictor:
         if found is None:
             works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)  # views do not, and take nothing
             t, hidden, by_bytes = self._unlearnt(columns, key[1], passes)
-            t, hidden, power = t * works, hidden * works, self._power(columns, key, t)
-            return Estimates.unlearnt(t, hidden, held, np.full(rows, by_bytes), power)
+            power = self._power(columns, key, t * works)
+            return Estimates.unlearnt(t * works, hidden * works, held, np.full(rows, by_bytes), power)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
         alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from neuralpower.devices.host import Cpu
 from neuralpower.devices.names import matching
-from neuralpower.devices.spec import DeviceSpec, find_spec, known_spec, spec_of
+from neuralpower.devices.spec import find_spec, known_spec, spec_of
 from neuralpower.errors import InputError, PredictorError, one_line, unknown
 from neuralpower.files.json_files import read_json
 from neuralpower.files.paths import is_file
+from neuralpower.files.predictor_folders import predictor_folders
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json
 from neuralpower.platforms import hardware_of
-
-
-def predictor_folders() -> list[Path]:
-    """Where predictors are looked for by name: ./models, the package's own, the source tree's."""
-    package = Path(str(importlib.resources.files("neuralpower")))
-    return [Path("models"), package / "models", package.parent / "models"]
 
 
 def known_predictors() -> dict[str, Path]:
@@ -48,7 +42,7 @@ def readable(names: Iterable[str]) -> tuple[dict[str, Predictor], list[Predictor
 def load(name: str | Path) -> Predictor:
     """The predictor of that name, or in that file; NAME@DEVICE is one of several devices for that device.
 
-    A name may be written in any usual way, and may be a device's ("h100"), as `of_device` has it.
+    A name may be written in any usual way, and may be a device's ("h100"), as `any_device.for_device` has it.
 
     Raises:
         PredictorError: unknown, cut off, no JSON, of another schema, or it cannot serve the device.
@@ -92,18 +86,9 @@ def _spelled(name: str, known: Mapping[str, Path]) -> Predictor:
         if " may be " in str(error):
             raise
         raise unknown("predictor", name, known, PredictorError) from None
-    return of_device(spec)
+    from neuralpower.learn.any_device import for_device  # which looks predictors up
 
-
-def of_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
-    """What is known of a device: its own predictors, else its relatives', else a roofline (`any_device`).
-
-    Raises:
-        PredictorError: the device lacks the dtype.
-    """
-    from neuralpower.learn.any_device import for_device  # it looks predictors up here
-
-    return for_device(spec, dtype)
+    return for_device(spec)
 
 
 def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:

@@ -56,7 +56,7 @@ def said(key: Key) -> str:
     return (
         f"{kind} {dtype} {phase} with quantised weights was not learnt: it takes {WIDENED:g} times what "
         "reading as many bytes takes, or its compute where that is longer; bounds are "
-        f"{LOW:g} and {HIGH:g} times that"
+        f"{LOW:g} and {HIGH:g} times that, and wider where reading itself is uncertain"
     )
 
 
@@ -76,16 +76,18 @@ def weights_law(columns: Layer, predicts: Predicts, roof: Roofline) -> Estimates
     t = np.maximum(reading_s, compute_s)
     reads = reading_s >= compute_s
     watts = ("power_w", "power_low_w", "power_high_w")
+    own = NINETY * np.where(reads, part.deviation, whole.deviation)  # of what the law is made from
+    below, above = np.hypot(np.log(LOW), own), np.hypot(np.log(HIGH), own)
     return replace(
         whole,
         runtime_s=t,
-        low_s=LOW * t,
-        high_s=HIGH * t,
-        shared=np.full(len(t), np.log(HIGH / LOW) / 2 / NINETY),
+        low_s=t * np.exp(-below),
+        high_s=t * np.exp(above),
+        shared=(below + above) / 2 / NINETY,
         hidden_s=np.minimum(part.hidden_s, t),
         held_bytes=np.minimum(np.asarray(columns.bytes().weights, dtype=float), whole.held_bytes),
         regressor=np.full(len(t), BY_WEIGHTS),
-        basis_code=np.full(len(t), BASES.index(WEIGHTS_LAW)),
+        basis_code=np.maximum(whole.basis_code, BASES.index(WEIGHTS_LAW)),
         **{name: np.where(reads, getattr(part, name), getattr(whole, name)) for name in watts},
     )
 

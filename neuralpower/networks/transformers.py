@@ -177,15 +177,20 @@ def folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
             f"or {grammar().partition(', ')[2]}"
         )
     values = _read(file)
+    beside = file.with_name(BESIDE)
+    if isinstance(values, dict) and "quantization_config" not in values and is_file(beside):
+        values = {**values, "quantization_config": _read(beside)}
+    return described_source(text, values, overrides, str(file))
+
+
+def described_source(text: str, values: Any, overrides: dict[str, Any], where: str) -> Source:
+    """A network by the fields of its config.json, which stand `where`."""
     kind = values.get("model_type") if isinstance(values, dict) else None
     if not isinstance(kind, str):
-        raise ModelError(f"{file} has no model_type; add one that transformers knows, such as bert")
+        raise ModelError(f"{where} has no model_type; add one that transformers knows, such as bert")
     if kind not in _configuration_types():
         raise unknown("transformers model type", kind, _configuration_types(), ModelError)
     config_class = _transformers().CONFIG_MAPPING[kind]
-    beside = file.with_name(BESIDE)
-    if "quantization_config" not in values and is_file(beside):
-        values = {**values, "quantization_config": _read(beside)}
     return configuration_source(text, _configured(text, config_class, values, overrides))
 
 

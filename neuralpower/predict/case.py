@@ -78,8 +78,8 @@ def predict_case(
     """
     run = run_of(predictor, case.run, case.phase, phase)
     how: dict[str, Any] = {"autocast": autocast, "routing": case.routing, "run": run}
+    how["weights"] = scheme_asked(case.weights)
     question = question_of(predictor, phase=phase, dtype=case.dtype, recipe=recipe, **how)
-    question = replace(question, weights=scheme_asked(case.weights))
     asked = asked_of(source or case.model, case.request(), case.phase)
     return predict(asked, predictor, question, model=case.model, seen=seen)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.phases import GENERATE, Pass
+from neuralpower.networks.phases import GENERATE, PREFILL, Pass
 from neuralpower.predict.compose import composed
 from neuralpower.predict.memory.peak import forward_memory
 from neuralpower.predict.prediction import BOUNDS, Interval, Prediction, joined
@@ -34,6 +34,7 @@ class Step:
     tokens_per_s: Interval  # of all samples together
     energy_per_token_j: Interval | None
     cache_bytes: int  # of all samples, before it
+    lengths: tuple[int, ...] = ()  # of the samples, where they differ; context or tokens is their mean
 
     def to_json(self) -> dict[str, object]:
         """As a JSON object."""
@@ -43,6 +44,7 @@ class Step:
             "tokens_per_s": self.tokens_per_s.to_json(),
             "energy_per_token_j": _json(self.energy_per_token_j),
             "cache_bytes": self.cache_bytes,
+            "lengths": list(self.lengths),
         }
 
 
@@ -60,6 +62,7 @@ class Generation:
     energy_per_token_j: Interval | None
     cache_bytes: int  # of all samples, at the end
     traced: tuple[int, ...]  # contexts of the traced steps
+    lengths: tuple[int, ...] = ()  # of the prompts, where they differ: `prompt` is their mean, rounded down
     predicted: int  # steps whose every layer was predicted; the others lie on lines between these
 
     def to_json(self) -> dict[str, object]:
@@ -74,6 +77,7 @@ class Generation:
             "tokens_per_s": self.tokens_per_s.to_json(),
             "energy_per_token_j": _json(self.energy_per_token_j),
             "cache_bytes": self.cache_bytes,
+            "lengths": list(self.lengths),
             "traced_contexts": list(self.traced),
             "predicted_steps": self.predicted,
         }
@@ -82,9 +86,11 @@ class Generation:
 def with_step(prediction: Prediction, one: Pass) -> Prediction:
     """The prediction of a prefill or a step, with what it means for tokens."""
     count = prediction.batch_size * max(one.tokens, 1)
+    if one.lengths and one.name == PREFILL:
+        count = sum(one.lengths)
     rate, energy = _rate(count, prediction.runtime_s), _scaled(prediction.energy_j, 1 / count)
     memory = None if prediction.memory is None else replace(prediction.memory, phase=one.name)
-    step = Step(one.context, one.tokens, rate, energy, one.cache_bytes)
+    step = Step(one.context, one.tokens, rate, energy, one.cache_bytes, one.lengths)
     return replace(prediction, phase=one.name, memory=memory, generation=step)
 
 
@@ -128,6 +134,7 @@ def predict_generation(
         energy_per_token_j=_scaled(whole.energy_j, 1 / count),
         cache_bytes=asked.cache_bytes,
         traced=tuple(grown.traced),
+        lengths=asked.lengths,
         predicted=len(nodes),
     )
     saved = nodes[0].savings if nodes else first.savings

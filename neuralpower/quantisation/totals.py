@@ -13,7 +13,7 @@ from neuralpower.quantisation.weights import Matrices, Weight
 
 MOST_NAMED = 6  # modules that stay as they are
 FOLDED = 3  # of one parent, from which on they are named together
-LARGE = 1e8  # bytes, from which on a size is in GB
+UNITS = ((1e12, 1e12, "TB"), (1e8, 1e9, "GB"), (0, 1e6, "MB"))  # from how many bytes on, and its own
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,8 @@ def _words(scheme: Scheme, numbers: Counter[str]) -> str:
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e9:.3g} GB" if count >= LARGE else f"{count / 1e6:.3g} MB"
+    _, size, unit = next(one for one in UNITS if count >= one[0])
+    return f"{count / size:.3g} {unit}"
 
 
 def _folded(paths: Sequence[str]) -> list[str]:

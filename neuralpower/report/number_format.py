@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from neuralpower.networks.phases import spelled
 from neuralpower.predict.generation import Generation, Step
 from neuralpower.predict.prediction import Interval, Prediction
 
@@ -35,11 +36,15 @@ def tokens(prediction: Prediction) -> Iterator[str]:
     about = prediction.generation
     if isinstance(about, Generation):
         first = bounded(about.time_to_first_token_s, "s")
-        yield f"prompt {about.prompt}, {about.new_tokens} new tokens: first after {first}"
+        prompt = f"prompts {spelled(about.lengths)}" if about.lengths else f"prompt {about.prompt}"
+        yield f"{prompt}, {about.new_tokens} new tokens: first after {first}"
         if about.time_per_output_token_s is not None and about.first_step_s and about.last_step_s:
             ends = (quantity(step.value, "s") for step in (about.first_step_s, about.last_step_s))
             each = bounded(about.time_per_output_token_s, "s")
             yield f"then {each} per token, the first {', the last '.join(ends)}"
+    elif isinstance(about, Step) and about.lengths:
+        what = "contexts" if about.context else "prompts"
+        yield f"{what} {spelled(about.lengths)} of {counted(len(about.lengths), 'request')}"
     elif isinstance(about, Step):
         yield f"context {about.context}, {counted(about.tokens, 'token')} of each sample"
     if isinstance(about, (Generation, Step)):

@@ -27,8 +27,8 @@ from neuralpower.trace.recipe import STEPS
 
 T = TypeVar("T")
 WIDEST = 24  # letters of a group
-MOSTLY = 0.995  # of the time: from here on all of it, in whole percents
 PARTS = 6  # of a joined call that are named
+MOSTLY = 0.995  # of the time: from here on all of it, in whole percents
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

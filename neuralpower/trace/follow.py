@@ -107,8 +107,8 @@ def _recorded(one: Pass, question: Question) -> Trace:
     Samples of lengths of their own follow from two traces near their mean length.
     """
     if one.longer is not None:
-        both = [_recorded(each, question) for each in (replace(one, longer=None), one.longer)]
-        return each_length(*both, one)
+        shorter = _recorded(replace(one, longer=None), question)
+        return each_length(shorter, _recorded(one.longer, question), one)
     inputs = one.inputs
     try:
         found = trace(

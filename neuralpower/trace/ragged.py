@@ -71,7 +71,7 @@ class _Lengths:
 
     def _windowed(self, one: Layer) -> bool:
         """Whether attention of the step is cut off at a window, which shorter samples do not fill."""
-        return self.asked.name == DECODE and getattr(one, KEYS) <= self.mean and one.query_length == 1
+        return self.asked.name == DECODE and one.to_row()[KEYS] <= self.mean
 
     def _squared(self, a: int, b: int) -> bool:
         """Whether a size grows with the square of the length, as scores do."""

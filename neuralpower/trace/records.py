@@ -115,7 +115,9 @@ class Savings:
         """In words."""
         fewer = self.bytes_before - self.bytes
         size, unit = next(
-            (s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")) if abs(fewer) >= s or s == 1
+            (s, u)
+            for s, u in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+            if abs(fewer) >= s or s == 1
         )
         more = "fewer" if fewer >= 0 else "more"
         return (

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from neuralpower.errors import InputError
+from neuralpower.layers.expert_load import Load, fitting
 
 UNIFORM, WORST = "uniform", "worst"
 
@@ -43,6 +45,19 @@ class Routing:
             return most
         expected = experts * (1 - float((1 - min(per_token / experts, 1)) ** (pairs / per_token)))
         return min(max(round(expected), min(per_token, most)), most)
+
+    def load(self, pairs: int, per_token: int, experts: int) -> Load:
+        """How much each expert has to do: pairs, experts that are reached, tokens of the fullest.
+
+        Of E experts with m tokens each in the mean, at random, the fullest gets about m + sqrt(2 m ln E)
+        (Raab and Steger, "Balls into Bins", 1998, for many tokens).
+        """
+        hit, tokens = self.reached(pairs, per_token, experts), -(-pairs // per_token)
+        mean = pairs / hit
+        fullest = -(-pairs // hit)
+        if self.tokens_per_expert is None and self.name == UNIFORM:
+            fullest = round(mean + math.sqrt(2 * mean * math.log(hit)))
+        return fitting(pairs, hit, min(max(fullest, -(-pairs // hit)), tokens))
 
     def note(self, pairs: int, per_token: int, experts: int) -> str:
         """The assumption in words."""

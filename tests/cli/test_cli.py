@@ -535,7 +535,7 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
     [
         (["transformers:bret"], ["'bret'", "did you mean", "bert"]),
         (["zoo:alexnt"], ["unknown zoo network 'alexnt'", "did you mean alexnet"]),
-        (["resnet"], ["'resnet' is no folder and names no source", "zoo:NAME"]),
+        (["somenet"], ["'somenet' is no folder and names no source", "zoo:NAME"]),
         (["no_such_package:function"], ["there is no module 'no_such_package'"]),
         (["absent.py:net"], ["there is no file absent.py"]),
         (["empty"], ["empty holds no config.json", "give a folder"]),

@@ -5,14 +5,15 @@ import pytest
 from neuralpower.devices.names import matching
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError, PredictorError
-from neuralpower.learn.predictor_lookup import load, of_device
+from neuralpower.learn.any_device import for_device
+from neuralpower.learn.predictor_lookup import load
 from tests.program import done, run
 
 LAYERS = ("zoo:alexnet", "--top", 1)
 
 
 def test_predict_takes_a_device_alone() -> None:
-    assert "on NVIDIA GeForce RTX 4090" in done("predict", *LAYERS, "--device", "4090").splitlines()[0]
+    assert "on nvidia-rtx-4090" in done("predict", *LAYERS, "--device", "4090").splitlines()[0]
 
 
 def test_a_predictor_may_be_named_by_its_device() -> None:
@@ -22,8 +23,8 @@ def test_a_predictor_may_be_named_by_its_device() -> None:
 
 
 def test_a_device_with_a_predictor_of_its_own_gets_that() -> None:
-    assert of_device(find_spec("t4")).name == "nvidia-t4"
-    assert of_device(find_spec("rtx 5090")).name == "nvidia-rtx-5090"
+    assert for_device(find_spec("t4")).regressors == load("nvidia-t4").regressors
+    assert for_device(find_spec("rtx 5090")).name == "nvidia-rtx-5090"
 
 
 def test_what_fits_several_or_none_is_refused() -> None:
@@ -40,7 +41,7 @@ def test_what_fits_several_or_none_is_refused() -> None:
 
 def test_compare_sweep_and_fit_take_it_too() -> None:
     assert "on nvidia-l4" in done("compare", "zoo:alexnet", "@l4", "--device", "h100")
-    assert "on NVIDIA L4, NVIDIA L40S" in done("sweep", "zoo:alexnet", "--device", "l4,l40s")
+    assert "on nvidia-l4, nvidia-l40s" in done("sweep", "zoo:alexnet", "--device", "l4,l40s")
     assert "(NVIDIA H100-SXM5-80GB)" in done("fit", "zoo:alexnet", "--device", "h100")
 
 

@@ -6,8 +6,10 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from neuralpower.data.screening import screen
 from neuralpower.devices.spec import DeviceSpec, find_spec, known_specs, read_spec
 from neuralpower.dtypes import NETWORK_DTYPES, floats_of
 from neuralpower.errors import PredictorError
@@ -15,6 +17,9 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.sweep import Draw
 from neuralpower.learn.any_device import FOREIGN, REACHED_BANDWIDTH, for_device, roofline_of
 from neuralpower.learn.estimates import BASES, ROOFLINE, ROOFLINE_FACTOR
+from neuralpower.learn.intervals import _of_new_devices
+from neuralpower.learn.keys import ANY
+from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.predictor import BARE, CARRIED_BY, TRAINED_HERE, Predictor
 from neuralpower.learn.predictor_lookup import load, of_device
 from neuralpower.learn.regressor import NINETY
@@ -134,7 +139,7 @@ def test_a_pass_of_an_unknown_kind_takes_what_its_bytes_take() -> None:
     found = predictor.estimate([layer])
     size = sum(layer.bytes())
     passed = predictor.estimate([add(max(size // 12, 1), "float32")])
-    assert found.basis == ("bytes-law",)
+    assert found.basis == ("bytes law",)
     assert found.runtime_s[0] >= 0.8 * passed.runtime_s[0]
 
 
@@ -158,3 +163,45 @@ def test_relatives_serve_in_every_dtype_of_a_sheet() -> None:
         there.check(dtype, "forward")
     with pytest.raises(PredictorError, match="choose"):
         there.check("float64", "forward")
+
+
+def test_bounds_of_a_new_device_are_the_wider_the_fewer_were_learnt() -> None:
+    rng = np.random.default_rng(0)
+    halves = []
+    for count in (2, 4, 16):
+        levels = np.where(np.arange(count) % 2, 0.2, -0.2)  # each a factor of 1.2 away, up or down
+        level = np.repeat(levels, 50)
+        halves.append(_of_new_devices(level + 0.01 * rng.standard_normal(len(level)), level, levels))
+    assert halves[0] > halves[1] > halves[2] > NINETY * 0.2 * 0.9
+
+
+def test_a_kernel_that_took_no_time_is_no_row() -> None:
+    table = pd.DataFrame({"function": "add", "elements": [64.0, 128.0], "operands": 2, "broadcast": False})
+    table = table.assign(dtype="bfloat16", phase="backward", runtime_s=[1e-8, 2e-6])
+    gpu, cpu = find_spec("nvidia-l4").hardware(), find_spec("amd-epyc-9654").hardware()
+    rejected = screen("elementwise", table, hardware=gpu).rejected
+    assert [row.reason for row in rejected] == ["no kernel ran"]
+    assert not screen("elementwise", table, hardware=cpu).rejected
+
+
+def test_rows_of_all_dtypes_teach_a_pass_over_memory_together() -> None:
+    known = {(key[0], key[1]) for key in load("nvidia").regressors}
+    assert {dtype for kind, dtype in known if not KINDS[kind].multiplies} == {ANY}
+    assert {"bfloat16", "float32"} <= {dtype for kind, dtype in known if KINDS[kind].multiplies}
+
+
+def test_a_host_that_is_not_known_is_less_certain_and_named() -> None:
+    learnt = Dispatch({("linear", "forward", ""): Cost(1e-5, 0.0, 40)}, 2e-5, 0.1, factor=2.5)
+    there = learnt.of_another_host()
+    assert there.deviation > learnt.deviation and there.seconds([linear(1, "bfloat16")])[0] == 2.5e-5
+    assert not learnt.note and "50 us" in there.note and "factor of 2" in there.note
+    assert there.of_another_host() == there
+
+
+@pytest.mark.parametrize("outputs", [1, 45, 4096])
+def test_few_results_of_a_reduction_keep_few_cores_busy(outputs: int) -> None:
+    hardware = find_spec("nvidia-h200-sxm-141gb").hardware()
+    layer = KINDS["reduction"](function="sum", elements=2**22, outputs=outputs, dtype="bfloat16")
+    seconds = layer.kernel_terms(hardware)["bytes_few_results"]
+    idle = hardware.cores / min(outputs, hardware.cores)
+    assert seconds == pytest.approx(2**23 * idle / hardware.memory_bytes_per_s)

@@ -443,7 +443,8 @@ def test_a_folder_without_configuration_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("bert", "'bert' is no folder and names no source; MODEL is"),
+        ("bret", "'bret' is no folder and names no source; MODEL is"),
+        ("bert", "model 'bert' may be bert-base-uncased, bert-large-uncased, "),
         ("", "no model is named; MODEL is"),
         ("transformers:brt", "unknown transformers model type or class 'brt': did you mean .*bert"),
         ("transformers:BertForMaskedML", "did you mean .*BertForMaskedLM"),

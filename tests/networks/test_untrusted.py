@@ -71,7 +71,7 @@ def dataset(folder: Path, model: str, parquet: bool = False) -> Path:
 
 def test_what_data_may_name_are_the_sources_by_prefix() -> None:
     named = {source.prefix for source in sources.SOURCES if not source.runs_code}
-    assert named == {"", "transformers", "torchvision", "timm", "zoo"}, (
+    assert named == {"", "hf", "transformers", "torchvision", "timm", "zoo"}, (
         "decide whether data may name the new source"
     )
 

@@ -440,7 +440,7 @@ def test_the_zoo_is_listed_with_what_its_networks_work() -> None:
 
 def test_an_unknown_network_is_refused() -> None:
     ran = run("models", "resnet51")
-    assert (ran.code, "unknown zoo network 'resnet51': did you mean" in ran.err) == (2, True)
+    assert (ran.code, "unknown model 'resnet51': did you mean" in ran.err) == (2, True)
 
 
 # ---- several processes ----

@@ -4,6 +4,8 @@ MODEL is one of
     a folder with a config.json, or that file        transformers; `architectures` names the class
     transformers:bert, transformers:BertForMaskedLM  the default configuration of a model type or class
     torchvision:resnet50, timm:NAME                  where these are installed
+    llama-3.1-8b, Qwen/Qwen3-30B-A3B                 models of the catalogue (`neuralpower models`)
+    hf:ORG/NAME, hf:ORG/NAME@REVISION                config.json of the Hugging Face hub
     zoo:alexnet                                      the networks of neuralpower itself
     package.module:function, path/file.py:function   returns an nn.Module, or (module, inputs); a module's
                                                      `example_input_array` are its inputs, too
@@ -28,6 +30,7 @@ from neuralpower.networks.sources.base import (
     ModelSource,
     grammar,
     model_source,
+    published_dtype,
     recognised,
 )
 
@@ -83,5 +86,6 @@ __all__ = [
     "Source",
     "grammar",
     "model_source",
+    "published_dtype",
     "resolve",
 ]

@@ -78,6 +78,7 @@ class ModelSource:
     recognises: Callable[[Given], bool]
     runs_code: bool
     make: Make
+    dtype: Callable[[Given], str | None]
 
 
 SOURCES: list[ModelSource] = []
@@ -91,6 +92,7 @@ def model_source(
     prefix: str = "",
     recognises: Callable[[Given], bool] = lambda given: False,
     runs_code: bool = True,
+    dtype: Callable[[Given], str | None] = lambda given: None,
 ) -> Callable[[Make], Make]:
     """A decorator that registers a function that makes the `Source` of a MODEL.
 
@@ -100,6 +102,7 @@ def model_source(
         prefix: "hub" in "hub:NAME"; sources with a prefix are asked before all others.
         recognises: where there is no prefix, whether a MODEL is of this source.
         runs_code: whether a model of it runs others' code, so that a file of data may not name it (trust.py).
+        dtype: the type in which a model was published, which is then the usual one; None where none is said.
 
     Raises:
         ValueError: the prefix is taken.
@@ -108,7 +111,7 @@ def model_source(
         raise ValueError(f"prefix {prefix!r} of a source of models is taken; choose another")
 
     def register(make: Make) -> Make:
-        SOURCES.append(ModelSource(written, place, prefix, recognises, runs_code, make))
+        SOURCES.append(ModelSource(written, place, prefix, recognises, runs_code, make, dtype))
         SOURCES.sort(key=lambda source: (source.place, source.prefix))
         return make
 
@@ -120,6 +123,13 @@ def recognised(given: Given) -> ModelSource | None:
     prefixed = (s for s in SOURCES if s.prefix and given.location.startswith(f"{s.prefix}:"))
     others = (s for s in SOURCES if not s.prefix and s.recognises(given))
     return next(prefixed, None) or next(others, None)
+
+
+def published_dtype(model: str) -> str | None:
+    """The type in which a model was published; None where its source does not say. Raises ModelError."""
+    given = Given(model)
+    source = recognised(given) if model.strip() else None
+    return None if source is None else source.dtype(given)
 
 
 def grammar() -> str:

@@ -30,6 +30,7 @@ from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.question import EAGER, Question, checked_run
 from neuralpower.trace.recipe import TRAINING, Recipe
+from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import optimizer_named, training_lifetimes
 from neuralpower.trace.tracer import trace
 
@@ -287,18 +288,23 @@ class _Probe:
             self._calls[batch, length] = step.end
             return training_memory(step, platform=platform)
         try:
-            traced = trace(self.module, inputs.args, inputs.kwargs)
+            traced = self._weighed(trace(self.module, inputs.args, inputs.kwargs))
             question = Question(dtype=request.dtype, run=request.run, platform=platform)
             traced = applied(replace(traced, about=shape_of(one)), question, OF_CALLS)
         except ModelError as error:
             if length is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
             raise
-        if self.scheme is not None:
-            traced = quantised(traced, self.scheme)
-            self.quantised = traced.quantised
         self._calls[batch, length] = len(traced.calls) + len(traced.unmodelled)
         return replace(forward_memory(traced, platform=platform), phase=request.phase)
+
+    def _weighed(self, traced: Trace) -> Trace:
+        """The trace with its weights quantised, where they are."""
+        if self.scheme is None:
+            return traced
+        traced = quantised(traced, self.scheme)
+        self.quantised = traced.quantised
+        return traced
 
     def _asked(self, batch: int, length: int | None) -> Pass:
         """Shapes alone; notes the length that a model takes by itself."""

@@ -127,13 +127,7 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
 
     return Explored(
         points=points,
-        outcomes=Outcomes(
-            runtime_s=chosen("runtime_s"),
-            low_s=chosen("low_s"),
-            high_s=chosen("high_s"),
-            energy_j=chosen("energy_j"),
-            coverage=chosen("coverage"),
-        ),
+        outcomes=Outcomes(**{name: chosen(name) for name in Outcomes.__dataclass_fields__}),
         parameters=parameters,
         memory_bytes=memory,
         memory_high_bytes=high,

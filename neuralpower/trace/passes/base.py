@@ -14,6 +14,7 @@ Applies = Callable[[Trace, Question], bool]
 ORDER: Mapping[str, str] = {
     "weights": "change the types in which weights lie in memory, and products take them",
     "calls": "change the recorded calls: which of them run again",
+    "blocks": "put kernels of serving engines in the place of blocks of language models",
     "serving": "change the calls to those of an engine that serves language models",
     "fusion": "join calls into kernels, and launch them together",
     "forward": "make tasks of the forward pass",

@@ -9,7 +9,7 @@ from neuralpower.trace.question import COMPILE, ENGINE, Question
 from neuralpower.trace.records import Trace, counted
 
 
-@trace_pass(place="serving", applies=lambda _, asked: asked.run in (COMPILE, ENGINE))
+@trace_pass(place="blocks", applies=lambda _, asked: asked.run in (COMPILE, ENGINE))
 def baseline(trace: Trace, question: Question) -> Trace:
     """Count the calls and bytes of eager mode, to say what joining them saves."""
     return replace(trace, baseline=counted(trace))

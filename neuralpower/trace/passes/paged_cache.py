@@ -79,7 +79,7 @@ class _Operand:
     source: int | None  # the call that makes it
     copies: list[int]  # calls between it and attention, which a paged cache does without
     cached: Access | None = None  # of the cache before
-    grows: bool = False  # whether what is new is written to the cache
+    written: Access | None = None  # where what is new is written to the cache
     repeats: int = 1  # how many heads share one of them
 
 
@@ -97,7 +97,8 @@ def _operand(flow: Dataflow, access: Access, source: int | None) -> _Operand:
             break  # a rotation that ends in a concatenation
         if grown:
             old = node.flow.reads[0]
-            found.cached, found.grows = (old if old.bytes else None), True
+            found.cached = old if old.bytes else None
+            found.written = node.flow.writes[0]._replace(bytes=node.flow.reads[1].bytes)
         elif movement.function != "cast" and node.flow.reads[0].bytes:
             found.repeats *= max(node.flow.writes[0].bytes // node.flow.reads[0].bytes, 1)
         found.copies.append(found.source)
@@ -147,18 +148,18 @@ def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
         if not any(place.storage == a.storage for n in flow.nodes if n is not node for a in n.flow.reads):
             edit.sizes[place.storage] = 0
     edit.new[node.at] = replace(call, layer=served), Flow(tuple(read), node.flow.writes)
-    _write(flow, chain, [one for one in (keys, values) if one.grows], edit, call)
+    _write(flow, chain, [one for one in (keys, values) if one.written is not None], edit, call)
     for one in (keys, values):
         for i in one.copies:
             edit.drop(flow.nodes[i])
-        if one.grows:  # the cache has what is new beside what it had
-            last = next(i for i in one.copies if movement_of(flow.nodes[i]).function in ("cat", "append"))
-            edit.sizes[flow.nodes[last].flow.writes[0].storage] = one.access.bytes
+        if one.written is not None:  # the cache has what is new beside what it had
+            edit.sizes[one.written.storage] = one.written.bytes
 
 
 def _is_causal(layer: Attention, about: PassShape, keys: _Operand) -> bool:
     """Whether new tokens attend to one another and to the cache: each to those before it alone."""
-    return keys.grows and layer.query_length > 1 and layer.key_length == layer.query_length + about.context
+    grows = keys.written is not None
+    return grows and layer.query_length > 1 and layer.key_length == layer.query_length + about.context
 
 
 def _window(layer: Attention, about: PassShape, path: str) -> int:
@@ -196,10 +197,7 @@ def _write(
     rotated = [i for i in chain if i not in normed]
     if len(normed) > 1:
         _join(flow, sorted(normed), edit)
-    written = tuple(access for one in grown for i in one.copies for access in flow.nodes[i].flow.writes)
-    written = tuple(
-        access._replace(bytes=one.access.bytes) for access, one in zip(written, grown, strict=False)
-    )
+    written = tuple(one.written for one in grown if one.written is not None)
     made = {access for i in rotated for access in flow.nodes[i].flow.writes}
     places = {access.storage for access in made}
     copied = tuple(one.access for one in grown if one.access.storage not in places)

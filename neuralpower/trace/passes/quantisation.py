@@ -69,6 +69,7 @@ def product_of(layer: MatrixProduct, form: Format) -> Layer:
             "weights_dtype": "" if form.dtype == form.activations else form.dtype,
             "input_group": form.activations_group,
             "output_dtype": layer.dtype,
-            "quantises": form.dynamic,
+            # public measurements of int8 products begin with inputs in int8
+            "quantises": form.dynamic and not DTYPES[form.activations].integer,
         }
     return replace(layer, **changes)

@@ -1,0 +1,138 @@
+"""Predictions that were printed before, printed again at once: neither torch nor transformers is imported.
+
+An answer is what a command printed. Its key holds all that it depends on: the options, the model and its
+files, predictors, spec sheets, this machine's CPU, the package's own files, and versions of what computes.
+Models whose source runs code, or reads a network, are never kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from neuralpower.cli.output import recorded, say, tell
+from neuralpower.errors import CoverageError
+from neuralpower.files.cache import cache_folder, content_of, keep, key_of, recall, stamps_of
+from neuralpower.version import __version__
+
+COMPUTING = ("torch", "transformers", "numpy", "msgspec", "torchvision", "timm")  # whose versions matter
+FETCHED = ("hf",)  # prefixes of models that are not all here
+PREFIX = "NEURALPOWER_"
+BESIDE = ("config.json", "hf_quant_config.json")  # of a folder
+
+
+def answered(model: str, options: Mapping[str, Any], compute: Callable[[], None]) -> None:
+    """Print the kept answer to a command, or compute it and keep what it prints.
+
+    Raises as `compute`, and CoverageError again where the answer ended so.
+    """
+    folder = cache_folder()
+    question = None if folder is None else question_of(model, options)
+    if folder is None or question is None:
+        compute()
+        return
+    key = key_of(question)
+    found = recall(folder, key)
+    if found is not None and _printed(found):
+        return
+    with recorded() as lines:
+        try:
+            compute()
+        except CoverageError as error:
+            keep(folder, key, {"lines": lines, "coverage_error": str(error)})
+            raise
+    keep(folder, key, {"lines": lines})
+
+
+def _printed(answer: Mapping[str, Any]) -> bool:
+    """Print a kept answer; whether it is one. Raises CoverageError where it ended so."""
+    lines = answer.get("lines")
+    if not isinstance(lines, list) or not all(_is_line(line) for line in lines):
+        return False
+    for where, text in lines:
+        (say if where == "say" else tell)(text)
+    if "coverage_error" in answer:
+        raise CoverageError(str(answer["coverage_error"]))
+    return True
+
+
+def _is_line(line: Any) -> bool:
+    return isinstance(line, list) and len(line) == 2 and all(isinstance(part, str) for part in line)
+
+
+def question_of(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """All that an answer depends on; None where that cannot be said: a model that is code, or is fetched."""
+    from neuralpower.devices.host import read_cpu
+    from neuralpower.networks.sources.base import Given, recognised
+
+    given = Given(model)
+    source = recognised(given)
+    if source is None or source.runs_code or source.prefix in FETCHED:
+        return None
+    try:
+        files = {str(path): content_of(path) for path in _files(given, options)}
+    except (OSError, RuntimeError, ValueError):  # what is named cannot be a file, or be read
+        return None
+    return {
+        "version": __version__,
+        "versions": {name: _version(name) for name in COMPUTING},
+        "package": stamps_of(Path(__file__).parent.parent, (".py", ".json", ".txt")),
+        "model": model,
+        "options": {name: _plain(value) for name, value in options.items()},
+        "files": files,
+        "cpu": read_cpu().to_json(),
+        "environment": {name: value for name, value in os.environ.items() if _counts(name)},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """An option, or a group of options, as plain values."""
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    fields = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else vars(value)
+    return {name: _plain(field) for name, field in fields.items()}
+
+
+def _files(given: Any, options: Mapping[str, Any]) -> Iterator[Path]:
+    """Files that the model or an option names, and all predictors that could be meant."""
+    from neuralpower.files.predictor_folders import predictor_folders
+
+    named = [given.location, *(part for value in _texts(options) for part in (value, *value.split("@")))]
+    for text in filter(None, named):
+        path = Path(text).expanduser()
+        inside = [path / name for name in BESIDE] if path.is_dir() else [path, path.with_name(BESIDE[1])]
+        yield from (file for file in inside if file.is_file())
+    for folder in {folder.resolve(): folder for folder in predictor_folders()}.values():
+        yield from sorted(folder.glob("*.json"))
+
+
+def _texts(options: Mapping[str, Any]) -> Iterator[str]:
+    for value in options.values():
+        plain = _plain(value)
+        if isinstance(plain, str):
+            yield plain
+        elif isinstance(plain, dict):
+            yield from _texts(plain)
+
+
+def _counts(name: str) -> bool:
+    from neuralpower.files.cache import SWITCH
+
+    return name.startswith(PREFIX) and name != SWITCH
+
+
+def _version(package: str) -> str:
+    """Of an installed package, "" where it is not: `importlib.metadata.version` parses all its metadata."""
+    try:
+        text = importlib.metadata.distribution(package).read_text("METADATA") or ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    found = re.search(r"^Version: (.+)$", text, re.M)
+    return found.group(1) if found else text

@@ -1,0 +1,103 @@
+"""Configurations of the Hugging Face hub: config.json alone is fetched, never weights and never code.
+
+huggingface_hub does it, so that its cache, its offline switch (HF_HUB_OFFLINE) and its token hold here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from neuralpower.errors import ModelError, one_line
+from neuralpower.files.json_files import read_json
+
+CONFIG, QUANTISATION = "config.json", "hf_quant_config.json"  # the second is NVIDIA's Model Optimizer's
+SWITCH = "HF_HUB_OFFLINE"
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_switched_here = False
+
+
+def stay_offline() -> None:
+    """Turn the hub off for libraries, which fetch without being asked; a user's own setting stays."""
+    global _switched_here
+    if SWITCH not in os.environ:
+        os.environ[SWITCH] = "1"
+        _switched_here = True
+
+
+@contextlib.contextmanager
+def _as_the_user_has_it() -> Iterator[None]:
+    """Take back within what `stay_offline` did."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    if _switched_here:
+        constants.HF_HUB_OFFLINE = False
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+@functools.lru_cache(maxsize=64)
+def configuration(name: str) -> dict[str, Any]:
+    """The config.json of `ORG/NAME` or `ORG/NAME@REVISION`, with how its weights are quantised.
+
+    Raises ModelError: there is no such repository, revision or file, it is gated, or there is no network.
+    """
+    repository, _, revision = name.partition("@")
+    if not _NAME.fullmatch(repository):
+        raise ModelError(f"hf:{name}: write hf:ORG/NAME or hf:ORG/NAME@REVISION, as in hf:Qwen/Qwen3-8B")
+    values = _read(name, _fetched(repository, revision or None, CONFIG))
+    if "quantization_config" not in values:
+        beside = _fetched(repository, revision or None, QUANTISATION, optional=True)
+        values = values if beside is None else {**values, "quantization_config": _read(name, beside)}
+    return values
+
+
+def _read(name: str, file: Path | None) -> dict[str, Any]:
+    try:
+        values = read_json(file) if file is not None else None
+    except (ValueError, OSError) as error:
+        raise ModelError(f"hf:{name}: its {CONFIG} is no JSON ({one_line(error)}); choose another") from None
+    if not isinstance(values, dict):
+        raise ModelError(f"hf:{name}: its {CONFIG} holds no object; choose another repository")
+    return values
+
+
+def _fetched(repository: str, revision: str | None, file: str, *, optional: bool = False) -> Path | None:
+    """The file in the hub's cache, fetched if it is not there; raises ModelError, or None if it may lack."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    name = f"hf:{repository}" + (f"@{revision}" if revision else "")
+    try:
+        with _as_the_user_has_it():
+            return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision))
+    except errors.GatedRepoError:
+        reason = (
+            "is gated: ask for access on its page and set HF_TOKEN, or give a folder with its config.json"
+        )
+    except errors.RepositoryNotFoundError:
+        reason = "is not on the hub, or is private; check the name, or set HF_TOKEN"
+    except errors.RevisionNotFoundError:
+        reason = "has no such revision; leave @REVISION out, or name a branch, a tag or a commit"
+    except errors.LocalEntryNotFoundError:
+        reason = f"is not in the cache, and {_why_not()}; connect, or give a folder with its config.json"
+    except errors.EntryNotFoundError:
+        reason = f"holds no {file}; choose a repository of transformers, or give a folder with one"
+    except (errors.HFValidationError, errors.HfHubHTTPError, OSError) as error:
+        reason = f"cannot be read ({one_line(error)}); give a folder with its config.json"
+    if optional:
+        return None
+    raise ModelError(f"{name} {reason}")
+
+
+def _why_not() -> str:
+    offline = os.environ.get(SWITCH, "").upper() in ("1", "ON", "YES", "TRUE") and not _switched_here
+    return f"{SWITCH} is set" if offline else "the hub cannot be reached"

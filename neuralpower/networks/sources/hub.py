@@ -1,0 +1,57 @@
+"""`hf:ORG/NAME[@REVISION]`: a model of the Hugging Face hub, by its config.json alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from neuralpower.dtypes import NETWORK_DTYPES, full_name
+from neuralpower.errors import ModelError
+from neuralpower.networks.hub import configuration
+from neuralpower.networks.sources.base import Given, model_source
+
+if TYPE_CHECKING:
+    from neuralpower.networks.source import Source
+
+TYPE = "model_type"
+
+
+def dtype_of(given: Given) -> str | None:
+    """The type in which its weights were published; None where config.json does not say a usual one."""
+    values = configuration(given.name)
+    parts = (values, *(part for part in (values.get("text_config"),) if isinstance(part, Mapping)))
+    said = (str(part.get(key)) for part in parts for key in ("dtype", "torch_dtype"))
+    names = (full_name(name.removeprefix("torch.")) for name in said)
+    return next((name for name in names if name in NETWORK_DTYPES), None)
+
+
+@model_source("hf:ORG/NAME", place=12, prefix="hf", runs_code=False, dtype=dtype_of)
+def hub(given: Given) -> Source:
+    """A network of transformers; `?model_type=NAME` takes a configuration for one of another type."""
+    from neuralpower.networks.transformers import described_source
+
+    overrides = dict(given.overrides)
+    values = dict(configuration(given.name))
+    if TYPE in overrides:
+        values[TYPE] = overrides.pop(TYPE)
+    check_native(given.location, values)
+    return described_source(given.text, values, overrides, f"{given.location}'s config.json")
+
+
+def check_native(name: str, values: Mapping[str, Any]) -> None:
+    """Raise ModelError for an architecture that transformers does not have: its own code is never run."""
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    kind, named = values.get(TYPE), values.get("architectures") or ["of no name"]
+    if not isinstance(kind, str) or kind in CONFIG_MAPPING_NAMES:
+        return
+    architecture = str(named[0] if isinstance(named, list) else named)
+    own = "; its own code (auto_map) is never run" if "auto_map" in values else ""
+    native = getattr(getattr(transformers, architecture, None), "config_class", None)
+    if native is not None:
+        way = f"{architecture} is: {name}?{TYPE}={native.model_type} takes its fields for one"
+    else:
+        way = "use a newer transformers, or another model"
+    text = f"model type {kind!r} ({architecture}) is not in transformers {transformers.__version__}{own}"
+    raise ModelError(f"{name}: {text}; {way}")

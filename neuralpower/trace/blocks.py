@@ -1,0 +1,122 @@
+"""Blocks of language models that engines run as kernels of their own: how they are cut out of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from neuralpower.layers import Layer
+from neuralpower.layers.movement import Movement
+from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node
+from neuralpower.trace.lifetimes import WEIGHTS
+from neuralpower.trace.records import LayerCall, Trace
+
+
+@dataclass
+class Cut:
+    """Changes to a trace: calls that go, and calls that come at the places of some of them."""
+
+    flow: Dataflow
+    gone: set[int] = field(default_factory=set)  # nodes, by number
+    added: dict[int, tuple[LayerCall, Flow]] = field(default_factory=dict)  # by `at`
+    sizes: dict[int, int] = field(default_factory=dict)  # storage -> its new bytes
+
+    def add(self, node: Node, path: str, layer: Layer, flow: Flow, parts: tuple[str, ...] = ()) -> None:
+        """Have a layer run at the place of a node that goes; `parts`: names of what it stands for."""
+        operator = layer.operators[0] if layer.operators else ""
+        call = LayerCall(path, layer, operator, at=node.at, parts=parts)
+        self.added[node.at] = call, flow
+
+    def made(self) -> Trace:
+        """The changed trace; memory that only calls that are gone have used is none."""
+        trace = self.flow.trace
+        gone = {self.flow.nodes[i].at for i in self.gone}
+        flows = {at: one for at, one in trace.flows.items() if at not in gone}
+        flows |= {at: one for at, (_, one) in self.added.items()}
+        calls = [*(c for c in trace.calls if c.at not in gone), *(call for call, _ in self.added.values())]
+        used = {access.storage for one in flows.values() for access in (*one.reads, *one.writes)}
+        written = {a.storage for i in self.gone for a in self.flow.nodes[i].flow.writes}
+        storages = [
+            s._replace(bytes=self.sizes.get(place, 0 if place in written - used and s.birth else s.bytes))
+            for place, s in enumerate(trace.storages)
+        ]
+        return replace(
+            trace,
+            calls=tuple(sorted(calls, key=lambda call: call.at)),
+            unmodelled=tuple(call for call in trace.unmodelled if call.at not in gone),
+            flows=flows,
+            storages=tuple(storages),
+        )
+
+
+def within(flow: Dataflow, path: str) -> list[int]:
+    """Nodes of a module and of those below it, by number."""
+    return [i for i, node in enumerate(flow.nodes) if any(_under(call.path, path) for call in node.calls)]
+
+
+def _under(path: str, module: str) -> bool:
+    return path == module or path.startswith(f"{module}.")
+
+
+def border(flow: Dataflow, region: Collection[int]) -> Flow:
+    """What a region of nodes reads from outside, and what it writes for others."""
+    inside = set(region)
+    reads: dict[Access, None] = {}
+    writes: dict[Access, None] = {}
+    for i in sorted(inside):
+        node = flow.nodes[i]
+        for access, source in zip(node.flow.reads, node.sources, strict=True):
+            if source not in inside:
+                reads[access] = None
+        if node.final or not inside.issuperset(node.readers):
+            writes |= dict.fromkeys(node.flow.writes)
+    return Flow(tuple(reads), tuple(writes))
+
+
+def serving_only(flow: Dataflow, region: Collection[int], candidates: Iterable[int]) -> set[int]:
+    """Those of the candidates that nothing but the region, or others of them, reads."""
+    inside, found = set(region), set()
+    for i in sorted(candidates, reverse=True):
+        node = flow.nodes[i]
+        if i not in inside and not node.final and node.readers and inside.issuperset(node.readers):
+            inside.add(i)
+            found.add(i)
+    return found
+
+
+def before(flow: Dataflow, ends: Iterable[int], stops: Collection[int] = ()) -> set[int]:
+    """Nodes that the ends follow from, they themselves among them; not what the stops follow from."""
+    found: set[int] = set()
+    queue = list(ends)
+    while queue:
+        i = queue.pop()
+        if i not in found:
+            found.add(i)
+            if i not in stops:
+                queue += [j for j in flow.nodes[i].sources if j is not None]
+    return found
+
+
+def layer_of(node: Node) -> Layer | None:
+    """The layer that a node is, where it is one."""
+    return node.call.layer if isinstance(node.call, LayerCall) else None
+
+
+def moves(node: Node) -> bool:
+    """Whether a node only moves numbers."""
+    return isinstance(layer_of(node), Movement)
+
+
+def is_plain_copy(node: Node) -> bool:
+    """Whether a node writes what it reads in another order."""
+    layer = layer_of(node)
+    plain = isinstance(layer, Movement) and layer.function == "copy"
+    return plain and len(node.flow.reads) == len(node.flow.writes) == 1
+
+
+def weights_read(flow: Dataflow, node: Node) -> Iterator[tuple[int, Access]]:
+    """(place among the node's operands, access) of each weight that it reads."""
+    storages = flow.trace.storages
+    for place, access in enumerate(node.flow.reads):
+        if 0 <= access.storage < len(storages) and storages[access.storage].part == WEIGHTS:
+            yield place, access

@@ -1,0 +1,177 @@
+"""Experts of a mixture in one call, as engines run them.
+
+A mixture is found by what it computes: products with stacked weights [experts, inner, columns], two one after
+the other, made by one module, from rows that a choice among all experts assigns to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from neuralpower.layers.experts import Experts
+from neuralpower.layers.linear import Linear
+from neuralpower.layers.matmul import Matmul
+from neuralpower.layers.operands import OWN
+from neuralpower.layers.reduction import Reduction
+from neuralpower.trace.blocks import Cut, before, border, layer_of, serving_only, weights_read, within
+from neuralpower.trace.dataflow import Dataflow, Node
+from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.question import Question
+from neuralpower.trace.records import LayerCall, Trace
+from neuralpower.trace.serving import served
+
+GROUPED = ("aten._grouped_mm", "aten.bmm")
+STACKED = 3  # axes of stacked weights
+
+
+@trace_pass(place="blocks", applies=lambda trace, asked: served(trace, asked) and bool(_modules(trace)))
+def expert_blocks(trace: Trace, question: Question) -> Trace:
+    """Make one call of all that the experts of a mixture do, the choice among them included."""
+    flow = Dataflow(trace)
+    cut = Cut(flow)
+    notes: dict[str, None] = {}
+    for path in _modules(trace):
+        block = _block(flow, path)
+        if block is None:
+            continue
+        load = question.routing.load(block.tokens * block.top_k, block.top_k, block.experts)
+        layer = replace(block.layer, **load._asdict())
+        region = set(block.nodes)
+        region |= serving_only(flow, region, _choice(flow, region))
+        region |= _sums(flow, block)
+        cut.gone |= region
+        parts = ("choice", "up", "down")
+        cut.add(flow.nodes[block.down], path, layer, border(flow, region), parts)
+        notes[
+            f"of {block.experts} experts {load.hit} are taken to get any of {block.tokens} tokens, the "
+            f"fullest {load.fullest} (routing {question.routing.name})"
+        ] = None
+    return replace(cut.made(), granted=(*trace.granted, *notes)) if cut.gone else trace
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A mixture's experts."""
+
+    nodes: Sequence[int]
+    down: int  # the node of the last product
+    layer: Experts  # without its load
+    tokens: int
+    top_k: int
+    experts: int
+
+
+def _modules(trace: Trace) -> tuple[str, ...]:
+    """Paths of the modules that make products with stacked weights, in order."""
+    found = {
+        call.path: None
+        for call in trace.calls
+        if call.operator in GROUPED and len(call.inputs) > 1 and len(call.inputs[1]) == STACKED
+    }
+    return tuple(found)
+
+
+def _block(flow: Dataflow, path: str) -> _Block | None:
+    """The experts that a module holds; None where it does something else."""
+    nodes = within(flow, path)
+    products = [i for i in nodes if _stacked(flow, flow.nodes[i])]
+    if len(products) not in (2, 3):
+        return None
+    shapes = [_shape(flow.nodes[i]) for i in products]
+    (experts, hidden, columns), (others, inner, outputs) = shapes[0], shapes[-1]
+    gated = len(products) == 3 or columns == 2 * inner
+    if experts != others or outputs != hidden or inner * (1 + (gated and len(products) == 2)) != columns:
+        return None
+    counted = _tokens(flow, path, hidden, _rows(flow.nodes[products[0]]), experts)
+    if counted is None:
+        return None
+    tokens, top_k = counted
+    product = layer_of(flow.nodes[products[0]])
+    assert isinstance(product, Matmul)  # as `_stacked` has seen
+    layer = Experts(
+        dtype=product.dtype,
+        tokens=tokens,
+        hidden=hidden,
+        intermediate=inner,
+        experts=experts,
+        top_k=top_k,
+        pairs=0,
+        hit=0,
+        fullest=0,
+        gated=gated,
+        **{name: getattr(product, name) for name in OWN},
+    )
+    return _Block(nodes, products[-1], layer, tokens, top_k, experts)
+
+
+def _stacked(flow: Dataflow, node: Node) -> bool:
+    """Whether a node multiplies rows by stacked weights of the model."""
+    call = node.call
+    if not isinstance(call, LayerCall) or not isinstance(call.layer, Matmul) or call.operator not in GROUPED:
+        return False
+    shaped = len(call.inputs) > 1 and len(call.inputs[1]) == STACKED
+    return shaped and any(place == 1 for place, _ in weights_read(flow, node))
+
+
+def _shape(node: Node) -> tuple[int, int, int]:
+    """Experts, inner side and columns of stacked weights, as the product takes them."""
+    assert isinstance(node.call, LayerCall)  # as `_stacked` has seen
+    experts, inner, columns = node.call.inputs[1]
+    return experts, inner, columns
+
+
+def _rows(node: Node) -> int:
+    """Rows of a product, of all experts together."""
+    assert isinstance(node.call, LayerCall)  # as `_stacked` has seen
+    rows = 1
+    for size in node.call.inputs[0][:-1]:
+        rows *= size
+    return rows
+
+
+def _tokens(flow: Dataflow, path: str, hidden: int, rows: int, experts: int) -> tuple[int, int] | None:
+    """(tokens, experts of each); None where they cannot be told.
+
+    Where every expert computes all tokens, as in Llama 4's own code, the choice says how many count.
+    """
+    about = flow.trace.about
+    tokens = about.batch * about.tokens
+    if not tokens or rows % tokens:
+        return None
+    each = rows // tokens
+    if each != experts:
+        return tokens, each
+    widths = [one for i in _choice(flow, within(flow, path)) if (one := _chosen(flow.nodes[i], tokens))]
+    return tokens, widths[-1] if widths else each
+
+
+def _chosen(node: Node, tokens: int) -> int:
+    """How many a choice takes for each token; 0 of what is no choice."""
+    call = node.call
+    if not isinstance(call, LayerCall) or not call.operator.endswith(".topk") or not call.outputs:
+        return 0
+    *rows, width = call.outputs[0]
+    size = 1
+    for row in rows:
+        size *= row
+    return width if size == tokens else 0
+
+
+def _sums(flow: Dataflow, block: _Block) -> set[int]:
+    """Sums over experts outside of their module: where each computes all tokens, one is there."""
+    numbers = block.tokens * block.layer.hidden
+    last = flow.nodes[block.nodes[-1]]
+    found = set()
+    for i in last.readers:
+        layer = layer_of(flow.nodes[i])
+        if isinstance(layer, Reduction) and layer.outputs == numbers and layer.elements > numbers:
+            found.add(i)
+    return found if found.issuperset(last.readers) else set()
+
+
+def _choice(flow: Dataflow, region: Sequence[int] | set[int]) -> set[int]:
+    """What stands between the router's product and the experts."""
+    ends = {j for i in region for j in flow.nodes[i].sources if j is not None} - set(region)
+    stops = {i for i, node in enumerate(flow.nodes) if isinstance(layer_of(node), Linear)}
+    return {i for i in before(flow, ends, stops) if i not in stops}

@@ -1,0 +1,179 @@
+"""A question that was answered before is answered at once, and every change of what it depends on is seen."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuralpower.cli import answers
+from neuralpower.files import cache
+from tests.program import Ran, run
+
+ASKED = ("predict", "zoo:mnist_cnn", "--predictor", "nvidia-t4")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NEURALPOWER_CACHE", str(tmp_path / "kept"))
+    return tmp_path / "kept" / "answers"
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One entry per prediction that was computed."""
+    from neuralpower.predict import case
+
+    seen, real = [], case.predict
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        seen.append(kwargs["model"])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(case, "predict", counted)
+    return seen
+
+
+def test_the_second_answer_is_the_first(kept: Path, computed: list[str]) -> None:
+    first, second = run(*ASKED), run(*ASKED)
+    assert first == second
+    assert first.code == 0
+    assert len(computed) == 1
+    assert len(list(kept.glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("--batch-size", 2),
+        ("--json",),
+        ("--by", "layer"),
+        ("--phase", "forward", "--top", 3),
+    ],
+)
+def test_another_question_has_an_answer_of_its_own(kept: Path, computed: list[str], other: Any) -> None:
+    first, second = run(*ASKED), run(*ASKED, *other)
+    assert second.out != first.out or other[0] == "--phase"
+    assert len(computed) == 2
+
+
+def test_no_cache_and_the_switch_have_it_computed(
+    kept: Path, computed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(*ASKED)
+    run(*ASKED, "--no-cache")
+    for off in ("off", "0", ""):
+        monkeypatch.setenv("NEURALPOWER_CACHE", off)
+        run(*ASKED)
+    assert len(computed) == 5
+
+
+def test_files_beside_the_answer_are_written_each_time(
+    kept: Path, computed: list[str], tmp_path: Path
+) -> None:
+    for _ in range(2):
+        run(*ASKED, "--csv", tmp_path / "rows.csv")
+    assert len(computed) == 2
+
+
+def test_a_low_coverage_ends_with_code_3_again(kept: Path, computed: list[str]) -> None:
+    asked = ("predict", "smollm2-135m?num_hidden_layers=1", "--predictor", "nvidia-h200-sxm-141gb")
+    first, second = run(*asked, "--strict", 0.999), run(*asked, "--strict", 0.999)
+    assert (first.code, len(computed)) == (3, 1)
+    assert second == first
+
+
+@pytest.mark.parametrize(
+    "broken", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "key": "x", "answer": {}}']
+)
+def test_a_corrupt_answer_is_as_none(kept: Path, computed: list[str], broken: str) -> None:
+    first = run(*ASKED)
+    (file,) = kept.glob("*.json")
+    file.write_text(broken)
+    assert run(*ASKED) == first
+    assert len(computed) == 2
+    data = json.loads(file.read_text())
+    data["answer"] = {"lines": [["rm", "-rf"], 3]}
+    file.write_text(json.dumps(data))
+    assert run(*ASKED) == first
+    assert len(computed) == 3
+
+
+def question(model: str, **options: Any) -> str:
+    asked = answers.question_of(model, options)
+    assert asked is not None
+    return cache.key_of(asked)
+
+
+def test_what_an_answer_depends_on_is_in_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "net"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    seen = {question("net")}
+    (folder / "config.json").write_text('{"model_type": "roberta"}')
+    seen.add(question("net"))
+    Path("sheet.json").write_text("1")
+    seen |= {question("net", device="sheet.json"), question("net", predictor="x@sheet.json")}
+    Path("sheet.json").write_text("2")
+    seen |= {question("net", device="sheet.json"), question("net", predictor="x@sheet.json")}
+    Path("models").mkdir()
+    Path("models/new.json").write_text("{}")
+    seen.add(question("net"))
+    monkeypatch.setenv("NEURALPOWER_MOST_MODULES", "7")
+    seen.add(question("net"))
+    monkeypatch.setattr(answers, "_version", lambda package: "another")
+    seen.add(question("net"))
+    monkeypatch.setattr(answers, "stamps_of", lambda *of: [("changed", 0, 0)])
+    seen.add(question("net"))
+    assert len(seen) == 10
+    assert question("net") in seen
+
+
+@pytest.mark.parametrize(
+    "model", ["net.py:make", "package.module:make", "net.pt2", "hf:org/name", "no model"]
+)
+def test_code_and_what_is_fetched_is_never_kept(model: str) -> None:
+    assert answers.question_of(model, {}) is None
+
+
+def test_what_was_not_asked_for_longest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MOST_BYTES", 400)
+    for number, key in enumerate("abc"):
+        cache.keep(tmp_path, key, {"lines": ["x" * 60]})
+        os.utime(tmp_path / "answers" / f"{key}.json", (number, number))
+    assert cache.recall(tmp_path, "a") is not None
+    cache.keep(tmp_path, "d", {"lines": ["x" * 60]})
+    assert [key for key in "abcd" if cache.recall(tmp_path, key)] == ["a", "c", "d"]
+    cache.keep(tmp_path / "file", "e", {})
+    (tmp_path / "plain").write_text("")
+    cache.keep(tmp_path / "plain", "e", {})
+    assert cache.recall(tmp_path / "plain", "e") is None
+
+
+def test_a_kept_answer_imports_neither_torch_nor_transformers(kept: Path) -> None:
+    asked = ["predict", "smollm2-135m?num_hidden_layers=1", "--predictor", "t4"]
+    program = (
+        "import sys\nfrom neuralpower.cli import main\n"
+        f"sys.argv = {['neuralpower', *asked]!r}\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
+        "print(sorted({'torch', 'transformers', 'numpy', 'pandas'} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    printed = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+        for _ in range(2)
+    ]
+    assert printed[0].stdout == printed[1].stdout
+    assert "torch" in printed[0].stderr
+    assert printed[1].stderr.splitlines()[-1] == "[]"
+
+
+def test_a_run_is_printed_as_it_was(kept: Path) -> None:
+    first = run("predict", "smollm2-135m?num_hidden_layers=1", "--predictor", "nvidia-t4")
+    assert "was published in bfloat16" in first.err
+    assert isinstance(first, Ran)
+    assert run("predict", "smollm2-135m?num_hidden_layers=1", "--predictor", "nvidia-t4") == first

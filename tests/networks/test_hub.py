@@ -1,0 +1,160 @@
+"""`hf:ORG/NAME`: config.json alone, by huggingface_hub, whose errors become one line each."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import huggingface_hub
+import pytest
+import torch
+from huggingface_hub import constants, errors
+
+from neuralpower.errors import ModelError
+from neuralpower.networks import hub
+from neuralpower.networks.sources import published_dtype, resolve
+from neuralpower.networks.trust import check_model
+from tests.program import done
+
+BERT = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+KIMI = {
+    "model_type": "kimi_k2",
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "auto_map": {"AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM"},
+    "num_hidden_layers": 1,
+    "hidden_size": 64,
+}
+Hub = Callable[..., list[tuple[str, str, str | None]]]
+
+
+def reply(status: int) -> httpx.Response:
+    return httpx.Response(status, request=httpx.Request("GET", "https://huggingface.co/a/b"))
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """A hub that holds the given files, or raises; gives a list of what it is asked for."""
+
+    def served(**files: Any) -> list[tuple[str, str, str | None]]:
+        asked: list[tuple[str, str, str | None]] = []
+
+        def download(repository: str, file: str, revision: str | None = None) -> str:
+            asked.append((repository, file, revision))
+            held = files.get(file.partition(".")[0])
+            if isinstance(held, Exception):
+                raise held
+            if held is None:
+                raise errors.RemoteEntryNotFoundError("404", response=reply(404))
+            path = tmp_path / file
+            path.write_text(held if isinstance(held, str) else json.dumps(held))
+            return str(path)
+
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+        hub.configuration.cache_clear()
+        return asked
+
+    return served
+
+
+def test_a_configuration_is_read_and_nothing_else(serve: Hub) -> None:
+    asked = serve(config={**BERT, "torch_dtype": "bfloat16"})
+    model = resolve("hf:org/name@main").build("meta", torch.float32)
+    assert type(model).__name__ == "BertModel"
+    assert published_dtype("hf:org/name@main") == "bfloat16"
+    assert asked == [("org/name", "config.json", "main"), ("org/name", "hf_quant_config.json", "main")]
+    check_model("hf:org/name")
+
+
+def test_it_is_predicted_as_any_other(serve: Hub) -> None:
+    serve(config=BERT)
+    assert "hf:org/name, batch 1, float32" in done("predict", "hf:org/name", "--predictor", "nvidia-t4")
+
+
+def test_the_dtype_of_the_text_part_counts(serve: Hub) -> None:
+    serve(config={"model_type": "llava", "text_config": {"dtype": "float16"}})
+    assert published_dtype("hf:org/name") == "float16"
+    serve(config={**BERT, "torch_dtype": "float8_e4m3fn"})
+    assert published_dtype("hf:org/name") is None
+
+
+def test_quantisation_beside_the_configuration_is_read(serve: Hub) -> None:
+    serve(config=BERT, hf_quant_config={"quantization": {"quant_algo": "FP8"}})
+    assert hub.configuration("org/name")["quantization_config"] == {"quantization": {"quant_algo": "FP8"}}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errors.GatedRepoError("403", response=reply(403)), "hf:a/b is gated: ask for access"),
+        (
+            errors.RepositoryNotFoundError("404", response=reply(404)),
+            "hf:a/b is not on the hub, or is private",
+        ),
+        (errors.RevisionNotFoundError("404", response=reply(404)), "hf:a/b has no such revision"),
+        (errors.RemoteEntryNotFoundError("404", response=reply(404)), r"hf:a/b holds no config\.json"),
+        (errors.LocalEntryNotFoundError("no"), "hf:a/b is not in the cache, and the hub cannot be reached"),
+        (errors.OfflineModeIsEnabled("off"), r"hf:a/b cannot be read \(.*off"),
+        (ConnectionError("reset"), r"hf:a/b cannot be read \(.*reset\); give a folder with its config\.json"),
+        (errors.HFValidationError("bad"), r"hf:a/b cannot be read \(.*bad"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line(serve: Hub, error: Exception, said: str) -> None:
+    serve(config=error)
+    with pytest.raises(ModelError, match=said) as raised:
+        resolve("hf:a/b")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["bert", "a/b/c", "", "a b/c", "/x", "a/b@@"])
+def test_a_name_of_another_form_is_refused(serve: Hub, name: str) -> None:
+    asked = serve(config=errors.RevisionNotFoundError("404", response=reply(404)))
+    with pytest.raises(ModelError, match="hf:"):
+        resolve(f"hf:{name}")
+    assert asked == [] or name == "a/b@@"
+
+
+@pytest.mark.parametrize(("held", "said"), [("{", "is no JSON"), ("[1]", "holds no object")])
+def test_a_file_that_is_no_configuration_is_refused(serve: Hub, held: str, said: str) -> None:
+    serve(config=held)
+    with pytest.raises(ModelError, match=said):
+        resolve("hf:a/b")
+
+
+def test_code_of_a_repository_is_never_run_and_the_native_class_is_named(serve: Hub) -> None:
+    serve(config=KIMI)
+    with pytest.raises(ModelError, match=r"'kimi_k2' \(DeepseekV3ForCausalLM\) is not in .* is never run; "):
+        resolve("hf:org/kimi")
+    with pytest.raises(ModelError, match=r"hf:org/kimi\?model_type=deepseek_v3 takes its fields"):
+        resolve("hf:org/kimi")
+    model = resolve("hf:org/kimi?model_type=deepseek_v3").build("meta")
+    assert type(model).__name__ == "DeepseekV3ForCausalLM"
+
+
+def test_an_architecture_that_transformers_lacks_is_named(serve: Hub) -> None:
+    serve(config={"model_type": "novel", "architectures": ["NovelForCausalLM"]})
+    with pytest.raises(
+        ModelError, match=r"'novel' \(NovelForCausalLM\) is not in transformers .*; use a newer"
+    ):
+        resolve("hf:org/novel")
+
+
+def test_the_users_offline_switch_holds_and_ours_does_not(
+    serve: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    seen: list[bool] = []
+
+    def download(repository: str, file: str, revision: str | None = None) -> str:
+        seen.append(constants.HF_HUB_OFFLINE)
+        raise errors.LocalEntryNotFoundError("no")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for ours, said in ((False, "HF_HUB_OFFLINE is set"), (True, "the hub cannot be reached")):
+        monkeypatch.setattr(hub, "_switched_here", ours)
+        hub.configuration.cache_clear()
+        with pytest.raises(ModelError, match=said):
+            resolve("hf:a/b")
+    assert seen == [True, False]
+    assert constants.HF_HUB_OFFLINE is True
