@@ -194,7 +194,8 @@ def with_host(predictor: Predictor, dataset: Dataset) -> Predictor:
 def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
     """The layers of a table's rows, as columns."""
     names = [name for name in KINDS[kind].field_names() if name in table]
-    return as_columns(KINDS[kind], {name: table[name].to_numpy() for name in names})
+    columns: dict[str, Any] = {name: table[name].to_numpy() for name in names}
+    return as_columns(KINDS[kind], columns)
 
 
 def devices_of(datasets: Sequence[Dataset]) -> list[str]:
