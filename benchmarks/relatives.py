@@ -322,8 +322,9 @@ def main() -> None:
         together = dataclasses.replace(fitted(datasets), dispatch=next(iter(hosts), None))
         write_predictor(together, given.save / f"{NAME}.json")
     if given.hold_out:
-        lines = pd.concat([held_out(datasets, device) for device in devices_of(datasets)])
-        print(lines.to_string(index=False, float_format=lambda value: f"{value:.3f}"))
+        for device in reversed(devices_of(datasets)):
+            lines = held_out(datasets, device)
+            print(lines.to_string(index=False, float_format=lambda value: f"{value:.3f}"), flush=True)
 
 
 if __name__ == "__main__":
