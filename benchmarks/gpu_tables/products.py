@@ -89,7 +89,7 @@ def possible(rows: pd.DataFrame, system: str) -> pd.DataFrame:
     hardware = known_hardware(SYSTEMS[system].slug)
     if hardware is None:
         return rows
-    bits = rows.dtype.map({"bfloat16": 16, "nvfp4": 4, "int4_wo": 4}).fillna(8)
+    bits = rows.dtype.map({"bfloat16": 16, "nvfp4": 4, "int4_wo": 4}).astype(float).fillna(8)
     size = bits / 8 * rows.n * rows.k - hardware.llc_bytes
     return rows[size / hardware.memory_bytes_per_s <= rows.latency_ms / 1000]
 

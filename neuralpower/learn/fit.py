@@ -33,7 +33,7 @@ from neuralpower.learn.slopes import Alignment, speed_exponent
 FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least one axis
 FAR_KNOWN, FAR_ASKED = 0.7, 0.9  # quantiles of the size: rows up to the one predict those above the other
 # Rows on which terms, reach and intervals are chosen; weights and trees are then fitted to all. Products on
-# an H100 and an L40S, whole shapes held out, err by 2.3 and 3.9 % from 31,700 rows, 2.7 and 4.8 from 5,200.
+# H100 and L40S, whole shapes held out, err by 2.3 and 3.9 % from 31,700 rows, by 2.7 and 4.8 from 5,200.
 MOST_TO_CHOOSE = 2900
 SURELY = 0.99  # times the cost of a mean of bases: a single base must cost less to be surely better
 # Octaves outside the box at which the residual has half its say; 0: no residual.

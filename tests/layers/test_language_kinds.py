@@ -289,23 +289,6 @@ def test_the_two_forms_of_latent_attention_agree() -> None:
     assert torch.allclose(torch.einsum("bhsl,hvl->bhsv", absorbed, values), expanded, atol=1e-4)
 
 
-def test_the_gated_delta_rule_is_that_of_transformers() -> None:
-    from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
-
-    torch.manual_seed(0)
-    batch, length, heads, size = 2, 6, 2, 4
-    query, key, value = (torch.randn(batch, length, heads, size) for _ in range(3))
-    decay, strength = -torch.rand(batch, length, heads), torch.rand(batch, length, heads)
-    expected, _ = torch_recurrent_gated_delta_rule(
-        query, key, value, g=decay, beta=strength, initial_state=None, output_final_state=False,
-        use_qk_l2norm_in_kernel=True,
-    )  # fmt: skip
-    x = torch.cat([t.flatten(2) for t in (query, key, value)], -1)
-    state = torch.zeros(batch, heads, size, size)
-    found = torch.ops.neuralpower.linear_attention(x, None, decay, strength, state, heads, 0)
-    assert torch.allclose(found / size**0.5, expected, atol=1e-3)
-
-
 def test_a_scan_is_the_recurrence_of_its_states() -> None:
     torch.manual_seed(0)
     heads, size, width, length = 2, 3, 4, 5

@@ -44,8 +44,8 @@ def expert_blocks(trace: Trace, question: Question) -> Trace:
         parts = ("choice", "up", "down")
         cut.add(flow.nodes[block.down], path, layer, border(flow, region), parts)
         notes[
-            f"of {block.experts} experts {load.hit} are taken to get any of {block.tokens} tokens, the "
-            f"fullest {load.fullest} (routing {question.routing.name})"
+            f"of {block.tokens} tokens {load.hit} of {block.experts} experts are taken to get any, "
+            f"the fullest {load.fullest} (routing {question.routing.name})"
         ] = None
     return replace(cut.made(), granted=(*trace.granted, *notes)) if cut.gone else trace
 

@@ -107,7 +107,8 @@ def _blocks(flow: Dataflow) -> Iterator[_Block]:
             call = flow.nodes[attends.first].call
             path = call.path if call is not None else ""
             rope = attends.key_size - nope
-            yield _Block(attends, expander, path, layer.dtype, layer.in_features, nope, rope)
+            dtype = layer.output_dtype or layer.dtype  # quantised weights multiply in another
+            yield _Block(attends, expander, path, dtype, layer.in_features, nope, rope)
 
 
 def _attentions(flow: Dataflow) -> Iterator[_Attends]:

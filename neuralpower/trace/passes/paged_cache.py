@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.fused_pointwise import FusedPointwise
+from neuralpower.networks.phases import DECODE
 from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node, total_bytes
 from neuralpower.trace.fusion import is_copy_of_attention, joined_call, space_of
 from neuralpower.trace.lifetimes import CACHE
@@ -132,6 +133,7 @@ def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
     query = node.sources[0]
     chain = _before(flow, [i for i in (query, keys.source, values.source) if i is not None], {at, *copies})
     masked = layer.masked and any(source is not None for source in node.sources[3:])
+    layer = _by_heads(layer, flow.trace.about)
     served = replace(
         layer,
         key_heads=layer.key_heads // keys.repeats if layer.key_heads % keys.repeats == 0 else layer.key_heads,
@@ -154,6 +156,13 @@ def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
             edit.drop(flow.nodes[i])
         if one.written is not None:  # the cache has what is new beside what it had
             edit.sizes[one.written.storage] = one.written.bytes
+
+
+def _by_heads(layer: Attention, about: PassShape) -> Attention:
+    """A step's attention with its heads, where those that share keys stand as several queries."""
+    if about.phase != DECODE or about.tokens != 1:
+        return layer
+    return replace(layer, query_heads=layer.query_heads * layer.query_length, query_length=1)
 
 
 def _is_causal(layer: Attention, about: PassShape, keys: _Operand) -> bool:
