@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 import neuralpower
+from benchmarks.gpu_tables import SYSTEMS
 from neuralpower.api import LoadedPredictor
 from neuralpower.networks.phases import Phase
 from neuralpower.predict.prediction import Prediction
@@ -100,7 +101,9 @@ def runs(given: argparse.Namespace) -> None:
     """PipeWeave's runs on one GPU."""
     everything = pd.read_csv(given.path / "pipeweave" / "runs_dev.csv")
     requests = pd.read_csv(given.path / "pipeweave" / "requests.csv")
-    some = everything[(everything.tp == 1) & (everything.pp == 1)]
+    left_out = {system.slug for name, system in SYSTEMS.items() if name not in given.system}
+    alone = (everything.tp == 1) & (everything.pp == 1)
+    some = everything[alone & ~everything.gpu.map(DEVICES).isin(left_out)]
     print("\nRuns of PipeWeave on one GPU: error against the median of the repeats.\n")
     print("| run | predictor | prefill | decode step | whole run | in 90 % bounds |\n|" + "---|" * 6)
     errors: dict[str, list[float]] = {}
