@@ -62,6 +62,7 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
     choices = [_choose(some, learner)]
     if problem.optional:
         choices.append(_choose(some.certain(), learner))
+    if problem.optional and len(some) == len(problem):  # of many rows one base or the other is surely better
         mean = _choose(some, learner, [*choices[0].parts, *choices[1].parts])
         choices.append(replace(mean, cost=SURELY * mean.cost))
     best = min(choices, key=lambda choice: choice.cost)

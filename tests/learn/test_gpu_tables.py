@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import gpu_held_out, gpu_predictors
+from benchmarks import gpu_held_out, gpu_power, gpu_predictors
 from benchmarks.gpu_tables import SYSTEMS, Part, dataset, parts, products
 from neuralpower.devices.spec import known_hardware
 from neuralpower.layers import KINDS
@@ -136,10 +136,13 @@ def test_a_predictor_of_the_same_rows_is_left_as_it_is(
     tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = [Part(**{**vars(part), "draw": 60}) for part in found(tables, "h100_sxm").values()]
-    gpu_predictors.write("h100_sxm", some, tmp_path, jobs=1, again=False)
+    monkeypatch.setattr(gpu_predictors, "parts", lambda *given: iter(some))
+    monkeypatch.setattr(gpu_power, "parts", lambda *given: iter(()))
+    asked = (tables, "h100_sxm", ["products"], tmp_path)
+    gpu_predictors.write(*asked, jobs=1, again=False)
     file = tmp_path / f"{SYSTEMS['h100_sxm'].slug}.json"
     before = file.read_bytes()
     assert "Apache-2.0" in file.with_suffix(".md").read_text()
-    gpu_predictors.write("h100_sxm", some, tmp_path, jobs=1, again=False)
+    gpu_predictors.write(*asked, jobs=1, again=False)
     assert "holds these rows already" in capsys.readouterr().out
     assert file.read_bytes() == before
