@@ -21,7 +21,7 @@ from neuralpower.learn.intervals import _of_new_devices
 from neuralpower.learn.keys import ANY
 from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.predictor import BARE, CARRIED_BY, TRAINED_HERE, Predictor
-from neuralpower.learn.predictor_lookup import load, of_device
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import NINETY
 
 SHEETS = [find_spec(slug) for slug in known_specs()]
@@ -148,7 +148,7 @@ def test_a_users_sheet_is_answered_as_a_shipped_one(tmp_path: Path) -> None:
     values = {"peak_flops_bfloat16": 1e14, "memory_bytes_per_s": 5e11, "cores": 64}
     text = '{"schema": 1, "name": "Mine", "class": "gpu", "vendor": "NVIDIA", "values": %s}'
     file.write_text(text % str(values).replace("'", '"'))
-    predictor = of_device(read_spec(file), "bfloat16")
+    predictor = for_device(read_spec(file), "bfloat16")
     assert predictor.estimate([linear(64, "bfloat16")]).runtime_s[0] > 4096**2 * 2 / 5e11
 
 
