@@ -131,7 +131,6 @@ def main() -> None:
     parser.add_argument("--system", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="which GPUs")
     parser.add_argument("--section", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--folds", type=int, default=10, help="of 10, fewer take less time")
-    parser.add_argument("--models", type=Path, default=Path("models"), help="predictors of whole runs")
     given = parser.parse_args()
     if given.path is None:
         print("benchmarks.gpus needs a folder that holds aiconfigurator2/: left out")
