@@ -231,7 +231,7 @@ def test_a_scan_is_one_call() -> None:
     for phase, length, chunk in ((DECODE, 1, 0), (PREFILL, 32, 8)):
         trace = worked(STATE2, phase)
         found = of_kind(trace, "scan")
-        sizes = {"heads": 8, "head_size": 16, "state_size": 16, "groups": 2}
+        sizes: dict[str, Any] = {"heads": 8, "head_size": 16, "state_size": 16, "groups": 2}
         made = Scan(dtype="bfloat16", function=MAMBA2, batch=2, length=length, chunk=chunk, **sizes)
         assert found == [made, made]
         kinds = [task.layer.kind for task in under(trace, "backbone.layers.0.mixer")]
