@@ -95,6 +95,21 @@ def shapes(part: Part, hardware: Hardware, folds: int) -> Errors:
     return joined(found)
 
 
+def twins(part: Part) -> Array:
+    """How far apart neighbours are that take the same kernel, in percent: noise, which no fit predicts.
+
+    They are products of 2 to 16 rows and the same of one row more, which fill the same part of a tile: the
+    absolute differences of log(t), over the root of 2. Empty for other kinds.
+    """
+    if "rows" not in part.table:
+        return np.empty(0)
+    table = part.table[(part.table.rows >= 2) & (part.table.rows <= 16)]
+    times = table.pivot_table(index=list(part.shape), columns="rows", values="runtime_s")
+    next_to = np.diff(times.columns.to_numpy()) == 1
+    apart = np.abs(np.diff(np.log(times.to_numpy()), axis=1))[:, next_to].ravel() / np.sqrt(2)
+    return np.asarray(100 * apart[np.isfinite(apart)])
+
+
 def beyond(part: Part, hardware: Hardware) -> Iterator[tuple[str, Errors]]:
     """The largest from smaller ones, along each axis that the part names."""
     for name, (known, asked) in part.beyond.items():

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-import neuralpower
+from benchmarks.gpu_tables import SYSTEMS
 from neuralpower.api import LoadedPredictor
+from neuralpower.devices.spec import find_spec
+from neuralpower.learn.any_device import for_device
 from neuralpower.networks.phases import Phase
 from neuralpower.predict.prediction import Prediction
 
@@ -66,10 +68,9 @@ NETWORKS: dict[str, tuple[dict[str, Any], int, int, str]] = {
 }
 
 
-def predictor_of(device: str, models: Path) -> LoadedPredictor:
-    """That in the folder, else the included one."""
-    file = models / f"{device}.json"
-    return neuralpower.load(file if file.exists() else device)
+def predictor_of(device: str) -> LoadedPredictor:
+    """All that is included of a device, and of its relatives."""
+    return LoadedPredictor(for_device(find_spec(device)))
 
 
 def folder_of(config: dict[str, Any], name: str, root: Path) -> Path:
@@ -100,7 +101,9 @@ def runs(given: argparse.Namespace) -> None:
     """PipeWeave's runs on one GPU."""
     everything = pd.read_csv(given.path / "pipeweave" / "runs_dev.csv")
     requests = pd.read_csv(given.path / "pipeweave" / "requests.csv")
-    some = everything[(everything.tp == 1) & (everything.pp == 1)]
+    left_out = {system.slug for name, system in SYSTEMS.items() if name not in given.system}
+    alone = (everything.tp == 1) & (everything.pp == 1)
+    some = everything[alone & ~everything.gpu.map(DEVICES).isin(left_out)]
     print("\nRuns of PipeWeave on one GPU: error against the median of the repeats.\n")
     print("| run | predictor | prefill | decode step | whole run | in 90 % bounds |\n|" + "---|" * 6)
     errors: dict[str, list[float]] = {}
@@ -124,7 +127,7 @@ def _lines(
     config = json.loads((given.path / "pipeweave" / "configs" / f"{run.model}.json").read_text())
     lengths = requests[requests.workload == run.workload].input_tokens.astype(int).tolist()
     model = folder_of(config, run.model, temporary)
-    found = run_parts(run, lengths, model, predictor_of(DEVICES[run.gpu], given.models))
+    found = run_parts(run, lengths, model, predictor_of(DEVICES[run.gpu]))
     tokens, ends = int(run.output_tokens_each), []
     for bound in ("value", "low", "high"):
         prefill, step = (getattr(found[part].runtime_s, bound) for part in PARTS[:2])
@@ -139,7 +142,7 @@ def _lines(
 
 def tracelens(given: argparse.Namespace) -> None:
     """Two networks as eager PyTorch ran them on an H100: the time that kernels took."""
-    predictor = predictor_of(DEVICES["H100"], given.models)
+    predictor = predictor_of(DEVICES["H100"])
     print("\nNetworks of TraceLens on an H100, eager, bfloat16: time that the GPU was busy.\n")
     print("| network | measured, ms | predicted, ms | error | coverage |\n|" + "---|" * 5)
     with tempfile.TemporaryDirectory() as temporary:

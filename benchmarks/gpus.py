@@ -2,11 +2,12 @@
 
 python -m benchmarks.gpus PATH [--only FAMILY ...] [--system NAME ...] [--section NAME ...] [--folds 10]
 
-PATH holds aiconfigurator2/ (see benchmarks/gpu_tables). Sections: `shapes` holds whole shapes out in folds,
-`beyond` predicts the largest from smaller ones, `systems` predicts a system from its spec sheet and the other
-systems' rows, with its sibling among them and without. Fits see drawn rows alone; errors are of all rows of
-what was held out. `power` holds out watts of whole shapes. `runs` and `tracelens` predict whole runs that
-others measured (benchmarks/gpu_runs.py). Prints Markdown tables of absolute percentage errors.
+PATH holds aiconfigurator2/ (see benchmarks/gpu_tables). Sections: `twins` says how noisy rows are; `shapes`
+holds whole shapes out in folds; `beyond` predicts the largest from smaller ones; `systems` predicts a system
+from its spec sheet and the other systems' rows, with its sibling among them and without. Fits see drawn rows
+alone; errors are of all rows of what was held out. `power` holds out watts of whole shapes. `runs` and
+`tracelens` predict whole runs that others measured (benchmarks/gpu_runs.py). Prints Markdown tables of
+absolute percentage errors.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks import gpu_held_out, gpu_power, gpu_runs
 from benchmarks.gpu_held_out import Errors
@@ -42,6 +45,20 @@ def shapes(given: argparse.Namespace) -> None:
                 yield system, f"{part.kind} {part.name}", part.engine, "whole shapes", found
 
     print_table(f"Whole shapes held out, {given.folds} of 10 folds.", lines())
+
+
+def twins(given: argparse.Namespace) -> None:
+    """What no fit can predict, each system."""
+    print(
+        "\nNoise: products of m and of m + 1 rows, 2 to 16, one take as the other would: distance in percent."
+    )
+    print(f"\n| system | kind | rows of | pairs | median | 90th percentile |\n|{'---|' * 6}")
+    for system, some, _ in measured(given):
+        for part in some:
+            apart = gpu_held_out.twins(part)
+            if len(apart):
+                figures = f"{len(apart):,} | {np.median(apart):.2f} | {np.percentile(apart, 90):.1f}"
+                print(f"| {system} | {part.kind} {part.name} | {part.engine} | {figures} |", flush=True)
 
 
 def beyond(given: argparse.Namespace) -> None:
@@ -84,6 +101,7 @@ def power(given: argparse.Namespace) -> None:
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "twins": twins,
     "shapes": shapes,
     "beyond": beyond,
     "systems": systems,
@@ -113,7 +131,6 @@ def main() -> None:
     parser.add_argument("--system", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="which GPUs")
     parser.add_argument("--section", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--folds", type=int, default=10, help="of 10, fewer take less time")
-    parser.add_argument("--models", type=Path, default=Path("models"), help="predictors of whole runs")
     given = parser.parse_args()
     if given.path is None:
         print("benchmarks.gpus needs a folder that holds aiconfigurator2/: left out")

@@ -22,10 +22,10 @@ PACKAGES: Mapping[str, str] = {
     "processes": "pool text_streams tether",
     "devices": ALL,
     "layers": """
-        base call columns sweep terms workspace
-        activation attention elementwise embedding expert_load experts fused_pointwise latent_attention linear
-        matmul matrix_product movement norm operands
-        optimizer recurrent reduction softmax
+        base call columns sweep terms workspace expert_load operands
+        activation attention convolution elementwise embedding experts fused_pointwise
+        latent_attention linear linear_attention matmul matrix_product movement norm optimizer
+        recurrent reduction scan softmax
     """,
     "platforms": "views",
     "data": ALL,

@@ -20,7 +20,7 @@ import pandas as pd
 from benchmarks.gpu_tables import SYSTEMS, Part, rows_of
 from neuralpower.devices.spec import known_hardware
 
-DRAW = 24000
+DRAW = 11000
 SHAPE = ("in_features", "out_features")
 WIDE = {"output_dtype": "bfloat16"}
 DTYPES: dict[str, dict[str, Any]] = {  # how a dtype of the tables is said in a layer's fields
@@ -89,7 +89,7 @@ def possible(rows: pd.DataFrame, system: str) -> pd.DataFrame:
     hardware = known_hardware(SYSTEMS[system].slug)
     if hardware is None:
         return rows
-    bits = rows.dtype.map({"bfloat16": 16, "nvfp4": 4, "int4_wo": 4}).fillna(8)
+    bits = rows.dtype.map({"bfloat16": 16, "nvfp4": 4, "int4_wo": 4}).astype(float).fillna(8)
     size = bits / 8 * rows.n * rows.k - hardware.llc_bytes
     return rows[size / hardware.memory_bytes_per_s <= rows.latency_ms / 1000]
 

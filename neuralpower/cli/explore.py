@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option, Typer
 
@@ -152,7 +152,7 @@ def _sides(asked: Compare) -> list[Side]:
         known[name] = known.get(name) or parsing.predictor(name or None, device)
         dtype = parsing.dtype(asked.sizes.dtype or parsing.usual_dtype(model, known[name]))
         batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
-        how = {"run": asked.run, "weights": asked.sizes.weights}
+        how: dict[str, Any] = {"run": asked.run, "weights": asked.sizes.weights}
         case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase, **how)
         known[name].check(dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way)

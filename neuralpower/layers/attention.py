@@ -15,13 +15,14 @@ from neuralpower.errors import InputError, Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.base import peak_flops
 from neuralpower.layers.operands import Operand, Operands, own_operand
-from neuralpower.layers.terms import ceil_to, either, past
+from neuralpower.layers.terms import ceil_to, chosen, either, past
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 # Queries and keys of a tile, and whether the query heads that share keys lie in one tile.
 WALKS = ((64, 64, True), (128, 128, True), (64, 64, False), (128, 128, False))
 LARGE_HEAD = 256  # what the fused kernels are made for; above, others step in
 DROPPED = 0.1  # of the weights, in what is measured: it costs nothing more to drop other shares
+SHORT = "float8_e4m3fn"  # what a cache of one byte a number holds
 SPLITS = (64, 128)  # keys that one step of a decoder's query reads
 
 
@@ -117,8 +118,12 @@ class Attention(Layer):
         return self._key_itemsize() != self.itemsize
 
     def format(self) -> Any:
-        """The type of keys and values."""
-        return self.key_dtype
+        """The type of keys and values; one byte is a float of 8 bits where nothing else is said."""
+        return chosen(self._key_itemsize() == 1, self._one_byte(), self.key_dtype)
+
+    def _one_byte(self) -> Any:
+        """The type of one byte that keys and values have, or would have."""
+        return chosen(np.asarray(self.key_dtype) == "", SHORT, self.key_dtype)
 
     def shape(self) -> Self:
         """Heads and window: prompts and caches of neighbouring lengths take one kernel."""

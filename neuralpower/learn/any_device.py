@@ -7,7 +7,7 @@ sheet's bandwidth and peaks), and a roofline with a launch for each call and wid
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from neuralpower.dtypes import floats_of, full_name
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import known_predictors, load
+from neuralpower.learn.predictor_lookup import known_predictors, load, readable
 from neuralpower.learn.regressor import NINETY
 from neuralpower.platforms import platform_of
 
@@ -26,8 +26,8 @@ MAKER = "NVIDIA"
 # What a device of another maker adds to log(measured / predicted), as a standard deviation: a factor of 2 at
 # the 90 % bounds.
 FOREIGN = float(np.log(2.0)) / NINETY
-# Shares of a sheet's peak and bandwidth that a roofline takes to be reached, midway between what the kinds of
-# 13 GPUs reach in large calls: 50 to 90 % of the peak, 75 to 90 % of the bandwidth. Bounds are a factor of 3.
+# Shares of a sheet's peak and bandwidth that a roofline takes to be reached: passes over memory reach 73 to
+# 92 % on NVIDIA's GPUs of 2016 to 2020; that of the peak is assumed. Bounds are a factor of 3.
 REACHED_PEAK, REACHED_BANDWIDTH = 0.65, 0.8
 
 
@@ -37,8 +37,7 @@ def for_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
     `dtype`: one that will be asked for; None: `Predictor.check` refuses it later.
 
     Raises:
-        PredictorError: the device lacks the dtype, and the text says as what it would run; or a predictor of
-            the device cannot be read.
+        PredictorError: the device lacks the dtype; the text says as what it would run.
     """
     found = _composed(spec)
     if dtype is not None:
@@ -48,12 +47,11 @@ def for_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
 
 def _composed(spec: DeviceSpec) -> Predictor:
     """The device's own predictors, its relatives' and a roofline, as one."""
-    asked = [*_own(spec), *_relatives(spec)]
+    own, refused = _own(spec)
+    asked = [*own, *_relatives(spec)]
     has = floats_of(spec.peak_flops)
     bare = roofline_of(spec)
-    if not asked:
-        return dataclasses.replace(bare, answers=has)
-    first = asked[0]
+    first = asked[0] if asked else bare
     hosts = [one.dispatch for one in asked if one.dispatch is not None]
     launched = any(regressor.launch_s for regressor in first.regressors.values())
     return dataclasses.replace(
@@ -62,6 +60,7 @@ def _composed(spec: DeviceSpec) -> Predictor:
         device=spec.slug,
         others=tuple(asked[1:]),
         answers=has,
+        dataset={**first.dataset, "left_out": refused},
         rooflines={**bare.rooflines, **first.rooflines},
         dispatch=None if launched or not hosts else hosts[0].of_another_host(),
     )
@@ -83,15 +82,21 @@ def roofline_of(spec: DeviceSpec) -> Predictor:
     )
 
 
-def _own(spec: DeviceSpec) -> Iterator[Predictor]:
-    """Predictors that were learnt on the device: that of its name first, then others that begin with it."""
+def _own(spec: DeviceSpec) -> tuple[list[Predictor], list[str]]:
+    """(Predictors that were learnt on the device, why others of it cannot be read).
+
+    That of its name first, then others that begin with it.
+    """
     labels = labels_of_specs()
-    for name in sorted(known_predictors(), key=lambda name: (len(name), name)):
-        if name.startswith(f"{spec.slug}-") or matching(name, labels) == [spec.slug]:
-            found = load(name)
-            sheet = known_spec(found.device)
-            if found.hardware is not None and sheet is not None and sheet.slug == spec.slug:
-                yield found
+    named = [
+        name
+        for name in known_predictors()
+        if name.startswith(f"{spec.slug}-") or matching(name, labels) == [spec.slug]
+    ]
+    found, refused = readable(sorted(named, key=lambda name: (len(name), name)))
+    sheets = {name: known_spec(one.device) for name, one in found.items() if one.hardware is not None}
+    own = [found[name] for name, sheet in sheets.items() if sheet is not None and sheet.slug == spec.slug]
+    return own, [str(error) for error in refused]
 
 
 def _relatives(spec: DeviceSpec) -> Sequence[Predictor]:

@@ -531,6 +531,7 @@ class Predictor:
                 f"it was learnt on another CPU ({'; '.join(self.dataset['unlike'])}), and bounds do not "
                 "allow for that: calibrate it on this one, or collect and train"
             )
+        texts += [f"left out: {reason}" for reason in self.dataset.get("left_out") or ()]
         vendor = self.dataset.get("unknown_vendor")
         if vendor:
             texts.append(f"nothing was learnt on devices by {vendor}, and bounds do not allow for that")

@@ -62,8 +62,8 @@ class Generation:
     energy_per_token_j: Interval | None
     cache_bytes: int  # of all samples, at the end
     traced: tuple[int, ...]  # contexts of the traced steps
-    lengths: tuple[int, ...] = ()  # of the prompts, where they differ: `prompt` is their mean, rounded down
     predicted: int  # steps whose every layer was predicted; the others lie on lines between these
+    lengths: tuple[int, ...] = ()  # of the prompts, where they differ: `prompt` is their mean, rounded down
 
     def to_json(self) -> dict[str, object]:
         """As a JSON object."""

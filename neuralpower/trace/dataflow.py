@@ -32,7 +32,7 @@ class Flow(NamedTuple):
 def accesses(tensors: Iterable[Tensor], lifetimes: Lifetimes) -> tuple[Access, ...]:
     """What reading or writing these tensors means for their storages."""
     return tuple(
-        Access(lifetimes.number(t), t.storage_offset() * t.element_size(), different_bytes(t))
+        Access(lifetimes.number(t), int(t.storage_offset()) * t.element_size(), different_bytes(t))
         for t in tensors
         if t.layout == torch.strided
     )

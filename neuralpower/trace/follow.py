@@ -133,5 +133,15 @@ def shape_of(one: Pass) -> PassShape:
 
 def windows_of(module: nn.Module) -> dict[str, int]:
     """The sliding windows of a language model's attention, by the path of its module."""
-    found = {path: getattr(part, "sliding_window", None) for path, part in module.named_modules()}
+    found = {path: _window(part) for path, part in module.named_modules() if hasattr(part, "layer_idx")}
     return {path: window for path, window in found.items() if isinstance(window, int) and window > 0}
+
+
+def _window(part: nn.Module) -> Any:
+    """A window of a block's part, as it says itself, else as its configuration says of its block."""
+    if hasattr(part, "sliding_window"):
+        return part.sliding_window
+    config: Any = getattr(part, "config", None)
+    sorts, place = getattr(config, "layer_types", None) or (), part.layer_idx
+    slides = not sorts or (isinstance(place, int) and sorts[place % len(sorts)] == "sliding_attention")
+    return getattr(config, "sliding_window", None) if slides else None

@@ -67,7 +67,8 @@ class _Lengths:
         names = one.field_names()
         if KEYS in names and (grows or self._windowed(one)):
             return True
-        return len(grows) > 1 and one.multiplies or any(self._squared(*pair) for pair in _pairs(one, longer))
+        work = ((layer.flops(), sum(layer.bytes())) for layer in (one, longer))
+        return any(self._squared(int(a), int(b)) for a, b in zip(*work, strict=True))
 
     def _windowed(self, one: Layer) -> bool:
         """Whether attention of the step is cut off at a window, which shorter samples do not fill."""
@@ -105,10 +106,6 @@ def _sizes(one: Layer, longer: Layer) -> Iterator[tuple[str, int, int]]:
         a, b = getattr(one, field.name), getattr(longer, field.name)
         if isinstance(a, int) and not isinstance(a, bool):
             yield field.name, a, b
-
-
-def _pairs(one: Layer, longer: Layer) -> Iterator[tuple[int, int]]:
-    return ((a, b) for _, a, b in _sizes(one, longer))
 
 
 def _savings(one: Savings | None, longer: Savings | None, found: Trace, share: float) -> Savings | None:

@@ -9,6 +9,8 @@ import torch
 from neuralpower.errors import InputError
 from neuralpower.layers import Hardware, columns_of
 from neuralpower.layers.attention import Attention
+from neuralpower.layers.columns import fingerprint
+from neuralpower.platforms import platform_of
 
 GPU = Hardware(cores=4, platform="accelerator", peak_flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e11)
 SHAPE = Attention(
@@ -66,3 +68,23 @@ def test_a_causal_kernel_walks_half_of_the_keys() -> None:
     full = dataclasses.replace(long, causal=False).kernel_terms(GPU)["tiles_64x64"]
     assert long.kernel_terms(GPU)["tiles_64x64"] == pytest.approx(full * (0.5 + 0.5 / 128))
     assert dataclasses.replace(long, window=64).kernel_terms(GPU)["tiles_64x64"] < 0.02 * full
+
+
+def test_a_cache_of_another_type_is_code_of_its_own() -> None:
+    fp8, by_size, int8 = (
+        dataclasses.replace(DECODE, dtype="bfloat16", **own)
+        for own in ({"key_dtype": "float8_e4m3fn"}, {"key_itemsize": 1}, {"key_dtype": "int8"})
+    )
+    plain = dataclasses.replace(DECODE, dtype="bfloat16")
+    view = platform_of(GPU).alone
+    groups = [str(view.group(layer)) for layer in (plain, fp8, by_size, int8)]
+    assert groups == ["decode", *["decode [float8_e4m3fn] quantised"] * 2, "decode [int8] quantised"]
+    assert view.group(columns_of(Attention, [plain, fp8, by_size, int8])).tolist() == groups
+
+
+def test_neighbours_of_one_shape_share_a_fold() -> None:
+    near = dataclasses.replace(DECODE, batch=3, key_length=1001)
+    other = dataclasses.replace(DECODE, window=64)
+    first, second, third = fingerprint(columns_of(Attention, [DECODE, near, other]).shape()).tolist()
+    assert first == second != third
+    assert DECODE.shape() == near.shape()

@@ -21,7 +21,7 @@ from neuralpower.learn.intervals import _of_new_devices
 from neuralpower.learn.keys import ANY
 from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.predictor import BARE, CARRIED_BY, TRAINED_HERE, Predictor
-from neuralpower.learn.predictor_lookup import load, of_device
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import NINETY
 
 SHEETS = [find_spec(slug) for slug in known_specs()]
@@ -106,7 +106,7 @@ def test_half_the_bytes_take_half_the_time_on_a_device_that_nothing_was_learnt_o
 
 
 def test_products_of_either_half_take_the_same_where_their_peaks_agree() -> None:
-    predictor = for_device(find_spec("nvidia-h200-sxm-141gb"))
+    predictor = for_device(find_spec("nvidia-l40s"))
     found = predictor.estimate([linear(4096, "bfloat16"), linear(4096, "float16")])
     assert found.runtime_s[0] == pytest.approx(found.runtime_s[1])
 
@@ -148,8 +148,19 @@ def test_a_users_sheet_is_answered_as_a_shipped_one(tmp_path: Path) -> None:
     values = {"peak_flops_bfloat16": 1e14, "memory_bytes_per_s": 5e11, "cores": 64}
     text = '{"schema": 1, "name": "Mine", "class": "gpu", "vendor": "NVIDIA", "values": %s}'
     file.write_text(text % str(values).replace("'", '"'))
-    predictor = of_device(read_spec(file), "bfloat16")
+    predictor = for_device(read_spec(file), "bfloat16")
     assert predictor.estimate([linear(64, "bfloat16")]).runtime_s[0] > 4096**2 * 2 / 5e11
+
+
+def test_a_predictor_of_the_device_that_cannot_be_read_is_left_out_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "nvidia-l4-cut.json").write_text('{"schema": 1')
+    monkeypatch.chdir(tmp_path)
+    predictor = for_device(find_spec("nvidia-l4"))
+    assert predictor.estimate([add(64, "bfloat16")]).basis == ("carried",)
+    assert any("left out" in text and "nvidia-l4-cut" in text for text in predictor.foreign())
 
 
 def test_a_roofline_has_learnt_nothing() -> None:
