@@ -1,11 +1,10 @@
 """Attention: context_attention.parquet, generation_attention.parquet and encoder_attention.parquet.
 
-Which engine's rows: the newest vLLM's. On the A100 prompts are SGLang's, steps vLLM 0.14's, and SGLang's where
-vLLM has no rows or wrong ones: it does not split the keys of one or two heads, so that a step takes up to 34
-times as long. SGLang's steps with grouped heads were measured with a kernel that its own runs on an A100 do not
-show: 170 us where such a run takes about 80, vLLM's rows say 97. TensorRT-LLM's steps on B200 and GB200 read
-their cache faster than memory, and are not used. A shape that was measured several times has the median of its
-times.
+Which engine's rows: the newest vLLM's. On the A100 prompts are SGLang's, steps vLLM 0.14's, and SGLang's
+where vLLM has no rows or wrong ones: it does not split the keys of one or two heads, so that a step takes up
+to 34 times as long. SGLang's steps of grouped heads take 170 us where a run of it that was measured whole
+leaves about 80 for them, and vLLM's rows say 97. TensorRT-LLM's steps on B200 and GB200 read their cache
+faster than memory, and are not used. A shape that was measured several times has the median of its times.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def parts(tables: Path, system: str) -> Iterator[Part]:
 
 
 def steps_of_both(tables: Path, system: str, rows: pd.DataFrame) -> Iterator[Part]:
-    """vLLM's steps of more than FEW_HEADS heads; of missing shapes `rows`, which are another engine's."""
+    """Steps of vLLM with more than FEW_HEADS heads; of missing shapes `rows`, which are another engine's."""
     heads = ["query_heads", "key_heads", "head_size"]
     first = rows_of(tables / "generation_attention.parquet", system, *OLDER)
     first = first[first.query_heads > FEW_HEADS]
