@@ -32,7 +32,7 @@ def up_to_date(file: Path, rows: Dataset) -> bool:
     if not file.exists():
         return False
     about = load(file).dataset
-    return about.get("source") == rows.meta["source"] and about.get("drawn") == len(rows)
+    return about.get("source") == rows.meta["source"] and about.get("rows") == len(rows)
 
 
 def show(key: Key, regressor: Regressor) -> None:
@@ -60,7 +60,7 @@ def write(root: Path, system: str, only: Sequence[str], out: Path, jobs: int, ag
     learnt = train(rows, jobs=jobs, show=show)
     for doubt in learnt.doubts:
         print(f"  {doubt}")
-    about = {**learnt.predictor.dataset, "drawn": len(rows)}
+    about = {**learnt.predictor.dataset, "rows": len(rows)}
     power = learn_power(dataset(metered, system), jobs) if metered else learnt.predictor.power
     write_predictor(dataclasses.replace(learnt.predictor, dataset=about, power=power), file)
     print(f"  {file}: {file.stat().st_size / 1e6:.2f} MB, {time.monotonic() - started:.0f} s", flush=True)

@@ -194,7 +194,8 @@ def with_host(predictor: Predictor, dataset: Dataset) -> Predictor:
 def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
     """The layers of a table's rows, as columns."""
     names = [name for name in KINDS[kind].field_names() if name in table]
-    return as_columns(KINDS[kind], {name: table[name].to_numpy() for name in names})
+    columns: dict[str, Any] = {name: table[name].to_numpy() for name in names}
+    return as_columns(KINDS[kind], columns)
 
 
 def devices_of(datasets: Sequence[Dataset]) -> list[str]:
@@ -321,8 +322,9 @@ def main() -> None:
         together = dataclasses.replace(fitted(datasets), dispatch=next(iter(hosts), None))
         write_predictor(together, given.save / f"{NAME}.json")
     if given.hold_out:
-        lines = pd.concat([held_out(datasets, device) for device in devices_of(datasets)])
-        print(lines.to_string(index=False, float_format=lambda value: f"{value:.3f}"))
+        for device in reversed(devices_of(datasets)):
+            lines = held_out(datasets, device)
+            print(lines.to_string(index=False, float_format=lambda value: f"{value:.3f}"), flush=True)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def device() -> dict[str, Any]:
     """The list of sheets, and a prediction by the sheet's name."""
     return {
         "listed": list(printed("devices", "--specs")["specs"]),
-        "predicted": predicted("zoo:resnet18", "nvidia-rtx-4080"),
+        "predicted": predicted("zoo:resnet18", "nvidia-rtx-2080-ti"),
     }
 
 

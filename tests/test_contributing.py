@@ -118,9 +118,9 @@ def test_a_dtype_is_known_to_options_sheets_and_layers(found: dict[str, Any]) ->
 
 
 def test_a_device_is_listed_and_predicted_by_name(found: dict[str, Any]) -> None:
-    assert "nvidia-rtx-4080" in found["device"]["listed"]
-    assert found["device"]["predicted"]["device"] == "NVIDIA GeForce RTX 4080"
-    assert found["device"]["predicted"]["predictor"] == "nvidia-float32@nvidia-rtx-4080"
+    assert "nvidia-rtx-2080-ti" in found["device"]["listed"]
+    assert found["device"]["predicted"]["device"] == "NVIDIA GeForce RTX 2080 Ti"
+    assert found["device"]["predicted"]["predictor"] == "nvidia-float32@nvidia-rtx-2080-ti"
 
 
 def test_a_meter_is_listed_and_read(found: dict[str, Any]) -> None:

@@ -33,6 +33,12 @@ def fit_residual(problem: Problem, base: Regressor, size: tuple[int, int, float]
     """Boosted trees for the logarithm of what a base leaves over."""
     t0 = base.base(problem)
     target = np.log(problem.target / t0)
+    devices = np.unique(problem.device)
+    for device in devices[
+        : len(devices) if len(devices) > 1 else 0
+    ]:  # a level says nothing of the next device
+        here = problem.device == device
+        target[here] -= np.median(target[here])
     if not problem.bounded:
         spread, middle = max(robust_deviation(target), 0.02), float(np.median(target))
         widest = max(OUTLIER * spread, STRUCTURE)

@@ -67,8 +67,8 @@ def train(
     """Fit every group of every kind; fits run in parallel, results do not depend on how.
 
     Datasets of one device are pooled; the latest counts for what several measured. Those of several devices
-    give a predictor relative to their peaks, which holds for others, too: a Lasso alone, as what trees find
-    on some did not hold on the next (docs/accuracy.md). `trust_code`: trace models that run code.
+    give a predictor relative to their peaks, which holds for others, too: of few a Lasso alone, as what trees
+    find on some did not hold on the next (docs/accuracy.md). `trust_code`: trace models that run code.
 
     Raises:
         DatasetError: missing columns, no group with FEWEST_ROWS usable rows, a device of unknown peaks,
@@ -79,7 +79,7 @@ def train(
         raise unknown("learner", learner, LEARNERS)
     datasets = _agreed(merge([datasets] if isinstance(datasets, Dataset) else datasets))
     rows = _read(datasets, trust_code)
-    learner = "lasso" if (pooled := len(rows.devices) > 1) else learner
+    pooled = len(rows.devices) > 1
     platform, first, rejected = _platform(datasets), datasets[0], rows.rejected
     hardware = Hardware(platform=platform.name) if pooled else hardware_from(first.meta)
     launched = all(dataset.meta.get("includes_launch") for dataset in datasets)
@@ -101,7 +101,7 @@ def train(
         regressors=dict(sorted(fitted[RUNTIME].items())),
         rooflines=learn_rooflines(rows.work, hardware),
         dataset=_about(datasets, rows, platform),
-        learner=learner,
+        learner=_learner(learner, fitted[RUNTIME]) if pooled else learner,
         name=first.name,
         sentinel_s=first.sentinel_s,
         power=dict(sorted(fitted[POWER].items())) or None,
@@ -209,6 +209,11 @@ def _for_others(key: Key, regressor: Regressor, rows: Read) -> Regressor:
         return regressor
     wider = ONE_DEVICE_PRODUCTS if KINDS[key[0]].multiplies else ONE_DEVICE
     return dataclasses.replace(regressor, spread=regressor.spread.widened(wider))
+
+
+def _learner(learner: str, fitted: Mapping[Key, Regressor]) -> str:
+    """What the regressors of several devices are, which may all lack trees."""
+    return learner if any(regressor.trees for regressor in fitted.values()) else "lasso"
 
 
 def _about(datasets: Sequence[Dataset], rows: Read, platform: Platform) -> dict[str, Any]:

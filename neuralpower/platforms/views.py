@@ -169,7 +169,8 @@ class PooledView(View):
         """In seconds at the peaks, and the kind's own."""
         compute, memory = flops / peak_flops(columns, hardware), size / hardware.memory_bytes_per_s
         own = self.own_features(columns, hardware)
-        return {"flops": np.log2(compute + 1e-9), "bytes": np.log2(memory + 1e-9), **own}
+        sides = {name: axes[name] for name in columns.dimensions}
+        return {**sides, "flops": np.log2(compute + 1e-9), "bytes": np.log2(memory + 1e-9), **own}
 
     def held_by_power(self, columns: Layer, hardware: Hardware) -> bool:
         """Where the power limit sets the pace of products."""

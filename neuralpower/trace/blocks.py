@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from neuralpower.layers import Layer
 from neuralpower.layers.movement import Movement
 from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node
 from neuralpower.trace.lifetimes import WEIGHTS
+from neuralpower.trace.paths import prefixes
 from neuralpower.trace.records import LayerCall, Trace
+
+Sort = Callable[[int], bool]  # of nodes, by number
+
+
+def nothing(i: int) -> bool:
+    """No node."""
+    return False
 
 
 @dataclass
@@ -36,8 +45,9 @@ class Cut:
         calls = [*(c for c in trace.calls if c.at not in gone), *(call for call, _ in self.added.values())]
         used = {access.storage for one in flows.values() for access in (*one.reads, *one.writes)}
         written = {a.storage for i in self.gone for a in self.flow.nodes[i].flow.writes}
+        unused = written - used
         storages = [
-            s._replace(bytes=self.sizes.get(place, 0 if place in written - used and s.birth else s.bytes))
+            s._replace(bytes=self.sizes.get(place, 0 if place in unused and s.birth else s.bytes))
             for place, s in enumerate(trace.storages)
         ]
         return replace(
@@ -49,13 +59,14 @@ class Cut:
         )
 
 
-def within(flow: Dataflow, path: str) -> list[int]:
-    """Nodes of a module and of those below it, by number."""
-    return [i for i, node in enumerate(flow.nodes) if any(_under(call.path, path) for call in node.calls)]
-
-
-def _under(path: str, module: str) -> bool:
-    return path == module or path.startswith(f"{module}.")
+def by_module(flow: Dataflow, wanted: Collection[str]) -> dict[str, list[int]]:
+    """Nodes of each wanted module and of those below it, by number."""
+    found: dict[str, list[int]] = {path: [] for path in wanted}
+    for i, node in enumerate(flow.nodes):
+        for path in {above for call in node.calls for above in (*prefixes(call.path), call.path)}:
+            if path in found:
+                found[path].append(i)
+    return found
 
 
 def border(flow: Dataflow, region: Collection[int]) -> Flow:
@@ -73,27 +84,54 @@ def border(flow: Dataflow, region: Collection[int]) -> Flow:
     return Flow(tuple(reads), tuple(writes))
 
 
-def serving_only(flow: Dataflow, region: Collection[int], candidates: Iterable[int]) -> set[int]:
-    """Those of the candidates that nothing but the region, or others of them, reads."""
+def serving(flow: Dataflow, region: Collection[int], takes: Sort, ends: Sort = nothing) -> set[int]:
+    """Nodes before a region that nothing but it, or others of them, reads.
+
+    Args:
+        flow: all nodes.
+        region: numbers of nodes.
+        takes: which nodes may be among them.
+        ends: those of them past which nothing is looked for.
+    """
     inside, found = set(region), set()
-    for i in sorted(candidates, reverse=True):
+    queue = [-j for i in inside for j in flow.nodes[i].sources if j is not None]
+    heapq.heapify(queue)
+    while queue:  # the last first, so that all that reads a node has been looked at
+        i = -heapq.heappop(queue)
         node = flow.nodes[i]
-        if i not in inside and not node.final and node.readers and inside.issuperset(node.readers):
-            inside.add(i)
-            found.add(i)
+        if i in inside or node.final or not takes(i) or not inside.issuperset(node.readers):
+            continue
+        inside.add(i)
+        found.add(i)
+        if not ends(i):
+            for j in node.sources:
+                if j is not None:
+                    heapq.heappush(queue, -j)
     return found
 
 
-def before(flow: Dataflow, ends: Iterable[int], stops: Collection[int] = ()) -> set[int]:
-    """Nodes that the ends follow from, they themselves among them; not what the stops follow from."""
+def before(flow: Dataflow, ends: Iterable[int], stops: Sort = nothing, since: int = 0) -> set[int]:
+    """Nodes from `since` on that the ends follow from, and these; not what the stops follow from."""
     found: set[int] = set()
     queue = list(ends)
     while queue:
         i = queue.pop()
-        if i not in found:
+        if i not in found and i >= since:
             found.add(i)
-            if i not in stops:
+            if not stops(i):
                 queue += [j for j in flow.nodes[i].sources if j is not None]
+    return found
+
+
+def after(flow: Dataflow, start: int, until: int) -> set[int]:
+    """Nodes up to `until` that follow from one, and itself."""
+    found: set[int] = set()
+    queue = [start]
+    while queue:
+        i = queue.pop()
+        if i not in found and i <= until:
+            found.add(i)
+            queue += flow.nodes[i].readers
     return found
 
 

@@ -25,6 +25,7 @@ from neuralpower.layers.norm import Norm
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
 from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node, total_bytes
+from neuralpower.trace.lifetimes import Storage
 from neuralpower.trace.paths import prefixes
 from neuralpower.trace.records import LayerCall, Trace
 
@@ -277,7 +278,7 @@ def rewritten(trace: Trace, flow: Dataflow, groups: Iterable[Group]) -> Trace:
     return replace(trace, calls=tuple(calls), flows=flows, storages=without(trace, gone))
 
 
-def without(trace: Trace, gone: Collection[int]) -> tuple:  # type: ignore[type-arg]
+def without(trace: Trace, gone: Collection[int]) -> tuple[Storage, ...]:
     """The trace's storages, those of these places empty."""
     return tuple(s._replace(bytes=0) if i in gone else s for i, s in enumerate(trace.storages))
 

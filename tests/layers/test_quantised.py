@@ -237,11 +237,14 @@ def test_columns_that_a_table_lacks_hold_the_defaults() -> None:
 
 
 def test_what_is_quantised_is_a_group_of_its_own() -> None:
-    assert [str(CPU.alone.group(layer)) for layer in (PLAIN, W4A16)] == ["vector", "vector quantised"]
+    assert [str(CPU.alone.group(layer)) for layer in (PLAIN, W4A16)] == ["vector", "vector [int4] quantised"]
     again = dataclasses.replace(W4A16, recurs=True)
-    assert str(CPU.alone.group(again)) == "vector quantised recurring"
-    assert str(NVIDIA.alone.group(again)) == "vector quantised"
-    assert NVIDIA.pooled.group(columns_of(Linear, [PLAIN, W4A16])).tolist() == ["vector", "vector quantised"]
+    assert str(CPU.alone.group(again)) == "vector [int4] quantised recurring"
+    assert str(NVIDIA.alone.group(again)) == "vector [int4] quantised"
+    assert NVIDIA.pooled.group(columns_of(Linear, [PLAIN, W4A16])).tolist() == [
+        "vector",
+        "vector [int4] quantised",
+    ]
 
 
 @pytest.mark.parametrize("layer", [W4A16, W8A8, FP8, dataclasses.replace(PRODUCT, weights_dtype="int8")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from neuralpower.learn.intervals import _of_new_devices
 from neuralpower.learn.keys import ANY
 from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.predictor import BARE, CARRIED_BY, TRAINED_HERE, Predictor
-from neuralpower.learn.predictor_lookup import load, of_device
+from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import NINETY
 
 SHEETS = [find_spec(slug) for slug in known_specs()]
@@ -35,7 +36,9 @@ def layers_of(dtype: str) -> list[Layer]:
 
 
 def add(elements: int, dtype: str) -> Layer:
-    return KINDS["elementwise"](function="add", elements=elements, operands=2, broadcast=False, dtype=dtype)
+    kind: Any = KINDS["elementwise"]
+    found: Layer = kind(function="add", elements=elements, operands=2, broadcast=False, dtype=dtype)
+    return found
 
 
 def linear(rows: int, dtype: str) -> Layer:
@@ -148,7 +151,7 @@ def test_a_users_sheet_is_answered_as_a_shipped_one(tmp_path: Path) -> None:
     values = {"peak_flops_bfloat16": 1e14, "memory_bytes_per_s": 5e11, "cores": 64}
     text = '{"schema": 1, "name": "Mine", "class": "gpu", "vendor": "NVIDIA", "values": %s}'
     file.write_text(text % str(values).replace("'", '"'))
-    predictor = of_device(read_spec(file), "bfloat16")
+    predictor = for_device(read_spec(file), "bfloat16")
     assert predictor.estimate([linear(64, "bfloat16")]).runtime_s[0] > 4096**2 * 2 / 5e11
 
 
@@ -212,7 +215,8 @@ def test_a_host_that_is_not_known_is_less_certain_and_named() -> None:
 @pytest.mark.parametrize("outputs", [1, 45, 4096])
 def test_few_results_of_a_reduction_keep_few_cores_busy(outputs: int) -> None:
     hardware = find_spec("nvidia-h200-sxm-141gb").hardware()
-    layer = KINDS["reduction"](function="sum", elements=2**22, outputs=outputs, dtype="bfloat16")
+    kind: Any = KINDS["reduction"]
+    layer = kind(function="sum", elements=2**22, outputs=outputs, dtype="bfloat16")
     seconds = layer.kernel_terms(hardware)["bytes_few_results"]
     idle = hardware.cores / min(outputs, hardware.cores)
     assert seconds == pytest.approx(2**23 * idle / hardware.memory_bytes_per_s)

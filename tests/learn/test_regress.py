@@ -14,7 +14,7 @@ from neuralpower.learn.lasso import polynomial
 from neuralpower.learn.problem import Problem, Term, join
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.slopes import Alignment, learn_alignment, speed_exponent
-from neuralpower.learn.trees import flatten, right_children
+from neuralpower.learn.trees import MOST_BINS, cuts_of, flatten, right_children
 
 
 def problem(rows: int, seed: int = 0, noise: float = 0.0, low: float = 1, high: float = 1024) -> Problem:
@@ -486,6 +486,24 @@ def test_rows_without_a_part_in_common_each_count_and_those_of_one_error_as_one(
     assert both == pytest.approx(np.full(2000, 2 / 21), rel=0.2)
     for alone in (np.zeros(2000, dtype=int), np.arange(2000)):
         assert (slopes._apart(alone, error) == 1).all()
+
+
+def test_the_residual_of_several_devices_is_without_their_levels() -> None:
+    asked = problem(400)
+    slow = np.arange(400) % 2
+    apart = dataclasses.replace(asked, target=asked.target * (1 + slow), device=slow)
+    base = regress.fit(asked, "lasso").regressor
+    trees = held_out.fit_residual(apart, base)
+    found = trees.predict(np.column_stack([asked.features, np.log2(base.base(asked))]))
+    assert np.abs(found).max() < 0.05
+
+
+def test_a_feature_is_split_between_its_values_or_at_quantiles() -> None:
+    values = np.array([3.0, 1.0, 1.0, 2.0])
+    assert cuts_of(values).tolist() == [1.5, 2.5]
+    many = cuts_of(np.arange(10_000.0))
+    assert len(many) == MOST_BINS - 1
+    assert np.ptp(np.diff(many)) <= 1
 
 
 def test_a_row_has_no_part_in_what_it_is_corrected_by(monkeypatch: pytest.MonkeyPatch) -> None:

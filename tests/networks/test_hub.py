@@ -1,11 +1,11 @@
 """`hf:ORG/NAME`: config.json alone, by huggingface_hub, whose errors become one line each."""
 
 import json
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import huggingface_hub
 import pytest
 import torch
@@ -28,8 +28,9 @@ KIMI = {
 Hub = Callable[..., list[tuple[str, str, str | None]]]
 
 
-def reply(status: int) -> httpx.Response:
-    return httpx.Response(status, request=httpx.Request("GET", "https://huggingface.co/a/b"))
+def reply(status: int) -> Any:
+    """What an error keeps of the hub's answer, whatever the HTTP library."""
+    return types.SimpleNamespace(status_code=status, headers={}, request=None)
 
 
 @pytest.fixture

@@ -198,7 +198,9 @@ def test_a_prompt_of_latent_attention_is_expanded() -> None:
 def test_an_absorbed_step_keeps_no_keys_in_memory() -> None:
     phase = Phase.decode(context=2048)
     eager, engine = (forward_memory(followed(DEEPSEEK, phase, run=run).work) for run in ("eager", "engine"))
-    assert engine.peak_bytes < eager.peak_bytes
+    # without keys and values of 192 and 128 numbers for each of 4 heads, and without a copy of the cache
+    less = 2 * 2 * 2049 * 4 * (192 + 128)
+    assert eager.activations_bytes - engine.activations_bytes > 0.9 * less
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,7 @@ def test_a_scan_is_one_call() -> None:
     for phase, length, chunk in ((DECODE, 1, 0), (PREFILL, 32, 8)):
         trace = worked(STATE2, phase)
         found = of_kind(trace, "scan")
-        sizes = {"heads": 8, "head_size": 16, "state_size": 16, "groups": 2}
+        sizes: dict[str, Any] = {"heads": 8, "head_size": 16, "state_size": 16, "groups": 2}
         made = Scan(dtype="bfloat16", function=MAMBA2, batch=2, length=length, chunk=chunk, **sizes)
         assert found == [made, made]
         kinds = [task.layer.kind for task in under(trace, "backbone.layers.0.mixer")]

@@ -125,6 +125,6 @@ def test_one_file_is_enough_to_add_a_pass(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_place_that_is_not_in_the_order_is_refused_with_those_that_are() -> None:
     with pytest.raises(
-        ValueError, match="place 'late' of a trace pass: choose one of weights, calls, serving"
+        ValueError, match="place 'late' of a trace pass: choose one of weights, calls, blocks"
     ):
         trace_pass(place="late", applies=lambda found, question: True)

@@ -6,7 +6,7 @@ the other, made by one module, from rows that a choice among all experts assigns
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from neuralpower.layers.experts import Experts
@@ -14,7 +14,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.operands import OWN
 from neuralpower.layers.reduction import Reduction
-from neuralpower.trace.blocks import Cut, before, border, layer_of, serving_only, weights_read, within
+from neuralpower.trace.blocks import Cut, border, by_module, layer_of, serving, weights_read
 from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
@@ -31,14 +31,14 @@ def expert_blocks(trace: Trace, question: Question) -> Trace:
     flow = Dataflow(trace)
     cut = Cut(flow)
     notes: dict[str, None] = {}
-    for path in _modules(trace):
-        block = _block(flow, path)
+    for path, nodes in by_module(flow, _modules(trace)).items():
+        block = _block(flow, nodes)
         if block is None:
             continue
         load = question.routing.load(block.tokens * block.top_k, block.top_k, block.experts)
         layer = replace(block.layer, **load._asdict())
         region = set(block.nodes)
-        region |= serving_only(flow, region, _choice(flow, region))
+        region |= _choice(flow, region)
         region |= _sums(flow, block)
         cut.gone |= region
         parts = ("choice", "up", "down")
@@ -72,9 +72,8 @@ def _modules(trace: Trace) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _block(flow: Dataflow, path: str) -> _Block | None:
-    """The experts that a module holds; None where it does something else."""
-    nodes = within(flow, path)
+def _block(flow: Dataflow, nodes: Sequence[int]) -> _Block | None:
+    """The experts that a module's nodes are; None where they do something else."""
     products = [i for i in nodes if _stacked(flow, flow.nodes[i])]
     if len(products) not in (2, 3):
         return None
@@ -83,7 +82,7 @@ def _block(flow: Dataflow, path: str) -> _Block | None:
     gated = len(products) == 3 or columns == 2 * inner
     if experts != others or outputs != hidden or inner * (1 + (gated and len(products) == 2)) != columns:
         return None
-    counted = _tokens(flow, path, hidden, _rows(flow.nodes[products[0]]), experts)
+    counted = _tokens(flow, nodes, _rows(flow.nodes[products[0]]), experts)
     if counted is None:
         return None
     tokens, top_k = counted
@@ -130,7 +129,7 @@ def _rows(node: Node) -> int:
     return rows
 
 
-def _tokens(flow: Dataflow, path: str, hidden: int, rows: int, experts: int) -> tuple[int, int] | None:
+def _tokens(flow: Dataflow, nodes: Sequence[int], rows: int, experts: int) -> tuple[int, int] | None:
     """(tokens, experts of each); None where they cannot be told.
 
     Where every expert computes all tokens, as in Llama 4's own code, the choice says how many count.
@@ -142,7 +141,7 @@ def _tokens(flow: Dataflow, path: str, hidden: int, rows: int, experts: int) -> 
     each = rows // tokens
     if each != experts:
         return tokens, each
-    widths = [one for i in _choice(flow, within(flow, path)) if (one := _chosen(flow.nodes[i], tokens))]
+    widths = [one for i in sorted(_choice(flow, nodes)) if (one := _chosen(flow.nodes[i], tokens))]
     return tokens, widths[-1] if widths else each
 
 
@@ -170,8 +169,6 @@ def _sums(flow: Dataflow, block: _Block) -> set[int]:
     return found if found.issuperset(last.readers) else set()
 
 
-def _choice(flow: Dataflow, region: Sequence[int] | set[int]) -> set[int]:
-    """What stands between the router's product and the experts."""
-    ends = {j for i in region for j in flow.nodes[i].sources if j is not None} - set(region)
-    stops = {i for i, node in enumerate(flow.nodes) if isinstance(layer_of(node), Linear)}
-    return {i for i in before(flow, ends, stops) if i not in stops}
+def _choice(flow: Dataflow, region: Collection[int]) -> set[int]:
+    """What stands between the router's product and the experts, and serves these alone."""
+    return serving(flow, region, lambda i: not isinstance(layer_of(flow.nodes[i]), Linear))

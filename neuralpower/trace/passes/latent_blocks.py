@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.elementwise import Elementwise
@@ -19,7 +20,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.softmax import Softmax
 from neuralpower.networks.phases import DECODE
-from neuralpower.trace.blocks import Cut, before, is_plain_copy, layer_of, moves, serving_only
+from neuralpower.trace.blocks import Cut, after, before, is_plain_copy, layer_of, moves, serving
 from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node
 from neuralpower.trace.lifetimes import CACHE
 from neuralpower.trace.passes.base import trace_pass
@@ -89,14 +90,9 @@ def _may_have(trace: Trace) -> bool:
 
 def _blocks(flow: Dataflow) -> Iterator[_Block]:
     """All latent attention of a trace."""
-    products = {i for i, node in enumerate(flow.nodes) if isinstance(layer_of(node), Linear)}
     for attends in _attentions(flow):
-        values = flow.nodes[attends.last].sources[attends.values]
-        keys = flow.nodes[attends.first].sources[1]
-        if values is None or keys is None:
-            continue
-        makers = before(flow, [values], products) & products
-        if len(makers) != 1 or not makers < (before(flow, [keys], products) & products):
+        makers = _makers(flow, flow.nodes[attends.last].sources[attends.values])
+        if len(makers) != 1 or not makers < _makers(flow, flow.nodes[attends.first].sources[1]):
             continue
         (expander,) = makers
         layer = layer_of(flow.nodes[expander])
@@ -109,6 +105,16 @@ def _blocks(flow: Dataflow) -> Iterator[_Block]:
             rope = attends.key_size - nope
             dtype = layer.output_dtype or layer.dtype  # quantised weights multiply in another
             yield _Block(attends, expander, path, dtype, layer.in_features, nope, rope)
+
+
+def _makers(flow: Dataflow, end: int | None) -> set[int]:
+    """The products that an operand is made of, with nothing but arithmetic between."""
+    is_product = partial(_is_product, flow)
+    return set() if end is None else {i for i in before(flow, [end], is_product) if is_product(i)}
+
+
+def _is_product(flow: Dataflow, i: int) -> bool:
+    return isinstance(layer_of(flow.nodes[i]), Linear)
 
 
 def _attentions(flow: Dataflow) -> Iterator[_Attends]:
@@ -173,11 +179,9 @@ def _kernel(block: _Block, absorbed: bool) -> LatentAttention:
     )
 
 
-def _between(flow: Dataflow, block: _Block) -> set[int]:
-    """The attention itself: what the last product follows from, up to the first."""
-    first, last = block.attends.first, block.attends.last
-    inside = before(flow, [last], [first])
-    return {i for i in inside if first <= i <= last and (i == first or first in before(flow, [i], [first]))}
+def _between(flow: Dataflow, start: int, end: int) -> set[int]:
+    """What lies on the way from one node to another, and both."""
+    return before(flow, [end], since=start) & after(flow, start, end)
 
 
 def _copies(flow: Dataflow, region: set[int]) -> set[int]:
@@ -185,15 +189,11 @@ def _copies(flow: Dataflow, region: set[int]) -> set[int]:
 
     Past a concatenation lies the rotary embedding, which stays one call.
     """
-    ends = {j for i in region for j in flow.nodes[i].sources if j is not None} - region
-    joins = {i for i, node in enumerate(flow.nodes) if getattr(layer_of(node), "function", "") == "cat"}
-    found = {i for i in before(flow, ends, _computing(flow) | joins) if _passes(flow, i)}
-    return serving_only(flow, region, found)
+    return serving(flow, region, partial(_passes, flow), lambda i: _function(flow.nodes[i]) == "cat")
 
 
-def _computing(flow: Dataflow) -> set[int]:
-    """Nodes that do more than to move or scale numbers."""
-    return {i for i in range(len(flow.nodes)) if not _passes(flow, i)}
+def _function(node: Node) -> str:
+    return str(getattr(layer_of(node), "function", ""))
 
 
 def _passes(flow: Dataflow, i: int) -> bool:
@@ -204,14 +204,11 @@ def _passes(flow: Dataflow, i: int) -> bool:
 
 def _expand(flow: Dataflow, block: _Block, cut: Cut) -> None:
     """One kernel instead of two products and a softmax; keys and values stay as they are made."""
-    attends, region = block.attends, _between(flow, block)
+    attends = block.attends
+    region = _between(flow, attends.first, attends.last)
     last = flow.nodes[attends.last]
     region |= _scalings(flow, region)
-    written = last.flow.writes
-    for i in last.readers:  # fused kernels leave their results in the order of tokens
-        if len(last.readers) == 1 and is_plain_copy(flow.nodes[i]):
-            region.add(i)
-            written = flow.nodes[i].flow.writes
+    written = _in_order(flow, last, region)
     reads = [_origin(flow, attends.first, place, region) for place in (0, 1)]
     reads.append(last.flow.reads[attends.values])
     cut.gone |= region
@@ -219,11 +216,18 @@ def _expand(flow: Dataflow, block: _Block, cut: Cut) -> None:
     _write_cache(flow, block, cut)
 
 
+def _in_order(flow: Dataflow, last: Node, region: set[int]) -> tuple[Access, ...]:
+    """Where results lie: kernels write them in the order of tokens, so that a copy behind them goes, too."""
+    for i in last.readers:
+        if len(last.readers) == 1 and is_plain_copy(flow.nodes[i]):
+            region.add(i)
+            return flow.nodes[i].flow.writes
+    return last.flow.writes
+
+
 def _scalings(flow: Dataflow, region: set[int]) -> set[int]:
     """Products with a number, and masks, that stand before the scores alone."""
-    ends = {j for i in region for j in flow.nodes[i].sources if j is not None} - region
-    arithmetic = {i for i in ends if isinstance(layer_of(flow.nodes[i]), Elementwise) and _passes(flow, i)}
-    return serving_only(flow, region, arithmetic)
+    return serving(flow, region, lambda i: _passes(flow, i) and not moves(flow.nodes[i]))
 
 
 def _origin(flow: Dataflow, node: int, place: int, gone: set[int]) -> Access:
@@ -237,11 +241,13 @@ def _origin(flow: Dataflow, node: int, place: int, gone: set[int]) -> Access:
 def _absorb(flow: Dataflow, block: _Block, cut: Cut) -> None:
     """Queries into latents, a kernel over the cache, latents into results; nothing is made of the cache."""
     attends = block.attends
-    region = _between(flow, block)
-    region |= before(flow, [attends.first, attends.last], [block.expander]) & _after(flow, block.expander)
+    region = _between(flow, attends.first, attends.last)
+    for end in (attends.first, attends.last):
+        region |= _between(flow, block.expander, end)
     region |= _copies(flow, region)
-    middle, last = flow.nodes[block.expander], flow.nodes[attends.last]
     at = max(i for i in region if i not in (block.expander, attends.last))
+    middle, last = flow.nodes[block.expander], flow.nodes[attends.last]
+    written = _in_order(flow, last, region)
     rows, heads, size = attends.batch * attends.query_length, attends.heads, int(last.flow.writes[0].bytes)
     size = size // (rows * heads * attends.value_size)  # of one number
     into = _product(block, heads, rows, block.nope, block.latent)
@@ -256,8 +262,7 @@ def _absorb(flow: Dataflow, block: _Block, cut: Cut) -> None:
     cut.sizes |= {queries.storage: queries.bytes, results.storage: results.bytes}
     cut.add(middle, block.path, into, Flow((asked, *weights), (queries,)), ("queries into latents",))
     cut.add(flow.nodes[at], block.path, _kernel(block, absorbed=True), Flow((queries, *cached), (results,)))
-    written = Flow((results, *weights), last.flow.writes)
-    cut.add(last, block.path, out, written, ("latents into values",))
+    cut.add(last, block.path, out, Flow((results, *weights), written), ("latents into values",))
     _write_cache(flow, block, cut)
 
 
@@ -266,29 +271,16 @@ def _product(block: _Block, heads: int, rows: int, inner: int, columns: int) -> 
     return Matmul(dtype=block.dtype, batch=heads, rows=rows, inner=inner, columns=columns)
 
 
-def _after(flow: Dataflow, start: int) -> set[int]:
-    """Nodes that follow from one, and itself."""
-    found: set[int] = set()
-    queue = [start]
-    while queue:
-        i = queue.pop()
-        if i not in found:
-            found.add(i)
-            queue += flow.nodes[i].readers
-    return found
-
-
 def _appends(flow: Dataflow, block: _Block) -> list[int]:
     """Calls that copy the cache to put what is new at its end."""
-    products = {i for i, node in enumerate(flow.nodes) if isinstance(layer_of(node), Linear)}
     ends = (*flow.nodes[block.expander].sources, *flow.nodes[block.attends.first].sources)
-    found = before(flow, [i for i in ends if i is not None], products)
+    found = before(flow, [i for i in ends if i is not None], partial(_is_product, flow))
     return [i for i in sorted(found) if _is_append(flow, flow.nodes[i])]
 
 
 def _is_append(flow: Dataflow, node: Node) -> bool:
     """Whether it concatenates the cache, which may be empty, with what is new."""
-    if getattr(layer_of(node), "function", "") not in ("append", "cat") or len(node.flow.reads) != 2:
+    if _function(node) not in ("append", "cat") or len(node.flow.reads) != 2:
         return False
     old, storages = node.flow.reads[0], flow.trace.storages
     return not old.bytes or (0 <= old.storage < len(storages) and storages[old.storage].part == CACHE)

@@ -14,7 +14,7 @@ from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.networks.phases import DECODE
 from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node, total_bytes
-from neuralpower.trace.fusion import is_copy_of_attention, joined_call, space_of
+from neuralpower.trace.fusion import is_copy_of_attention, joined_call, space_of_node
 from neuralpower.trace.lifetimes import CACHE
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
@@ -184,12 +184,7 @@ def _before(flow: Dataflow, ends: Iterable[int], users: set[int]) -> list[int]:
     while queue:
         i = queue.pop()
         node = flow.nodes[i]
-        if (
-            i in chain
-            or node.final
-            or not isinstance(node.call, LayerCall)
-            or space_of(node.call.layer) is None
-        ):
+        if i in chain or node.final or space_of_node(node) is None:
             continue
         if users.issuperset(node.readers) or chain.union(users).issuperset(node.readers):
             chain.add(i)
@@ -254,16 +249,24 @@ def _is_scaling(node: Node) -> bool:
 def _norms(flow: Dataflow, chain: Sequence[int]) -> set[int]:
     """The part of a chain up to its last reductions, and what these alone make: norms of queries and keys."""
     inside = set(chain)
-    spaces = {i: space_of(flow.nodes[i].call.layer) for i in chain}  # type: ignore[union-attr]
     normed: set[int] = set()
     for i in reversed(chain):
-        space = spaces[i]
+        space = space_of_node(flow.nodes[i])
         if space is not None and space.outputs:
-            normed |= _reached(flow, i, inside, lambda n: [j for j in flow.nodes[n].sources if j is not None])
-            normed.add(i)
-            rows = {space.outputs, space.elements}
-            normed |= _scaled(flow, i, inside, rows)
+            normed |= _upstream(flow, i, inside)
+            normed |= _scaled(flow, i, inside, {space.outputs, space.elements})
     return normed
+
+
+def _upstream(flow: Dataflow, start: int, inside: set[int]) -> set[int]:
+    """A call of a chain, and those of it that its operands come from."""
+    found, queue = {start}, [start]
+    while queue:
+        for j in flow.nodes[queue.pop()].sources:
+            if j is not None and j in inside and j not in found:
+                found.add(j)
+                queue.append(j)
+    return found
 
 
 def _scaled(flow: Dataflow, start: int, inside: set[int], rows: set[int]) -> set[int]:
@@ -272,38 +275,22 @@ def _scaled(flow: Dataflow, start: int, inside: set[int], rows: set[int]) -> set
     queue = [start]
     while queue:
         for j in flow.nodes[queue.pop()].readers:
-            call = flow.nodes[j].call
-            if j in found or j not in inside or not isinstance(call, LayerCall):
-                continue
-            space = space_of(call.layer)
-            if space is None or space.elements not in rows or _mixes(flow, j, found | {start}, inside):
-                continue
-            found.add(j)
-            queue.append(j)
-    return found
-
-
-def _mixes(flow: Dataflow, i: int, normed: set[int], inside: set[int]) -> bool:
-    """Whether a call is the rotation's: it is no more one input of the chain with a weight of the model."""
-    node = flow.nodes[i]
-    movement = movement_of(node)
-    if movement is not None and movement.function not in ("cast", "copy"):
-        return True
-    outside = [a for a, j in zip(node.flow.reads, node.sources, strict=True) if j is None]
-    storages = flow.trace.storages
-    return any(0 <= a.storage < len(storages) and storages[a.storage].birth for a in outside)
-
-
-def _reached(flow: Dataflow, start: int, inside: set[int], next_of) -> set[int]:  # type: ignore[no-untyped-def]
-    """Nodes of a chain that are reached from one."""
-    found: set[int] = set()
-    queue = [start]
-    while queue:
-        for j in next_of(queue.pop()):
-            if j in inside and j not in found:
+            space = space_of_node(flow.nodes[j])
+            scales = space is not None and space.elements in rows and not _rotates(flow, flow.nodes[j])
+            if scales and j in inside and j not in found:
                 found.add(j)
                 queue.append(j)
     return found
+
+
+def _rotates(flow: Dataflow, node: Node) -> bool:
+    """Whether a call is the rotation's: it moves numbers, or reads what was made of positions, no weight."""
+    movement = movement_of(node)
+    if movement is not None and movement.function not in ("cast", "copy"):
+        return True
+    storages = flow.trace.storages
+    outside = (a.storage for a, j in zip(node.flow.reads, node.sources, strict=True) if j is None)
+    return any(0 <= place < len(storages) and storages[place].birth for place in outside)
 
 
 def _join(flow: Dataflow, members: Sequence[int], edit: _Edit) -> None:

@@ -124,7 +124,7 @@ def _layer(flow: Dataflow, conv: Node, state: Node, nodes: Sequence[int]) -> Lay
     if len(weights) >= SKIPPED:
         groups, rest = divmod(channels - heads * first, 2 * second)
         given["chunk"] = 0 if step else _chunk(flow, nodes)
-        shape = {"heads": heads, "head_size": first, "state_size": second, "groups": groups}
+        shape: dict[str, Any] = {"heads": heads, "head_size": first, "state_size": second, "groups": groups}
         made = Scan(function=MAMBA2, **shape, **given)
         return made if groups > 0 and not rest and heads % groups == 0 else None
     groups, rest = divmod(channels - heads * second, 2 * first)
