@@ -1,9 +1,10 @@
 """Attention: context_attention.parquet, generation_attention.parquet and encoder_attention.parquet.
 
-Which engine's rows: the newest vLLM's, but SGLang's on the A100. vLLM 0.14 does not split the keys of one or
-two heads there, so that a step takes up to 34 times as long; newer versions do. TensorRT-LLM's steps on B200
-and GB200 read their cache faster than memory, and are not used. A shape that was measured several times has
-the median of its times.
+Which engine's rows: the newest vLLM's. On the A100 prompts are SGLang's, steps vLLM 0.14's, and SGLang's
+where vLLM has no rows or wrong ones: it does not split the keys of one or two heads, so that a step takes up
+to 34 times as long. SGLang's steps of grouped heads take 170 us where a run of it that was measured whole
+leaves about 80 for them, and vLLM's rows say 97. TensorRT-LLM's steps on B200 and GB200 read their cache
+faster than memory, and are not used. A shape that was measured several times has the median of its times.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ DRAWS = {"context": 8000, "generation": 8000, "encoder": 2500}
 # Where the cache is of a shorter type: mostly the same kernels, fewer rows tell.
 DRAW_OF_SHORT_KEYS = 3000
 ENGINES = {"a100_sxm": ("sglang", "0.5.10"), "b60": ("vllm", "0.20.0")}
+STEPS_OF_BOTH, OLDER, FEW_HEADS = ("generation", "a100_sxm"), ("vllm", "0.14.0"), 2
 LONG = 16384
 BEYOND = {
     f"more than {LONG:,} keys from below": (lambda x: x.key_length <= LONG, lambda x: x.key_length > LONG)
@@ -34,6 +36,9 @@ def parts(tables: Path, system: str) -> Iterator[Part]:
     engine, version = ENGINES.get(system, MAIN)
     for step in ("context", "generation"):
         rows = rows_of(tables / f"{step}_attention.parquet", system, engine, version)
+        if (step, system) == STEPS_OF_BOTH:
+            yield from steps_of_both(tables, system, rows)
+            continue
         for cache, key_dtype in CACHE.items():
             some = rows[(rows.attn_dtype == "bfloat16") & (rows.kv_cache_dtype == cache)]
             if len(some):
@@ -55,6 +60,25 @@ def parts(tables: Path, system: str) -> Iterator[Part]:
             table=encoder_table(rows),
             shape=SHAPE,
             draw=DRAWS["encoder"],
+        )
+
+
+def steps_of_both(tables: Path, system: str, rows: pd.DataFrame) -> Iterator[Part]:
+    """Steps of vLLM with more than FEW_HEADS heads; of missing shapes `rows`, which are another engine's."""
+    heads = ["query_heads", "key_heads", "head_size"]
+    first = rows_of(tables / "generation_attention.parquet", system, *OLDER)
+    first = first[first.query_heads > FEW_HEADS]
+    known = set(first[heads].itertuples(index=False, name=None))
+    rest = rows[[shape not in known for shape in rows[heads].itertuples(index=False, name=None)]]
+    for (engine, version), some in ((OLDER, first), (ENGINES[system], rest)):
+        yield Part(
+            kind="attention",
+            name="bfloat16, generation",
+            engine=f"{CALLED[engine]} {version}",
+            table=decoder_table(some, ""),
+            shape=SHAPE,
+            draw=DRAWS["generation"],
+            beyond=BEYOND,
         )
 
 
