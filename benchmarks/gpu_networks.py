@@ -101,10 +101,12 @@ def predicted(case: dict[str, Any], predictor: Any) -> Any:
     """The prediction of the case, run as eager PyTorch runs it."""
     from neuralpower.networks.phases import Phase
 
-    sizes = {"batch_size": case["batch"], "dtype": DTYPE, "run": "eager"}
+    sizes: dict[str, Any] = {"batch_size": case["batch"], "dtype": DTYPE}
     if case["phase"] == "decode":
-        return predictor.predict(case["model"], phase=Phase.decode(context=case["context"]), **sizes)
-    return predictor.predict(case["model"], phase=case["phase"], seq_len=case.get("seq_len"), **sizes)
+        phase = Phase.decode(context=case["context"])
+        return predictor.predict(case["model"], phase=phase, run="eager", **sizes)
+    length = case.get("seq_len")
+    return predictor.predict(case["model"], phase=case["phase"], seq_len=length, run="eager", **sizes)
 
 
 def name_of(case: dict[str, Any]) -> str:
@@ -145,7 +147,7 @@ def main() -> None:
     )
     parser.add_argument("--measure", type=Path, metavar="FILE", help="measure here, and write this file")
     parser.add_argument("--device", default="cuda:0", help="where to measure")
-    parser.add_argument("--predictor", help="name or file; the measured device's by default")
+    parser.add_argument("--predictor", help="name or file; all that is known of the device by default")
     parser.add_argument("--by-kind", action="store_true", help="print each kind's share, too")
     given = parser.parse_args()
     about = json.loads(MEASURED.read_text())
@@ -157,8 +159,12 @@ def main() -> None:
         given.measure.write_text(json.dumps({**software, "networks": found}, indent=1) + "\n")
         return
     import neuralpower
+    from neuralpower.api import LoadedPredictor
+    from neuralpower.devices.spec import find_spec
+    from neuralpower.learn.any_device import for_device
 
-    predictor = neuralpower.load(given.predictor or about["predictor"])
+    everything = LoadedPredictor(for_device(find_spec(about["predictor"]), DTYPE))
+    predictor = neuralpower.load(given.predictor) if given.predictor else everything
     print(f"{about['gpu']}, torch {about['torch']}, {DTYPE}; predicted by {predictor.name}\n")
     print("| network | kernels | busy, ms | predicted, ms | error | eager, ms | coverage |")
     print("|---|---|---|---|---|---|---|")
