@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -66,7 +67,7 @@ def table_of(rows: pd.DataFrame, absorbed: bool, key_dtype: str) -> pd.DataFrame
     )
     fields = list(table.columns)
     table = table.assign(runtime_s=rows.latency_ms / 1000).groupby(fields, as_index=False).median()
-    same = {"dtype": "bfloat16", "phase": "forward", "latent": LATENT, "rope": 64}
+    same: dict[str, Any] = {"dtype": "bfloat16", "phase": "forward", "latent": LATENT, "rope": 64}
     return table.assign(**same, absorbed=absorbed, causal=not absorbed, key_dtype=key_dtype)
 
 

@@ -41,7 +41,7 @@ DTYPES: dict[str, dict[str, Any]] = {  # how a dtype of the tables is said in a 
 OWN = {"weights_dtype": "", "weights_group": 0, "weights_rows_group": 0, "input_group": 0}
 OWN |= {"output_dtype": "", "quantises": False}
 MAIN = ("vllm", "0.24.0")
-ENGINES = {
+ENGINES: dict[Any, tuple[str, str] | None] = {
     "fp8_block": ("sglang", "0.5.14"),
     ("bfloat16", "a100_sxm"): ("sglang", "0.5.10"),
     ("bfloat16", "b60"): ("vllm", "0.20.0"),
@@ -99,5 +99,6 @@ def table_of(rows: pd.DataFrame, fields: dict[str, Any]) -> pd.DataFrame:
     table = pd.DataFrame(
         {"rows": rows.m, "in_features": rows.k, "out_features": rows.n, "bias": False, "transposed": True}
     )
-    table = table.assign(phase="forward", **(OWN | fields), runtime_s=rows.latency_ms / 1000)
+    same: dict[str, Any] = {"phase": "forward", **OWN, **fields}
+    table = table.assign(**same, runtime_s=rows.latency_ms / 1000)
     return table.reset_index(drop=True)

@@ -96,7 +96,8 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Path):
         return str(value)
-    fields = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else vars(value)
+    is_struct = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    fields = dataclasses.asdict(value) if is_struct else vars(value)
     return {name: _plain(field) for name, field in fields.items()}
 
 

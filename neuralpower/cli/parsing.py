@@ -101,7 +101,9 @@ def usual_dtype(model: str, learnt: Predictor | None = None) -> str:
     from neuralpower.networks.sources.base import published_dtype
 
     found = published_dtype(model) or "float32"
-    for one in (found, *NEAREST) if learnt is not None else ():
+    for one in (found, *NEAREST):
+        if learnt is None:
+            break
         try:
             learnt.check(one, "forward")
         except PredictorError:

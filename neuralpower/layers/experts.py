@@ -110,7 +110,7 @@ class Experts(Fused, MatrixProduct):
     def shape(self) -> Self:
         """The model, as far as ranks do not share it out: loads and ranks are neighbours of each other."""
         one = 1 if isinstance(self.dtype, str) else np.ones(len(self.dtype))
-        load = dict.fromkeys(("tokens", "pairs", "hit", "fullest"), one)
+        load: dict[str, Any] = dict.fromkeys(("tokens", "pairs", "hit", "fullest"), one)
         return replace(self, **load, intermediate=one, experts=one)
 
     @functools.cached_property

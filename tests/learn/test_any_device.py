@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,7 +36,9 @@ def layers_of(dtype: str) -> list[Layer]:
 
 
 def add(elements: int, dtype: str) -> Layer:
-    return KINDS["elementwise"](function="add", elements=elements, operands=2, broadcast=False, dtype=dtype)
+    kind: Any = KINDS["elementwise"]
+    found: Layer = kind(function="add", elements=elements, operands=2, broadcast=False, dtype=dtype)
+    return found
 
 
 def linear(rows: int, dtype: str) -> Layer:
@@ -212,7 +215,8 @@ def test_a_host_that_is_not_known_is_less_certain_and_named() -> None:
 @pytest.mark.parametrize("outputs", [1, 45, 4096])
 def test_few_results_of_a_reduction_keep_few_cores_busy(outputs: int) -> None:
     hardware = find_spec("nvidia-h200-sxm-141gb").hardware()
-    layer = KINDS["reduction"](function="sum", elements=2**22, outputs=outputs, dtype="bfloat16")
+    kind: Any = KINDS["reduction"]
+    layer = kind(function="sum", elements=2**22, outputs=outputs, dtype="bfloat16")
     seconds = layer.kernel_terms(hardware)["bytes_few_results"]
     idle = hardware.cores / min(outputs, hardware.cores)
     assert seconds == pytest.approx(2**23 * idle / hardware.memory_bytes_per_s)

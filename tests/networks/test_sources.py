@@ -405,7 +405,8 @@ def test_quantized_weights_are_not_run_until_an_override_takes_them_for_plain_on
     sizes: dict[str, Any] = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
     folder = configuration(tmp_path, model_type="bert", quantization_config={"quant_method": "fp8"}, **sizes)
     source = resolve(folder)
-    assert source.build().config.model_type == "bert"
+    built: Any = source.build()
+    assert built.config.model_type == "bert"
     assert source.weights is not None and source.weights.name == "fp8"
     with pytest.raises(ModelError, match=r"are quantized \(fp8\).*MODEL\?quantization_config=null"):
         source.call(InputRequest())

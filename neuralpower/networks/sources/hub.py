@@ -41,10 +41,11 @@ def hub(given: Given) -> Source:
 def check_native(name: str, values: Mapping[str, Any]) -> None:
     """Raise ModelError for an architecture that transformers does not have: its own code is never run."""
     import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto import configuration_auto
 
+    known: Mapping[str, Any] = vars(configuration_auto)["CONFIG_MAPPING_NAMES"]
     kind, named = values.get(TYPE), values.get("architectures") or ["of no name"]
-    if not isinstance(kind, str) or kind in CONFIG_MAPPING_NAMES:
+    if not isinstance(kind, str) or kind in known:
         return
     architecture = str(named[0] if isinstance(named, list) else named)
     own = "; its own code (auto_map) is never run" if "auto_map" in values else ""
