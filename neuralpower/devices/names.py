@@ -54,9 +54,9 @@ def _same(wanted: str, labels: Labels, words: Callable[[str], Words]) -> Iterato
 
 
 def _in_one_piece(wanted: str, labels: Labels, words: Callable[[str], Words]) -> Iterator[str]:
-    name = "".join(words(wanted))
+    name, whole = "".join(words(wanted)), "".join(split(wanted))
     for key, some in labels.items() if name else ():
-        if any(name == "".join(words(label)) for label in (key, *some)):
+        if any(name == "".join(words(label)) or whole == "".join(split(label)) for label in (key, *some)):
             yield key
 
 

@@ -35,6 +35,18 @@ def _fused(x: Tensor, written: int, operations: int, row: int) -> Tensor:
 _LIBRARY.impl("fused", _fused, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 
 
+def _keep_size(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.size = inputs[0].numel()
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    """A gradient for each number read, of those of the numbers written: as much memory as the real one."""
+    return gradient.repeat(-(-ctx.size // max(gradient.numel(), 1)))[: ctx.size], None, None, None
+
+
+torch.library.register_autograd("neuralpower::fused", _backward, setup_context=_keep_size, lib=_LIBRARY)
+
+
 @layer_kind("fused", "neuralpower.fused")
 @dataclass(frozen=True, kw_only=True)
 class FusedPointwise(Layer):
