@@ -210,7 +210,7 @@ def instead_of(dtype: str, has: Collection[str]) -> str:
     """In words, as what a type would run on a device that has others, and which of them to choose."""
     entry, networks = DTYPES.get(dtype), [one for one in NETWORK_DTYPES if one in has]
     wide = next((one for one in networks if DTYPES[one].bits == HALF_BITS), (networks or ["float32"])[0])
-    choice = f"choose {', '.join(DTYPES[one].short for one in networks) or 'another device'}"
+    choice = f"choose {', '.join(one for one in networks) or 'another device'}"
     if entry is not None and entry.bits < HALF_BITS:
         return f"such weights would be unpacked and multiplied in {wide} (weight-only); {choice}"
     return f"it would run as {'float32' if 'float32' in networks else wide}; {choice}"

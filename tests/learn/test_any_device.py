@@ -69,9 +69,13 @@ def test_a_device_answers_for_every_kind_in_the_dtypes_it_has(spec: DeviceSpec) 
             "nvfp4",
             "no nvfp4: such weights would be unpacked and multiplied in bfloat16",
         ),
-        ("nvidia-a100-sxm4-80gb", "float8_e4m3fn", "(weight-only); choose f64, f32, bf16, f16"),
-        ("nvidia-t4", "bfloat16", "no bfloat16: it would run as float32; choose f32, f16"),
-        ("nvidia-p4", "float16", "it would run as float32; choose f32"),
+        (
+            "nvidia-a100-sxm4-80gb",
+            "float8_e4m3fn",
+            "(weight-only); choose float64, float32, bfloat16, float16",
+        ),
+        ("nvidia-t4", "bfloat16", "no bfloat16: it would run as float32; choose float32, float16"),
+        ("nvidia-p4", "float16", "it would run as float32; choose float32"),
     ],
 )
 def test_a_dtype_that_a_device_lacks_is_refused_with_what_it_would_run_as(

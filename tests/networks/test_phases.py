@@ -15,6 +15,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.networks.phases import Again, Decoder, Pass, Phase, cache_bytes, cached_call, keep, pass_of
 from neuralpower.networks.promised_values import tensors_within
+from neuralpower.networks.requests import Generating, asked_of
 from neuralpower.networks.running import Answers, converted, on_cpu, on_meta, with_values
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.predict.case import Case, predict_case
@@ -317,12 +318,13 @@ def test_a_generation_is_the_sum_over_its_steps(model: str, predictor: Predictor
 
 
 def test_interpolated_traces_are_the_traced_ones_beyond_a_window() -> None:
-    decoder = Decoder(resolve(MIXED).build("meta"), InputRequest(1))
-    growing = Growing(decoder, traced, 3, 40)
+    asked = asked_of(MIXED, InputRequest(1), Phase.generate(prompt=3, new_tokens=39))
+    assert isinstance(asked, Generating)
+    growing = Growing(asked, traced, 3, 40)
     growing.spread()
     assert len(growing.traces) < 12
     for context in range(3, 41):
-        assert growing.at(context).layers == traced(decoder.decode(context)).layers
+        assert growing.at(context).layers == traced(asked.step(context)).layers
 
 
 def test_few_predicted_steps_lie_near_the_sum_over_all(
