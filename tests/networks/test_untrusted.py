@@ -26,7 +26,7 @@ def net():
 """
 ANSWER = (
     "would run code, and a file of data may name "
-    "transformers:, torchvision:, timm:, zoo: or a config.json alone"
+    "hf:, transformers:, torchvision:, timm:, zoo: or a config.json alone"
 )
 
 
