@@ -68,6 +68,7 @@ class Known(Predictor):
             watts,
             watts * 0.9,
             watts * 1.1,
+            np.isfinite(watts).astype(float),
         )
 
     def estimate_network(self, layers: Sequence[Layer], counts: np.ndarray) -> Estimates:
