@@ -42,7 +42,7 @@ def describe(
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))
 
     degrees = view.degrees(columns)
-    plain = columns.plain_dimensions() if max(degrees) and also is None else ()
+    plain = columns.plain_dimensions() if max(degrees) and also is None and not view.kernels else ()
     dimensions = {name: full(getattr(columns, name)) for name in columns.dimensions}
     flops, size = full(columns.flops()), full(sum(columns.bytes()))
     axes = {name: np.log2(np.maximum(value, 1)) for name, value in dimensions.items()}

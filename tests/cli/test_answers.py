@@ -81,7 +81,7 @@ def test_files_beside_the_answer_are_written_each_time(
 
 
 def test_a_low_coverage_ends_with_code_3_again(kept: Path, computed: list[str]) -> None:
-    asked = ("predict", "resnet-50", "--predictor", "nvidia-t4", "--strict", 1)
+    asked = ("predict", "resnet-50", "--device", "aws-graviton3", "--strict", 1)
     first, second = run(*asked), run(*asked)
     assert (first.code, len(computed)) == (3, 1)
     assert second == first
