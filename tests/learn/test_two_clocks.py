@@ -329,10 +329,12 @@ def test_a_device_that_waits_draws_idle_power(powered: Predictor) -> None:
     assert prediction.power_w.value == pytest.approx(energy / truth, rel=0.04)
 
 
-def test_a_device_that_waits_has_no_energy_where_its_idle_power_is_not_known(powered: Predictor) -> None:
-    blind = predicted(powered, network(1))
-    assert (blind.energy_j, blind.power_w) == (None, None)
-    assert "what it then draws is not known" in blind.power_reason
+def test_a_device_that_waits_draws_within_wide_bounds_where_its_idle_power_is_not_known(
+    powered: Predictor,
+) -> None:
+    blind = predicted(powered, network(1))  # it waits: idle is assumed, and the bounds are wide
+    assert blind.energy_j is not None and blind.power_w is not None
+    assert blind.power_w.high > 1.5 * blind.power_w.low
     full = predicted(powered, network(8192))  # it hardly waits: what it then draws does not matter
     assert full.energy_j is not None
     assert full.energy_j.value == pytest.approx(300 * run(network(8192).layers), rel=0.04)
