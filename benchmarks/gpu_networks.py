@@ -31,6 +31,7 @@ def measured(case: dict[str, Any], device: str) -> dict[str, Any]:
     """The case with its times and its memory on a CUDA device."""
     import torch
 
+    event: Any = torch.cuda.Event
     run = _call(case, device)
     cuda = torch.device(device)
     with torch.inference_mode():
@@ -40,7 +41,7 @@ def measured(case: dict[str, Any], device: str) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats(cuda)
         times = []
         for _ in range(REPEATS):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, end = (event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize(cuda)
             start.record()
             run()
@@ -49,8 +50,10 @@ def measured(case: dict[str, Any], device: str) -> dict[str, Any]:
             times.append(start.elapsed_time(end))
         peak, reserved = torch.cuda.max_memory_allocated(cuda), torch.cuda.max_memory_reserved(cuda)
         busy_us, kernels = _busy(run, cuda)
-    given = {name: case[name] for name in ("model", "batch", "seq_len", "phase", "context") if name in case}
-    figures = {
+    given: dict[str, Any] = {
+        name: case[name] for name in ("model", "batch", "seq_len", "phase", "context") if name in case
+    }
+    figures: dict[str, Any] = {
         "eager_ms": round(statistics.median(times), 4),
         "busy_ms": round(busy_us / 1e3, 4),
         "kernels": kernels,
@@ -87,13 +90,12 @@ def _call(case: dict[str, Any], device: str) -> Callable[[], Any]:
 def _busy(run: Callable[[], Any], device: Any) -> tuple[float, int]:
     """(microseconds of all kernels and copies, their number) of one pass."""
     import torch
-    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
         run()
         torch.cuda.synchronize(device)
-    kernels = [event for event in seen.key_averages() if event.device_type == DeviceType.CUDA]
+    kernels = [event for event in seen.key_averages() if event.device_type.name == "CUDA"]
     return sum(event.self_device_time_total for event in kernels), sum(event.count for event in kernels)
 
 

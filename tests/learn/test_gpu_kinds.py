@@ -1,5 +1,7 @@
 """Rows of measured GPU tables as layers: what stands in which field."""
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
@@ -8,7 +10,7 @@ from neuralpower.layers import KINDS
 from neuralpower.layers.expert_load import equal_load
 
 
-def layers(kind: str, table: pd.DataFrame) -> list[object]:
+def layers(kind: str, table: pd.DataFrame) -> list[Any]:
     """The rows as layers of the kind."""
     return [KINDS[kind].from_row(row) for row in table.to_dict("records")]
 

@@ -9,6 +9,7 @@ from neuralpower.data.dataset import shard_folders
 from neuralpower.layers import KINDS
 from neuralpower.learn.keys import ANY
 from neuralpower.learn.predictor_lookup import load
+from neuralpower.learn.regressor import PLAIN_DEGREE
 from neuralpower.measure.collect.plan import draw
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +60,8 @@ def test_a_shipped_predictor_has_a_card_and_predicts(file: Path) -> None:
 
 @pytest.mark.parametrize("file", MODELS, ids=[file.stem for file in MODELS])
 def test_a_shipped_predictor_s_bases_grow_in_proportion_to_each_dimension(file: Path) -> None:
-    regressors = load(file).regressors.values()
+    # but for a polynomial of the table's own columns, for which held-out rows have spoken
+    regressors = [one for one in load(file).regressors.values() if one.degree != PLAIN_DEGREE]
     assert all(power == 1 for regressor in regressors for term in regressor.terms for _, power in term.powers)
 
 

@@ -3,6 +3,7 @@
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -125,7 +126,7 @@ def test_a_folder_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_fields_can_be_changed_and_data_may_name_it() -> None:
-    small = resolve("llama-3.1-8b?num_hidden_layers=2").build("meta")
+    small: Any = resolve("llama-3.1-8b?num_hidden_layers=2").build("meta")
     assert len(small.model.layers) == 2
     check_model("llama-3.1-8b")
 

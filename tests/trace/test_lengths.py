@@ -39,8 +39,8 @@ def worked(phase: Phase, way: str = "engine", model: str = LLAMA) -> Trace:
 
 def attention(work: Trace) -> list[tuple[int, int, float]]:
     """(queries, keys, share) of the attention calls of one block."""
-    tasks = [task for task in work.tasks if isinstance(task.layer, Attention) and ".0." in task.path]
-    return [(task.layer.query_length, task.layer.key_length, round(task.share, 9)) for task in tasks]
+    tasks = [(task.layer, task.share) for task in work.tasks if ".0." in task.path]
+    return [(x.query_length, x.key_length, round(share, 9)) for x, share in tasks if isinstance(x, Attention)]
 
 
 def rows(work: Trace) -> Counter[int]:
