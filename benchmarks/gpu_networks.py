@@ -5,6 +5,8 @@ python -m benchmarks.gpu_networks --measure FILE [--device cuda:0] # on a machin
 
 `busy` is the sum of all kernels' times in one pass, as torch's profiler reads them; `eager` is the time
 between events around the pass, with the host's launches. Each is the median of seven passes after three.
+gpu_networks_operators.json has the time of each operator and shape in the same passes; gpu_memory.json has
+peaks of training on the same GPU.
 """
 
 from __future__ import annotations
