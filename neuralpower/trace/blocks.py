@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from neuralpower.layers import Layer
 from neuralpower.layers.movement import Movement
-from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node
+from neuralpower.trace.accesses import Access, Flow
+from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.lifetimes import WEIGHTS
 from neuralpower.trace.paths import prefixes
 from neuralpower.trace.records import LayerCall, Trace

@@ -24,7 +24,8 @@ from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.layers.norm import Norm
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
-from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node, total_bytes
+from neuralpower.trace.accesses import Access, Flow, total_bytes
+from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.lifetimes import Storage
 from neuralpower.trace.paths import prefixes
 from neuralpower.trace.records import LayerCall, Trace

@@ -34,7 +34,7 @@ from neuralpower.networks.phases import CACHES
 from neuralpower.networks.promised_values import made_up, tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device, tracing
 from neuralpower.networks.users_code import check_computed
-from neuralpower.trace.dataflow import Flow, accesses
+from neuralpower.trace.accesses import Flow, accesses
 from neuralpower.trace.gradients import Gradients
 from neuralpower.trace.lifetimes import CACHE, INPUTS, Lifetimes
 from neuralpower.trace.loops import OFTEN, Called, recurring

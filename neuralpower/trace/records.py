@@ -14,7 +14,7 @@ from neuralpower.layers.base import BACKWARD, FORWARD, KEEPS_INPUTS, KEEPS_NOTHI
 from neuralpower.networks.call_cache import tensors_in
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.quantisation.weights import Weight
-from neuralpower.trace.dataflow import Flow
+from neuralpower.trace.accesses import Flow
 from neuralpower.trace.lifetimes import Storage
 from neuralpower.trace.sparse_gradients import Rows
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.softmax import Softmax
-from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node
+from neuralpower.trace.accesses import Access, Flow
+from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.fusion import without
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from neuralpower.networks.phases import PREFILL
-from neuralpower.trace.dataflow import Access, Dataflow, Flow
+from neuralpower.trace.accesses import Access, Flow
+from neuralpower.trace.dataflow import Dataflow
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace

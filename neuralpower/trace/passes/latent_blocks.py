@@ -20,8 +20,9 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.softmax import Softmax
 from neuralpower.networks.phases import DECODE
+from neuralpower.trace.accesses import Access, Flow
 from neuralpower.trace.blocks import Cut, after, before, is_plain_copy, layer_of, moves, serving
-from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node
+from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.lifetimes import CACHE
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question

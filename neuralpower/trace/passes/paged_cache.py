@@ -13,7 +13,8 @@ from neuralpower.layers.attention import Attention
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.fused_pointwise import FusedPointwise
 from neuralpower.networks.phases import DECODE
-from neuralpower.trace.dataflow import Access, Dataflow, Flow, Node, total_bytes
+from neuralpower.trace.accesses import Access, Flow, total_bytes
+from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.fusion import is_copy_of_attention, joined_call, space_of_node
 from neuralpower.trace.lifetimes import CACHE
 from neuralpower.trace.passes.base import trace_pass

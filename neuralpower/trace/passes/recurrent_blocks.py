@@ -17,8 +17,9 @@ from neuralpower.layers.linear_attention import GATED_DELTA, KIMI_DELTA, LinearA
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.scan import MAMBA, MAMBA2, Scan
 from neuralpower.networks.phases import DECODE
+from neuralpower.trace.accesses import Flow
 from neuralpower.trace.blocks import Cut, border, layer_of, weights_read
-from neuralpower.trace.dataflow import Dataflow, Flow, Node
+from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import LayerCall, Trace
