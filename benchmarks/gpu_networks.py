@@ -163,12 +163,9 @@ def main() -> None:
         given.measure.write_text(json.dumps({**software, "networks": found}, indent=1) + "\n")
         return
     import neuralpower
-    from neuralpower.api import LoadedPredictor
-    from neuralpower.devices.spec import find_spec
-    from neuralpower.learn.any_device import for_device
+    from benchmarks.gpu_runs import predictor_of
 
-    everything = LoadedPredictor(for_device(find_spec(about["predictor"]), DTYPE))
-    predictor = neuralpower.load(given.predictor) if given.predictor else everything
+    predictor = neuralpower.load(given.predictor) if given.predictor else predictor_of(about["predictor"])
     print(f"{about['gpu']}, torch {about['torch']}, {DTYPE}; predicted by {predictor.name}\n")
     print("| network | kernels | busy, ms | predicted, ms | error | eager, ms | coverage |")
     print("|---|---|---|---|---|---|---|")
