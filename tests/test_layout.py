@@ -30,8 +30,8 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        catalogue families hub inputs known_names mixed_dtypes phases promised_values refusals call_cache requests running
-        size_limits source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
+        catalogue families hub inputs known_names mixed_dtypes phases promised_values refusals call_cache
+        requests running size_limits source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing

@@ -200,6 +200,7 @@ def main() -> None:
     end_with_parent()
     stay_offline()  # models are built from configurations: nothing else is downloaded
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would print lines of its own log
     open_descriptors()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for letters that its encoding lacks, as on stderr

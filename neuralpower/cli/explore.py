@@ -466,7 +466,8 @@ def fit(asked: Fit) -> None:
     )
     found = fitted(request, room)
     shown = found.to_json()
-    flat = {name: value for name, value in shown.items() if isinstance(value, (str, int, float, type(None)))}
+    plain = (str, int, float, type(None))
+    flat = {n: value for n, value in shown.items() if n != "schema" and isinstance(value, plain)}
     answer = Answer(
         title=f"{asked.model}: {'fits' if found.fits else 'does not fit'}",
         table=lambda: fit_table(found, request, name),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 TABLE, JSON, CSV, MARKDOWN, HTML = "table", "json", "csv", "md", "html"
 ENDINGS = {".json": JSON, ".jsonl": JSON, ".csv": CSV, ".md": MARKDOWN, ".html": HTML, ".htm": HTML}
+NUMBER = re.compile(r"[-+]?[\d.,]+([ %]|e[-+]?\d|/|$)|-$")  # a number, with its unit, or what is not known
 Rows = Sequence[Sequence[Any]]
 
 
@@ -73,7 +75,7 @@ def _markdown(answer: Answer) -> str:
     from neuralpower.files import markdown
 
     header, *rows = _readable(answer)
-    right = [i > 0 for i in range(len(header))]
+    right = [all(NUMBER.match(cell) for cell in column) for column in zip(*rows, strict=True)]
     lead = (f"{markdown.inline(line)}  " for line in answer.lead())
     return "\n".join(
         [f"# {markdown.inline(answer.title)}", "", *lead, "", *markdown.table(header, rows, right)]

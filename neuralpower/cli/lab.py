@@ -1,6 +1,5 @@
 """`neuralpower lab`: train a network on digits, and profile its operators at several batch sizes."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -97,7 +96,6 @@ class Lab(OptionGroup):
 @with_options
 def lab(asked: Lab) -> None:
     """Run the steps that are asked for, and print the files that they write."""
-    quiet_kineto()
     stage("importing torch")
     from neuralpower.suites.lab.run import Request, run
     from neuralpower.suites.lab.training import Settings
@@ -121,11 +119,6 @@ def lab(asked: Lab) -> None:
     )
     for path in run(request, tell):
         say(path)
-
-
-def quiet_kineto() -> None:
-    """Keep torch's profiler from printing lines of its own log; before torch is imported."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 def _compare(tables: Path | None, operator: str | None) -> None:

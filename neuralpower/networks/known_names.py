@@ -9,8 +9,8 @@ from pathlib import Path
 
 _ZOO = re.compile(r'zoo_model\(\s*(f?)"(\w+)(?:\{\w+\})?"')
 _NUMBERS = re.compile(r"\b(\d+): \(")  # keys of a table by whose numbers networks are named
-_TYPE = re.compile(r'"([\w-]+)"[:,]\s*"\w+Config"')
-_WORD = re.compile(r'"([\w-]+)"')
+_TYPE = re.compile(r'"([\w.-]+)"[:,]\s*"\w+Config"')
+_WORD = re.compile(r'"([\w.-]+)"')
 AUTO = ("auto_mappings.py", "configuration_auto.py", "modeling_auto.py")
 
 

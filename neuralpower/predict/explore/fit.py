@@ -287,9 +287,11 @@ class _Probe:
         stage(f"tracing {self.source.name}, {size} (trace {self.traces + 1})")
         if self.request.phase != GENERATE:
             return self._pass_memory(self._asked(batch, length, self.request.phase), batch, length)
-        prefill = self._asked(batch, length, PREFILL)
-        context = (length or self.own_length or TOKENS) + (self.request.new_tokens or TOKENS) - 1
-        passes = (prefill, self._asked(batch, context, DECODE))
+        passes = [self._asked(batch, length, PREFILL)]
+        made = self.request.new_tokens or TOKENS  # the first by the prefill
+        if made > 1:
+            context = (length or self.own_length or TOKENS) + made - 2
+            passes.append(self._asked(batch, context, DECODE))
         found = (self._pass_memory(one, batch, length) for one in passes)
         return max(found, key=lambda memory: memory.high_bytes)
 
