@@ -58,8 +58,8 @@ neuralpower --help lists all commands, neuralpower models all models, neuralpowe
 # Options that name a thing. An empty value, as of an unset shell variable, names nothing: it is refused.
 NAMING = frozenset(
     """
-    --address --autocast --config --csv --data_dir --data-dir --device --device-spec --from --markdown
-    --measure --monitor_file --operators --out --plot --predictor --spec --tables --trace-file
+    --address --autocast --config --csv --data-dir --device --device-spec --from --markdown
+    --measure --monitor-file --operators --out --output --plot --predictor --spec --tables --trace-file
     """.split()
 )
 
@@ -173,7 +173,7 @@ def check_filled(arguments: Sequence[str]) -> None:
             name = before
         elif not (equals and name.startswith("--") and not value.strip()):
             continue
-        if name in NAMING:
+        if name.replace("_", "-") in NAMING:
             raise InputError(f"{name} is empty; give it a value, or leave it out")
 
 

@@ -155,7 +155,7 @@ def _one(options: Options, monitor_file: Path | None) -> None:
 
     world = world_of(options)
     if world is None:
-        extra = [] if monitor_file is None else [f"--monitor_file={monitor_file}"]
+        extra = [] if monitor_file is None else [f"--monitor-file={monitor_file}"]
         launch(options, [*arguments(options), *extra], say, _warn)
     else:
         Bench(options, world, lambda name, value: say(result_line(name, value)), _warn, monitor_file).run()
