@@ -45,7 +45,7 @@ PACKAGES: Mapping[str, str] = {
     """,
     "learn": """
         any_device calibrate carried_power codec estimates keys network_estimates pace predictor
-        predictor_lookup regressor train
+        predictor_files predictor_lookup regressor train
     """,
     "predict": """
         case compose evaluate generation memory.peak prediction timeline weights

@@ -40,7 +40,7 @@ def devices(
 
 def _show_machine(as_json: bool) -> None:
     from neuralpower.devices.host import read_cpu
-    from neuralpower.learn.predictor_lookup import known_predictors, readable
+    from neuralpower.learn.predictor_files import known_predictors, readable
     from neuralpower.measure.meters import MeterUnavailable
     from neuralpower.measure.meters.nvml import list_gpus
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, PredictorError
-from neuralpower.files.paths import check_read, check_regular, is_file, is_folder, is_there
+from neuralpower.files.paths import check_read, check_regular, is_folder, is_there
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
@@ -121,18 +121,9 @@ def predictor(name: str | None, device: str | None = None, dtype: str | None = N
     A device without a predictor's name gets what answers best for it. Raises InputError, also where both name
     a device, and where the device lacks the dtype. Imports torch.
     """
-    from neuralpower.devices.host import read_cpu
-    from neuralpower.devices.spec import spec_of
-    from neuralpower.learn.any_device import for_device
-    from neuralpower.learn.predictor_lookup import default_predictor, load, on
+    from neuralpower.learn.predictor_lookup import chosen
 
-    if device is None:
-        return load(name) if name else default_predictor(read_cpu())
-    if name is None:
-        return for_device(spec_of(device), dtype)
-    if "@" in name and not is_file(name):
-        raise InputError(f"predictor {name} and device {device} both name a device; leave one out")
-    return on(load(name), device)[0]
+    return chosen(name or None, device, dtype)
 
 
 def lengths(text: str | None) -> tuple[int, ...] | None:
