@@ -12,10 +12,13 @@ from neuralpower.devices.names import matching
 from neuralpower.devices.spec import find_spec, known_spec, spec_of
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
+from neuralpower.layers.base import FORWARD
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import file_of, known_predictors, read_predictor, readable
 from neuralpower.platforms import hardware_of
+
+NEAREST = ("float16", "float32")  # what a model of 16 bits is run in where its own type is not known
 
 
 def chosen(name: str | Path | None, device: str | Path | None = None, dtype: str | None = None) -> Predictor:
@@ -35,6 +38,32 @@ def chosen(name: str | Path | None, device: str | Path | None = None, dtype: str
     if "@" in str(name) and not is_file(name):
         raise InputError(f"predictor {name} and device {device} both name a device; leave one out")
     return on(load(name), device)[0]
+
+
+def all_known(name: str | Path | None = None) -> Predictor:
+    """All that is known of the device that a name means, else the predictor of that name; or this machine's.
+
+    `load` reads the file alone where a predictor has a device's name. Raises as `chosen`.
+    """
+    if isinstance(name, str) and "@" not in name and not is_file(name):
+        try:
+            spec = find_spec(name)
+        except InputError:
+            return load(name)
+        if name == spec.slug or name not in known_predictors():
+            return for_device(spec)
+    return chosen(name)
+
+
+def nearest_dtype(predictor: Predictor, wanted: str) -> str:
+    """The dtype, or the nearest that the predictor knows; where it knows none of these, the dtype."""
+    for one in (wanted, *NEAREST):
+        try:
+            predictor.check(one, FORWARD)
+        except PredictorError:
+            continue
+        return one
+    return wanted
 
 
 def load(name: str | Path) -> Predictor:

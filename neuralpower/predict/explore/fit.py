@@ -25,6 +25,7 @@ from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised
+from neuralpower.shown import Shown
 from neuralpower.trace.follow import shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
@@ -67,9 +68,9 @@ class Request:
         return self.context if self.phase == DECODE else self.seq_len
 
 
-@dataclass(frozen=True)
-class Fit:
-    """The answer; sizes are None where nothing is to be said of them."""
+@dataclass(frozen=True, repr=False)
+class Fit(Shown):
+    """The answer; sizes are None where nothing is to be said of them. `print` gives the command's table."""
 
     fits: bool
     memory: Memory
@@ -82,6 +83,8 @@ class Fit:
     margin: float = 0.0  # share of the room that is kept free, for what is not modelled
     notes: tuple[str, ...] = ()  # what the answer takes for granted
     weights: Quantised | None = None  # None where they are as the dtype says
+    request: Request | None = None  # what was asked, with the model's name
+    device: str = ""  # whose memory it is
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -142,6 +145,7 @@ def fit(request: Request, room_bytes: float) -> Fit:
         margin=margin,
         notes=(request.platform.memory_note,) if request.platform.memory_note else (),
         weights=probe.quantised,
+        request=replace(request, model=str(probe.source.name)),
     )
 
 
