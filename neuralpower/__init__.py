@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 # The package of that name is imported first: an import that comes later would hide the function.
 importlib.import_module("neuralpower.predict")
 
+from neuralpower import errors  # noqa: E402
 from neuralpower.functions import compare, fit, load, predict, profile, score, sweep  # noqa: E402
 from neuralpower.version import __version__  # noqa: E402
 
@@ -39,6 +40,7 @@ __all__ = [
     "__version__",
     "compare",
     "compat",
+    "errors",
     "fit",
     "load",
     "predict",

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
 import torch
@@ -15,9 +16,11 @@ from typing_extensions import Unpack
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import InputError, ModelError, is_count
+from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_files import known_predictors
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.inputs import InputRequest
@@ -77,7 +80,7 @@ def _on_cpu(asked: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     return answered
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LoadedPredictor:
     """What was trained for a device, ready to be asked; nothing is run on any device."""
 
@@ -154,10 +157,10 @@ class LoadedPredictor:
         asked = phase if isinstance(phase, Phase) else Phase(phase)
         asked.check(PREDICTED)
         asked, way = (asked, FORWARD) if asked.name in PHASES else (replace(asked, name=FORWARD), asked.name)
-        model = as_network(model)
-        given, note = self._dtype(model, dtype)
+        network = as_network(model)
+        given, note = self._dtype(network, dtype)
         self.predictor.check(given, FORWARD if way == TRAINING else way)
-        source = resolve(model)
+        source = resolve(network)
         runs = _runs(source, inputs, _Sizes(batch_size, given, dtype is not None, asked, options))
         question = question_of(
             self.predictor,
@@ -223,7 +226,7 @@ class LoadedPredictor:
             InputError: an unknown option, what is no list, or a size that is no positive whole number.
             PredictorError: a dtype that was not trained.
         """
-        grid = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
+        grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
         return swept(model, [self], memory=memory, **grid, **options)
 
     def compare(self, a: Model, b: Model, **sizes: Any) -> Comparison:
@@ -393,11 +396,25 @@ def chosen(
     """What answers for a device, a predictor, both, or this machine; raises as `load`."""
     if isinstance(predictor, LoadedPredictor):
         return predictor if device is None else predictor.on(device)
-    if predictor is not None and device is not None:
-        return LoadedPredictor(predictor_lookup.chosen(predictor, device))
-    if device is not None:
-        return LoadedPredictor(predictor_lookup.chosen(None, device))
-    return load(predictor)
+    for what, named in (("device", device), ("predictor", predictor)):
+        if not isinstance(named, (str, Path, NoneType)):
+            raise InputError(f"{what} {named!r:.40}: must be a name or a file; write 'h100', or leave it out")
+    return _read(device, predictor, _stamps(device, predictor))
+
+
+def _stamps(*named: str | Path | None) -> tuple[object, ...]:
+    """What changes where a predictor's file does, or one that is named."""
+    own = (Path(one) for one in named if one is not None and is_file(one))
+    files = [(str(file.resolve()), file.stat()) for file in (*known_predictors().values(), *own)]
+    return tuple((path, about.st_mtime_ns, about.st_size) for path, about in files)
+
+
+@functools.lru_cache(maxsize=8)
+def _read(device: str | Path | None, predictor: str | Path | None, _: object) -> LoadedPredictor:
+    """The same, kept while no predictor's file changes."""
+    if device is None:
+        return load(predictor)
+    return LoadedPredictor(predictor_lookup.chosen(predictor, device))
 
 
 def own_memory() -> float:

@@ -143,7 +143,7 @@ def sweep(
     from neuralpower import api
 
     loaded = [api.chosen(one, predictor) for one in _several(device) or (None,)]
-    grid = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
+    grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
     return api.swept(model, loaded, memory=memory, **grid, **options)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 OWN = "(own)"  # what a module computes itself, beside the modules inside it
+LAUNCHES = "(launch overhead)"  # what the device waits for its host
 VISIBLE = 0.005  # of the whole: what modules take themselves is listed from here on
 
 
@@ -127,6 +128,9 @@ def tree_of(prediction: Prediction, depth: int = 3) -> Tree:
     if not is_count(depth):
         raise InputError(f"depth {depth!r}: must be a whole number, 1 or more; choose 3")
     work = _work_by_path(prediction)
+    waits_s = prediction.runtime_s.value - sum(seconds for seconds, _ in work.values())
+    if waits_s > 1e-6 * prediction.runtime_s.value:
+        work[LAUNCHES] = waits_s, 0.0
     total_s = sum(seconds for seconds, _ in work.values()) or 1e-30
     known = {module.path: module for module in prediction.modules}
     paths = list(known) or [""]

@@ -83,7 +83,7 @@ def _(result: Tree) -> str:
 
 def _drawn(branch: Branch, before: str = "", end: str = "") -> list[tuple[str, Branch]]:
     """(what a line begins with, the branch) of a branch and all below it."""
-    kind = f" ({branch.type})" if branch.type else ""
+    kind = f" ({branch.type})" if branch.type not in ("", branch.name) else ""
     times = f" x{branch.times}" if branch.times > 1 else ""
     found = [(f"{before}{end}{branch.name}{kind}{times}", branch)]
     inner = before + {"": "", "├─ ": "│  ", "└─ ": "   "}[end]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -83,7 +83,8 @@ class Fit(Shown):
     margin: float = 0.0  # share of the room that is kept free, for what is not modelled
     notes: tuple[str, ...] = ()  # what the answer takes for granted
     weights: Quantised | None = None  # None where they are as the dtype says
-    request: Request | None = None  # what was asked, with the model's name
+    # what was asked, with the model's name
+    request: Request | None = field(default=None, compare=False)
     device: str = ""  # whose memory it is
 
     def to_json(self) -> dict[str, Any]:
