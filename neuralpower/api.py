@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import NoneType
@@ -15,6 +15,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from neuralpower.devices.host import read_cpu
+from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD, torch_dtype
@@ -39,7 +40,7 @@ from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.weights import scheme_asked
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.profiling.settings import Keywords
-from neuralpower.report.notebook import Figure, Panel, drawn
+from neuralpower.report.notebook import Panel, drawn
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 
@@ -104,8 +105,8 @@ class LoadedPredictor:
     def _repr_html_(self) -> str:
         """A panel for notebooks."""
         p = self.predictor
-        figures = (Figure("dtypes", ", ".join(p.dtypes)), Figure("phases", ", ".join(p.phases)))
-        return drawn(Panel(self.name, f"predictor of {self.device}", figures))
+        about = f"dtypes {', '.join(p.dtypes)}; phases {', '.join(p.phases)}"
+        return drawn(Panel(self.name, f"predictor of {self.device}: {about}"))
 
     def on(self, device: str | Path) -> LoadedPredictor:
         """The same for a device that it was trained on, or another by its spec sheet.
@@ -170,7 +171,8 @@ class LoadedPredictor:
             run=run_of(self.predictor, options.get("run"), asked, way),
             weights=scheme_asked(options.get("weights")),
         )
-        found = predict(runs, self.predictor, question, model=str(source.name))[0]
+        with _explained(inputs):
+            found = predict(runs, self.predictor, question, model=str(source.name))[0]
         return replace(found, assumptions=(*note, *found.assumptions)) if note else found
 
     def _dtype(self, model: Any, asked: str | torch.dtype | None) -> tuple[str, tuple[str, ...]]:
@@ -179,7 +181,7 @@ class LoadedPredictor:
         Raises ModelError.
         """
         if asked is not None:
-            return str(asked).removeprefix("torch."), ()
+            return _named(asked), ()
         own = _dtype(model)
         nearest = (
             predictor_lookup.nearest_dtype(self.predictor, own) if isinstance(model, (str, Path)) else own
@@ -247,7 +249,8 @@ class LoadedPredictor:
             raise InputError(f"{self.device}: its memory is not known; give memory, such as '24GB'")
         check_options("field of a request", request, FIELDS)
         model = as_network(model)
-        request = {"dtype": _dtype(model), "platform": self.predictor.platform, **request}
+        dtype = _named(request.get("dtype") or _dtype(model))
+        request = {"platform": self.predictor.platform, **request, "dtype": dtype}
         return replace(fit(Request(model, **request), room), device=self.device)
 
 
@@ -280,6 +283,19 @@ def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
         return _of_shape(source, whole, sizes)
     inputs = with_tensors(inputs, torch_dtype(sizes.dtype))
     return given_to(source, inputs, sizes.dtype, sizes.batch_size, checked=sizes.checked)
+
+
+@contextlib.contextmanager
+def _explained(inputs: Any) -> Iterator[None]:
+    """Say how a shape was read where a model does not run with it."""
+    try:
+        yield
+    except ModelError as error:
+        whole = one_shape(inputs)
+        if whole is None:
+            raise
+        read = f"shape {whole} is a batch of {whole[0]}; for one sample of it write {(1, *whole)}"
+        raise ModelError(f"{read}: {error}") from error
 
 
 def _of_shape(source: Source, whole: tuple[int, ...], sizes: _Sizes) -> Asked:
@@ -338,6 +354,8 @@ def swept(
     model = as_network(model)
     if dtypes is None:
         dtypes = (predictors[0]._dtype(model, None)[0],)
+    elif isinstance(dtypes, (list, tuple)):  # what is no list is refused later
+        dtypes = [_named(dtype) for dtype in dtypes]
     room = None if memory is None else bytes_of(memory)
     return sweep(model, [one.predictor for one in predictors], dtypes=dtypes, memory_bytes=room, **asked)
 
@@ -391,11 +409,12 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
 
 
 def chosen(
-    device: str | Path | None = None, predictor: str | Path | LoadedPredictor | None = None
+    device: str | Path | torch.device | None = None, predictor: str | Path | LoadedPredictor | None = None
 ) -> LoadedPredictor:
     """What answers for a device, a predictor, both, or this machine; raises as `load`."""
     if isinstance(predictor, LoadedPredictor):
         return predictor if device is None else predictor.on(device)
+    device = str(device) if isinstance(device, torch.device) else device
     for what, named in (("device", device), ("predictor", predictor)):
         if not isinstance(named, (str, Path, NoneType)):
             raise InputError(f"{what} {named!r:.40}: must be a name or a file; write 'h100', or leave it out")
@@ -431,6 +450,11 @@ def _check(batch_size: int | None, recipe: Any) -> None:
         raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
     if not isinstance(recipe, Recipe):
         raise InputError(f"recipe {recipe!r:.40}: must be a Recipe, such as neuralpower.Recipe('adam')")
+
+
+def _named(dtype: str | torch.dtype) -> str:
+    """The full name of a dtype: "bfloat16" for "bf16" and torch.bfloat16."""
+    return full_name(str(dtype).removeprefix("torch."))
 
 
 def _dtype(model: Any) -> str:

@@ -9,6 +9,7 @@ import pydoc
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_help_shows_each_function_with_its_example() -> None:
     shown = text.getvalue()
     for name in NAMES:
         assert f"\n    {name}(" in shown
-        assert ">>> " in inspect.getdoc(getattr(neuralpower, name))
+        assert ">>> " in (inspect.getdoc(getattr(neuralpower, name)) or "")
 
 
 def test_no_public_function_takes_more_parameters_than_can_be_remembered() -> None:
@@ -246,3 +247,36 @@ def test_a_published_dtype_that_is_not_trained_is_replaced_by_the_nearest(
     assert found.remarks[0].endswith("which amd-epyc-2c does not know; predicted in float32")
     with pytest.raises(PredictorError, match="dtype 'bfloat16'"):
         predictor.predict("zoo:deep_mnist", dtype="bfloat16")
+
+
+def test_devices_of_this_machine_go_by_torchs_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert repr(api.chosen("cpu")) == repr(api.chosen(torch.device("cpu"))) == repr(neuralpower.load())
+    gpu = SimpleNamespace(name="Tesla T4")
+    monkeypatch.setattr("neuralpower.measure.meters.nvml.list_gpus", lambda: [gpu])
+    assert api.chosen("cuda").device == api.chosen(torch.device("cuda:0")).device == "nvidia-t4"
+    with pytest.raises(
+        InputError, match="device 'cuda:1': there is no such GPU here; name one, such as h100"
+    ):
+        api.chosen("cuda:1")
+
+
+def test_dtypes_go_by_their_short_names(predictor: LoadedPredictor) -> None:
+    h100 = neuralpower.load("h100")
+    full = h100.predict(nn.Linear(8, 8), (4, 8), dtype="bfloat16")
+    for dtype in ("bf16", torch.bfloat16, "torch.bfloat16"):
+        assert h100.predict(nn.Linear(8, 8), (4, 8), dtype=dtype) == full
+    assert [p.dtype for p in h100.sweep("zoo:deep_mnist", dtypes=["fp16"]).points] == ["float16"]
+    assert predictor.fit("zoo:deep_mnist", "1GB", dtype="fp16").memory.weights_bytes == 2 * 11_972_510
+
+
+def test_a_shape_that_does_not_run_is_explained(predictor: LoadedPredictor) -> None:
+    said = (
+        r"shape \(3, 16, 16\) is a batch of 3; for one sample of it write \(1, 3, 16, 16\): Sequential: its"
+    )
+    with pytest.raises(ModelError, match=said):
+        predictor.predict(images(), (3, 16, 16))
+
+
+def test_a_device_of_several_is_named_whole() -> None:
+    with pytest.raises(InputError, match="device 'a100' may be nvidia-a100"):
+        neuralpower.load("a100")

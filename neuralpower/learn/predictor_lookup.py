@@ -14,6 +14,7 @@ from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.any_device import for_device
+from neuralpower.learn.here import target
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import file_of, known_predictors, read_predictor, readable
 from neuralpower.platforms import hardware_of
@@ -24,13 +25,14 @@ NEAREST = ("float16", "float32")  # what a model of 16 bits is run in where its 
 def chosen(name: str | Path | None, device: str | Path | None = None, dtype: str | None = None) -> Predictor:
     """The predictor of a name or file, on a device if one is named; without both, this machine's.
 
-    A device without a predictor's name gets all that is known of it (`any_device.for_device`). `dtype`: one
-    that will be asked for.
+    A device may be one of this machine's: "cpu", "cuda" or "cuda:0". All that is known of a device answers
+    where no predictor is named (`any_device.for_device`). `dtype`: one that will be asked for.
 
     Raises:
         PredictorError: as `load`; the device lacks the dtype.
         InputError: the device is not known, or both `name` and `device` name one.
     """
+    device = target(device)
     if device is None:
         return default_predictor(read_cpu()) if name is None else load(name)
     if name is None:
@@ -48,8 +50,11 @@ def all_known(name: str | Path | None = None) -> Predictor:
     if isinstance(name, str) and "@" not in name and not is_file(name):
         try:
             spec = find_spec(name)
-        except InputError:
-            return load(name)
+        except InputError as unclear:
+            try:
+                return load(name)
+            except InputError as error:
+                raise (unclear if " may be " in str(unclear) else error) from None
         if name == spec.slug or name not in known_predictors():
             return for_device(spec)
     return chosen(name)

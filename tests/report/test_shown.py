@@ -209,7 +209,8 @@ def test_a_plot_has_a_bar_for_each_row(prediction: Prediction) -> None:
     kinds = prediction.by_kind()
     axes = prediction.plot()
     assert [label.get_text() for label in axes.get_yticklabels()] == [row.kind for row in kinds]
-    assert [bar.get_width() for bar in axes.patches] == pytest.approx([row.runtime_s * 1e3 for row in kinds])
+    bars: list[Any] = list(axes.patches)
+    assert [bar.get_width() for bar in bars] == pytest.approx([row.runtime_s * 1e3 for row in kinds])
     _, own = pyplot.subplots()
     layers = prediction.plot(by="layer", top=2, ax=own)
     assert layers is own
