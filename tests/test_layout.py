@@ -16,6 +16,8 @@ ALL = "*"  # nearly every module is used from outside, or by the commands alone:
 PACKAGES: Mapping[str, str] = {
     "version": "",
     "errors": "",
+    "options": "",
+    "shown": "",
     "dtypes": "",
     "quantisation": ALL,
     "files": ALL,
@@ -30,8 +32,9 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        catalogue families hub inputs known_names mixed_dtypes phases promised_values refusals call_cache
-        requests running size_limits source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
+        callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases promised_values
+        refusals call_cache requests running size_limits source sources sources.base trust users_code zoo
+        zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing
@@ -45,15 +48,16 @@ PACKAGES: Mapping[str, str] = {
     """,
     "learn": """
         any_device calibrate carried_power codec estimates keys network_estimates pace predictor
-        predictor_lookup regressor train
+        predictor_files predictor_lookup regressor train
     """,
     "predict": """
-        case compose evaluate generation memory.peak prediction timeline weights
+        case compose evaluate generation memory.peak prediction timeline tree weights
         explore.compare explore.fit explore.phases explore.score explore.sweep
     """,
-    "api": "",
-    "report": "cards charts chrome explored number_format page perfetto tables",
+    "report": "cards charts chrome explored notebook number_format page perfetto shown tables",
     "profiling": ALL,
+    "api": "",
+    "functions": "",
     "zoo": "",  # at the place that users import, as compat
     "compat": "",
     "suites": ALL,

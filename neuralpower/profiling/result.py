@@ -35,6 +35,7 @@ from neuralpower.profiling.rows import (
 from neuralpower.profiling.steps import Runs, Spread
 from neuralpower.profiling.timeline import process
 from neuralpower.report.chrome import Process, document, write
+from neuralpower.report.notebook import Figure, Line, Panel, drawn
 from neuralpower.report.tables import grid, percent, quantity
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ SCHEMA = 1
 VIEWS = ("layer", "module", "kind", "operator")
 SORTS = ("runtime_s", "flops", "bytes", "parameters", "memory", "calls", "order")
 ENDS = (REMAINDER, OVERHEAD)
+TOP = 15  # rows that `print` shows
 WITHIN = 0.1  # share of the whole that rows may leave unexplained
 COLUMNS = """
     path type kind operator phase count dtype runtime_s q25_s q75_s host_s share
@@ -108,9 +110,12 @@ class Total:
         return self.flops / self.runtime_s if self.flops is not None and self.runtime_s else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NetworkProfile:
-    """One network on one device; times in seconds, FLOP by `convention`, 1 multiply-add = 2 FLOP."""
+    """One network on one device; times in seconds, FLOP by `convention`, 1 multiply-add = 2 FLOP.
+
+    `print` gives the table of `neuralpower profile`.
+    """
 
     model: str
     device: str
@@ -247,6 +252,38 @@ class NetworkProfile:
         about = f"{visible(self.model)}, {sizes}, {self.dtype}, {self.phase}, on {visible(self.device)}"
         work = f"{self._quantity(t.flops)} ({self.convention}), {quantity(t.parameters, '')}parameters"
         return f"{about}: {taken}\n{work}{memory}{power}, coverage {self.coverage:.1%}"
+
+    def __str__(self) -> str:
+        """The table that the command prints."""
+        return self.table(top=TOP)
+
+    def __repr__(self) -> str:
+        """One line: the network, the device and the time."""
+        about = f"{visible(self.model)}, {self.dtype}, {self.phase}, on {visible(self.device)}"
+        return f"NetworkProfile({about}: {_time(self.total.runtime_s)})"
+
+    def _repr_html_(self) -> str:
+        """A panel for notebooks: the kinds with their shares; no scripts."""
+        t = self.total
+        peak = quantity(t.peak_memory_bytes, "B")
+        figures = (Figure("time", _time(t.runtime_s)), Figure("work", self._quantity(t.flops)))
+        lines = [
+            Line(
+                row.kind,
+                None if row.share is None else min(max(row.share, 0.0), 1.0),
+                (str(row.count), quantity(row.runtime_s, "s"), percent(row.share), self._quantity(row.flops)),
+            )
+            for row in self.by_kind()
+            if not _idle(row)
+        ]
+        header = ("kind", "", "calls", "time", "share", self.unit)
+        about = f"{self.dtype}, {self.phase}, on {self.device}"
+        shown = Panel(self.model, about, (*figures, Figure("peak memory", peak)), header, tuple(lines))
+        return drawn(shown)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: all but the way to count again, which needs the network."""
+        return {**vars(self), "recount": None}
 
     def _foot(self) -> list[str]:
         shares = ["" if u.share is None else f", {u.share:.1%}" for u in self.unmodelled]
@@ -396,6 +433,10 @@ def _place(row: Row | ModuleRow, sort: str) -> tuple[bool, float]:
 
 def _count(value: int) -> str:
     return quantity(value, "").strip() if value else ""
+
+
+def _time(seconds: float | None) -> str:
+    return "not timed" if seconds is None else quantity(seconds, "s")
 
 
 def _bytes(value: int | None) -> str:
