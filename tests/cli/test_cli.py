@@ -364,11 +364,12 @@ def test_the_table_of_a_prediction_has_the_rows_that_were_asked_for(
 ) -> None:
     ran = run("predict", BERT, "--predictor", predictor, "--seq-len", 16, "--by", by, "--top", "0")
     assert (ran.code, ran.err) == (0, "")
-    title, totals, memory, empty, header, rule, *rows = ran.out.splitlines()
-    assert "batch 1, float32, forward, on Synthetic (synthetic)" in title
+    title, totals, memory, work, empty, header, rule, *rows = ran.out.splitlines()
+    assert "batch 1, float32, forward, eager, on Synthetic (synthetic)" in title
     assert totals.startswith("latency ")
-    assert "coverage " in totals
-    assert memory.startswith("memory ")
+    assert totals.endswith(" samples/s")
+    assert memory.startswith("memory ") and " MiB (" in memory
+    assert "FLOP (all-ops), " in work and "coverage 100 %" in work
     assert empty == ""
     assert header.split()[0] == by
     assert set(rule) == {"-", " "}
@@ -380,10 +381,10 @@ def test_the_table_of_a_prediction_has_the_rows_that_were_asked_for(
 def test_a_long_table_is_cut_with_the_sum_of_the_rest(predictor: Path) -> None:
     arguments = ("predict", BERT, "--predictor", predictor, "--seq-len", 16, "--by", "layer")
     tables = (done(*arguments, "--top", top).splitlines() for top in (0, 2))
-    whole, cut = ([line for line in table if not line.startswith("note: ")] for table in tables)
-    assert len(cut) == 6 + 3  # title, totals, memory, empty, header, rule; two rows and the rest
-    assert f"({len(whole) - 6 - 2} more)" in cut[-1]
-    shares = [float(word.rstrip("%")) for row in cut[6:] for word in row.split() if word.endswith("%")]
+    whole, cut = ([line for line in table if not line.startswith("Note: ")] for table in tables)
+    assert len(cut) == 7 + 3  # title, totals, memory, work, empty, header, rule; two rows and the rest
+    assert f"({len(whole) - 7 - 2} more)" in cut[-1]
+    shares = [float(word.rstrip("%")) for row in cut[7:] for word in row.split() if word.endswith("%")]
     assert sum(shares) == pytest.approx(100, abs=0.3)
 
 
@@ -444,7 +445,7 @@ def test_a_training_step_is_predicted_in_its_parts(predictor: Path) -> None:
     assert loaded(done(*named)) == data  # the name that `fit` has for it
     text = done("predict", BERT, "--predictor", predictor, "--phase", "training")
     assert "step: forward" in text
-    assert "not measured backward, taken as the forward passes of their products" in text
+    assert "Note: no backward data for " in text
 
 
 def test_strict_ends_with_three_below_the_coverage_asked_for(networks: Path, predictor: Path) -> None:
