@@ -202,7 +202,9 @@ def score(
         tell(f"Warning: {text}")
     if learnt.platform.memory_note:
         tell(f"Note: {learnt.platform.memory_note}")
-    say("\n".join(json_text(one.to_json()) for one in found) if as_json else score_table(found, top))
+    about = f"forward, by {by}, on {learnt.device} ({learnt.name})"
+    lines_of_json = (json_text(one.to_json()) for one in found)
+    say("\n".join(lines_of_json) if as_json else score_table(found, top, about))
 
 
 class Fit(OptionGroup):

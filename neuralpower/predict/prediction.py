@@ -253,10 +253,12 @@ class Prediction:
         texts = list(self.warned)
         coverage, trained = self.coverage, self.trained_here
         if coverage < COVERED:
-            texts.append(f"only {coverage:.0%} of the time is covered by trained data; the rest is estimated")
+            texts.append(
+                f"only {percent(coverage)} of the time is covered by trained data; the rest is estimated"
+            )
         if trained is not None and trained < TRAINED and coverage - trained > NEGLIGIBLE:
             texts.append(
-                f"only {trained:.0%} of the time was trained on this device; the rest is carried over"
+                f"only {percent(trained)} of the time was trained on this device; the rest is carried over"
             )
         return tuple(texts)
 
@@ -396,6 +398,11 @@ def joined(
         origins=origins,
         origin=in_words(origins) if first.origin else "",
     )
+
+
+def percent(share: float) -> str:
+    """A share in whole percents, a small one with a digit behind the point."""
+    return f"{share:.{1 if 0 < share < 0.1 else 0}%}"
 
 
 def with_shares(rows: Sequence[Row], whole_s: float) -> tuple[Row, ...]:

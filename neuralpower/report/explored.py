@@ -100,8 +100,8 @@ def comparison_table(found: Comparison, *, marked: bool = False) -> str:
     return as_asked([*warning_lines(found.warnings), table, verdict], marked)
 
 
-def score_table(scores: Sequence[Score], top: int) -> str:
-    """The best first, then those without a rank."""
+def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
+    """What was asked, `about` how and on what; the best first, then those without a rank."""
     ordered = sorted(scores, key=lambda s: (s.rank is None, s.rank or 0, s.line))
     shown = ordered[: top or None]
     columns: dict[str, Callable[[Score], str]] = {
@@ -114,8 +114,9 @@ def score_table(scores: Sequence[Score], top: int) -> str:
         "parameters": lambda s: quantity(s.parameters, ""),
         "basis": lambda s: s.basis or "-",
     }
-    table = listed(shown, columns, left=2)
-    return table if len(shown) == len(ordered) else f"{table}\n({len(ordered) - top} more)"
+    head = [visible(f"{counted(len(scores), 'candidate')}, {about}"), ""] if about else []
+    more = [f"({len(ordered) - top} more)"] if len(shown) < len(ordered) else []
+    return "\n".join([*head, listed(shown, columns, left=2), *more])
 
 
 def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False) -> str:

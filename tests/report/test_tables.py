@@ -7,12 +7,14 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from neuralpower.cli import output
+from neuralpower.cli import answers, output
 from neuralpower.devices.spec import find_spec
 from neuralpower.files.terminal import has_colours, shown, styled, unstyled, visible
 from neuralpower.learn.any_device import roofline_of
@@ -54,7 +56,7 @@ def prediction(rows: Sequence[Row], seconds: float, **more: object) -> Predictio
     return Prediction(
         runtime_s=Interval(seconds, seconds / 2, seconds * 2),
         rows=with_shares(rows, seconds),
-        **(fields | more),  # type: ignore[arg-type]
+        **(fields | more),
     )
 
 
@@ -210,10 +212,27 @@ def test_only_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_warning_on_stderr_is_yellow_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", Screen())
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
     output.tell("Warning: \x1bbeware")
     output.tell("done")
-    assert sys.stderr.getvalue() == "\x1b[33mWarning: \\x1bbeware\x1b[0m\ndone\n"  # type: ignore[attr-defined]
+    assert screen.getvalue() == "\x1b[33mWarning: \\x1bbeware\x1b[0m\ndone\n"
+
+
+def test_a_kept_answer_has_its_colours_where_it_is_printed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(answers, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(answers, "question_of", lambda model, options: {"model": model})
+    monkeypatch.setattr(output, "_results", None)
+    pipe, screen = io.StringIO(), Screen()
+    for where in (pipe, screen):
+        monkeypatch.setattr(sys, "stdout", where)
+        answers.answered("m", {}, lambda: output.say(styled("latency", "bold")))
+    assert pipe.getvalue() == "latency\n"
+    assert screen.getvalue() == "\x1b[1mlatency\x1b[0m\n"
 
 
 def test_a_name_cannot_bring_styles_of_its_own() -> None:
@@ -262,8 +281,8 @@ def test_a_bar_is_exact_to_an_eighth_of_a_letter() -> None:
 # ---- sweeps ----
 
 
-def point(**more: object) -> SweepPoint:
-    names = {
+def point(**more: Any) -> SweepPoint:
+    names: dict[str, Any] = {
         "model": "m",
         "predictor": "p",
         "device": "d",
@@ -273,7 +292,7 @@ def point(**more: object) -> SweepPoint:
     }
     figures = dict.fromkeys(("energy_j", "memory_bytes", "memory_high_bytes", "fits"))
     times = {"runtime_s": 1e-3, "low_s": 5e-4, "high_s": 2e-3, "samples_per_s": 1e3}
-    return SweepPoint(**{**names, **figures, **times, "basis": "formula", "coverage": 1.0, **more})  # type: ignore[arg-type]
+    return SweepPoint(**{**names, **figures, **times, "basis": "formula", "coverage": 1.0, **more})
 
 
 def test_a_sweep_says_that_launches_set_the_pace_and_that_points_do_not_fit() -> None:

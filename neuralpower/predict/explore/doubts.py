@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.prediction import COVERED, TRAINED
+from neuralpower.predict.prediction import COVERED, TRAINED, percent
 
 
 def doubts(
@@ -28,11 +28,11 @@ def doubts(
     if low := [value for value in covered if value < COVERED]:
         yield (
             f"{len(low)} of {len(covered)} {what} are covered by trained data for less than {COVERED:.0%} "
-            f"of the time, the least for {min(low):.0%}; the rest is estimated"
+            f"of the time, the least for {percent(min(low))}; the rest is estimated"
         )
     known = [(own, all_) for own, all_ in zip(trained, coverages, strict=True) if own is not None]
     if few := [own for own, all_ in known if own < TRAINED and (all_ or 0.0) - own > 1e-9]:
         yield (
             f"{len(few)} of {len(known)} {what} were trained on their device for less than {TRAINED:.0%} "
-            f"of the time, the least for {min(few):.0%}; the rest is carried over"
+            f"of the time, the least for {percent(min(few))}; the rest is carried over"
         )
