@@ -176,7 +176,7 @@ class Predictor:
         """[layers], how the device's time of each is known, one of ORIGINS."""
         starts = np.cumsum([0, *(len(one.regressors) for one in (self, *self.others))])
         owner = np.searchsorted(starts, found.regressor, side="right") - 1
-        carried = np.array([one.carried for one in (self, *self.others)])[np.maximum(owner, 0)]
+        carried = np.array([one.carried for one in (self, *self.others)])[np.clip(owner, 0, len(self.others))]
         by_bytes, borrowed = np.isin(found.regressor, (BY_BYTES, BY_WEIGHTS)), BASES.index(BORROWED)
         return np.select(
             [found.regressor == BY_ROOFLINE, by_bytes, found.basis_code == borrowed, carried],

@@ -281,7 +281,7 @@ def test_the_json_of_a_prediction_holds_its_contract(prediction: dict[str, Any])
     for layer in prediction["layers"]:
         assert set(layer) >= LAYER_KEYS
         assert layer["bound"] in ("compute", "memory")
-        assert layer["basis"] in ("measured", "in-range", "extrapolated", "roofline")
+        assert layer["basis"] in ("measured", "in-range", "extrapolated", "borrowed", "roofline")
         assert layer["count"] >= 1
     said = [
         prediction[name]
@@ -304,8 +304,11 @@ def test_the_layers_of_a_prediction_add_up_to_its_totals(prediction: dict[str, A
         assert layer["share"] == pytest.approx(layer["runtime_s"] / total["value"])
     assert 0 < total["low"] <= total["value"] <= total["high"]
     assert prediction["coverage"] == pytest.approx(
-        sum(layer["share"] for layer in layers if layer["basis"] != "roofline")
+        sum(layer["share"] for layer in layers if layer["basis"] not in ("borrowed", "roofline"))
     )
+    assert prediction["borrowed"] == pytest.approx(1 - prediction["coverage"]) and prediction["borrowed"] > 0
+    assert (prediction["warnings"], prediction["launch_overhead_s"]) == ([], 0)
+    assert sum(kind["runtime_s"] for kind in prediction["by_kind"]) == pytest.approx(total["value"])
     assert prediction["unmodelled"] == []
 
 
