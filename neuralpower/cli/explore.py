@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,7 +80,10 @@ class Sweep(OptionGroup):
     run: shared_options.Run = None
     memory: Annotated[
         str | None,
-        Option(help="Of the device, such as 24GB; default: its spec sheet's.", rich_help_panel=TARGET),
+        Option(
+            help="Of the device: 24GiB (as of a 24 GB card), or 24GB (24 x 10^9 bytes); default: its own.",
+            rich_help_panel=TARGET,
+        ),
     ] = None
     tokens: SweptTokens
     training: shared_options.Training
@@ -109,6 +113,7 @@ def sweep(asked: Sweep) -> None:
     stage("importing torch and transformers")
     from neuralpower.files.csv_files import write_csv
     from neuralpower.predict.explore import sweep as sweeping
+    from neuralpower.predict.explore.fit import reading
     from neuralpower.report.explored import check_plot, sweep_plot, sweep_table
 
     if asked.plot is not None:
@@ -124,7 +129,8 @@ def sweep(asked: Sweep) -> None:
     found = _swept(asked, predictors)
     if all(point.error for point in found.points):
         raise InputError(f"no point can be predicted: {found.points[0].error}")
-    _warn(predictors)
+    if asked.memory is not None and (read := reading(asked.memory)):
+        found = dataclasses.replace(found, notes=(*found.notes, read))
     rows = [vars(found.points[0]), *(vars(p).values() for p in found.points)]
     if asked.csv is not None:
         write_csv(asked.csv, rows)
@@ -132,7 +138,7 @@ def sweep(asked: Sweep) -> None:
         sweep_plot(found, asked.plot)
     answer = Answer(
         title=f"{asked.model}: {len(found.points)} points",
-        table=lambda: sweep_table(found, asked.top),
+        table=lambda: sweep_table(found, asked.top, marked=True),
         json=lambda: sweeping.to_json(found),
         rows=lambda: [[*row] for row in rows],
         lead=lambda: found.notes,
@@ -251,7 +257,6 @@ def compare(asked: Compare) -> None:
     check_out(asked.output.out, form)
     sides = _sides(asked)
     found = compared(*sides)
-    _warn({id(side.predictor): side.predictor for side in sides}.values())
 
     def rows(cell: Callable[[float], Any] = float) -> Rows:
         times = ((found.a, found.a_s), (found.b, found.b_s))
@@ -260,7 +265,7 @@ def compare(asked: Compare) -> None:
 
     answer = Answer(
         title=f"{found.a} against {found.b}",
-        table=lambda: comparison_table(found),
+        table=lambda: comparison_table(found, marked=True),
         json=found.to_json,
         rows=rows,
         lead=lambda: comparison_table(found).splitlines()[-1:],
@@ -298,8 +303,7 @@ def _sides(asked: Compare) -> list[Side]:
         known[name].check(dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way)
         label = case.label + (f" {way}" if way != "forward" else "")
-        if "@" in asked.a + asked.b:
-            label += f" on {known[name].name}"
+        label += f" on {known[name].name}"
         sides.append(Side(label, prediction, known[name]))
     return sides
 
@@ -342,6 +346,7 @@ def score(asked: Scored) -> None:
     stage("importing torch and transformers")
 
     from neuralpower.predict.explore.score import score as scored
+    from neuralpower.predict.explore.score import warnings_of
     from neuralpower.report.explored import score_table
 
     learnt = parsing.predictor(asked.predictor, asked.device)
@@ -349,20 +354,22 @@ def score(asked: Scored) -> None:
     found = scored(lines.splitlines(), learnt, by, trust_code=asked.trust_code)
     for one in found:
         if one.error:
-            tell(f"warning: {file} line {one.line}: {one.error}")
+            tell(f"Warning: {file} line {one.line}: {one.error}")
     if all(one.error for one in found):
         raise InputError(
             f"{file}: none of {len(found)} candidates could be scored; the warnings above say why"
         )
     if by != "latency" and not any(one.rank for one in found):
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
-    _warn([learnt])
+    for text in warnings_of(found, learnt):
+        tell(f"Warning: {text}")
     if learnt.platform.memory_note:
-        tell(f"note: {learnt.platform.memory_note}")
+        tell(f"Note: {learnt.platform.memory_note}")
+    about = f"forward, by {by}, on {learnt.device} ({learnt.name})"
     shown = [one.to_json() for one in found]
     answer = Answer(
         title=f"{len(found)} candidates by {by}, on {learnt.device}",
-        table=lambda: score_table(found, asked.top),
+        table=lambda: score_table(found, asked.top, about),
         json=lambda: "\n".join(map(json_text, shown)),
         rows=lambda: [[*shown[0]], *([*one.values()] for one in shown)],
     )
@@ -394,7 +401,7 @@ class Fit(OptionGroup):
     device: shared_options.Device = None
     memory: Annotated[
         str | None,
-        Option(help="Instead of the device's, such as 24GB or 80GiB.", rich_help_panel=TARGET),
+        Option(help="Instead of the device's: 24GiB (as of a 24 GB card), or 24GB.", rich_help_panel=TARGET),
     ] = None
     margin: Annotated[
         float | None,
@@ -446,7 +453,7 @@ def fit(asked: Fit) -> None:
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     parsing.check_batch_size(asked.batch_size)
     stage("importing torch and transformers")
-    from neuralpower.predict.explore.fit import Request
+    from neuralpower.predict.explore.fit import Request, reading
     from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
 
@@ -465,12 +472,14 @@ def fit(asked: Fit) -> None:
         **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)
+    if asked.memory is not None and (read := reading(asked.memory)):
+        found = dataclasses.replace(found, notes=(*found.notes, read))
     shown = found.to_json()
     plain = (str, int, float, type(None))
     flat = {n: value for n, value in shown.items() if n != "schema" and isinstance(value, plain)}
     answer = Answer(
         title=f"{asked.model}: {'fits' if found.fits else 'does not fit'}",
-        table=lambda: fit_table(found, request, name),
+        table=lambda: fit_table(found, request, name, marked=True),
         json=lambda: shown,
         rows=lambda: [[*flat], [*flat.values()]],
         shown=lambda: [["figure", "value"], *([name, value] for name, value in flat.items())],
@@ -511,13 +520,7 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
         spec = spec_of(device)
         own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
     if memory is not None:
-        return parsed(memory), platform, f"of {name}" if device else "as given"
+        return parsed(memory), platform, name if device else f"{platform.called} of {memory}"
     if own is None:
         raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
     return float(int(own)), platform, name
-
-
-def _warn(predictors: Iterable[Predictor]) -> None:
-    for predictor in predictors:
-        for text in predictor.foreign():
-            tell(f"warning: {predictor.name}: {text}")

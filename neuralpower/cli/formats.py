@@ -13,6 +13,7 @@ from neuralpower.cli.output import say
 from neuralpower.cli.parsing import check_file
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
+from neuralpower.files.terminal import shown
 
 if TYPE_CHECKING:
     from neuralpower.report.page import Page
@@ -57,7 +58,12 @@ def give(answer: Answer, form: str, out: Path | None = None) -> None:
         return
     from neuralpower.files.atomic import replace_file
 
-    replace_file(out, text.rstrip("\n") + "\n")
+    replace_file(out, plain(text.rstrip("\n")) + "\n")
+
+
+def plain(text: str) -> str:
+    """A text without the marks of its styles."""
+    return shown(text, False)
 
 
 def _json(answer: Answer) -> str:
@@ -76,7 +82,7 @@ def _markdown(answer: Answer) -> str:
 
     header, *rows = _readable(answer)
     right = [all(NUMBER.match(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lead = (f"{markdown.inline(line)}  " for line in answer.lead())
+    lead = (f"{markdown.inline(line)}  " for line in map(plain, answer.lead()))
     return "\n".join(
         [f"# {markdown.inline(answer.title)}", "", *lead, "", *markdown.table(header, rows, right)]
     )
@@ -90,7 +96,7 @@ def _html(answer: Answer) -> str:
     else:
         header, *rows = _readable(answer)
         table = Table("", tuple(header), tuple(map(tuple, rows)))
-        page = Page(answer.title, "", (Section("", tuple(answer.lead()), (table,)),))
+        page = Page(answer.title, "", (Section("", tuple(map(plain, answer.lead())), (table,)),))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
         write_html(page, file)

@@ -158,7 +158,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     answer = prediction_answer(prediction, lambda: table or _table(prediction, asked.view), asked.view.by)
     give(answer, form, asked.output.out)
     if asked.strict is not None and prediction.coverage < asked.strict:
-        lost = ", ".join(u.operator for u in prediction.unmodelled[:5]) or "kinds without a regressor"
+        lost = ", ".join(prediction.uncovered[:5])
         text = f"coverage {prediction.coverage:.1%} is below {asked.strict:.1%}: {lost}"
         raise CoverageError(f"{text}; lower --strict, or collect the kinds")
 
@@ -166,7 +166,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
 def _table(prediction: Prediction, view: View) -> str:
     from neuralpower.report.tables import prediction_table
 
-    return prediction_table(prediction, view.by, view.depth, view.top)
+    return prediction_table(prediction, view.by, view.depth, view.top, marked=True)
 
 
 def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str = "kind") -> Answer:

@@ -9,7 +9,8 @@ from neuralpower.errors import NeuralPowerError, one_line
 from neuralpower.files.stages import counted
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.case import Case, device_memory, predict_case
+from neuralpower.predict.case import Case, device_memory, predict_case, run_of
+from neuralpower.predict.explore.doubts import doubts
 from neuralpower.predict.explore.space import TRACED
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint, pareto_front
 from neuralpower.predict.prediction import Prediction
@@ -44,7 +45,10 @@ def sweep_phases(
     ]
     front, best = pareto_front(points)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(points))
-    return Sweep(marked, front, len(pairs), tuple(notes))
+    coverages, trained = [p.coverage for p in points], [p.trained_here for p in points]
+    warned = doubts(predictors, coverages, trained)
+    run = run_of(predictors[0], cases[0].run, cases[0].phase, way)
+    return Sweep(marked, front, len(pairs), tuple(notes), tuple(warned), run)
 
 
 def _point(
@@ -77,6 +81,7 @@ def _point(
         samples_per_s=samples / time.value if time.value else None,
         energy_j=prediction.energy_j.value if prediction.energy_j else None,
         coverage=prediction.coverage,
+        trained_here=prediction.trained_here,
         **dict(_memory(prediction, predictor, room)),  # type: ignore[arg-type]
     )
 
