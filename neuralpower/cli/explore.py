@@ -50,9 +50,7 @@ class Sweep(OptionGroup):
     ] = None
     run: Annotated[str, Option(help="eager, graph, compile or engine, as in predict.")] = "eager"
     csv: Annotated[Path | None, Option(help="Write one line per point to this file.")] = None
-    plot: Annotated[
-        Path | None, Option(help="Draw latency against energy or throughput: FILE.html, .png or .svg.")
-    ] = None
+    plot: shared_options.Plot = None
     top: Annotated[int, Option(min=0, help="Rows to print; 0 for all.")] = 0
     as_json: AsJson = False
 
@@ -64,12 +62,11 @@ def sweep(asked: Sweep) -> None:
     from neuralpower.files.csv_files import write_csv
     from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as sweeping
-    from neuralpower.report.explored import check_plot, sweep_plot, sweep_table
+    from neuralpower.report.explored import sweep_table
+    from neuralpower.report.pictures import draw, sweep_page
 
-    if asked.plot is not None:
-        check_plot(asked.plot)
+    parsing.check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
-    parsing.check_file(asked.plot, "points.png")
     predictors = [
         parsing.predictor(name, device)
         for name in parsing.names(asked.predictor, "predictor") or (None,)
@@ -95,7 +92,7 @@ def sweep(asked: Sweep) -> None:
     if asked.csv is not None:
         write_csv(asked.csv, [vars(found.points[0]), *(vars(p).values() for p in found.points)])
     if asked.plot is not None:
-        sweep_plot(found, asked.plot)
+        draw(sweep_page(found), asked.plot)
     say(json_text(sweeping.to_json(found)) if asked.as_json else sweep_table(found, asked.top))
 
 
@@ -112,6 +109,7 @@ class Compare(OptionGroup):
     )
     tokens: shared_options.Tokens
     run: shared_options.Run = None
+    plot: shared_options.Plot = None
     as_json: AsJson = False
 
 
@@ -121,9 +119,13 @@ def compare(asked: Compare) -> None:
     """Predict both sides and compare their times."""
     from neuralpower.predict.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
+    from neuralpower.report.pictures import comparison_page, draw
 
+    parsing.check_plot(asked.plot)
     sides = _sides(asked)
     found = compared(*sides)
+    if asked.plot is not None:
+        draw(comparison_page(found, sides), asked.plot)
     _warn({id(side.predictor): side.predictor for side in sides}.values())
     say(json_text(found.to_json()) if asked.as_json else comparison_table(found))
 

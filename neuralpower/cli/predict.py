@@ -64,6 +64,7 @@ class Predict(OptionGroup):
     trace_file: Annotated[
         Path | None, Option(help="Write the timeline for ui.perfetto.dev or chrome://tracing to this file.")
     ] = None
+    plot: shared_options.Plot = None
     no_cache: Annotated[
         bool, Option("--no-cache", help="Compute, even where the same question was answered before.")
     ] = False
@@ -74,7 +75,7 @@ class Predict(OptionGroup):
 def predict(model: shared_options.Model, asked: Predict) -> None:
     """Predict the network, print it, and write the files that are asked for."""
     _check(asked)
-    if asked.no_cache or asked.csv is not None or asked.trace_file is not None:
+    if asked.no_cache or any(file is not None for file in (asked.csv, asked.trace_file, asked.plot)):
         _predict(model, asked)
     else:
         answered(model, vars(asked), lambda: _predict(model, asked))
@@ -96,10 +97,12 @@ def _predict(model: str, asked: Predict) -> None:
     from neuralpower.predict.weights import scheme_asked
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
+    from neuralpower.report.pictures import draw, prediction_page
     from neuralpower.report.tables import prediction_cells, prediction_table
     from neuralpower.trace.recipe import TRAINING
     from neuralpower.trace.routing import Routing
 
+    parsing.check_plot(asked.plot)
     parsing.check_file(asked.csv, "rows.csv")
     if asked.trace_file is not None:
         check_place(asked.trace_file, "trace.json")
@@ -120,13 +123,15 @@ def _predict(model: str, asked: Predict) -> None:
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []
-    seen = None if asked.trace_file is None else stages.append
+    seen = None if asked.trace_file is None and asked.plot is None else stages.append
     prediction, _ = case.predict(runs, learnt, question, model=model, seen=seen)
     table = None if asked.as_json else prediction_table(prediction, asked.by, asked.depth, asked.top)
     rows = [] if asked.csv is None else prediction_cells(prediction)
     if asked.trace_file is not None:
         parts = document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]})
         write(asked.trace_file, parts)
+    if asked.plot is not None:
+        draw(prediction_page(prediction, stages, learnt), asked.plot)
     if asked.csv is not None:
         write_csv(asked.csv, rows)
     say(json_text(prediction.to_json()) if table is None else table)

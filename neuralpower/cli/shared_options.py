@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
@@ -51,6 +52,10 @@ Weights = Annotated[
         help="How they are quantised: int4, int8, w8a8, fp8, nvfp4, mxfp4, nf4, awq or gptq, with a group as "
         "in int4:64, or llama.cpp's q4_k_m, q8_0, ...; by default as the checkpoint has them."
     ),
+]
+Plot = Annotated[
+    Path | None,
+    Option("--plot", "--html", help="Draw it: a page FILE.html, or a picture FILE.png or FILE.svg."),
 ]
 Context = Annotated[int | None, Option(help="decode: tokens in the cache before the step.")]
 TrustCode = Annotated[
