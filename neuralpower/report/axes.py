@@ -66,9 +66,16 @@ def axis(low: float, high: float, log: bool, most: int, sizes: Iterable[float] =
     whole = bool(known) and all(isinstance(value, int) and 0 <= value <= SIZES for value in known)
     if not log:
         return _linear(low, high, most, whole)
+    if whole and 1 < len(known) < FEWEST:
+        known = sorted({*known, *doublings(known[0], known[-1])})
     own = _apart(known, (high - low) / most) if whole else []
     ticks = own if len(own) >= FEWEST else _decades(low, high, most)
     return Axis(low, high, True, tuple(zip(ticks, texts(ticks, each=True), strict=True)))
+
+
+def doublings(low: float, high: float) -> list[float]:
+    """Low, twice it, four times it, up to high."""
+    return [low * 2**n for n in range(int(math.log2(high / low)) + 1)] if low > 0 else []
 
 
 def _apart(values: Sequence[float], gap: float) -> list[float]:

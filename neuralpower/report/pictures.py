@@ -161,7 +161,8 @@ def _roofline(p: Prediction, predictor: Predictor | None) -> XY:
         origin, flops_per_s, bytes_per_s = roof
         ridge = flops_per_s / bytes_per_s
         along = [row.flops / row.bytes for row in rows]
-        ends = (min([*along, ridge]) / 2, ridge, max([*along, ridge]) * 2)
+        # a decade down, so that both axes are logarithmic, on which alone a roof is straight
+        ends = (min([*along, ridge]) / 10, ridge, max([*along, ridge]) * 2)
         line = [(x, min(flops_per_s, x * bytes_per_s)) for x in ends]
         series.append(Series.of(f"roof ({origin})", line, mode="lines"))
     for kind, some in kinds.items():

@@ -9,88 +9,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import replace
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from neuralpower.files.terminal import visible
 from neuralpower.report.axes import Axis
-from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Pie, Pies, Series, colour, symbol
-from neuralpower.report.labels import Plot, named
+from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Pie, Pies, Series, colour
+from neuralpower.report.labels import Label, Plot, named
 from neuralpower.report.number_format import plain
+from neuralpower.report.svg_canvas import SIZES, Canvas, hex_colour, number, shade, shortened
 
-CIVIDIS = ((0, 32, 77), (65, 77, 107), (124, 123, 120), (188, 175, 111), (255, 234, 70))  # even steps of it
+SMALLER = 11 / 12  # letters of a point's name
+LONGEST = 22  # letters of one on a narrow drawing
 SMALL = 0.07  # share of a pie below which there is no room for digits
-
-
-class Size(NamedTuple):
-    """Of a drawing, pixels: its width, and a letter and a line of its text."""
-
-    name: str
-    width: float
-    letter: float
-    line: float
-    height: float  # of a plot
-
-    def room(self, text: str) -> float:
-        """How wide a text is."""
-        return self.letter * len(text)
-
-
-SIZES = (Size("wide", 880, 7.0, 18, 345), Size("narrow", 370, 6.9, 17, 300))
-
-
-@dataclass
-class Canvas:
-    """Marks on a drawing of one size; `height` is that of all so far."""
-
-    size: Size
-    height: float = 0.0
-    marks: list[str] = field(default_factory=list)
-
-    def text(self, x: float, y: float, text: str, anchor: str = "start", more: str = "") -> None:
-        """A line of text, its middle at y."""
-        where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-        self.marks.append(f'<text x="{_n(x)}" y="{_n(y + 4)}"{where}{more}>{_letters(text)}</text>')
-
-    def line(self, x0: float, y0: float, x1: float, y1: float, kind: str = "g") -> None:
-        """A line of the grid, or of another class."""
-        self.marks.append(f'<path class="{kind}" d="M{_n(x0)},{_n(y0)}L{_n(x1)},{_n(y1)}"/>')
-
-    def box(self, x: float, y: float, width: float, height: float, fill: str, title: str = "") -> None:
-        """A filled rectangle."""
-        where = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
-        self.marks.append(f'<rect {where} fill="{fill}">{_title(title)}</rect>')
-
-    def path(self, d: str, more: str, title: str = "") -> None:
-        """An outline."""
-        self.marks.append(f'<path d="{d}" {more}>{_title(title)}</path>')
-
-    def mark(self, index: int, x: float, y: float, fill: str, title: str = "", kind: str = "m") -> None:
-        """The symbol of the n-th series."""
-        more = f'class="{kind}" fill="{fill}" transform="translate({_n(x)},{_n(y)})"'
-        self.path(symbol(index).path, more, title)
-
-    def legend(self, entries: Sequence[tuple[str, Callable[[float, float], None]]]) -> None:
-        """Names below each other and beside, each behind what its function draws at (x, middle)."""
-        x, y = 4.0, self.height + 10
-        for name, draw in entries:
-            shown = shortened(name, int((self.size.width - 40) / self.size.letter))
-            wide = 34 + self.size.room(shown)
-            if x > 4 and x + wide > self.size.width:
-                x, y = 4.0, y + self.size.line
-            draw(x, y)
-            self.text(x + 24, y, shown)
-            x += wide
-        self.height = y + 14
-
-    def svg(self, title: str) -> str:
-        """The drawing."""
-        name, width = self.size.name, self.size.width
-        about = f'role="img" aria-label="{_letters(title)}"' if name == "wide" else 'aria-hidden="true"'
-        box = f'class="{name}" viewBox="0 0 {_n(width)} {_n(self.height)}"'
-        return f"<svg {box} {about}>{''.join(self.marks)}</svg>"
 
 
 def drawing(chart: Chart) -> Markup:
@@ -101,37 +32,6 @@ def drawing(chart: Chart) -> Markup:
         DRAWERS[type(chart)](canvas, chart)
         found.append(canvas.svg(chart.title))
     return Markup("".join(found))  # noqa: S704  # every text in it is escaped
-
-
-def shortened(text: str, most: int) -> str:
-    """A text of at most so many letters."""
-    return text if len(text) <= most else f"{text[: max(1, most - 2)].rstrip()} .."
-
-
-def shade(share: float) -> tuple[int, int, int]:
-    """A colour of the scale, from 0, dark blue, to 1, yellow."""
-    place = min(max(share, 0.0), 1.0) * (len(CIVIDIS) - 1)
-    low = CIVIDIS[min(int(place), len(CIVIDIS) - 2)]
-    high = CIVIDIS[min(int(place) + 1, len(CIVIDIS) - 1)]
-    part = place - min(int(place), len(CIVIDIS) - 2)
-    red, green, blue = (round(a + (b - a) * part) for a, b in zip(low, high, strict=True))
-    return red, green, blue
-
-
-def _n(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
-
-
-def _letters(text: str) -> str:
-    return str(escape(visible(text.replace("\n", " "))))
-
-
-def _title(text: str) -> str:
-    return f"<title>{_letters(text)}</title>" if text else ""
-
-
-def _hex(rgb: Sequence[int]) -> str:
-    return "#" + "".join(f"{part:02x}" for part in rgb)
 
 
 def _figure(value: float) -> str:
@@ -163,11 +63,13 @@ def _x_axis(canvas: Canvas, axis: Axis, left: float, top: float, height: float) 
 
 def _xy(canvas: Canvas, chart: XY) -> None:
     size, top = canvas.size, 30.0
+    if size.name == "narrow":
+        chart = replace(chart, series=tuple(map(_with_short_names, chart.series)))
     most = (max(4, int(size.width / 90)), max(4, int(size.height / 42)))
-    ends = named(chart, Plot(size.width, size.height, size.letter, 13.0))
+    ends = named(chart, Plot(size.width, size.height, SMALLER * size.letter, 13.0))
     texts = [text for _, text in chart.axes((ends.x_ends, ends.y_ends), most)[1].ticks]
     left = 12 + max(map(size.room, texts), default=0.0)
-    plot = Plot(size.width - 4 - left, size.height, size.letter, 13.0)
+    plot = Plot(size.width - 4 - left, size.height, SMALLER * size.letter, 13.0)
     names = named(chart, plot)
     x, y = chart.axes((names.x_ends, names.y_ends), most)
     canvas.text(4, 10, chart.y_label, more=' class="l"')
@@ -189,13 +91,25 @@ def _xy(canvas: Canvas, chart: XY) -> None:
     for one in names.labels:
         a = left + plot.width * (one.x - x.low) / (x.high - x.low)
         b = top + plot.height * (1 - (one.y - y.low) / (y.high - y.low))
-        if one.far:
-            canvas.line(a, b, a + one.offset[0] * 0.8, b - one.offset[1] * 0.8, "f")
-        canvas.text(a + one.offset[0], b - one.offset[1], one.text, "middle", ' class="n"')
+        _name(canvas, one, a, b)
     if known:
         _scale(canvas, chart.value_label, min(known), max(known))
     elif len(drawn) > 1:
         canvas.legend([(s.name, _sample(canvas, i, s)) for i, s in enumerate(drawn)])
+
+
+def _with_short_names(series: Series) -> Series:
+    return replace(series, labels=tuple(shortened(name, LONGEST) for name in series.labels))
+
+
+def _name(canvas: Canvas, one: Label, x: float, y: float) -> None:
+    """The name of a point: its nearest edge stands where it was placed, however wide its letters are."""
+    aside, up = one.offset
+    half = SMALLER * canvas.size.room(one.text) / 2
+    anchor, edge = ("start", -half) if aside >= half else ("end", half) if aside <= -half else ("middle", 0.0)
+    if one.far:
+        canvas.line(x, y, x + 0.85 * (aside + edge), y - 0.85 * up, "f")
+    canvas.text(x + aside + edge, y - up, one.text, anchor, ' class="n"')
 
 
 def _lines(canvas: Canvas, index: int, series: Series, points: Sequence[tuple[float, float]]) -> None:
@@ -204,7 +118,7 @@ def _lines(canvas: Canvas, index: int, series: Series, points: Sequence[tuple[fl
     look = (
         '"2" stroke-dasharray="6 4"' if series.dash else '"8" stroke-opacity=".3"' if series.halo else '"2"'
     )
-    d = "M" + "L".join(f"{_n(x)},{_n(y)}" for x, y in points)
+    d = "M" + "L".join(f"{number(x)},{number(y)}" for x, y in points)
     canvas.path(d, f'fill="none" stroke="{colour(index)}" stroke-width={look}', series.name)
 
 
@@ -216,7 +130,7 @@ def _points(
     values = series.values or (None,) * len(points)
     figures = zip(points, series.x, series.y, texts, values, strict=True)
     for (px, py), x, y, text, value in figures:
-        fill = colour(index) if value is None else _hex(shade((value - low) / span))
+        fill = colour(index) if value is None else hex_colour(shade((value - low) / span))
         said = f"{text or series.name}: {_figure(x or 0)}, {_figure(y or 0)}"
         kind = "m" if value is None else "v"
         canvas.mark(index, px, py, fill, said if canvas.size.name == "wide" else "", kind)
@@ -237,7 +151,7 @@ def _scale(canvas: Canvas, label: str, low: float, high: float) -> None:
     """The colours of numbers, with three of them."""
     width, y, steps = canvas.size.width * 0.5, canvas.height + 8, 24
     for i in range(steps):
-        canvas.box(4 + width * i / steps, y, width / steps + 0.6, 10, _hex(shade((i + 0.5) / steps)))
+        canvas.box(4 + width * i / steps, y, width / steps + 0.6, 10, hex_colour(shade((i + 0.5) / steps)))
     for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
         canvas.text(4 + width * share, y + 19, _figure(low + (high - low) * share), anchor)
     canvas.text(14 + width, y + 5, label)
@@ -317,7 +231,7 @@ def _heatmap(canvas: Canvas, chart: Heatmap) -> None:
         for c, (value, text) in enumerate(zip(values, digits, strict=True)):
             x, share = left + wide * c, 0.0 if value is None else (value - low) / span
             said = f"{name}, {chart.columns[c]}: {text}" if size.name == "wide" else ""
-            fill = "none" if value is None else _hex(shade(share))
+            fill = "none" if value is None else hex_colour(shade(share))
             canvas.box(x + 0.5, y + 0.5, wide - 1, high - 1, fill, said)
             ink = "" if value is None else f' style="fill:{"#fff" if share < 0.55 else "#111"}"'
             if size.room(text) <= wide:
@@ -342,7 +256,7 @@ def _columns(canvas: Canvas, names: Sequence[str], left: float, wide: float) -> 
     shown = [shortened(name, 22) for name in names]
     for c, name in enumerate(shown):
         x = left + wide * (c + 0.5) + 4
-        canvas.text(x, y - 4, name, "end", f' transform="rotate(-40 {_n(x)} {_n(y)})"')
+        canvas.text(x, y - 4, name, "end", f' transform="rotate(-40 {number(x)} {number(y)})"')
     canvas.height = y + 8 + 0.66 * max(map(size.room, shown), default=0.0)
 
 
@@ -374,11 +288,11 @@ def _pie(
             continue
         said = f"{label}: {end - start:.1%}" if wide else ""
         if end - start > 0.9999:
-            canvas.path(f"M{_n(x - radius)},{_n(y)}{_arcs(radius)}", f'fill="{colours[label]}"', said)
+            canvas.path(f"M{number(x - radius)},{number(y)}{_arcs(radius)}", f'fill="{colours[label]}"', said)
         else:
             (ax, ay), (bx, by) = (_around(middle, radius, share) for share in (start, end))
-            arc = f"A{_n(radius)},{_n(radius)} 0 {int(end - start > 0.5)},1 {_n(bx)},{_n(by)}"
-            d = f"M{_n(x)},{_n(y)}L{_n(ax)},{_n(ay)}{arc}z"
+            arc = f"A{number(radius)},{number(radius)} 0 {int(end - start > 0.5)},1 {number(bx)},{number(by)}"
+            d = f"M{number(x)},{number(y)}L{number(ax)},{number(ay)}{arc}z"
             canvas.path(d, f'class="m" fill="{colours[label]}"', said)
         if end - start >= SMALL:
             texts.append((*_around(middle, radius * 0.66, (start + end) / 2), f"{end - start:.0%}"))
@@ -387,8 +301,8 @@ def _pie(
 
 
 def _arcs(radius: float) -> str:
-    r = _n(radius)
-    return f"a{r},{r} 0 1,0 {_n(2 * radius)},0a{r},{r} 0 1,0 {_n(-2 * radius)},0z"
+    r = number(radius)
+    return f"a{r},{r} 0 1,0 {number(2 * radius)},0a{r},{r} 0 1,0 {number(-2 * radius)},0z"
 
 
 def _around(middle: tuple[float, float], radius: float, share: float) -> tuple[float, float]:
