@@ -9,7 +9,7 @@ from neuralpower.predict.generation import Generation, Step
 from neuralpower.predict.prediction import Interval, Prediction
 
 TIMES = {1.0: "s", 1e-3: "ms", 1e-6: "us"}
-SIZES = {1e9: "GB", 1e6: "MB", 1e3: "kB"}
+SIZES = {2.0**30: "GiB", 2.0**20: "MiB", 2.0**10: "KiB"}
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -22,6 +22,18 @@ def quantity(value: float | None, unit: str) -> str:
     factor = next((f for f in factors if abs(value) >= f * 0.9995), 1e-6)
     digits = ".3g" if abs(value) / factor < 999.5 else ".0f"
     return f"{value / factor:{digits}} {factors[factor]}{unit}"
+
+
+def binary(size: float | None) -> str:
+    """Bytes of memory in three digits with a binary prefix, as drivers count them: 24 GiB; None is "-"."""
+    if size is None:
+        return "-"
+    if size == 0:
+        return "0 B"
+    prefixes = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki", "")
+    power = next((i for i in range(6, 0, -1) if abs(size) >= 0.9995 * 2.0 ** (10 * i)), 0)
+    value = size / 2.0 ** (10 * power)
+    return f"{value:{'.3g' if abs(value) < 999.5 else '.0f'}} {prefixes[6 - power]}B"
 
 
 def plain(value: float, digits: int = 3) -> str:

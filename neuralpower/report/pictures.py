@@ -13,7 +13,7 @@ from neuralpower.predict.prediction import Prediction, Row
 from neuralpower.predict.timeline import Omitted, Stage, memory_bytes, timed
 from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
 from neuralpower.report.module_tree import module_tree, row_columns
-from neuralpower.report.number_format import SIZES, TIMES, bounded, counted, quantity, tokens, unit_of
+from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, tokens, unit_of
 from neuralpower.report.page import Cell, Columns, Page, Section, Share, Table, write_html
 from neuralpower.report.sweep_charts import Swept
 
@@ -77,8 +77,8 @@ TOTALS: Mapping[str, Callable[[Prediction], str]] = {
     "latency": lambda p: bounded(p.runtime_s, "s"),
     "power": lambda p: "-" if p.power_w is None else bounded(p.power_w, "W"),
     "energy": lambda p: "-" if p.energy_j is None else bounded(p.energy_j, "J"),
-    "memory": lambda p: "-" if p.memory is None else quantity(p.memory.value_bytes, "B"),
-    "memory at most": lambda p: "-" if p.memory is None else quantity(p.memory.high_bytes, "B"),
+    "memory": lambda p: "-" if p.memory is None else binary(p.memory.value_bytes),
+    "memory at most": lambda p: "-" if p.memory is None else binary(p.memory.high_bytes),
     "work": lambda p: quantity(p.flops, "FLOP"),
     "parameters": lambda p: f"{p.parameters:,}",
     "coverage": lambda p: f"{p.coverage:.1%}",
@@ -228,7 +228,7 @@ def _memory_table(predictions: Mapping[str, Prediction]) -> Table:
             parts[part] = max(parts.get(part, 0), size)
     shown = sorted((part for part in parts if parts[part]), key=lambda part: -parts[part])
     rows: list[tuple[Cell, ...]] = [
-        (part, *(quantity(memory[part], "B") for memory in memories.values())) for part in shown
+        (part, *(binary(memory[part]) for memory in memories.values())) for part in shown
     ]
     header = [*memories]
     if len(memories) == 1:

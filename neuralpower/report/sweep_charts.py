@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.report.charts import XY, Named, Series
-from neuralpower.report.number_format import SIZES, TIMES, plain, quantity, unit_of
+from neuralpower.report.number_format import SIZES, TIMES, binary, plain, quantity, unit_of
 from neuralpower.report.page import Columns, Table
 
 
@@ -105,7 +105,7 @@ class Swept:
             "90 %": lambda p: p.error or f"{quantity(p.low_s, 's')} to {quantity(p.high_s, 's')}",
             "samples/s": lambda p: p.samples_per_s,
             "energy": lambda p: quantity(p.energy_j, "J"),
-            "memory": lambda p: quantity(p.memory_bytes, "B"),
+            "memory": lambda p: binary(p.memory_bytes),
             "fits": lambda p: {True: "yes", False: "no", None: "-"}[p.fits],
         }
         return Table.of("Points of the sweep", self.result.points, columns)

@@ -139,7 +139,7 @@ def test_the_memory_over_time_ends_with_the_pass_and_peaks_where_tensors_do(
     chart = part(page, "Memory over time")
     assert isinstance(chart, XY) and p.memory is not None
     size = {"time, ms": 1e-3, "time, us": 1e-6}[chart.x_label]
-    byte = {"memory, MB": 1e6, "memory, kB": 1e3}[chart.y_label]
+    byte = {"memory, MiB": 2**20, "memory, KiB": 2**10}[chart.y_label]
     (line,) = chart.series
     assert line.x[0] == 0 and line.x[-1] == pytest.approx(p.runtime_s.value / size)
     assert max(y or 0 for y in line.y) * byte == pytest.approx(p.memory.tensor_bytes, rel=0.05)
