@@ -54,7 +54,7 @@ PACKAGES: Mapping[str, str] = {
         case compose evaluate generation memory.peak prediction timeline tree weights
         explore.compare explore.fit explore.phases explore.score explore.sweep
     """,
-    "report": "cards charts chrome explored notebook number_format page perfetto shown tables",
+    "report": "cards charts chrome explored notebook number_format page perfetto pictures shown tables",
     "profiling": ALL,
     "api": "",
     "functions": "",

@@ -91,12 +91,7 @@ class Sweep(OptionGroup):
     csv: Annotated[
         Path | None, Option(help="Write a line per point to this file.", rich_help_panel=OUTPUT)
     ] = None
-    plot: Annotated[
-        Path | None,
-        Option(
-            help="Draw latency against energy or throughput: FILE.html, .png or .svg.", rich_help_panel=OUTPUT
-        ),
-    ] = None
+    plot: shared_options.Plot = None
     top: Annotated[int, Option(min=0, help="Rows to print; 0 for all.", rich_help_panel=OUTPUT)] = 0
 
 
@@ -114,12 +109,11 @@ def sweep(asked: Sweep) -> None:
     from neuralpower.files.csv_files import write_csv
     from neuralpower.predict.explore import sweep as sweeping
     from neuralpower.predict.explore.fit import reading
-    from neuralpower.report.explored import check_plot, sweep_plot, sweep_table
+    from neuralpower.report.explored import sweep_table
+    from neuralpower.report.pictures import draw, sweep_page
 
-    if asked.plot is not None:
-        check_plot(asked.plot)
+    parsing.check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
-    parsing.check_file(asked.plot, "points.png")
     check_out(asked.output.out, form)
     predictors = [
         parsing.predictor(name, device)
@@ -135,13 +129,14 @@ def sweep(asked: Sweep) -> None:
     if asked.csv is not None:
         write_csv(asked.csv, rows)
     if asked.plot is not None:
-        sweep_plot(found, asked.plot)
+        draw(sweep_page(found), asked.plot)
     answer = Answer(
         title=f"{asked.model}: {len(found.points)} points",
         table=lambda: sweep_table(found, asked.top, marked=True),
         json=lambda: sweeping.to_json(found),
         rows=lambda: [[*row] for row in rows],
         lead=lambda: found.notes,
+        page=lambda: sweep_page(found),
     )
     give(answer, form, asked.output.out)
 
@@ -238,6 +233,7 @@ class Compare(OptionGroup):
     run: shared_options.Run = None
     tokens: shared_options.Tokens
     output: shared_options.Output
+    plot: shared_options.Plot = None
 
 
 @app.command(
@@ -253,10 +249,14 @@ def compare(asked: Compare) -> None:
     stage("importing torch and transformers")
     from neuralpower.predict.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
+    from neuralpower.report.pictures import comparison_page, draw
 
+    parsing.check_plot(asked.plot)
     check_out(asked.output.out, form)
     sides = _sides(asked)
     found = compared(*sides)
+    if asked.plot is not None:
+        draw(comparison_page(found, sides), asked.plot)
 
     def rows(cell: Callable[[float], Any] = float) -> Rows:
         times = ((found.a, found.a_s), (found.b, found.b_s))
@@ -269,6 +269,7 @@ def compare(asked: Compare) -> None:
         json=found.to_json,
         rows=rows,
         lead=lambda: comparison_table(found).splitlines()[-1:],
+        page=lambda: comparison_page(found, sides),
     )
     give(answer, form, asked.output.out)
 

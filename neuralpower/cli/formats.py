@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +88,7 @@ def _markdown(answer: Answer) -> str:
 
 
 def _html(answer: Answer) -> str:
-    from neuralpower.report.page import Page, Section, Table, write_html
+    from neuralpower.report.page import Page, Section, Table, html_text
 
     if answer.page is not None:
         page = answer.page()
@@ -97,10 +96,7 @@ def _html(answer: Answer) -> str:
         header, *rows = _readable(answer)
         table = Table("", tuple(header), tuple(map(tuple, rows)))
         page = Page(answer.title, "", (Section("", tuple(map(plain, answer.lead())), (table,)),))
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "page.html"
-        write_html(page, file)
-        return file.read_text(encoding="utf-8")
+    return html_text(page)
 
 
 def _readable(answer: Answer) -> list[list[str]]:

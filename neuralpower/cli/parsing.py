@@ -189,6 +189,15 @@ def phase(
     return asked if name in PHASES else Phase()
 
 
+def check_plot(file: Path | None) -> None:
+    """Raise InputError where a picture cannot be drawn or written."""
+    from neuralpower.report import charts
+
+    if file is not None:
+        charts.check_plot(file)
+        check_file(file, "page.html")
+
+
 def check_file(file: Path | None, example: str) -> None:
     """Raise InputError where a file cannot be written: call it before long work. Imports numpy."""
     from neuralpower.files.atomic import check_place

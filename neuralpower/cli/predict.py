@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.answers import answered
 from neuralpower.cli.choices import PHASES, VIEWS, cast_choice, choice
 from neuralpower.cli.commands import OptionGroup, examples, with_options
-from neuralpower.cli.formats import TABLE, Answer, Rows, check_out, form_of, give
+from neuralpower.cli.formats import HTML, TABLE, Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import checked_device
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TRAINING
 from neuralpower.dtypes import AUTOCAST_DTYPES
@@ -78,6 +79,7 @@ class Predict(OptionGroup):
         Path | None,
         Option(help="Write the timeline for ui.perfetto.dev to this file.", rich_help_panel=OUTPUT),
     ] = None
+    plot: shared_options.Plot = None
     no_cache: Annotated[
         bool,
         Option("--no-cache", help="Compute, even where the same was asked before.", rich_help_panel=OUTPUT),
@@ -94,8 +96,8 @@ class Predict(OptionGroup):
 def predict(model: shared_options.Model, asked: Predict) -> None:
     """Predict the network, print it, and write the files that are asked for."""
     form = _check(asked)
-    files = (asked.output.out, asked.csv, asked.trace_file)
-    if asked.no_cache or files != (None, None, None):
+    files = (asked.output.out, asked.csv, asked.trace_file, asked.plot)
+    if asked.no_cache or any(file is not None for file in files):
         _predict(model, asked, form)
     else:
         answered(model, vars(asked), lambda: _predict(model, asked, form))
@@ -119,10 +121,12 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     from neuralpower.predict.weights import scheme_asked
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
+    from neuralpower.report.pictures import draw, prediction_page
     from neuralpower.report.tables import prediction_cells
     from neuralpower.trace.recipe import TRAINING
     from neuralpower.trace.routing import Routing
 
+    parsing.check_plot(asked.plot)
     parsing.check_file(asked.csv, "rows.csv")
     check_out(asked.output.out, form)
     if asked.trace_file is not None:
@@ -145,7 +149,8 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []
-    seen = None if asked.trace_file is None else stages.append
+    drawn = asked.plot is not None or form == HTML
+    seen = None if asked.trace_file is None and not drawn else stages.append
     stage(f"tracing {model}")
     prediction, _ = case.predict(runs, learnt, question, model=model, seen=seen)
     table = _table(prediction, asked.view) if form == TABLE else ""
@@ -153,9 +158,12 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     if asked.trace_file is not None:
         parts = document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]})
         write(asked.trace_file, parts)
+    if asked.plot is not None:
+        draw(prediction_page(prediction, stages, learnt), asked.plot)
     if asked.csv is not None:
         write_csv(asked.csv, rows)
     answer = prediction_answer(prediction, lambda: table or _table(prediction, asked.view), asked.view.by)
+    answer = replace(answer, page=lambda: prediction_page(prediction, stages, learnt))
     give(answer, form, asked.output.out)
     if asked.strict is not None and prediction.coverage < asked.strict:
         lost = ", ".join(prediction.uncovered[:5])

@@ -116,6 +116,15 @@ Weights = Annotated[
         "How weights are quantised, int4:64 in groups of 64", default="Default: as the checkpoint."
     ),
 ]
+Plot = Annotated[
+    Path | None,
+    Option(
+        "--plot",
+        "--html",
+        help="Draw it: a page FILE.html, or a picture FILE.png or FILE.svg.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Context = Annotated[int | None, Option(help="decode: tokens in the cache before the step.")]
 Prompt = Annotated[int | None, Option(help="prefill, generate: tokens of the prompt.")]
 NewTokens = Annotated[int | None, Option(help="generate: tokens to make after the prompt.")]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from neuralpower.files.terminal import BLOCKS
 from neuralpower.networks.phases import spelled
 from neuralpower.predict.generation import Generation, Step
 from neuralpower.predict.prediction import Interval, Prediction
+
+TIMES = {1.0: "s", 1e-3: "ms", 1e-6: "us"}
+SIZES = {2.0**30: "GiB", 2.0**20: "MiB", 2.0**10: "KiB"}
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -91,3 +94,9 @@ def tokens(prediction: Prediction) -> Iterator[str]:
 def bounded(value: Interval, unit: str) -> str:
     """A value with its bounds."""
     return f"{quantity(value.value, unit)} ({quantity(value.low, unit)} to {quantity(value.high, unit)})"
+
+
+def unit_of(values: Sequence[float], units: Mapping[float, str]) -> tuple[float, str]:
+    """The (size, name) of the unit in which the largest value has digits before its point."""
+    largest = max(values, default=0.0)
+    return next(((size, name) for size, name in units.items() if largest >= size), [*units.items()][-1])
