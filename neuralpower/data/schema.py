@@ -24,6 +24,7 @@ SHORT = """
 """.split()
 # Columns of whole numbers, also where a row that failed has none.
 WHOLE = "flops bytes n block_k copies warmups attempt replicate ticks throttle_bits".split()
+FEWEST_ROWS = 10  # different configurations of a group that a regressor needs
 SHORTEST_S = 1e-8  # below it, as above LONGEST_S, a runtime is a broken clock or a wrong unit
 KEY = ("config_id", "device_key", "software_key", "protocol_version", "replicate")  # of a measurement
 READ = (  # columns of any row, beside its kind's fields

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.data.dataset import Dataset
+from neuralpower.data.repeats import averaged
 from neuralpower.data.schema import SHORTEST_S, named
-from neuralpower.data.screening import Rejected, Rows, screen
+from neuralpower.data.screening import (
+    LARGEST_UNCERTAINTY,
+    SHORTEST_WITH_POWER_S,
+    Rejected,
+    Rows,
+    metered,
+    screen,
+)
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError
 from neuralpower.layers import Hardware
@@ -39,13 +47,11 @@ if TYPE_CHECKING:
 
 RUNTIME, POWER = "runtime_s", "power_w"  # what can be learnt, by its column
 ROWS_PER_DEVICE = 2000  # of a group; for a device never seen, known devices are scarce, not rows
-SHORTEST_WITH_POWER_S = 1e-4  # below, windows whose uncertainty nobody states say little of a call
 # Rows of which nineteen in twenty take less than so many times the shortest twentieth's, whatever their
 # sizes, are launches and noise. With 10 % of noise, 5 to 20 % of made-up layers beyond such rows lay within
 # their bounds, 90 % and more beyond others.
 ALIKE, SIZES_APART = 2.0, 16.0
 NOWHERE_NEAR = 0.005  # of the device's peaks: the fastest of ten rows and more reaches ten times that
-LARGEST_UNCERTAINTY = 0.1  # of a power that is learnt from
 SLOWEST_ISSUE_S = (
     2e-3  # of a launch: PyTorch's take the host 2 to 200 us, the first in a process up to seconds
 )
@@ -99,6 +105,7 @@ class Read:
                 continue
             with named(dataset.path):
                 rows = screen(kind, table, dataset.sentinel_s, hardware)
+            rows = rows if "config_id" in table else averaged(rows)
             self.rejected += [replace(row, dataset=of) for row in rows.rejected]
             self.usable += len(rows)
             if len(rows):  # no machine has slow-downs so far from the others' for a moment
@@ -112,11 +119,11 @@ class Read:
                 problem = describe(part.layer, hardware, view, target=t, slowdown=slow, device=device)
                 some = _shared(part, problem.config) if view.pooled else np.arange(len(part))
                 self.parts[RUNTIME].setdefault(key, []).append(_Part(problem.at(some), part.line[some], of))
-                metered = part.at(_metered(part))
-                if len(metered) and not view.pooled:
-                    problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
+                powered = part.at(metered(part))
+                if len(powered) and not view.pooled:
+                    problem = describe_power(powered.layer, hardware, powered.runtime_s, powered.power_w)
                     for name in (key, whole_kind(kind)):
-                        self.parts[POWER].setdefault(name, []).append(_Part(problem, metered.line, of))
+                        self.parts[POWER].setdefault(name, []).append(_Part(problem, powered.line, of))
 
     def pool_small_groups(self) -> None:
         """Pool groups of a kind, dtype and phase that have too few rows each, but enough together.
@@ -212,13 +219,6 @@ def _shared(rows: Rows, config: np.ndarray) -> np.ndarray:
     return np.sort(order[telling[order]][:ROWS_PER_DEVICE])
 
 
-def _metered(rows: Rows) -> np.ndarray:
-    """Rows with a power that can be learnt from, [rows], bool."""
-    stated = np.isfinite(rows.energy_u_rel)
-    sure = np.where(stated, rows.energy_u_rel <= LARGEST_UNCERTAINTY, rows.runtime_s >= SHORTEST_WITH_POWER_S)
-    return np.asarray(np.isfinite(rows.power_w) & sure)
-
-
 def _issued(rows: Rows) -> Observation:
     """The host's times, by what they depend on."""
     layer: Any = rows.layer
@@ -283,7 +283,7 @@ def _doubts(rows: Rows, hardware: Hardware, view: View) -> Iterator[str]:
     powers = np.count_nonzero(np.isfinite(rows.power_w))
     if powers and view.pooled:
         yield f"{rows.kind}: {powers} powers, from which a predictor of several devices learns nothing"
-    elif powers and not _metered(rows).any():
+    elif powers and not metered(rows).any():
         yield (
             f"{rows.kind}: none of {powers} powers is learnt from: energy_u_rel is above "
             f"{LARGEST_UNCERTAINTY:g}, or of calls below {SHORTEST_WITH_POWER_S * 1e6:g} us not known"
