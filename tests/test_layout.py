@@ -52,7 +52,7 @@ PACKAGES: Mapping[str, str] = {
         explore.compare explore.fit explore.score explore.sweep
     """,
     "api": "",
-    "report": "cards charts chrome explored number_format page perfetto tables",
+    "report": "cards charts chrome explored number_format page perfetto tables training",
     "profiling": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

@@ -1,4 +1,4 @@
-"""What a column of another name most likely holds: `latency_ms` is `runtime_s`, in thousandths of a second."""
+"""What a column of another name most likely holds: `latency_ms` is `runtime_s` in milliseconds."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ SCALES = {
 BESIDE = set("avg average mean median gpu cpu device kernel forward total measured call in per".split())
 # Usual names of fields, where no letters tell.
 ALIASES = {
-    "m": "rows", "tokens": "rows", "batch_size": "batch rows", "bs": "batch rows", "n": "out_features columns",
-    "k": "in_features inner", "in_dim": "in_features", "out_dim": "out_features", "input_size": "in_features",
-    "output_size": "out_features", "cin": "in_channels", "cout": "out_channels", "c_in": "in_channels",
+    "m": "rows", "tokens": "rows", "batch_size": "batch rows", "bs": "batch rows",
+    "n": "out_features columns", "k": "in_features inner", "in_dim": "in_features", "out_dim": "out_features",
+    "input_size": "in_features", "output_size": "out_features", "cin": "in_channels", "cout": "out_channels", "c_in": "in_channels",
     "c_out": "out_channels", "h": "in_height", "w": "in_width", "height": "in_height", "width": "in_width",
     "heads": "query_heads", "num_heads": "query_heads", "head_dim": "head_size", "seq_len": "query_length",
     "op": "function", "name": "model function", "network": "model", "precision": "dtype", "type": "dtype",
@@ -61,7 +61,7 @@ class Meant(NamedTuple):
 
 
 def meant_by(given: Sequence[str], missing: Collection[str]) -> Iterator[Meant]:
-    """What columns of a table may stand for of those that it lacks, each at most once, in the table's order."""
+    """Which columns of a table may stand for those that it lacks, each at most once, in the table's order."""
     left = list(missing)
     for name in given:
         found = _quantity(name, left) or _field(name, left)

@@ -31,7 +31,6 @@ def averaged(rows: Rows) -> Rows:
     mean_s = np.bincount(group, rows.runtime_s * rows.repeats) / counts
     apart = np.bincount(group, rows.repeats * (rows.runtime_s - mean_s[group]) ** 2)
     apart_s = np.sqrt(apart / np.maximum(counts - 1, 1))
-    known = np.nan_to_num(rows.spread[first])  # of rows that were means before
     alone = np.bincount(group) == 1
     names = ("slowdown", "power_w", "energy_u_rel", "dispatch_s")
     means = {name: _means(getattr(rows, name), group) for name in names}
@@ -40,7 +39,7 @@ def averaged(rows: Rows) -> Rows:
         rejected=rows.rejected,
         runtime_s=mean_s,
         repeats=counts,
-        spread=np.where(alone, np.where(counts > 1, known, np.nan), apart_s / mean_s),
+        spread=np.where(alone, rows.spread[first], apart_s / mean_s),
         **means,
     )
 

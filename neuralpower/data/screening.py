@@ -29,6 +29,7 @@ LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 SHORTEST_WITH_POWER_S = 1e-4  # below, windows whose uncertainty nobody states say little of a call
 LARGEST_UNCERTAINTY = 0.1  # of a power that is learnt from
+QUARTILES = 1.35  # standard deviations from one quartile of a normal distribution to the other
 MOST_LINES = 5  # of refused rows that are named
 
 
@@ -67,7 +68,7 @@ class Rows:
     line: np.ndarray  # of each row in its table, the header being line 1
     rejected: tuple[Rejected, ...]
     repeats: np.ndarray  # measurements whose mean each row is
-    spread: np.ndarray  # standard deviation of their times over the mean; NaN where not known
+    spread: np.ndarray  # standard deviation of one measurement's time over the mean; NaN where not known
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -132,7 +133,7 @@ def screen(
         np.flatnonzero(keep) + 2,
         rejected,
         np.fmax(np.nan_to_num(_optional(table, "repeats")), 1.0)[keep],
-        _optional(table, "runtime_spread")[keep],
+        _spread(table)[keep],
     )
 
 
@@ -269,6 +270,13 @@ def _power(
     reject(power > ABOVE_LIMIT * highest, "more power than the device can draw")
     reject(from_energy > ABOVE_LIMIT * highest, "more energy than the device can draw in the time")
     return power
+
+
+def _spread(table: pd.DataFrame) -> np.ndarray:
+    """Relative standard deviation of each row's time, [rows], by its repeats or by its samples' quartiles."""
+    stated, low, high = (_optional(table, f"runtime_{name}") for name in ("spread", "q25_s", "q75_s"))
+    with np.errstate(all="ignore"):
+        return np.where(np.isfinite(stated), stated, (high / low - 1) / QUARTILES)
 
 
 def _words(values: pd.Series, default: str) -> np.ndarray:

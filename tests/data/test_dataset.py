@@ -1083,7 +1083,7 @@ def test_rows_that_predict_none_of_each_other_are_asked_about(tmp_path: Path) ->
     found = train(
         read_dataset(own(tmp_path, rows.assign(runtime_s=rows.runtime_s * every_second), "linear")), jobs=1
     )
-    assert any("rows held out are missed by" in doubt and "in seconds" in doubt for doubt in found.doubts)
+    assert any("held-out rows are missed by" in doubt and "in seconds" in doubt for doubt in found.doubts)
     plain = train(read_dataset(own(tmp_path, rows, "linear")), jobs=1)
     assert plain.doubts == ()
 
