@@ -44,15 +44,15 @@ PACKAGES: Mapping[str, str] = {
         collect.request collect.schedule collect.supervisor
     """,
     "learn": """
-        any_device calibrate carried_power codec estimates keys network_estimates pace predictor
-        predictor_lookup regressor train
+        any_device calibrate carried_power codec estimates keys network_estimates network_rows pace
+        predictor predictor_lookup regressor rows train
     """,
     "predict": """
         case compose evaluate generation memory.peak prediction timeline weights
         explore.compare explore.fit explore.score explore.sweep
     """,
     "api": "",
-    "report": "cards charts chrome explored number_format page perfetto tables training",
+    "report": "cards charts chrome explored inspection number_format page perfetto tables training",
     "profiling": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

@@ -31,7 +31,8 @@ BESIDE = set("avg average mean median gpu cpu device kernel forward total measur
 ALIASES = {
     "m": "rows", "tokens": "rows", "batch_size": "batch rows", "bs": "batch rows",
     "n": "out_features columns", "k": "in_features inner", "in_dim": "in_features", "out_dim": "out_features",
-    "input_size": "in_features", "output_size": "out_features", "cin": "in_channels", "cout": "out_channels", "c_in": "in_channels",
+    "input_size": "in_features", "output_size": "out_features",
+    "cin": "in_channels", "cout": "out_channels", "c_in": "in_channels",
     "c_out": "out_channels", "h": "in_height", "w": "in_width", "height": "in_height", "width": "in_width",
     "heads": "query_heads", "num_heads": "query_heads", "head_dim": "head_size", "seq_len": "query_length",
     "op": "function", "name": "model function", "network": "model", "precision": "dtype", "type": "dtype",

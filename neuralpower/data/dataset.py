@@ -191,7 +191,9 @@ def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
     known = [*KINDS, "network"]
     for file in sorted((*folder.glob("*.parquet"), *folder.glob("*.csv"))):
         if file.stem not in known:
-            raise unknown(f"layer kind of {file}", file.stem, known, DatasetError)
+            known_ones = unknown(f"layer kind of {file}", file.stem, known)
+            way = f"neuralpower dataset check {file} --kind KIND --out FOLDER"
+            raise DatasetError(f"{known_ones} Fix: rename the file, or {way}")
         parts.setdefault(file.stem, []).append(read_table(file, file.stem, samples))
     fresh: dict[str, list[dict[str, Any]]] = {}
     for kind, row in results(folder):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -152,13 +152,13 @@ def missing_columns(needed: Iterable[str], table: pd.DataFrame) -> list[str]:
     return missing
 
 
-def instead_of(given: Iterable[str], missing: Sequence[str]) -> str:
-    """In words, what columns of other names may be meant by; "" where none is."""
+def instead_of(given: Iterable[str], missing: Sequence[str], check: str = "FILE") -> str:
+    """In words, what columns of other names may be meant by; "" where none is. `check`: of which file."""
     found = list(meant_by([*map(str, given)], missing))
     if not found:
         return ""
     said = ", ".join(f"{one.given}: did you mean {one.words}?" for one in found)
-    return f"; {said} Fix: neuralpower dataset check FILE {' '.join(f'--map {m.mapping}' for m in found)}"
+    return f"; {said} Fix: neuralpower dataset check {check} {' '.join(f'--map {m.mapping}' for m in found)}"
 
 
 def _check_columns(kind: str, layer_kind: type[Layer], table: pd.DataFrame) -> None:
@@ -314,22 +314,33 @@ def _float(value: Any) -> float:
         return math.nan
 
 
-def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:
-    """One line for rows left out for like reasons: how many, why, and the first lines that they stand on.
+class Refusal(NamedTuple):
+    """Rows of one table that are refused for like reasons."""
 
-    Reasons that differ in a value alone are alike: the first of them is shown.
-    """
+    table: str
+    rows: int
+    reason: str  # the first row's; reasons that differ in a value alone are alike
+    lines: str  # the first lines that they stand on
+
+
+def refusals(rejected: Sequence[Rejected]) -> Iterator[Refusal]:
+    """Refused rows by table and reason."""
     found: dict[tuple[str, str], list[Rejected]] = {}
     for row in rejected:
         table = f"{row.dataset}: {row.kind}" if row.dataset else row.kind
         found.setdefault((table, without_values(row.reason)), []).append(row)
     for (table, _), rows in found.items():
         lines = sorted(row.line for row in rows)
-        shown = ", ".join(map(str, lines[:MOST_LINES]))
         others = len({row.reason for row in rows}) - 1
         reason = f"{rows[0].reason}{f' (and {others} values like it)' if others else ''}"
-        more = ", ..." if len(lines) > MOST_LINES else ""
-        yield f"{table}: {len(rows)} left out, {reason} (line {shown}{more})"
+        shown = ", ".join(map(str, lines[:MOST_LINES])) + (", ..." if len(lines) > MOST_LINES else "")
+        yield Refusal(table, len(rows), reason, shown)
+
+
+def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:
+    """One line for rows left out for like reasons: how many, why, and the first lines that they stand on."""
+    for one in refusals(rejected):
+        yield f"{one.table}: {one.rows} left out, {one.reason} (line {one.lines})"
 
 
 def without_values(reason: str) -> str:

@@ -122,7 +122,7 @@ class Read:
                 self.work.append(_work(rows))
                 self.spreads.append(rows.spread[np.isfinite(rows.spread)])
                 self.issued.append(_issued(rows))
-            for key, part in _by_key(kind, rows, view):
+            for key, part in by_key(kind, rows, view):
                 device = self.devices.index(dataset.device)
                 t, slow = part.runtime_s, part.slowdown
                 problem = describe(part.layer, hardware, view, target=t, slowdown=slow, device=device)
@@ -254,7 +254,7 @@ def _issues(rows: Rows) -> np.ndarray:
     return np.asarray((rows.dispatch_s >= SHORTEST_S) & (rows.dispatch_s <= most_s))
 
 
-def _by_key(kind: str, rows: Rows, view: View) -> list[tuple[Key, Rows]]:
+def by_key(kind: str, rows: Rows, view: View) -> list[tuple[Key, Rows]]:
     """The rows of each regressor."""
     groups = np.broadcast_to(np.asarray(view.group(rows.layer)), (len(rows),))
     if view.any_dtype(rows.layer):
