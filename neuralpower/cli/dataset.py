@@ -15,7 +15,10 @@ from neuralpower.files.json_files import json_text
 from neuralpower.files.paths import is_file
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from neuralpower.data.dataset import Dataset
+    from neuralpower.data.screening import Rows
     from neuralpower.report.inspection import Table
 
 app = typer.Typer(name="dataset", no_args_is_help=True)
@@ -131,7 +134,7 @@ def _write(out: Path, dataset: Dataset, tables: list[Table]) -> None:
     """Write the usable rows; of whole networks all but those that are refused."""
     from neuralpower.data.importing import write_tables
 
-    found = {}
+    found: dict[str, Rows | pd.DataFrame] = {}
     for table in tables:
         if table.rows is not None:
             found[table.kind] = table.rows

@@ -49,7 +49,7 @@ def read_file(file: Path, kind: str | None, columns: Mapping[str, str], device: 
         check = f"{file} --kind {kind}"
         raise DatasetError(
             f"{file}: column{'s' * (len(missing) > 1)} {found} missing; a {kind} table needs "
-            f"{', '.join(needed_by(kind))} and runtime_s{instead_of(table, missing, check)}"
+            f"{', '.join(needed_by(kind))} and runtime_s{instead_of(table.columns, missing, check)}"
         )
     meta: Mapping[str, Any] = {"device": device or "unnamed device"}
     if is_file(file.parent / "dataset.json"):

@@ -32,15 +32,16 @@ def averaged(rows: Rows) -> Rows:
     apart = np.bincount(group, rows.repeats * (rows.runtime_s - mean_s[group]) ** 2)
     apart_s = np.sqrt(apart / np.maximum(counts - 1, 1))
     alone = np.bincount(group) == 1
-    names = ("slowdown", "power_w", "energy_u_rel", "dispatch_s")
-    means = {name: _means(getattr(rows, name), group) for name in names}
     return dataclasses.replace(
         rows.at(first),
         rejected=rows.rejected,
         runtime_s=mean_s,
         repeats=counts,
         spread=np.where(alone, rows.spread[first], apart_s / mean_s),
-        **means,
+        slowdown=_means(rows.slowdown, group),
+        power_w=_means(rows.power_w, group),
+        energy_u_rel=_means(rows.energy_u_rel, group),
+        dispatch_s=_means(rows.dispatch_s, group),
     )
 
 

@@ -152,7 +152,7 @@ def missing_columns(needed: Iterable[str], table: pd.DataFrame) -> list[str]:
     return missing
 
 
-def instead_of(given: Iterable[str], missing: Sequence[str], check: str = "FILE") -> str:
+def instead_of(given: Iterable[object], missing: Sequence[str], check: str = "FILE") -> str:
     """In words, what columns of other names may be meant by; "" where none is. `check`: of which file."""
     found = list(meant_by([*map(str, given)], missing))
     if not found:
@@ -169,7 +169,7 @@ def _check_columns(kind: str, layer_kind: type[Layer], table: pd.DataFrame) -> N
     if missing:
         raise DatasetError(
             f"{kind}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; needed are "
-            f"{', '.join(needed)} and runtime_s, or energy_j and power_w{instead_of(table, missing)}"
+            f"{', '.join(needed)} and runtime_s, or energy_j and power_w{instead_of(table.columns, missing)}"
         )
     with named(Path(kind)):
         check_cells(names, table)

@@ -11,14 +11,8 @@ import numpy as np
 from neuralpower.data.dataset import Dataset
 from neuralpower.data.repeats import averaged
 from neuralpower.data.schema import SHORTEST_S, named
-from neuralpower.data.screening import (
-    LARGEST_UNCERTAINTY,
-    SHORTEST_WITH_POWER_S,
-    Rejected,
-    Rows,
-    metered,
-    screen,
-)
+from neuralpower.data.screening import LARGEST_UNCERTAINTY, Rejected, Rows, metered, screen
+from neuralpower.data.screening import SHORTEST_WITH_POWER_S as SHORTEST_WITH_POWER_S
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError
 from neuralpower.layers import Hardware

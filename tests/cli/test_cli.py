@@ -733,7 +733,10 @@ GOOD = '{"schema": 1, "device": "x"}'
         ({}, ["unknown dataset"]),
         ({"softmax.csv": "rows,width,runtime_s\n"}, ["has no dataset.json", '"schema": 1']),
         ({"dataset.json": "{"}, ["dataset.json", "is no JSON", "write it again"]),
-        ({"dataset.json": '{"schema": 3, "device": "x"}'}, ["'schema': 3", '"schema": 1']),
+        (
+            {"dataset.json": '{"schema": 3, "device": "x"}'},
+            ["schema is 3, and this version reads 1", '"schema": 1'],
+        ),
         ({"dataset.json": GOOD}, ["holds no table", "collect-data --out"]),
         ({"dataset.json": GOOD, "softmx.csv": "a\n"}, ["'softmx'", "did you mean softmax"]),
         (

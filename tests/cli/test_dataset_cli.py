@@ -101,9 +101,9 @@ def test_refused_rows_are_named_by_line_with_the_way_out(tmp_path: Path) -> None
     assert ran.code == 1
     assert ran.out.splitlines() == [
         "linear: 9 of 12 rows usable",
+        "  2 rows refused, lines 4, 7: runtime_s is not above 0. Fix: delete the row, or measure it again.",
         "  1 row refused, line 9: rows is no whole number, 0 or more. "
         "Fix: write a size such as 64; 0 is allowed where nothing is.",
-        "  2 rows refused, lines 4, 7: runtime_s is not above 0. Fix: delete the row, or measure it again.",
         "  power: 0 of 9 powers are usable, 10 needed "
         "(of rows of 100 us or more, or with energy_u_rel up to 0.1)",
     ]

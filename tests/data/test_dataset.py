@@ -724,7 +724,7 @@ def test_a_bad_word_among_truths_costs_its_own_row_alone(tmp_path: Path) -> None
 
 def test_repeated_rows_are_one_row_with_their_mean_and_their_spread(tmp_path: Path) -> None:
     table = needed()
-    again = table.loc[[1, 1]].assign(runtime_s=[4e-6, 7e-6], power_w=[None, 50.0])
+    again = table.loc[[1, 1]].assign(runtime_s=[4e-6, 7e-6], power_w=[np.nan, 50.0])
     rows = screened(tmp_path, pd.concat([table, again]))
     assert (len(rows), rows.rejected) == (7, ())
     found = averaged(rows)
@@ -739,7 +739,7 @@ def test_repeated_rows_are_one_row_with_their_mean_and_their_spread(tmp_path: Pa
 
 
 def test_rows_that_are_means_already_keep_their_count_and_spread(tmp_path: Path) -> None:
-    table = needed().assign(repeats=[1, 4, 1, None, 1], runtime_spread=[None, 0.2, None, None, None])
+    table = needed().assign(repeats=[1, 4, 1, np.nan, 1], runtime_spread=[np.nan, 0.2, *[np.nan] * 3])
     rows = averaged(screened(tmp_path, table))
     assert rows.repeats.tolist() == [1, 4, 1, 1, 1]
     assert rows.spread[1] == 0.2
@@ -898,11 +898,11 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
     [
         (
             '{"schema": 2, "device": "x"}',
-            '\'schema\': 2, .*; needed are at least ."schema": 1, "device": "..."',
+            'schema is 2, and this version reads 1; write at least ."schema": 1, "device": "..."',
         ),
-        ('{"schema": 1}', "'device': None"),
-        ('{"device": "x"}', "'schema': None"),
-        ("[1, 2]", "holds .1, 2.; needed"),
+        ('{"schema": 1}', "names no device; write at least"),
+        ('{"device": "x"}', "has no schema; write at least"),
+        ("[1, 2]", "holds .1, 2., but must be an object; write"),
         ("{", "is no JSON .*; write it again"),
         ("\ufffe", "is no JSON"),
         pytest.param("[" * 100_000, "is no JSON", id="nested"),
@@ -1191,7 +1191,7 @@ def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Pa
     with pytest.raises(DatasetError, match=r"unknown dataset '.*/labtop': .*laptop") as raised:
         read_dataset(tmp_path / "labtop")
     assert "empty" not in str(raised.value)
-    with pytest.raises(DatasetError, match="is a file; a dataset is the folder"):
+    with pytest.raises(DatasetError, match="is a file, and a dataset is a folder. Fix: give its folder"):
         read_dataset(tmp_path / "laptop" / "dataset.json")
     with pytest.raises(DatasetError, match="unknown dataset .*: there is none"):
         read_dataset(tmp_path / "nowhere" / "at all")
