@@ -48,11 +48,11 @@ PACKAGES: Mapping[str, str] = {
         predictor predictor_lookup regressor rows train
     """,
     "predict": """
-        case compose evaluate generation memory.peak prediction timeline weights
+        case compose evaluate generation measured memory.peak on_gpu prediction timeline weights
         explore.compare explore.fit explore.score explore.sweep
     """,
     "api": "",
-    "report": "cards charts chrome explored inspection number_format page perfetto tables training",
+    "report": "cards charts chrome explored inspection measured number_format page perfetto tables training",
     "profiling": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

@@ -37,7 +37,7 @@ COMMANDS = {name: (file, help) for name, file, help in (line.split(maxsplit=2) f
 NAMING = frozenset(
     """
     --address --autocast --config --csv --data_dir --data-dir --device --device-spec --from --markdown
-    --measure --monitor_file --operators --out --plot --predictor --spec --tables --trace-file
+    --measure --measured --monitor_file --operators --out --plot --predictor --spec --tables --trace-file
     """.split()
 )
 
