@@ -1,6 +1,8 @@
 """`neuralpower dataset`: from an empty template, or a table of anybody's, to a folder that can be trained."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +11,7 @@ import pytest
 from neuralpower.data.dataset import read_dataset
 from neuralpower.data.templates import template
 from neuralpower.layers import KINDS
+from neuralpower.predict.measured import read_measurements
 from tests.program import done, run
 
 
@@ -257,3 +260,33 @@ def test_merge_is_below_dataset_too(tmp_path: Path) -> None:
     assert len(read_dataset(out)) == 2
     ran = run("dataset", "check", out, "--out", tmp_path / "d")
     assert (ran.code, f"neuralpower dataset merge {out} --out FOLDER" in ran.err) == (2, True)
+
+
+# ---- the documented examples ----
+
+
+def documented(number: int) -> str:
+    """The n-th CSV file of the page on datasets."""
+    page = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    return re.findall(r"```csv\n(.*?)```", page, re.S)[number]
+
+
+def test_the_documented_table_is_read_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    (tmp_path / "bench.csv").write_text(documented(0))
+    monkeypatch.chdir(tmp_path)
+    told, shown = re.findall(r"^\$ neuralpower (dataset check .*)\n(.*)\n", page, re.M)
+    refused = run(*shlex.split(told[0]))
+    assert all(part in refused.err for part in re.split(r", \.\.\. ", told[1]))
+    assert done(*shlex.split(shown[0])) == f"{shown[1]}\n"
+
+
+def test_the_documented_networks_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "networks.csv"
+    file.write_text(documented(1))
+    found, refused, _ = read_measurements(file)
+    assert refused == []
+    assert [one.case.phase.context for one in found] == [None, None, 512]
+    assert found[0].case.input_shape == (3, 224, 224)

@@ -114,15 +114,15 @@ def test_the_baseline_is_made_from_the_spec_sheet_alone() -> None:
 # ---- the command ----
 
 
-@pytest.fixture
-def measured(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two networks whose times are those that the roofline predicts, one of them doubled."""
     text = "model,batch_size,dtype,device,latency_ms\n"
     for model, batch in ((DEEP, 4), (DEEP, 64)):
         given = ("predict", model, "--batch-size", batch, "--device", "l40s", "--json")
         seconds = json.loads(done(*given))["runtime_s"]["value"]
         text += f"{model},{batch},float32,l40s,{1e3 * seconds * (1 if batch == 4 else 2)}\n"
-    return written(tmp_path, text)
+    return written(tmp_path_factory.mktemp("measured"), text)
 
 
 def test_predictors_are_compared_side_by_side(measured: Path) -> None:
