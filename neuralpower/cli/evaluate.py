@@ -189,7 +189,7 @@ def _compare(asked: Evaluate, file: Path) -> None:
     names = list(parsing.names(asked.predictor, "predictor") or (BEST,))
     rows, refused, notes = read_measurements(file, device=asked.device, trust_code=asked.trust_code)
     asking = Asking(names)
-    compared = list(compare_measured(rows, asking.predictors, tell))
+    compared = list(compare_measured(rows, asking.predictors))
     for line in (*notes, *asking.notes):
         tell(f"note: {line}")
     reasons = [

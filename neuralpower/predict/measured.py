@@ -269,14 +269,12 @@ def _slug(device: str) -> str:
 def compare_measured(
     measurements: Sequence[Measurement],
     predictors: Mapping[str, Callable[[Measurement], Predictor]],
-    show: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Compared]:
     """Each measurement beside its predictions; `predictors` give, by name, the one for a measurement.
 
     What a predictor cannot answer is kept with the reason.
     """
     for one in measurements:
-        show(f"predicting {one.label}")
         found: dict[str, Prediction] = {}
         refused: dict[str, str] = {}
         for name, predictor_for in predictors.items():
