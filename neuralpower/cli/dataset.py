@@ -48,7 +48,9 @@ def init(
 
 @app.command()
 def check(
-    source: Path = Argument(help="A dataset folder, or one table: FILE.csv or FILE.parquet."),
+    source: str = Argument(
+        help="A dataset folder, a place such as s3://bucket/name, or one table: FILE.csv or FILE.parquet."
+    ),
     kind: str | None = Option(None, help="Layer kind of the table; by default its name or its columns say."),
     map_: list[str] = Option(
         [], "--map", help="COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000; repeat it for more."
@@ -72,7 +74,9 @@ def check(
 
     columns = mapping(map_)
     if is_file(source):
-        dataset = read_file(source, kind, columns, device)
+        dataset = read_file(Path(source), kind, columns, device)
+    elif device is not None:
+        raise InputError(f"--device {device}: dataset.json in {source} names the device; leave it out")
     else:
         dataset = with_columns(_dataset(source), columns, kind)
     if out is not None:
@@ -88,14 +92,14 @@ def check(
     if out is not None:
         _write(out, dataset, tables)
     if not as_json:
-        _next(refused, tables, out or (None if is_file(source) else source))
+        _next(refused, tables, out or (None if is_file(source) else Path(source)))
     if refused:
         raise typer.Exit(REFUSED)
 
 
 @app.command()
 def inspect(
-    folder: Path = Argument(help="A dataset folder."),
+    folder: str = Argument(help="A dataset folder, or a place such as s3://bucket/name."),
     trust_code: shared_options.TrustCode = False,
     as_json: bool = AS_JSON,
 ) -> None:
@@ -115,15 +119,16 @@ def inspect(
 app.command("merge")(merge.merge)
 
 
-def _dataset(folder: Path) -> Dataset:
+def _dataset(folder: str) -> Dataset:
     from neuralpower.data.dataset import read_dataset
 
+    parsing.check_named([folder], "dataset")
     return read_dataset(folder, samples=False)
 
 
-def _check_writable(dataset: Dataset, source: Path, device: str | None) -> None:
+def _check_writable(dataset: Dataset, source: str, device: str | None) -> None:
     """Raise InputError for rows of an unnamed device, and for a collection, which is copied by merge."""
-    if is_file(source) and device is None and not is_file(source.parent / "dataset.json"):
+    if is_file(source) and device is None and not is_file(Path(source).parent / "dataset.json"):
         raise InputError("--out: which device was measured? Add --device, such as --device 'NVIDIA L40S'")
     if any("config_id" in table for table in dataset.tables.values()):
         text = "is a collection, and its rows stay as they are"

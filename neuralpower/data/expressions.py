@@ -57,7 +57,8 @@ def mapped(table: pd.DataFrame, columns: Mapping[str, str], words: Sequence[str]
         made[column] = _value(_parsed(expression), expression, table)
     blank = table.isna().all(axis=1)
     found = table.assign(**made)
-    found.loc[blank] = None  # a blank line stays one
+    if blank.any():
+        found.loc[blank] = None  # a blank line stays one
     return found
 
 

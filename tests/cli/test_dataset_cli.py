@@ -205,6 +205,19 @@ def test_a_table_where_a_folder_is_expected_is_answered_with_the_command(tmp_pat
     assert f"Fix: neuralpower dataset init {tmp_path} --device NAME" in ran.err
 
 
+def test_a_device_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "dataset.json").write_text('{"schema": 1, "device": "x"}')
+    linear().to_csv(tmp_path / "linear.csv", index=False)
+    ran = run("dataset", "check", tmp_path, "--device", "y")
+    assert (ran.code, "names the device; leave it out" in ran.err) == (2, True)
+    ran = run(
+        "dataset", "check", tmp_path / "linear.csv", "--out", tmp_path / "out"
+    )  # dataset.json beside it
+    assert ran.code == 0, ran.err
+    assert json.loads((tmp_path / "out" / "dataset.json").read_text())["device"] == "x"
+    assert "an empty name" in run("dataset", "inspect", "").err
+
+
 def test_networks_are_checked_as_training_reads_them(tmp_path: Path) -> None:
     layers = json.dumps([["linear", linear(1).drop(columns="runtime_s").iloc[0].to_dict(), 3]], default=float)
     layers = layers.replace("64.0", "64").replace("256.0", "256").replace("100.0", "100")
