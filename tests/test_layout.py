@@ -47,14 +47,17 @@ PACKAGES: Mapping[str, str] = {
         collect.request collect.schedule collect.supervisor
     """,
     "learn": """
-        any_device calibrate carried_power codec estimates keys network_estimates pace predictor
-        predictor_files predictor_lookup regressor train
+        any_device calibrate carried_power codec estimates keys network_estimates network_rows pace
+        predictor predictor_files predictor_lookup regressor rows train
     """,
     "predict": """
-        case compose evaluate generation memory.peak prediction timeline tree weights
+        case compose evaluate generation measured memory.peak on_gpu prediction timeline tree weights
         explore.compare explore.fit explore.phases explore.score explore.sweep
     """,
-    "report": "cards charts chrome explored notebook number_format page perfetto pictures shown tables",
+    "report": """
+        cards charts chrome explored inspection measured notebook number_format page perfetto pictures
+        shown tables training
+    """,
     "profiling": ALL,
     "api": "",
     "functions": "",

@@ -15,12 +15,13 @@ from neuralpower.cli.panels import OUTPUT
 app = Typer()
 
 
-@app.command(
-    epilog=examples(
-        "neuralpower merge datasets/monday datasets/tuesday --out datasets/mine",
-        "neuralpower merge s3://bucket/a s3://bucket/b -o datasets/fleet",
-    )
+EPILOG = examples(
+    "neuralpower merge datasets/monday datasets/tuesday --out datasets/mine",
+    "neuralpower merge s3://bucket/a s3://bucket/b -o datasets/fleet",
 )
+
+
+@app.command(epilog=EPILOG)
 def merge(
     datasets: Annotated[
         list[str],

@@ -40,7 +40,12 @@ from tests.program import done, run
 ROOT = Path(__file__).parents[2]
 NETWORK = "zoo:deep_mnist"
 BELOW = ("fc", "cnn", "rnn", "report", "merge", "matmul", "roof")  # paradnn
-COMMANDS = [*(name for name in cli.COMMANDS if name != "paradnn"), *(f"paradnn {name}" for name in BELOW)]
+DATASET = ("init", "check", "inspect", "merge")
+GROUPS = {"paradnn": BELOW, "dataset": DATASET}
+COMMANDS = [
+    *(name for name in cli.COMMANDS if name not in GROUPS),
+    *(f"{group} {name}" for group, names in GROUPS.items() for name in names),
+]
 
 
 @pytest.fixture(autouse=True)

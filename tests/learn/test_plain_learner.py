@@ -361,7 +361,7 @@ def test_two_or_three_networks_correct_all_layers_by_one_factor() -> None:
     assert factor(1.5, 1.5)[0] == pytest.approx(1.5, rel=0.03)
     same, found = factor(0.6, 1.6)  # which agree on nothing: none predicts the other
     assert (same, found.correction) == (1.0, None)
-    assert found.doubts[-1].startswith("network: no factor was learnt from 2 whole networks")
+    assert found.doubts[-1].startswith("network: no correction trained from 2 whole networks")
     assert factor(0.5)[0] == 1.0  # nobody can tell it from one that is odd
 
 
