@@ -62,10 +62,14 @@ def _show_machine(as_json: bool) -> None:
         }
         say(json_text(data))
         return
+
+    from neuralpower.report.number_format import binary
+
     vectors = " ".join(flag for flag in cpu.flags if flag.startswith(("avx", "amx", "sve")))
-    say(f"cpu        {cpu.name}, {cpu.cores} cores, {vectors}")
+    memory = f"{binary(cpu.memory_bytes)}, " if cpu.memory_bytes is not None else ""
+    say(f"cpu        {cpu.name}, {cpu.cores} cores, {memory}{vectors}")
     for gpu in gpus:
-        memory = f"{gpu.memory_bytes / 2**30:.0f} GiB, " if gpu.memory_bytes is not None else ""
+        memory = f"{binary(gpu.memory_bytes)}, " if gpu.memory_bytes is not None else ""
         say(visible(f"gpu        {gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}"))
     if not gpus:
         say(visible(f"gpu        none: {missing or 'the NVIDIA driver lists no GPU'}"))
@@ -91,6 +95,7 @@ def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterS
 
 
 def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
+    from neuralpower.report.number_format import binary
     from neuralpower.report.tables import grid
 
     if as_json:
@@ -104,11 +109,13 @@ def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
     for sheet in specs:
         figures = [(sheet.get(key), unit) for key, unit in units.items()]
         cells = ["-" if value is None else f"{value / unit:.4g}" for value, unit in figures]
-        rows.append([sheet.slug, sheet.device_class, *cells])
-    say(grid(["device", "class", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"], rows, left=2))
+        rows.append([sheet.slug, sheet.device_class, binary(sheet.get("memory_bytes")), *cells])
+    header = ["device", "class", "memory", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"]
+    say(grid(header, rows, left=2))
 
 
 def _show_spec(spec: DeviceSpec, as_json: bool) -> None:
+    from neuralpower.report.number_format import binary
     from neuralpower.report.tables import grid
 
     if as_json:
@@ -118,6 +125,9 @@ def _show_spec(spec: DeviceSpec, as_json: bool) -> None:
     say(visible(", ".join(str(part) for part in parts if part is not None)))
     if spec.aliases:
         say(visible(f"reported as {', '.join(spec.aliases)}"))
-    rows = [[key, f"{v.value:.12g} {KEYS[key].unit}", v.source] for key, v in spec.values.items()]
+    rows = [
+        [key, binary(v.value) if KEYS[key].unit == "B" else f"{v.value:.12g} {KEYS[key].unit}", v.source]
+        for key, v in spec.values.items()
+    ]
     say()
     say(grid(["value", "", "source"], rows, left=3))

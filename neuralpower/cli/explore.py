@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,7 +46,10 @@ class Sweep(OptionGroup):
     ] = None
     device: shared_options.Device = None
     memory: Annotated[
-        str | None, Option(help="Of the device, such as 24GB; by default what its spec sheet says.")
+        str | None,
+        Option(
+            help="Of the device: 24GiB (as of a 24 GB card), or 24GB (24 x 10^9 bytes); by default its own."
+        ),
     ] = None
     run: Annotated[str, Option(help="eager, graph, compile or engine, as in predict.")] = "eager"
     csv: Annotated[Path | None, Option(help="Write one line per point to this file.")] = None
@@ -91,12 +94,13 @@ def sweep(asked: Sweep) -> None:
     )
     if all(point.error for point in found.points):
         raise InputError(f"no point can be predicted: {found.points[0].error}")
-    _warn(predictors)
+    if asked.memory is not None and (read := fitting.reading(asked.memory)):
+        found = dataclasses.replace(found, notes=(*found.notes, read))
     if asked.csv is not None:
         write_csv(asked.csv, [vars(found.points[0]), *(vars(p).values() for p in found.points)])
     if asked.plot is not None:
         sweep_plot(found, asked.plot)
-    say(json_text(sweeping.to_json(found)) if asked.as_json else sweep_table(found, asked.top))
+    say(json_text(sweeping.to_json(found)) if asked.as_json else sweep_table(found, asked.top, marked=True))
 
 
 class Compare(OptionGroup):
@@ -124,8 +128,7 @@ def compare(asked: Compare) -> None:
 
     sides = _sides(asked)
     found = compared(*sides)
-    _warn({id(side.predictor): side.predictor for side in sides}.values())
-    say(json_text(found.to_json()) if asked.as_json else comparison_table(found))
+    say(json_text(found.to_json()) if asked.as_json else comparison_table(found, marked=True))
 
 
 def _sides(asked: Compare) -> list[Side]:
@@ -157,8 +160,7 @@ def _sides(asked: Compare) -> list[Side]:
         known[name].check(dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way)
         label = case.label + (f" {way}" if way != "forward" else "")
-        if "@" in asked.a + asked.b:
-            label += f" on {known[name].name}"
+        label += f" on {known[name].name}"
         sides.append(Side(label, prediction, known[name]))
     return sides
 
@@ -175,6 +177,7 @@ def score(
     """Score the candidates of a file and rank them."""
     from neuralpower.files.paths import check_regular
     from neuralpower.predict.explore.score import score as scored
+    from neuralpower.predict.explore.score import warnings_of
     from neuralpower.report.explored import score_table
 
     parsing.check_named([file], "file")
@@ -188,17 +191,20 @@ def score(
     found = scored(lines.splitlines(), learnt, by, trust_code=trust_code)
     for one in found:
         if one.error:
-            tell(f"warning: {file} line {one.line}: {one.error}")
+            tell(f"Warning: {file} line {one.line}: {one.error}")
     if all(one.error for one in found):
         raise InputError(
             f"{file}: none of {len(found)} candidates could be scored; the warnings above say why"
         )
     if by != "latency" and not any(one.rank for one in found):
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
-    _warn([learnt])
+    for text in warnings_of(found, learnt):
+        tell(f"Warning: {text}")
     if learnt.platform.memory_note:
-        tell(f"note: {learnt.platform.memory_note}")
-    say("\n".join(json_text(one.to_json()) for one in found) if as_json else score_table(found, top))
+        tell(f"Note: {learnt.platform.memory_note}")
+    about = f"forward, by {by}, on {learnt.device} ({learnt.name})"
+    lines_of_json = (json_text(one.to_json()) for one in found)
+    say("\n".join(lines_of_json) if as_json else score_table(found, top, about))
 
 
 class Fit(OptionGroup):
@@ -208,7 +214,9 @@ class Fit(OptionGroup):
     device: Annotated[
         str | None, Option(help="h100, RTX 4090, ... (`devices --specs`), or a spec sheet; this machine's.")
     ] = None
-    memory: Annotated[str | None, Option(help="Instead of the device's, such as 24GB or 80GiB.")] = None
+    memory: Annotated[
+        str | None, Option(help="Instead of the device's: 24GiB (as of a 24 GB card), or 24GB.")
+    ] = None
     phase: Annotated[str, Option(help="forward, training, prefill or decode.")] = "forward"
     batch_size: shared_options.BatchSize = None
     seq_len: Annotated[int | None, Option(help="Tokens per sample; of a prefill the prompt's.")] = None
@@ -244,7 +252,7 @@ class Fit(OptionGroup):
 @with_options
 def fit(asked: Fit) -> None:
     """Compare the memory that a model needs with the device's; exit code 1 where it does not fit."""
-    from neuralpower.predict.explore.fit import Request
+    from neuralpower.predict.explore.fit import Request, reading
     from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
 
@@ -259,7 +267,9 @@ def fit(asked: Fit) -> None:
         **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)
-    say(json_text(found.to_json()) if asked.as_json else fit_table(found, request, name))
+    if asked.memory is not None and (read := reading(asked.memory)):
+        found = dataclasses.replace(found, notes=(*found.notes, read))
+    say(json_text(found.to_json()) if asked.as_json else fit_table(found, request, name, marked=True))
     if not found.fits:
         raise Exit(1)
 
@@ -279,13 +289,7 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
         spec = spec_of(device)
         own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
     if memory is not None:
-        return parsed(memory), platform, f"of {name}" if device else "as given"
+        return parsed(memory), platform, name if device else f"{platform.called} of {memory}"
     if own is None:
         raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
     return float(int(own)), platform, name
-
-
-def _warn(predictors: Iterable[Predictor]) -> None:
-    for predictor in predictors:
-        for text in predictor.foreign():
-            tell(f"warning: {predictor.name}: {text}")

@@ -15,7 +15,15 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-from neuralpower.files.terminal import Visible, shown_by, visible, visible_lines
+from neuralpower.files.terminal import (
+    Visible,
+    has_colours,
+    shown,
+    shown_by,
+    styled,
+    visible,
+    visible_lines,
+)
 from neuralpower.processes.text_streams import quiet
 
 GONE = 141  # the exit code where nobody reads on: 128 + SIGPIPE, as a shell has it of other programs
@@ -30,6 +38,10 @@ class _Results:
 
     def __init__(self, descriptor: int, encoding: str) -> None:
         self.descriptor, self.encoding = descriptor, encoding
+
+    def isatty(self) -> bool:
+        """Whether a terminal shows them."""
+        return os.isatty(self.descriptor)
 
     def write(self, text: str) -> None:
         """All of it; raises ReaderGone, and OSError where the disk is full."""
@@ -49,20 +61,26 @@ _recording: list[list[str]] | None = None
 
 
 def say(text: object = "", end: str = "\n") -> None:
-    """Print a result, made visible. Raises ReaderGone, and OSError where the disk is full."""
+    """Print a result, made visible, with its styles on a terminal.
+
+    Raises ReaderGone, and OSError where the disk is full.
+    """
     if _recording is not None:
         _recording.append(["say", f"{text}{end}".removesuffix("\n")])
-    where = _results if _results is not None else sys.stdout
-    where.write(visible_lines(f"{text}{end}"))
+    where = _results if _results is not None else shown_by(sys.stdout)
+    encoding = getattr(where, "encoding", None) or "utf-8"
+    where.write(shown(visible_lines(f"{text}{end}"), has_colours(where.isatty()), encoding))
     if isinstance(where, io.TextIOBase):
         where.flush()
 
 
 def tell(text: object) -> None:
-    """Print one line on stderr, made visible."""
+    """Print one line on stderr, made visible; a warning is yellow on a terminal."""
     if _recording is not None:
         _recording.append(["tell", f"{text}"])
-    print(visible(text), file=sys.stderr)
+    line, where = visible(text), shown_by(sys.stderr)
+    line = styled(line, "weak" if line.startswith("Warning:") else "")
+    print(shown(line, has_colours(where.isatty())), file=where)
 
 
 @contextlib.contextmanager

@@ -107,7 +107,7 @@ def usual_dtype(model: str, learnt: Predictor | None = None) -> str:
     nearest = nearest_dtype(learnt, found)
     if nearest != found:
         lacks = f"which {learnt.name} does not know"
-        tell(f"note: {model} was published in {found}, {lacks}: it is taken in {nearest}")
+        tell(f"Note: {model} was published in {found}, {lacks}; predicted in {nearest}")
     return nearest
 
 

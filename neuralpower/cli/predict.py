@@ -122,7 +122,9 @@ def _predict(model: str, asked: Predict) -> None:
     stages: list[Stage | Omitted] = []
     seen = None if asked.trace_file is None else stages.append
     prediction, _ = case.predict(runs, learnt, question, model=model, seen=seen)
-    table = None if asked.as_json else prediction_table(prediction, asked.by, asked.depth, asked.top)
+    table = (
+        None if asked.as_json else prediction_table(prediction, asked.by, asked.depth, asked.top, marked=True)
+    )
     rows = [] if asked.csv is None else prediction_cells(prediction)
     if asked.trace_file is not None:
         parts = document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]})
@@ -131,7 +133,7 @@ def _predict(model: str, asked: Predict) -> None:
         write_csv(asked.csv, rows)
     say(json_text(prediction.to_json()) if table is None else table)
     if asked.strict is not None and prediction.coverage < asked.strict:
-        lost = ", ".join(u.operator for u in prediction.unmodelled[:5]) or "kinds without a regressor"
+        lost = ", ".join(prediction.uncovered[:5])
         text = f"coverage {prediction.coverage:.1%} is below {asked.strict:.1%}: {lost}"
         raise CoverageError(f"{text}; lower --strict, or collect the kinds")
 

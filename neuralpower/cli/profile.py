@@ -35,9 +35,9 @@ class Profile(OptionGroup):
     depth: shared_options.Depth = 3
     top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
     unit: Annotated[str, Option(help="flop, or mac: 2 FLOP.")] = "flop"
-    convention: Annotated[str, Option(help="What counts: matmul, all-ops, thop, fvcore or pytorch-api.")] = (
-        "matmul"
-    )
+    convention: Annotated[
+        str, Option(help="What counts: all-ops (as predict), matmul, thop, fvcore or pytorch-api.")
+    ] = "all-ops"
     repeat: Annotated[
         int, Option(help="Runs without instrumentation, and half as many with; 0 counts and runs nothing.")
     ] = 20
@@ -71,7 +71,11 @@ def profile(asked: Profile) -> None:
         written(result.to_markdown(asked.sort, asked.top, **view) + "\n", asked.markdown)
     if asked.trace_file is not None:
         result.to_chrome_trace(asked.trace_file)
-    say(json_text(result.to_json()) if asked.as_json else result.table(asked.sort, asked.top, **view))
+    say(
+        json_text(result.to_json())
+        if asked.as_json
+        else result.table(asked.sort, asked.top, marked=True, **view)
+    )
     if asked.strict and result.unmodelled:
         names = ", ".join(u.operator for u in result.unmodelled[:5])
         advice = "leave out --strict, or count them by own rules (custom=)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from neuralpower.files.terminal import BLOCKS
 from neuralpower.networks.phases import spelled
 from neuralpower.predict.generation import Generation, Step
 from neuralpower.predict.prediction import Interval, Prediction
@@ -19,6 +20,39 @@ def quantity(value: float | None, unit: str) -> str:
     factor = next((f for f in factors if abs(value) >= f * 0.9995), 1e-6)
     digits = ".3g" if abs(value) / factor < 999.5 else ".0f"
     return f"{value / factor:{digits}} {factors[factor]}{unit}"
+
+
+def binary(size: float | None) -> str:
+    """Bytes of memory in three digits with a binary prefix, as drivers count them: 24 GiB; None is "-"."""
+    if size is None:
+        return "-"
+    if size == 0:
+        return "0 B"
+    prefixes = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki", "")
+    power = next((i for i in range(6, 0, -1) if abs(size) >= 0.9995 * 2.0 ** (10 * i)), 0)
+    value = size / 2.0 ** (10 * power)
+    return f"{value:{'.3g' if abs(value) < 999.5 else '.0f'}} {prefixes[6 - power]}B"
+
+
+def share(value: float) -> str:
+    """A share as text has it: 100 %, 99.2 %, 0.7 %; more than nothing is never 0 %."""
+    percent = 100 * value
+    if 0 < percent < 0.05:
+        return "< 0.1 %"
+    text = f"{percent:.1f}"
+    return f"{text.removesuffix('.0')} %"
+
+
+def many(number: float, what: str) -> str:
+    """11.7 M parameters, 650 parameters."""
+    return f"{quantity(number, '').strip()} {what}"
+
+
+def bar(value: float, width: int = 8) -> str:
+    """A share as a bar of blocks, to an eighth of a letter; padded to its width."""
+    eighths = round(8 * width * min(max(value, 0.0), 1.0))
+    part = BLOCKS[eighths % 8 - 1] if eighths % 8 else ""
+    return (BLOCKS[-1] * (eighths // 8) + part).ljust(width)
 
 
 def plain(value: float, digits: int = 3) -> str:
@@ -50,7 +84,7 @@ def tokens(prediction: Prediction) -> Iterator[str]:
     if isinstance(about, (Generation, Step)):
         energy = about.energy_per_token_j
         joules = "" if energy is None else f", {bounded(energy, 'J')} per token"
-        held = f", cache {quantity(about.cache_bytes, 'B')}" if about.cache_bytes else ""
+        held = f", cache {binary(about.cache_bytes)}" if about.cache_bytes else ""
         yield f"{plain(about.tokens_per_s.value)} tokens/s{joules}{held}"
 
 
