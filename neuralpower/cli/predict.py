@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
 
 app = Typer()
-VIEWS = ("layer", "kind", "module")
+VIEWS = ("layer", "kind", "module", "tree")
 
 
 class Predict(OptionGroup):
@@ -53,7 +53,7 @@ class Predict(OptionGroup):
     autocast: Annotated[
         str | None, Option(help="Cast products to this dtype, as torch.autocast: bfloat16 or float16.")
     ] = None
-    by: Annotated[str, Option(help="Rows of the table: layer, kind or module.")] = "kind"
+    by: Annotated[str, Option(help="Rows of the table: layer, kind or module; tree: all modules.")] = "kind"
     depth: shared_options.Depth = 3
     top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
     strict: Annotated[
