@@ -348,7 +348,9 @@ class Prediction(Shown):
     def to_pandas(self) -> pd.DataFrame:
         """One row per folded layer, SI units: COLUMNS, as in `predict --csv`, and the `layer` itself.
 
-        The last row is that of launch overhead, where there is any. Raises InputError without pandas.
+        The last row is that of launch overhead, where there is any.
+
+        Raises InputError where there is no pandas.
         """
         try:
             import pandas as pd

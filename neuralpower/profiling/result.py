@@ -296,8 +296,11 @@ class NetworkProfile:
     def _repr_html_(self) -> str:
         """A panel for notebooks: the kinds with their shares; no scripts."""
         t = self.total
-        peak = quantity(t.peak_memory_bytes, "B")
-        figures = (Figure("time", _time(t.runtime_s)), Figure("work", self._quantity(t.flops)))
+        peak = binary(t.peak_memory_bytes)
+        figures: tuple[Figure, ...] = (
+            Figure("time", _time(t.runtime_s)),
+            Figure("work", self._quantity(t.flops)),
+        )
         lines = [
             Line(
                 row.kind,
@@ -309,8 +312,8 @@ class NetworkProfile:
         ]
         header = ("kind", "", "calls", "time", "share", self.unit)
         about = f"{self.dtype}, {self.phase}, on {self.device}"
-        shown = Panel(self.model, about, (*figures, Figure("peak memory", peak)), header, tuple(lines))
-        return drawn(shown)
+        figures = (*figures, Figure("peak memory", peak))
+        return drawn(Panel(self.model, about, figures, header, tuple(lines), self.notes, self.warnings))
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: all but the way to count again, which needs the network."""

@@ -11,7 +11,7 @@ from neuralpower.predict.explore.fit import Fit
 from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.prediction import Interval, Prediction
 from neuralpower.predict.tree import Tree
-from neuralpower.report.number_format import quantity
+from neuralpower.report.number_format import binary, many, quantity
 from neuralpower.report.tables import percent
 from neuralpower.report.templating import render
 
@@ -46,6 +46,7 @@ class Panel:
     header: tuple[str, ...] = ()  # of the names, the bars, then the cells
     lines: tuple[Line, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def html(result: object) -> str:
@@ -80,9 +81,9 @@ def _(result: Prediction) -> Panel:
         figures.append(bounds("power", p.power_w, "W"))
     if p.memory is not None:
         m = p.memory
-        high, low = quantity(m.high_bytes, "B"), quantity(m.low_bytes, "B")
-        figures.append(Figure("memory", quantity(m.value_bytes, "B"), f"{low} to {high}"))
-    figures.append(Figure("work", quantity(p.flops, "FLOP"), f"{quantity(p.parameters, '')}parameters"))
+        span = f"{binary(m.low_bytes)} to {binary(m.high_bytes)}"
+        figures.append(Figure("memory", binary(m.value_bytes), span))
+    figures.append(Figure("work", quantity(p.flops, "FLOP"), many(p.parameters, "parameters")))
     figures.append(Figure("coverage", f"{p.coverage:.1%}", f"extrapolated {p.extrapolated:.1%}"))
     lines = [
         Line(
@@ -105,6 +106,7 @@ def _(result: Prediction) -> Panel:
         tuple(figures),
         ("kind", "", "calls", "latency", "share", "FLOP", "bound", "basis"),
         *_cut(lines, p.remarks),
+        p.warnings,
     )
 
 
@@ -127,14 +129,14 @@ def _(result: Tree) -> Panel:
                 quantity(one.parameters, "").strip() if one.parameters else "-",
                 quantity(one.flops, "FLOP") if one.flops else "-",
                 quantity(one.runtime_s, "s"),
-                quantity(one.memory_bytes, "B") if one.memory_bytes else "-",
+                binary(one.memory_bytes) if one.memory_bytes else "-",
             ),
         )
         for one in result
     ]
     about = f"batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device}"
     header = ("module", "", "type", "output", "parameters", "FLOP", "latency", "memory")
-    return Panel(p.model, about, (bounds("latency", p.runtime_s, "s"),), header, tuple(lines))
+    return Panel(p.model, about, (bounds("latency", p.runtime_s, "s"),), header, tuple(lines), (), p.warnings)
 
 
 @panel.register
@@ -150,7 +152,7 @@ def _(result: Sweep) -> Panel:
                 quantity(p.runtime_s, "s"),
                 "-" if p.samples_per_s is None else f"{p.samples_per_s:.4g}/s",
                 quantity(p.energy_j, "J"),
-                quantity(p.memory_bytes, "B"),
+                binary(p.memory_bytes),
                 {True: "yes", False: "no", None: "-"}[p.fits],
             ),
         )
@@ -158,7 +160,9 @@ def _(result: Sweep) -> Panel:
     ]
     header = ("point", "", "device", "dtype", "latency", "samples", "energy", "memory", "fits")
     name = result.points[0].model if result.points else "-"
-    return Panel(name, f"* Pareto-optimal ({result.front})", (), header, *_cut(lines, result.notes))
+    return Panel(
+        name, f"* Pareto-optimal ({result.front})", (), header, *_cut(lines, result.notes), result.warnings
+    )
 
 
 @panel.register
@@ -179,18 +183,26 @@ def _(result: Comparison) -> Panel:
         Figure("A's time / B's", f"{r.value:.3g}", f"{r.low:.3g} to {r.high:.3g}"),
         Figure("faster", faster, f"probability {percent(min(chance, 0.999))}"),
     )
-    return Panel(f"{result.a} or {result.b}", "", figures, ("", "", "latency", "low", "high"), tuple(lines))
+    return Panel(
+        f"{result.a} or {result.b}",
+        "",
+        figures,
+        ("", "", "latency", "low", "high"),
+        tuple(lines),
+        (),
+        result.warnings,
+    )
 
 
 @panel.register
 def _(result: Fit) -> Panel:
     asked, room = result.request, result.room_bytes or 1.0
     parts = sorted(((size, name) for name, size in result.memory.parts.items() if size), reverse=True)
-    lines = [Line(name, min(size / room, 1.0), (quantity(size, "B"),)) for size, name in parts]
+    lines = [Line(name, min(size / room, 1.0), (binary(size),)) for size, name in parts]
     m = result.memory
     figures = [
-        Figure("fits", "yes" if result.fits else "no", f"into {quantity(result.room_bytes, 'B')}"),
-        Figure("memory", quantity(m.value_bytes, "B"), f"up to {quantity(m.high_bytes, 'B')}"),
+        Figure("fits", "yes" if result.fits else "no", f"into {binary(result.room_bytes)}"),
+        Figure("memory", binary(m.value_bytes), f"up to {binary(m.high_bytes)}"),
         Figure("largest batch", str(result.largest_batch)),
     ]
     if result.longest is not None:

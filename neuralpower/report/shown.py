@@ -15,8 +15,8 @@ from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.tree import Branch, Tree
 from neuralpower.report.explored import comparison_table, fit_table, sweep_table
 from neuralpower.report.notebook import html as html
-from neuralpower.report.number_format import bounded, counted
-from neuralpower.report.tables import listed, percent, prediction_table, quantity
+from neuralpower.report.number_format import binary, bounded, counted
+from neuralpower.report.tables import as_asked, listed, percent, prediction_table, quantity, warning_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ def _(result: Prediction) -> str:
 @line.register
 def _(result: Prediction) -> str:
     energy = "" if result.energy_j is None else f", energy {quantity(result.energy_j.value, 'J')}"
-    memory = "" if result.memory is None else f", memory {quantity(result.memory.value_bytes, 'B')}"
+    memory = "" if result.memory is None else f", memory {binary(result.memory.value_bytes)}"
     return f"Prediction({title(result)}: latency {bounded(result.runtime_s, 's')}{energy}{memory})"
 
 
@@ -66,13 +66,11 @@ def _(result: Tree) -> str:
         "FLOP": lambda one: quantity(one[1].flops, "FLOP") if one[1].flops else "-",
         "latency": lambda one: quantity(one[1].runtime_s, "s"),
         "share": lambda one: percent(one[1].share),
-        "memory": lambda one: quantity(one[1].memory_bytes, "B") if one[1].memory_bytes else "-",
+        "memory": lambda one: binary(one[1].memory_bytes) if one[1].memory_bytes else "-",
     }
-    foot = [f"latency {bounded(whole.runtime_s, 's')}; memory of a line: its weights and outputs"]
-    modules_s = result.root.runtime_s
-    if abs(modules_s / (whole.runtime_s.value or 1e-30) - 1) > 0.01:
-        foot.append(f"Note: the lines add up to {quantity(modules_s, 's')}, as if calls did not overlap")
-    return "\n".join([title(whole), "", listed([*_drawn(result.root)], columns, left=2), "", *foot])
+    foot = f"latency {bounded(whole.runtime_s, 's')}; memory of a line: its weights and outputs"
+    table = listed([*_drawn(result.root)], columns, left=2)
+    return as_asked([*warning_lines(whole.warnings), title(whole), "", table, "", foot], marked=False)
 
 
 @line.register
@@ -139,8 +137,8 @@ def _(result: Fit) -> str:
     asked = result.request
     name = "" if asked is None else f"{asked.model}, batch {asked.batch_size}, {asked.dtype}, {asked.phase}: "
     verdict = "fits" if result.fits else "does not fit"
-    needs = quantity(result.memory.high_bytes, "B")
-    into = f"{verdict} into {quantity(result.room_bytes, 'B')}, needs up to {needs}"
+    needs = binary(result.memory.high_bytes)
+    into = f"{verdict} into {binary(result.room_bytes)}, needs up to {needs}"
     return visible(f"Fit({name}{into}, largest batch {result.largest_batch})")
 
 

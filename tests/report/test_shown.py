@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import re
 import sys
@@ -17,6 +18,7 @@ from neuralpower.errors import InputError
 from neuralpower.predict.prediction import Prediction
 from neuralpower.report.explored import comparison_table, fit_table, sweep_table
 from neuralpower.report.tables import prediction_table
+from tests.program import done
 
 MARKUP = "<script>alert(1)</script>"
 
@@ -117,6 +119,13 @@ def test_a_panel_has_units_kinds_and_a_bar_for_each_share(prediction: Prediction
     assert "<td>linear</td>" in shown and "FLOP" in shown
 
 
+def test_warnings_come_first(prediction: Prediction) -> None:
+    doubtful = dataclasses.replace(prediction, warned=("the <bounds> are too narrow",))
+    assert str(doubtful.tree()).startswith("Warning: the <bounds> are too narrow\n")
+    shown = doubtful._repr_html_()
+    assert shown.index("Warning: the &lt;bounds&gt; are too narrow") < shown.index('class="figures"')
+
+
 def test_names_of_others_are_no_markup(predictor: LoadedPredictor) -> None:
     named = type(MARKUP, (Net,), {})
     for shown in (predictor.predict(named(), (4, 8)), predictor.predict(named(), (4, 8)).tree()):
@@ -169,6 +178,12 @@ def test_a_tree_ends_at_its_depth(prediction: Prediction) -> None:
     for depth in (0, 2.5, None):
         with pytest.raises(InputError, match="depth .*: must be a whole number, 1 or more"):
             prediction.tree(depth)
+
+
+def test_the_command_draws_the_tree() -> None:
+    asked = ("zoo:deep_mnist", "--predictor", "amd-epyc-2c", "--by", "tree", "--depth", 1)
+    found = neuralpower.predict("zoo:deep_mnist", predictor="amd-epyc-2c")
+    assert done("predict", *asked).strip() == str(found.tree(1))
 
 
 def test_blocks_that_differ_stay_apart(predictor: LoadedPredictor) -> None:
