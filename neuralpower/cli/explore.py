@@ -304,7 +304,8 @@ def _sides(asked: Compare) -> list[Side]:
         known[name].check(dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way)
         label = case.label + (f" {way}" if way != "forward" else "")
-        label += f" on {known[name].name}"
+        if "@" in asked.a + asked.b:
+            label += f" on {known[name].name}"
         sides.append(Side(label, prediction, known[name]))
     return sides
 

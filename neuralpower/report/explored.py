@@ -94,7 +94,8 @@ def comparison_table(found: Comparison, *, marked: bool = False) -> str:
     ratio = f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g}, 90 %)"
     verdict = styled(f"{ratio}; {faster} is faster with probability {min(chance, 0.999):.1%}", "bold")
     table = grid(["", "latency", "low", "high"], rows)
-    return as_asked([*warning_lines(found.warnings), table, verdict], marked)
+    head = [visible(f"A against B: {found.about}"), ""] if found.about else []
+    return as_asked([*warning_lines(found.warnings), *head, table, verdict], marked)
 
 
 def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:

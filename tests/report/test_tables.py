@@ -31,11 +31,12 @@ from neuralpower.learn.estimates import (
 )
 from neuralpower.learn.keys import ANY, named
 from neuralpower.predict.compose import compose
+from neuralpower.predict.explore.compare import Side, compare
 from neuralpower.predict.explore.fit import reading
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.predict.prediction import LAUNCHES, Interval, Prediction, Row, joined, with_shares
 from neuralpower.profiling import profile
-from neuralpower.report.explored import sweep_table
+from neuralpower.report.explored import comparison_table, sweep_table
 from neuralpower.report.number_format import bar, binary, many, share
 from neuralpower.report.tables import prediction_table
 from neuralpower.trace.tracer import trace
@@ -278,7 +279,21 @@ def test_a_bar_is_exact_to_an_eighth_of_a_letter() -> None:
     assert bar(-0.2) == " " * 8 and bar(1.7) == "█" * 8
 
 
-# ---- sweeps ----
+# ---- comparisons and sweeps ----
+
+
+def test_a_comparison_says_what_both_sides_have_in_common_and_whose_a_doubt_is() -> None:
+    gpu = roofline_of(find_spec("nvidia-t4"))
+    sure = prediction([row("linear", 2.0)], 2.0, warned=("other machine",))
+    doubtful = replace(sure, rows=with_shares([row("linear", 2.0, ROOFLINE)], 2.0), run="graph")
+    found = compare(Side("a", sure, gpu), Side("b", doubtful, gpu))
+    assert comparison_table(found).splitlines()[:4] == [
+        "Warning: other machine",
+        "Warning: B: only 0% of the time is covered by trained data; the rest is estimated",
+        "A against B: forward, bfloat16, on GPU (gpu)",
+        "",
+    ]
+    assert found.to_json()["warnings"] == list(found.warnings)
 
 
 def point(**more: Any) -> SweepPoint:

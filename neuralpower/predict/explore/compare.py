@@ -38,6 +38,7 @@ class Comparison(Shown):
     ratio: Interval  # A's time over B's
     a_faster: float  # probability
     warnings: tuple[str, ...] = ()  # of either side, in words
+    about: str = ""  # what both sides are predicted as: phase, dtype, how run, device, where they agree
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -79,7 +80,17 @@ def compare(a: Side, b: Side) -> Comparison:
     faster = 0.5 if value == 1 else float(value < 1)
     if deviation:
         faster = 0.5 * math.erfc(math.log(value) / deviation / math.sqrt(2))
-    return Comparison(a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster, tuple(_warnings(a, b)))
+    return Comparison(
+        a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster, tuple(_warnings(a, b)), _about(a, b)
+    )
+
+
+def _about(a: Side, b: Side) -> str:
+    """What is the same on both sides, as a line: how they run, and on what."""
+    fields = [
+        (p.phase, p.dtype, p.run, f"on {p.device} ({p.predictor})") for p in (a.prediction, b.prediction)
+    ]
+    return ", ".join(one for one, other in zip(*fields, strict=True) if one == other)
 
 
 def _warnings(a: Side, b: Side) -> Iterator[str]:
