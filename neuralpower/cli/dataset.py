@@ -56,7 +56,9 @@ def check(
         [], "--map", help="COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000; repeat it for more."
     ),
     device: str | None = Option(None, help="The device that was measured, where no dataset.json says it."),
-    out: Path | None = Option(None, help="Write the usable rows to this folder, repeats averaged."),
+    out: Path | None = Option(
+        None, "--out", "-o", help="Write the usable rows to this folder, repeats averaged."
+    ),
     trust_code: shared_options.TrustCode = False,
     as_json: bool = AS_JSON,
 ) -> None:
