@@ -137,7 +137,7 @@ def test_predictors_are_compared_side_by_side(measured: Path) -> None:
     # errors of 0 and 50 %: median and mean 25 %
     assert own.split()[:5] == ["neuralpower", "2", "25.0%", "25.0%", "-50.0%"]
     assert roof.split()[:2] == ["roofline", "2"]
-    assert "note: latency_ms is read as runtime_s = latency_ms/1000" in ran.err
+    assert "Note: latency_ms is read as runtime_s = latency_ms/1000" in ran.err
 
 
 def test_the_json_of_a_comparison_holds_the_same(measured: Path) -> None:
@@ -167,9 +167,9 @@ def test_what_cannot_be_compared_is_said_and_the_rest_is(tmp_path: Path) -> None
     )
     ran = run("evaluate", "--measured", file, "--predictor", "roofline")
     assert ran.code == 2
-    assert f"warning: {DEEP} b2, roofline: predictor roofline needs the device" in ran.err
+    assert f"Warning: {DEEP} b2, roofline: predictor roofline needs the device" in ran.err
     assert "zoo:absent" in ran.err
-    assert f"warning: {file} line 5: batch_size is '0'" in ran.err
+    assert f"Warning: {file} line 5: batch_size is '0'" in ran.err
     assert ran.err.splitlines()[-1].endswith("1 rows could not be compared; the warnings above say why")
     assert ran.out.splitlines()[-1].split()[:2] == ["roofline", "1"]
 
@@ -194,5 +194,5 @@ def test_a_predictor_named_twice_or_of_another_device_is_said(measured: Path) ->
     ran = run("evaluate", "--measured", measured, "--predictor", "roofline,roofline")
     assert (ran.code, "roofline is named twice" in ran.err) == (2, True)
     ran = run("evaluate", "--measured", measured, "--predictor", "nvidia-t4")
-    assert "note: predictor nvidia-t4 is of " in ran.err
+    assert "Note: predictor nvidia-t4 is of " in ran.err
     assert ", and rows are of l40s" in ran.err
