@@ -218,12 +218,12 @@ def _compare(asked: Evaluate, file: Path) -> None:
     asking = Asking(names)
     compared = list(compare_measured(rows, asking.predictors))
     for line in (*notes, *asking.notes):
-        tell(f"note: {line}")
+        tell(f"Note: {line}")
     reasons = [
         f"{one.measurement.label}, {name}: {why}" for one in compared for name, why in one.refused.items()
     ]
     for line in (*refused, *reasons):
-        tell(f"warning: {line}")
+        tell(f"Warning: {line}")
     if not any(one.predictions for one in compared):
         raise ModelError(f"{file}: no row could be compared; the warnings above say why")
     shown = [*asking.predictors]

@@ -11,7 +11,6 @@ from neuralpower.layers.linear import Linear
 from neuralpower.predict.measured import baseline, read_measurements
 from tests.program import done, run
 
-MLP = "zoo:mlp"
 DEEP = "zoo:deep_mnist"
 
 
@@ -58,19 +57,19 @@ def test_names_of_datasets_and_other_units_are_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("zoo:mlp,1,float32,forward,0", "runtime_s is not above 0"),
-        ("zoo:mlp,1,float32,forward,soon", "runtime_s is no number"),
+        ("zoo:deep_mnist,1,float32,forward,0", "runtime_s is not above 0"),
+        ("zoo:deep_mnist,1,float32,forward,soon", "runtime_s is no number"),
         (",1,float32,forward,1", "model is empty"),
-        ("zoo:mlp,1.5,float32,forward,1", "batch_size is '1.5', but must be a whole number"),
-        ("zoo:mlp,1,float31,forward,1", "unknown dtype 'float31': did you mean"),
-        ("zoo:mlp,1,float32,backwards,1", "unknown phase 'backwards': did you mean backward"),
+        ("zoo:deep_mnist,1.5,float32,forward,1", "batch_size is '1.5', but must be a whole number"),
+        ("zoo:deep_mnist,1,float31,forward,1", "unknown dtype 'float31': did you mean"),
+        ("zoo:deep_mnist,1,float32,backwards,1", "unknown phase 'backwards': did you mean backward"),
         ("net.py:f,1,float32,forward,1", "would run code"),
     ],
 )
 def test_a_row_that_is_wrong_is_named_by_its_line_and_the_others_are_read(
     tmp_path: Path, row: str, said: str
 ) -> None:
-    file = written(tmp_path, f"model,batch_size,dtype,phase,runtime_s\nzoo:mlp,1,,,0.001\n{row}\n")
+    file = written(tmp_path, f"model,batch_size,dtype,phase,runtime_s\nzoo:deep_mnist,1,,,0.001\n{row}\n")
     found, (line,), _ = read_measurements(file)
     assert (len(found), said in line) == (1, True), line
     assert line.startswith(f"{file} line 3: ")
@@ -81,7 +80,7 @@ def test_a_row_that_is_wrong_is_named_by_its_line_and_the_others_are_read(
     [
         ("", "cannot be read"),
         ("a,b\n1,2\n", "column model and runtime_s missing .times: runtime_s, or latency_s, latency_ms"),
-        ("model,speed\nzoo:mlp,2\n", "column runtime_s missing"),
+        ("model,speed\nzoo:deep_mnist,2\n", "column runtime_s missing"),
     ],
 )
 def test_a_file_of_another_kind_is_refused_with_an_example(tmp_path: Path, text: str, said: str) -> None:
@@ -138,7 +137,7 @@ def test_predictors_are_compared_side_by_side(measured: Path) -> None:
     # errors of 0 and 50 %: median and mean 25 %
     assert own.split()[:5] == ["neuralpower", "2", "25.0%", "25.0%", "-50.0%"]
     assert roof.split()[:2] == ["roofline", "2"]
-    assert "note: latency_ms is read as runtime_s = latency_ms/1000" in ran.err
+    assert "Note: latency_ms is read as runtime_s = latency_ms/1000" in ran.err
 
 
 def test_the_json_of_a_comparison_holds_the_same(measured: Path) -> None:
@@ -168,9 +167,9 @@ def test_what_cannot_be_compared_is_said_and_the_rest_is(tmp_path: Path) -> None
     )
     ran = run("evaluate", "--measured", file, "--predictor", "roofline")
     assert ran.code == 2
-    assert f"warning: {DEEP} b2, roofline: predictor roofline needs the device" in ran.err
+    assert f"Warning: {DEEP} b2, roofline: predictor roofline needs the device" in ran.err
     assert "zoo:absent" in ran.err
-    assert f"warning: {file} line 5: batch_size is '0'" in ran.err
+    assert f"Warning: {file} line 5: batch_size is '0'" in ran.err
     assert ran.err.splitlines()[-1].endswith("1 rows could not be compared; the warnings above say why")
     assert ran.out.splitlines()[-1].split()[:2] == ["roofline", "1"]
 
@@ -179,9 +178,9 @@ def test_what_cannot_be_compared_is_said_and_the_rest_is(tmp_path: Path) -> None
     ("arguments", "said"),
     [
         ((), "name models, or give --measured FILE.csv"),
-        (("zoo:mlp", "--plot", "x.html"), "--plot belongs to --measured"),
-        (("zoo:mlp", "--device", "l40s"), "give --measured FILE.csv"),
-        (("zoo:mlp", "--measured", "x.csv"), "names the networks; leave zoo:mlp out"),
+        ((DEEP, "--plot", "x.html"), "--plot belongs to --measured"),
+        ((DEEP, "--device", "l40s"), "give --measured FILE.csv"),
+        ((DEEP, "--measured", "x.csv"), f"names the networks; leave {DEEP} out"),
         (("--measured", "x.csv", "--plot", "x.gif"), "x.gif"),
         (("--measured", "x.csv"), "x.csv: cannot be read"),
     ],
@@ -195,5 +194,5 @@ def test_a_predictor_named_twice_or_of_another_device_is_said(measured: Path) ->
     ran = run("evaluate", "--measured", measured, "--predictor", "roofline,roofline")
     assert (ran.code, "roofline is named twice" in ran.err) == (2, True)
     ran = run("evaluate", "--measured", measured, "--predictor", "nvidia-t4")
-    assert "note: predictor nvidia-t4 is of " in ran.err
+    assert "Note: predictor nvidia-t4 is of " in ran.err
     assert ", and rows are of l40s" in ran.err
