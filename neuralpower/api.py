@@ -413,7 +413,7 @@ def chosen(
 ) -> LoadedPredictor:
     """What answers for a device, a predictor, both, or this machine; raises as `load`."""
     if isinstance(predictor, LoadedPredictor):
-        return predictor if device is None else predictor.on(device)
+        return predictor if device is None else predictor.on(str(device))
     device = str(device) if isinstance(device, torch.device) else device
     for what, named in (("device", device), ("predictor", predictor)):
         if not isinstance(named, (str, Path, NoneType)):
