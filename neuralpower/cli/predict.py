@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from neuralpower.learn.predictor import Predictor
     from neuralpower.predict.prediction import Prediction
+    from neuralpower.predict.timeline import Omitted, Stage
 
 app = Typer()
 
@@ -111,18 +112,12 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     asked.tokens.check_batch(sizes.batch_size)
 
     from neuralpower.files.atomic import check_place
-    from neuralpower.files.csv_files import write_csv
     from neuralpower.layers.base import torch_dtype
     from neuralpower.networks.inputs import InputRequest
     from neuralpower.networks.requests import asked_of
     from neuralpower.predict import case
     from neuralpower.predict.compose import question_of
-    from neuralpower.predict.timeline import Omitted, Stage
     from neuralpower.predict.weights import scheme_asked
-    from neuralpower.report.chrome import document, write
-    from neuralpower.report.perfetto import about, predicted
-    from neuralpower.report.pictures import draw, prediction_page
-    from neuralpower.report.tables import prediction_cells
     from neuralpower.trace.recipe import TRAINING
     from neuralpower.trace.routing import Routing
 
@@ -153,6 +148,23 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     seen = None if asked.trace_file is None and not drawn else stages.append
     stage(f"tracing {model}")
     prediction, _ = case.predict(runs, learnt, question, model=model, seen=seen)
+    _give(asked, form, prediction, stages, learnt)
+    if asked.strict is not None and prediction.coverage < asked.strict:
+        lost = ", ".join(prediction.uncovered[:5])
+        text = f"coverage {prediction.coverage:.1%} is below {asked.strict:.1%}: {lost}"
+        raise CoverageError(f"{text}; lower --strict, or collect the kinds")
+
+
+def _give(
+    asked: Predict, form: str, prediction: Prediction, stages: Sequence[Stage | Omitted], learnt: Predictor
+) -> None:
+    """Print the prediction, and write the files that are asked for."""
+    from neuralpower.files.csv_files import write_csv
+    from neuralpower.report.chrome import document, write
+    from neuralpower.report.perfetto import about, predicted
+    from neuralpower.report.pictures import draw, prediction_page
+    from neuralpower.report.tables import prediction_cells
+
     table = _table(prediction, asked.view) if form == TABLE else ""
     rows = [] if asked.csv is None else prediction_cells(prediction)
     if asked.trace_file is not None:
@@ -165,10 +177,6 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     answer = prediction_answer(prediction, lambda: table or _table(prediction, asked.view), asked.view.by)
     answer = replace(answer, page=lambda: prediction_page(prediction, stages, learnt))
     give(answer, form, asked.output.out)
-    if asked.strict is not None and prediction.coverage < asked.strict:
-        lost = ", ".join(prediction.uncovered[:5])
-        text = f"coverage {prediction.coverage:.1%} is below {asked.strict:.1%}: {lost}"
-        raise CoverageError(f"{text}; lower --strict, or collect the kinds")
 
 
 def _table(prediction: Prediction, view: View) -> str:
