@@ -125,9 +125,12 @@ def warnings_of(trained: Trained) -> Iterator[str]:
             f"Warning: the data are noisy: one measurement varies by {_percent(trained.noise, 0)} (median). "
             "Fix: stop other work on the machine and measure again."
         )
-    regressors = trained.predictor.regressors
-    kinds = dict.fromkeys(key[0] for key in regressors)
-    found = {kind: errors_of(_of(kind, regressors)) for kind in kinds}
+    p = trained.predictor
+    found = {
+        f"{kind}{what}": errors_of(_of(kind, regressors))
+        for what, regressors in (("", p.regressors), (" (power)", p.power or {}))
+        for kind in dict.fromkeys(key[0] for key in regressors)
+    }
     large = {kind: e.typical for kind, e in found.items() if e is not None and e.typical > LARGE}
     if large:
         worst = sorted(large, key=lambda kind: -large[kind])
