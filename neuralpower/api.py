@@ -412,9 +412,9 @@ def chosen(
     device: str | Path | torch.device | None = None, predictor: str | Path | LoadedPredictor | None = None
 ) -> LoadedPredictor:
     """What answers for a device, a predictor, both, or this machine; raises as `load`."""
-    if isinstance(predictor, LoadedPredictor):
-        return predictor if device is None else predictor.on(str(device))
     device = str(device) if isinstance(device, torch.device) else device
+    if isinstance(predictor, LoadedPredictor):
+        return predictor if device is None else predictor.on(device)
     for what, named in (("device", device), ("predictor", predictor)):
         if not isinstance(named, (str, Path, NoneType)):
             raise InputError(f"{what} {named!r:.40}: must be a name or a file; write 'h100', or leave it out")
