@@ -28,7 +28,7 @@ from neuralpower.platforms import platform_of
 
 ENGINE, VERSION = "vllm", "0.22.0"
 POWERED = ("h200_sxm", "b200_sxm", "gb200")
-DRAW = 1500
+DRAW = 3000
 AT_CAP = 0.97  # of the limit: from here on the cap sets the power
 
 

@@ -19,9 +19,9 @@ from benchmarks.gpu_tables.products import CALLED, MAIN
 
 SHAPE = ("query_heads", "key_heads", "head_size", "window")
 SIDES = ("batch", "query_length", "key_length")
-DRAWS = {"context": 8000, "generation": 8000, "encoder": 2500}
+DRAWS = {"context": 14000, "generation": 12000, "encoder": 3000}
 # Where the cache is of a shorter type: mostly the same kernels, fewer rows tell.
-DRAW_OF_SHORT_KEYS = 3000
+DRAW_OF_SHORT_KEYS = 6000
 ENGINES = {"a100_sxm": ("sglang", "0.5.10"), "b60": ("vllm", "0.20.0")}
 STEPS_OF_BOTH, OLDER, FEW_HEADS = ("generation", "a100_sxm"), ("vllm", "0.14.0"), 2
 LONG = 16384

@@ -16,7 +16,7 @@ from benchmarks.gpu_tables import Part, rows_of
 from benchmarks.gpu_tables.products import CALLED, MAIN
 from neuralpower.layers.expert_load import Load, equal_load, power_law_load
 
-DRAW, DRAW_OF_FEW_MODELS = 3500, 1200
+DRAW, DRAW_OF_FEW_MODELS = 6000, 1200
 SHAPE = ("hidden", "model_intermediate", "routed", "top_k")
 # How a dtype of the tables is said in a layer's fields.
 FORMATS: Mapping[str, Mapping[str, Any]] = {

@@ -20,7 +20,7 @@ import pandas as pd
 from benchmarks.gpu_tables import SYSTEMS, Part, rows_of
 from neuralpower.devices.spec import known_hardware
 
-DRAW = 11000
+DRAW = 24000
 SHAPE = ("in_features", "out_features")
 WIDE = {"output_dtype": "bfloat16"}
 DTYPES: dict[str, dict[str, Any]] = {  # how a dtype of the tables is said in a layer's fields

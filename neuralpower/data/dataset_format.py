@@ -32,7 +32,7 @@ def _number(rule: Key) -> Any:
 
 PEAK_FIELDS = [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in PEAKS]
 Peaks = msgspec.defstruct("Peaks", PEAK_FIELDS, module=__name__)
-OF_SHEETS = ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w")
+OF_SHEETS = ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w", "clock_hz")
 NUMBERS = {
     **{name: KEYS[name] for name in OF_SHEETS},
     "base_clock": Key(0.01, 1, "of the boost clock"),

@@ -14,6 +14,14 @@ from neuralpower.dtypes import peaks_of
 # Hardware", 2023); that of 2016 is chosen on T4 and P4, each held out.
 ENERGY_HALVES, FLOP_J = 3.0, 18e-12
 TERM_HALVES, TERM_J = 3.5, 20e-12  # in a term that one device's rows weigh: any factor will do, if it stays
+# Energy of a FLOP of tensor cores, by the FLOP that a core does in a cycle: wide ones read each number less
+# often. Power limit over the rate that large bfloat16 products reach: 1.57 and 1.50 pJ at 1,024 (L40S and RTX
+# PRO 6000), 0.89 and 0.92 at 4,096 (H100, H200), 0.64 to 0.73 at 8,192 (B200, B300, GB300); on older
+# processes more, 1.62 at 2,048 (A100).
+TENSOR_J, TENSOR_WIDTH, TENSOR_POWER = 1.5e-12, 1024, 0.385
+TENSOR_HALVES, TENSOR_YEAR = 5.0, 2022  # years until then
+TENSOR_DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+USUAL_CLOCK_HZ = 1.8e9  # the median of the sheets' GPUs with tensor cores
 BOARD_W = 15.0  # what memory, fans and leakage take of the power limit
 WARP = 32  # threads of an instruction; a scheduler issues one per clock, Pascal's at times two
 # Instructions beside each multiply-add of a product: for 8 x 8 results a thread reads 16 numbers in 4 loads,
@@ -38,6 +46,7 @@ class Hardware:
     limit_w: float | None = None
     idle_w: float | None = None
     year: int | None = None  # of its release: the energy of an operation falls with the years
+    clock_hz: float | None = None  # boost
     lanes_per_scheduler: float | None = None  # float32 lanes that one warp scheduler of an NVIDIA GPU feeds
 
     def peak(self, dtype: str) -> float:
@@ -65,23 +74,42 @@ class Hardware:
         joules = FLOP_J * 2 ** ((2016 - self.year) / ENERGY_HALVES)
         return max(self.limit_w - BOARD_W, self.limit_w / 2) / joules
 
+    def clock(self) -> float:
+        """Cycles a second; the usual where no sheet says."""
+        return self.clock_hz or USUAL_CLOCK_HZ
+
+    def width(self, dtype: str) -> float:
+        """FLOP of a dtype that a core does in a cycle: devices of one width have the same kind of units."""
+        return self.peak(dtype) / self.cores / self.clock()
+
+    def _tensor_peak(self, dtype: str) -> float:
+        """FLOP/s of tensor cores that the power limit allows for long; the sheet's where it is not known."""
+        peak = self.peak_flops_per_s[dtype]
+        if dtype not in TENSOR_DTYPES or self.limit_w is None or self.year is None:
+            return peak
+        joules = TENSOR_J * (TENSOR_WIDTH / self.width(dtype)) ** TENSOR_POWER
+        older = max(TENSOR_YEAR - self.year, 0) / TENSOR_HALVES
+        return float(min(peak, self.limit_w / (joules * 2**older)))
+
     @property
     def held_by_power(self) -> bool:
         """Whether the power limit, rather than its units, sets its pace in float32."""
         return self.allowed() < self.issued() * self.peak_flops_per_s.get("float32", 0.0)
 
     def sustained(self) -> Hardware:
-        """With the float32 peak that products sustain, and the bandwidth that it reaches, up to a factor.
+        """With the peaks that products sustain, and the bandwidth that it reaches, up to a factor.
 
-        The peak is below the sheet's where a scheduler has as many lanes as an instruction has threads, and
-        for boards of little power. Tensor cores take far less of either, so other peaks stay.
+        Peaks are below the sheet's for boards of little power; that of float32 also where a scheduler has as
+        many lanes as an instruction has threads.
         """
         share = (self.memory_bytes_per_s / REACHED_AT_BYTES_PER_S) ** REACHED_POWER
-        reached = dataclasses.replace(self, memory_bytes_per_s=self.memory_bytes_per_s * share)
+        peaks = {dtype: self._tensor_peak(dtype) for dtype in self.peak_flops_per_s}
+        memory = self.memory_bytes_per_s * share
+        reached = dataclasses.replace(self, memory_bytes_per_s=memory, peak_flops_per_s=peaks)
         peak = self.peak_flops_per_s.get("float32")
         if peak is None:
             return reached
         allowed = self.allowed()
-        peaks = {**self.peak_flops_per_s, "float32": min(peak * self.issued(), allowed)}
+        peaks["float32"] = min(peak * self.issued(), allowed)
         clock = self.base_clock if math.isinf(allowed) else 1.0  # else the limit is told by the peak
         return dataclasses.replace(reached, peak_flops_per_s=peaks, base_clock=clock)

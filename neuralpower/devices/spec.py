@@ -121,6 +121,7 @@ class DeviceSpec:
             limit_w=self.get("limit_w"),
             idle_w=self.get("idle_w"),
             year=self.year,
+            clock_hz=boost,
             lanes_per_scheduler=lanes / schedulers if lanes and schedulers else None,
         )
 

@@ -117,13 +117,17 @@ class Reduction(Layer):
         across, function = 1 - self.last, np.asarray(self.function)
         size, memory = self.itemsize * self.elements, hardware.memory_bytes_per_s
         idle = hardware.cores / np.minimum(np.maximum(self.outputs, 1), hardware.cores)
+        others = super().kernel_terms(hardware)
+        # Few measured rows write more than a thousandth of their bytes. A weight for that would be fitted to
+        # launches, and millions of results would take a hundred times too long.
+        del others["output_bytes"]
         return {
             "kernels_several": SHORT_KERNEL_S * (function == "logsumexp"),
             "two_passes": size * np.isin(function, SPREADS) / memory,
             "bytes_across": size * across / memory,
             "bytes_few_results": size * idle / memory,
             "small_across": SHORT_KERNEL_S * across,
-            **super().kernel_terms(hardware),
+            **others,
         }
 
     def features(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuralpower.learn.contradictions import find_contradicting
+from neuralpower.learn.device_levels import levels_of
 from neuralpower.learn.held_out import HeldOut, cost_of, fit_residual, folds_of, hold_out
 from neuralpower.learn.intervals import scores_held_out, spread_of
 from neuralpower.learn.lasso import PRIOR, Part, fit_base, select, unaligned
@@ -39,7 +40,8 @@ MOST_TO_CHOOSE = 2900
 # products are then off by 11.7 % for 15.0 on an H100, 17.7 for 21.0 on an A100, 23.9 for 28.7 on an L40S.
 FEWEST_DEVICES = 6
 LAST_FOLDS = 2  # of ten, by which those that were fitted to more rows are judged
-MOST_MEASURED = 12_000  # configurations that a regressor remembers: they are as large as its trees by then
+# Configurations that a regressor remembers: one of ten thousand hardly has the very layer that is asked for.
+MOST_MEASURED = 5000
 SURELY = 0.99  # times the cost of a mean of bases: a single base must cost less to be surely better
 # Octaves outside the box at which the residual has half its say; 0: no residual.
 REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))
@@ -84,6 +86,8 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
         alignment=best.alignment,
         measured=np.unique(upper_half(problem.config)) if len(problem) <= MOST_MEASURED else None,
     )
+    if len(np.unique(problem.device)) > 1:
+        regressor = replace(regressor, levels=levels_of(regressor, known), measured=None)
     return Fitted(regressor, contradicting, best.parts)
 
 

@@ -22,6 +22,7 @@ from neuralpower.layers.columns import as_columns, of_one_type, take
 from neuralpower.layers.sweep import Draw
 from neuralpower.learn import keys
 from neuralpower.learn.carried_power import carried_power
+from neuralpower.learn.device_levels import level
 from neuralpower.learn.estimates import (
     BARE,
     BASES,
@@ -53,7 +54,14 @@ from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.problem import Array, Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
 from neuralpower.learn.weight_only import is_weight_only, said, weights_law
-from neuralpower.platforms import Platform, View, platform_name, platform_named, platform_of
+from neuralpower.platforms import (
+    Platform,
+    View,
+    hardware_of,
+    platform_name,
+    platform_named,
+    platform_of,
+)
 
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
 # The share of the last-level cache that a network's weights may fill to stay there from pass to pass.
@@ -239,15 +247,19 @@ class Predictor:
             )
         memory, peaks = hardware.memory_bytes_per_s, hardware.peak_flops_per_s
         roofs = {dtype: Roofline(peak, memory, peak) for dtype, peak in peaks.items()}
-        # which of them a layer was measured on is not known
-        regressors = {key: replace(regressor, measured=None) for key, regressor in self.regressors.items()}
+        learnt_on = {name: hardware_of(said) for name, said in (self.dataset.get("devices") or {}).items()}
+        regressors = {}
+        for key, one in self.regressors.items():
+            factor = one.factor * level(key, one, learnt_on, device, hardware)
+            # which of them a layer was measured on is not known
+            regressors[key] = replace(one, measured=None, factor=factor)
         return replace(
             self,
             hardware=hardware,
             device=device,
             rooflines=roofs,
             regressors=regressors,
-            carried=device not in (self.dataset.get("devices") or {}),
+            carried=device not in learnt_on,
             dispatch=self.dispatch and self.dispatch.of_another_host(),
             answers=floats_of(peaks) if anyhow else (),
         )

@@ -77,6 +77,7 @@ class HardwarePart(Part, frozen=True):
     idle_w: Watts | None = None
     year: Annotated[int, Meta(ge=1970, le=2100)] | None = None
     lanes_per_scheduler: Annotated[float, Meta(ge=1, le=1024)] | None = None
+    clock_hz: Annotated[float, Meta(ge=KEYS["clock_hz"].low, le=KEYS["clock_hz"].high)] | None = None
     platform: str | None = None  # None: as `accelerator` says, in files of older versions
 
 
@@ -180,6 +181,7 @@ class RegressorPart(Part, frozen=True, kw_only=True):
     reach: NotNegative | None
     trees: TreesPart | None = msgspec.field(name="residual")
     measured: MeasuredPart
+    levels: list[Annotated[float, Meta(gt=0, le=MOST_NUMBER)] | None] = []  # by device, in the card's order
 
 
 class CardPart(Part, frozen=True):

@@ -84,6 +84,9 @@ class Regressor:
     launch_s: float = 0.0  # the host's part of each time, which the device's work hides in a queue of calls
     measured: Array | None = None  # upper halves of the numbers of the configurations learnt from, sorted
     least: float = 0.0  # no base is below it
+    levels: tuple[
+        float | None, ...
+    ] = ()  # of several devices, each one's times over predictions; None: few rows
 
     def dimensions(self) -> set[str]:
         """The dimensions that its terms need."""

@@ -123,8 +123,9 @@ def test_another_makers_device_has_wider_bounds_and_says_why() -> None:
     predictor, one = for_device(spec), [add(2**27, "bfloat16")]
     near = load("nvidia").on(spec.hardware(), spec.slug).estimate(one)
     found = predictor.estimate(one)
-    widths = [float(np.log(each.high_s / each.low_s)[0]) for each in (near, found)]
-    assert widths[1] > widths[0] and widths[1] > 2 * NINETY * FOREIGN
+    # above: below, no pass is faster than its memory
+    widths = [float(np.log(each.high_s / each.runtime_s)[0]) for each in (near, found)]
+    assert widths[1] > widths[0] and widths[1] > NINETY * FOREIGN
     assert any("not from devices by AMD" in text for text in predictor.assumed([linear(4096, "bfloat16")]))
 
 
