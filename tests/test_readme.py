@@ -3,12 +3,13 @@
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from docs.generate import outputs, tables
+from docs.generate import outputs, picture, tables
 from neuralpower import cli
 
 ROOT = Path(__file__).parent.parent
@@ -52,27 +53,41 @@ def test_a_python_block_runs(
     assert 0 < low < value < high
 
 
-@pytest.mark.parametrize(("name", "commands", "shown"), SHOWN, ids=[" ".join([n, *c]) for n, c, _ in SHOWN])
-def test_a_page_shows_what_its_commands_print(
-    name: str,
-    commands: list[str],
-    shown: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    outputs.files(PAGES[name], tmp_path)
+@pytest.fixture
+def printed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[[str], str]:
+    """What a command prints in an empty folder, as `outputs.run` has it, but in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", outputs.WIDTH)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("NEURALPOWER_CACHE", "off")
-    for command in commands:
+
+    def run(command: str) -> str:
         monkeypatch.setattr(sys, "argv", shlex.split(command))
         with pytest.raises(SystemExit) as ended:
             cli.main()
         assert ended.value.code == 0
-    printed = "".join(reversed(capfd.readouterr()))
-    assert outputs.alike(shown, printed), f"{printed}\n`make readme` writes what commands print now"
+        out, err = capfd.readouterr()
+        return err + out
+
+    return run
+
+
+@pytest.mark.parametrize(("name", "commands", "shown"), SHOWN, ids=[" ".join([n, *c]) for n, c, _ in SHOWN])
+def test_a_page_shows_what_its_commands_print(
+    name: str, commands: list[str], shown: str, printed: Callable[[str], str], tmp_path: Path
+) -> None:
+    outputs.files(PAGES[name], tmp_path)
+    now = "".join(map(printed, commands))
+    assert outputs.alike(shown, now), f"{now}\n`make readme` writes what commands print now"
+
+
+def test_the_picture_shows_what_its_command_prints(printed: Callable[[str], str]) -> None:
+    shown = picture.words(outputs.PICTURE.read_text()).partition(outputs.PICTURED)[2]
+    now = printed(outputs.PICTURED)
+    assert outputs.alike(shown, now), f"{now}\n`make readme` draws what the command prints now"
+    assert outputs.PICTURED in README
 
 
 def test_the_readme_shows_the_table_of_devices() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import re
 
@@ -20,3 +21,12 @@ def terminal(command: str, printed: str, width: int = 112) -> str:
     picture = console.export_svg(title="neuralpower", theme=MONOKAI, unique_id="neuralpower")
     lines = FONTS.sub("", picture).replace("Fira Code", "DejaVu Sans Mono").splitlines()
     return "\n".join(line.rstrip() for line in lines if line.strip()) + "\n"
+
+
+def words(svg: str) -> str:
+    """What a picture says, line by line."""
+    spans = re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>(.*?)</text>', svg)
+    lines: dict[str, str] = {}
+    for place, text in spans:
+        lines[place] = lines.get(place, "") + html.unescape(text).replace("\xa0", " ")
+    return "\n".join(lines.values())

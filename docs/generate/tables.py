@@ -27,6 +27,7 @@ SHOWN = {
     "int4": "int4 weights",
 }
 SAME = {"float16": "bfloat16"}  # kernels take as long in both
+SORTS = ("NVIDIA GPUs", "GPUs of AMD and Intel", "TPUs and Apple chips", "processors")
 TRAINED, CARRIED, ROOFLINE, LACKING = "trained", "carried", "roofline", "-"
 WEIGHTS = ("int8", "int4")  # unpacked, and multiplied in 16 bits
 
@@ -84,28 +85,31 @@ def specs() -> list[DeviceSpec]:
 
 
 def short_devices() -> str:
-    """The README's table: a row for each trained device, and one for each sort of the others."""
+    """The README's table: a row for trained devices that are alike, and one for each sort of the others."""
     what, sheets = known(), specs()
     trained = [spec for spec in sheets if what.own.get(spec.slug)]
-    rows = [
-        (spec.name.removeprefix("NVIDIA "), *(what.of(spec, dtype) for dtype in SHOWN)) for spec in trained
-    ]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for spec in trained:
+        name = spec.name.removeprefix("NVIDIA ").removeprefix("Tesla ").partition(" Blackwell")[0]
+        alike.setdefault(tuple(what.of(spec, dtype) for dtype in SHOWN), []).append(name)
+    most_first = sorted(alike.items(), key=lambda one: -one[0].count(TRAINED))
+    rows = [(", ".join(names), *cells) for cells, names in most_first]
     for device, dtypes in what.own.items():
         if known_spec(device) is None:
             about = f"{device}, 2 virtual cores"
             rows.append((about, *(TRAINED if dtype in dtypes else LACKING for dtype in SHOWN)))
     rest = [spec for spec in sheets if spec not in trained]
-    for words in dict.fromkeys(map(sort_of, rest)):
+    for words in SORTS:
         those = [spec for spec in rest if sort_of(spec) == words]
         rows.append((f"{len(those)} more {words}", *(most(what, those, dtype) for dtype in SHOWN)))
-    return table(("device", *SHOWN.values()), sorted(set(rows[: len(trained)])) + rows[len(trained) :])
+    return table(("device", *SHOWN.values()), rows)
 
 
 def sort_of(spec: DeviceSpec) -> str:
     """What devices like this one are called in the README."""
     if spec.device_class == "gpu":
-        return "NVIDIA GPUs" if spec.vendor == "NVIDIA" else "GPUs of AMD and Intel"
-    return "processors" if spec.device_class == "cpu" else "TPUs and Apple chips"
+        return SORTS[0] if spec.vendor == "NVIDIA" else SORTS[1]
+    return SORTS[3] if spec.device_class == "cpu" else SORTS[2]
 
 
 def most(what: Known, those: Sequence[DeviceSpec], dtype: str) -> str:
