@@ -66,7 +66,7 @@ def value(parameter: Any) -> str:
     if parameter.is_flag or parameter.count:
         return ""
     if parameter.metavar:
-        return code(parameter.metavar)
+        return code(parameter.metavar.strip("<>"))
     annotation = parameter.type_descriptor.annotation
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return ", ".join(code(one.value) for one in annotation)
