@@ -36,6 +36,7 @@ TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "sp
 FORMATS = ("table", "json", "csv", "md", "html")
 USUAL_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that --help names
 WEIGHTS = tuple("int4 int8 w8a8 fp8 nvfp4 mxfp4 nf4 awq gptq q4_k_m q8_0".split())
+WITH_MOMENTUM = "momentum"  # what fit calls sgd of the other commands
 PARADNN_OPTIMIZERS = ("rms", "sgd", "momentum", "adam")
 RMSPROPS = ("paradnn", "tensorflow", "ifarm", "pytorch", "keras")
 PARADNN_MODES = {"train": "training", "infer": "forward", "inference": "forward"}
@@ -152,12 +153,12 @@ def measured_choice(help: str) -> Any:
 
 def optimizer_choice(help: str, *more: str, **how: Any) -> Any:
     """An option for an optimizer, with its implementation behind a colon: adamw:fused."""
-    known = (*OPTIMIZERS, *more)
+    known, names = (*OPTIMIZERS, *more), (*OPTIMIZERS, WITH_MOMENTUM)
     return choice(
         "optimizer",
         known,
         help=help,
-        meant=lambda text: text if text.partition(":")[0] in known else None,
+        meant=lambda text: text if text.partition(":")[0] in names else None,
         **how,
     )
 

@@ -5,24 +5,33 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 
 from neuralpower.data.screening import Rows
 
 COUNT, SPREAD = "repeats", "runtime_spread"  # columns of a table whose rows are such means
+FAR = 2.0  # times the median of its configuration: such a row is an error, which no mean may hide
 
 
 def averaged(rows: Rows) -> Rows:
     """One row for each configuration, at the line of its first.
 
     Times, powers and slow-downs are means; `repeats` counts the rows behind one, and `spread` is the standard
-    deviation of their times over their mean.
+    deviation of their times over their mean. A row FAR from the median of its configuration stays alone: a fit
+    finds whether it contradicts its neighbours.
     """
     from neuralpower.layers.columns import fingerprint
 
     config = fingerprint(rows.layer)
-    _, first, group = np.unique(config, return_index=True, return_inverse=True)
-    if len(first) == len(rows):
+    if len(np.unique(config)) == len(rows):
         return rows
+    octaves = pd.Series(np.log2(rows.runtime_s))
+    far = np.abs(octaves - octaves.groupby(config).transform("median")).to_numpy() > np.log2(FAR)
+    label = np.where(far, np.arange(len(rows)), -1)
+    _, first, group = np.unique(
+        np.stack([config, label.astype(np.uint64)]), axis=1, return_index=True, return_inverse=True
+    )
+    group = group.ravel()
     order = np.argsort(first)  # of the groups, as they stand in the table
     place = np.empty_like(order)
     place[order] = np.arange(len(order))

@@ -140,7 +140,7 @@ def test_candidates_move_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture
     assert neuralpower("score", str(tmp_path / "list.jsonl"), "--predictor", "amd-epyc-2c") == 0
     out, err = capsys.readouterr()
     assert safe(out) and safe(err)
-    assert len(out.splitlines()) == 5  # the header, its rule, three candidates
+    assert len(out.splitlines()) == 7  # what it is and a free line, the header, its rule, three candidates
     assert len(err.splitlines()) == 2
 
 

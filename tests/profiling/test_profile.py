@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _len_torch_dispatch_stack  # type: igno
 
 import neuralpower
 from benchmarks.flops import counted, networks
+from neuralpower import functions
 from neuralpower.errors import DeviceError, InputError, ModelError
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.running import is_composite
@@ -657,7 +658,7 @@ def test_too_large_a_batch_is_a_device_error() -> None:
 
 
 def test_the_package_offers_the_function() -> None:
-    assert neuralpower.profile is profile
+    assert neuralpower.profile is functions.profile
 
 
 # ---- the command ----

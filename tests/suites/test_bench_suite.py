@@ -385,7 +385,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.log: no result line such as"):
         read_logs(tmp_path)
     with pytest.raises(InputError, match="cannot be written"):
-        write_csv([], tmp_path / "no" / "all.csv")
+        write_csv([], tmp_path / "a.log" / "all.csv")
 
 
 def test_exploration_shows_every_run_and_what_went_wrong() -> None:
@@ -683,7 +683,7 @@ def test_the_monitor_writes_what_it_saw(tmp_path: Path) -> None:
         lines[1].split()[0] == "42" and lines[1].split()[5] == "-" and lines[1].split()[7:] == ["30", "70.5"]
     )
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written .*choose another --monitor_file"):
+    with pytest.raises(InputError, match="cannot be written .*choose another --monitor-file"):
         monitor.write(tmp_path / "file" / "use.txt")
 
 
