@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from neuralpower.files.terminal import visible
+from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import DECODE
 from neuralpower.predict.explore.compare import Comparison
 from neuralpower.predict.explore.fit import Fit, Request
@@ -39,7 +40,8 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
     if not many:
         del columns["predictor"]
     devices = ", ".join(dict.fromkeys(p.device for p in result.points))
-    head = visible(f"{result.points[0].model} on {devices}")
+    phase = "" if result.points[0].phase == FORWARD else f", {result.points[0].phase},"
+    head = visible(f"{result.points[0].model}{phase} on {devices}")
     more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
     points = f"{counted(len(result.points), 'point')} from {counted(result.traces, 'trace')}"
     foot = [*more, f"* nothing else is better in {result.front}", points, *map(visible, result.notes)]
