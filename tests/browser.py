@@ -17,7 +17,7 @@ OPTIONS = (
 
 
 @contextmanager
-def chromium(profile: Path, width: int = 1200, height: int = 900, dark: bool = False) -> Iterator[Any]:
+def chromium(profile: Path) -> Iterator[Any]:
     """A selenium driver with its own profile folder that notes every request; skips without a browser."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
     program, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
@@ -27,32 +27,42 @@ def chromium(profile: Path, width: int = 1200, height: int = 900, dark: bool = F
         )
     options = webdriver.ChromeOptions()
     options.binary_location = program
-    for option in (*OPTIONS, f"--window-size={width},{height}", f"--user-data-dir={profile}"):
+    for option in (*OPTIONS, f"--user-data-dir={profile}"):
         options.add_argument(option)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
     try:
-        if dark:
-            feature = {"name": "prefers-color-scheme", "value": "dark"}
-            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
         yield browser
     finally:
         browser.quit()
 
 
-def opened(browser: Any, page: Path) -> int:
-    """Open a page and wait until all of its charts are drawn; how many there are."""
-    from selenium.webdriver.support.ui import WebDriverWait
+def looked_at(browser: Any, width: int, dark: bool = False, height: int = 900) -> None:
+    """Give the page that many pixels, fewer than a window can have, and a light or a dark surrounding."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
+
+def opened(browser: Any, page: Path) -> int:
+    """Open a page; how many charts it shows."""
     for kind in ("browser", "performance"):
         browser.get_log(kind)  # what the empty first tab did is no concern of the page
     browser.get(page.resolve().as_uri())
-    charts = len(browser.find_elements("css selector", "div.chart"))
-    drawn = "div.chart.js-plotly-plot[data-drawn] .main-svg:first-child"
-    script = f"return document.querySelectorAll('{drawn}').length"
-    if charts:
-        WebDriverWait(browser, 120).until(lambda b: b.execute_script(script) == charts)
-    return charts
+    seen = "return [...document.querySelectorAll('.chart svg')].filter(s => s.getBoundingClientRect().height)"
+    return len(browser.execute_script(seen))
+
+
+def overflowing(browser: Any) -> list[str]:
+    """Texts and drawings that reach beyond the right edge of the window, but for tables, which scroll."""
+    script = """
+        const out = element => element.getBoundingClientRect().right > innerWidth + 1;
+        const all = [...document.querySelectorAll('main *')].filter(e => !e.closest('.table') && out(e));
+        const wide = document.documentElement.scrollWidth > innerWidth ? ['the page itself'] : [];
+        return [...wide, ...all.map(e => `${e.tagName} ${e.textContent.slice(0, 40)}`)];
+    """
+    return [str(one) for one in browser.execute_script(script)]
 
 
 def complaints(browser: Any) -> list[str]:

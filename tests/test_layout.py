@@ -30,8 +30,8 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        catalogue families hub inputs mixed_dtypes phases promised_values refusals call_cache requests running
-        size_limits source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
+        catalogue families hub inputs known_names mixed_dtypes phases promised_values refusals call_cache
+        requests running size_limits source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing
@@ -49,10 +49,10 @@ PACKAGES: Mapping[str, str] = {
     """,
     "predict": """
         case compose evaluate generation memory.peak prediction timeline weights
-        explore.compare explore.fit explore.score explore.sweep
+        explore.compare explore.fit explore.phases explore.score explore.sweep
     """,
     "api": "",
-    "report": "cards charts chrome explored number_format page perfetto tables",
+    "report": "cards charts chrome explored number_format page perfetto pictures tables",
     "profiling": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

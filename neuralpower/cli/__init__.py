@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import importlib
+import inspect
 import io
 import os
 import re
@@ -12,38 +13,63 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from neuralpower.cli.commands import Spelled, bare
 from neuralpower.cli.interrupts import end_like_ctrl_c
-from neuralpower.cli.output import GONE, ReaderGone, open_descriptors, results_apart
+from neuralpower.cli.output import (
+    GONE,
+    QUIET,
+    USUAL,
+    VERBOSE,
+    ReaderGone,
+    at_level,
+    open_descriptors,
+    results_apart,
+)
 from neuralpower.cli.output_paths import check_places
+from neuralpower.cli.panels import GENERAL
+from neuralpower.cli.versions import versions
+from neuralpower.cli.waiting import shown_while_it_takes
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line, quoted, unwritten
 from neuralpower.files.terminal import visible_streams
 from neuralpower.networks.hub import stay_offline
 from neuralpower.processes.tether import end_with_parent
-from neuralpower.version import __version__
 
 INTERRUPTED = 130  # 128 + SIGINT
 
-# Name, file and help of each command, in the order in which --help lists them.
+# Name, file, heading and help of each command, in the order in which --help lists them.
 _LISTED = Path(__file__).with_name("commands.txt").read_text(encoding="utf-8").splitlines()
-COMMANDS = {name: (file, help) for name, file, help in (line.split(maxsplit=2) for line in _LISTED)}
+COMMANDS = {name: (file, panel, help) for name, file, panel, help in (s.split(maxsplit=3) for s in _LISTED)}
+FIRST = """\
+neuralpower predicts latency, power, energy and memory of neural networks. Three commands to try:
+
+  neuralpower predict llama-3.1-8b --phase decode --context 4096 --device h100
+  neuralpower fit llama-3.1-8b --phase decode --context 8192 --device rtx-4090
+  neuralpower predict zoo:resnet50 --batch-size 8
+
+neuralpower --help lists all commands, neuralpower models all models, neuralpower devices --specs all devices.
+"""
 
 # Options that name a thing. An empty value, as of an unset shell variable, names nothing: it is refused.
 NAMING = frozenset(
     """
-    --address --autocast --config --csv --data_dir --data-dir --device --device-spec --from --markdown
-    --measure --monitor_file --operators --out --plot --predictor --spec --tables --trace-file
+    --address --autocast --config --csv --data-dir --device --device-spec --from --markdown
+    --measure --monitor-file --operators --out --output --plot --predictor --spec --tables --trace-file
     """.split()
 )
 
 
 class Program(TyperGroup):
     """Lists its commands without importing them, and imports the one that is run."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options."""
+        return [bare(parameter) for parameter in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """(name, command, its arguments)."""
@@ -54,31 +80,37 @@ class Program(TyperGroup):
 app = typer.Typer(
     cls=Program,
     name="neuralpower",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
+    add_completion=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name, (_, _help) in COMMANDS.items():
-    app.command(_name, help=_help)(lambda: None)
+for _name, (_, _panel, _help) in COMMANDS.items():
+    app.command(_name, help=_help, rich_help_panel=_panel)(lambda: None)
 
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"neuralpower {__version__}")
+        typer.echo(versions())
         raise typer.Exit
 
 
 @app.callback()
 def root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print it."),
+    context: typer.Context,
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show versions and exit."
+    ),
 ) -> None:
-    """Runtime, power, energy and memory of neural networks, layer by layer, without running them."""
+    """Latency, power, energy and memory of neural networks, layer by layer, without running them."""
+    if context.invoked_subcommand is None:
+        typer.echo(FIRST, nl=False)
 
 
 @functools.cache
 def command_of(name: str) -> Any:
     """The command of that name, as typer makes it."""
-    file, text = COMMANDS[name]
+    file, _, text = COMMANDS[name]
     program, group = typer.Typer(), importlib.import_module(f"neuralpower.cli.{file}").app
     program.add_typer(group)
     guard(group)
@@ -91,6 +123,8 @@ def command_of(name: str) -> Any:
 def guard(group: typer.Typer) -> None:
     """Have each command keep its results apart from other output, and check first where it writes."""
     for command in group.registered_commands:
+        if not issubclass(command.cls or TyperCommand, Spelled):
+            command.cls = Spelled
         if command.callback is not None:
             command.callback = _guarded(command.callback)
     for below in group.registered_groups:
@@ -98,13 +132,34 @@ def guard(group: typer.Typer) -> None:
             guard(below.typer_instance)
 
 
+TALK = {
+    "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Say more.", rich_help_panel=GENERAL)],
+    "quiet": Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print results and warnings only.", rich_help_panel=GENERAL)
+    ],
+}
+"""Options of every command; one that has an option of the name itself keeps it."""
+
+
 def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
+    own = inspect.signature(command, eval_str=True)
+    added = {name: option for name, option in TALK.items() if name not in own.parameters}
+
     @functools.wraps(command)
     def guarded(**given: Any) -> Any:
+        level = VERBOSE if given.get("verbose") else QUIET if given.get("quiet") else USUAL
+        for name in added:
+            given.pop(name)
         check_places(given)
-        with results_apart():
+        with at_level(level), results_apart(), shown_while_it_takes(level > QUIET):
             return command(**given)
 
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+        for name, option in added.items()
+    ]
+    guarded.__dict__["__signature__"] = own.replace(parameters=[*own.parameters.values(), *more])
+    guarded.__annotations__ = {p.name: p.annotation for p in (*own.parameters.values(), *more)}
     return guarded
 
 
@@ -118,7 +173,7 @@ def check_filled(arguments: Sequence[str]) -> None:
             name = before
         elif not (equals and name.startswith("--") and not value.strip()):
             continue
-        if name in NAMING:
+        if name.replace("_", "-") in NAMING:
             raise InputError(f"{name} is empty; give it a value, or leave it out")
 
 
@@ -145,6 +200,7 @@ def main() -> None:
     end_with_parent()
     stay_offline()  # models are built from configurations: nothing else is downloaded
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would print lines of its own log
     open_descriptors()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for letters that its encoding lacks, as on stderr
@@ -158,7 +214,7 @@ def _code() -> int:
         end_like_ctrl_c()
         check_filled(sys.argv[1:])
         guard(app)  # commands that others have added
-        code = app(standalone_mode=False)
+        code = app(_arguments(sys.argv[1:]), prog_name="neuralpower", standalone_mode=False)
     except KeyboardInterrupt:
         return INTERRUPTED
     except ReaderGone:
@@ -180,6 +236,11 @@ def _code() -> int:
     return code if isinstance(code, int) else 0
 
 
+def _arguments(given: list[str]) -> list[str]:
+    """`help COMMAND` as `COMMAND --help`."""
+    return [*given[1:], "--help"] if given[:1] == ["help"] else given
+
+
 def _usage(error: Exception) -> int:
     """Print typer's complaint about a command line; its exit code. Any other error is a fault of ours."""
     # typer brings a copy of click, whose classes cannot be named here
@@ -187,7 +248,7 @@ def _usage(error: Exception) -> int:
     if not hasattr(error, "format_message") or not isinstance(code, int):
         return _fault(error)
     if error.format_message():
-        print(f"error: {error.format_message()}; --help shows what there is", file=sys.stderr)
-    else:
-        getattr(error, "show", print)()  # no arguments: the help
-    return code
+        print(f"error: {error.format_message().rstrip('.')}; --help shows what there is", file=sys.stderr)
+        return code
+    getattr(error, "show", print)()  # no arguments: the help
+    return 0

@@ -8,14 +8,13 @@ Models whose source runs code, or reads a network, are never kept.
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from neuralpower.cli.output import recorded, say, tell
+from neuralpower.cli.output import USUAL, level, recorded, say, tell
+from neuralpower.cli.versions import version_of
 from neuralpower.errors import CoverageError
 from neuralpower.files.cache import cache_folder, content_of, keep, key_of, recall, stamps_of
 from neuralpower.version import __version__
@@ -80,8 +79,9 @@ def question_of(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None
         return None
     return {
         "version": __version__,
-        "versions": {name: _version(name) for name in COMPUTING},
+        "versions": {name: version_of(name) for name in COMPUTING},
         "package": stamps_of(Path(__file__).parent.parent, (".py", ".json", ".txt")),
+        "level": max(level(), USUAL),
         "model": model,
         "options": {name: _plain(value) for name, value in options.items()},
         "files": files,
@@ -127,13 +127,3 @@ def _counts(name: str) -> bool:
     from neuralpower.files.cache import SWITCH
 
     return name.startswith(PREFIX) and name != SWITCH
-
-
-def _version(package: str) -> str:
-    """Of an installed package, "" where it is not: `importlib.metadata.version` parses all its metadata."""
-    try:
-        text = importlib.metadata.distribution(package).read_text("METADATA") or ""
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-    found = re.search(r"^Version: (.+)$", text, re.M)
-    return found.group(1) if found else text

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from neuralpower.cli.commands import OptionGroup, with_options
+from neuralpower.cli.choices import RAN_PHASES, choice
+from neuralpower.cli.commands import OptionGroup, Spelled, examples, with_options
 from neuralpower.cli.output import say
+from neuralpower.cli.panels import INPUT, MEASURING, OUTPUT
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
@@ -25,29 +26,42 @@ BOOLEANS = {name for name, field in FIELDS.items() if field.metadata["metavar"] 
 BOOLEANS |= {"print_docker", "sysinfo", "retry_failed"}
 
 
-def named(arguments: Sequence[str]) -> list[str]:
-    """Arguments with underscores in option names, and a value behind every truth: a bare flag is true."""
+PANELS = {
+    INPUT: "model batch_size input_shape seq_len dtype autocast config grid trust_code",
+    MEASURING: """
+        forward_only num_batches num_warmup_batches device num_gpus cudnn_benchmark cudnn_fastest seed
+        monitor_frequency dist_backend local_rank master_port
+    """,
+    "Data": "data data_dir data_backend data_shuffle data_loader_only num_loader_threads",
+    OUTPUT: "out retry_failed monitor_file print_docker sysinfo",
+}
+"""The options under each heading of --help."""
+SHORT = {"batch_size": ("-b",), "out": ("-o",)}
+
+
+def with_truths(arguments: Sequence[str]) -> list[str]:
+    """Arguments with a value behind every truth: a bare flag is true."""
     found: list[str] = []
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
-        name, equals, value = argument.partition("=")
-        if name.startswith("--"):
-            name = "--" + name[2:].replace("-", "_")
-        found.append(name + equals + value)
-        if name.removeprefix("--") in BOOLEANS and not equals and following.lower() not in (*TRUE, *FALSE):
-            found[-1] += "=true"
+        name, equals, _ = argument.partition("=")
+        is_truth = name.startswith("--") and name[2:].replace("-", "_") in BOOLEANS
+        bare = is_truth and not equals and following.lower() not in (*TRUE, *FALSE)
+        found.append(f"{argument}=true" if bare else argument)
     return found
 
 
-class Spelled(TyperCommand):
-    """A command whose options are spelled with underscores or hyphens, and whose truths may stand bare."""
+class WithTruths(Spelled):
+    """A command whose truths may stand bare."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments as they are `named`."""
-        return super().parse_args(ctx, named(args))
+        """Parse the arguments `with_truths`."""
+        return super().parse_args(ctx, with_truths(args))
 
 
 def _option(name: str, text: str, metavar: str | None = None) -> Any:
-    return typer.Option(f"--{name}", help=text, metavar=metavar, show_default=False)
+    panel = next(panel for panel, names in PANELS.items() if name in names.split())
+    spelled = (f"--{name.replace('_', '-')}", *SHORT.get(name, ()))
+    return typer.Option(*spelled, help=text, metavar=metavar, show_default=False, rich_help_panel=panel)
 
 
 def _parameter(name: str, about: Mapping[str, Any]) -> inspect.Parameter:
@@ -62,6 +76,10 @@ _truth = partial(_option, metavar=TRUTH)
 class Asked(OptionGroup):
     """What is asked beside the `Options` of a benchmark."""
 
+    phase: Annotated[
+        str | None,
+        choice("phase", RAN_PHASES, help="forward is the same as --forward-only.", rich_help_panel=INPUT),
+    ] = None
     monitor_file: Annotated[
         File, _option("monitor_file", "Write these samples there, not as result lines.")
     ] = None
@@ -74,7 +92,13 @@ class Asked(OptionGroup):
     trust_code: Annotated[bool, _option("trust_code", "Run a model of --config that is code.")] = False
 
 
-@app.command(cls=Spelled)
+@app.command(
+    cls=WithTruths,
+    epilog=examples(
+        "neuralpower bench --model resnet50 --batch-size 32 --forward-only",
+        "neuralpower bench --model vgg16 --grid batch_size=8,16 --out results/vgg",
+    ),
+)
 @partial(with_options, first=[_parameter(name, field.metadata) for name, field in FIELDS.items()])
 def bench(asked: Asked, **given: str | None) -> None:
     """Benchmark a network: training, inference, or loading data; prints result lines."""
@@ -89,6 +113,8 @@ def bench(asked: Asked, **given: str | None) -> None:
     config, out = asked.config, asked.out
     read = Config() if config is None else read_config(config)
     told = {name: value for name, value in given.items() if value is not None}
+    if asked.phase is not None:
+        _settle(asked.phase == "forward", told)
     spoken = axes_of(asked.grid or ())
     if config is not None and "model" not in {*told, *spoken}:
         check_models(read, config, asked.trust_code)
@@ -102,7 +128,7 @@ def bench(asked: Asked, **given: str | None) -> None:
             say(shlex.join(container_command(point, read.settings, Path(__file__).parents[2])))
         return
     if read.settings["exp.docker"]:
-        way = "--print_docker prints the command of a container"
+        way = "--print-docker prints the command of a container"
         _warn(f"exp.docker is set, and this runs on the host; {way}")
     if axes and out is None:
         raise InputError("a grid without a folder for its results; add --out DIR")
@@ -115,6 +141,13 @@ def bench(asked: Asked, **given: str | None) -> None:
         _one(points[0], asked.monitor_file)
 
 
+def _settle(forward: bool, told: dict[str, str]) -> None:
+    """Take the phase for --forward-only; raises InputError where both are given and differ."""
+    if "forward_only" in told and boolean(told["forward_only"]) != forward:
+        raise InputError("--phase and --forward-only contradict each other; leave one of them out")
+    told["forward_only"] = str(forward).lower()
+
+
 def _one(options: Options, monitor_file: Path | None) -> None:
     from neuralpower.suites.bench.distributed import launch, world_of
     from neuralpower.suites.bench.logs import result_line
@@ -122,7 +155,7 @@ def _one(options: Options, monitor_file: Path | None) -> None:
 
     world = world_of(options)
     if world is None:
-        extra = [] if monitor_file is None else [f"--monitor_file={monitor_file}"]
+        extra = [] if monitor_file is None else [f"--monitor-file={monitor_file}"]
         launch(options, [*arguments(options), *extra], say, _warn)
     else:
         Bench(options, world, lambda name, value: say(result_line(name, value)), _warn, monitor_file).run()

@@ -4,37 +4,49 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from neuralpower.cli.choices import SUMMARIES, choice
+from neuralpower.cli.commands import examples
 from neuralpower.cli.output import say
-from neuralpower.errors import unknown
+from neuralpower.cli.panels import OUTPUT
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
 
 app = typer.Typer()
 
 
-@app.command()
+Logs = Annotated[
+    list[Path],
+    typer.Argument(help="Log files, folders of them (*.log, *.txt, *.out), folders that a grid wrote."),
+]
+Summary = Annotated[list[str], choice("summary", SUMMARIES, help="Repeatable")]
+
+
+@app.command(
+    epilog=examples(
+        "neuralpower bench-log run.log", "neuralpower bench-log results/ --summary strong --csv all.csv"
+    )
+)
 def bench_log(
-    logs: list[Path] = typer.Argument(
-        help="Log files, folders of them (*.log, *.txt, *.out), folders that a grid wrote."
-    ),
-    summary: list[str] = typer.Option(
-        ["exploration"], help="exploration, weak, strong, statistics or time; repeatable; all for all."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print all values and the summaries as JSON."),
-    csv: Path | None = typer.Option(None, help="Write a line per log to this file."),
+    logs: Logs,
+    summary: Summary = ["exploration"],  # noqa: B006  # read, never changed
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print all values and the summaries as JSON.", rich_help_panel=OUTPUT),
+    ] = False,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write a line per log to this file.", rich_help_panel=OUTPUT)
+    ] = None,
 ) -> None:
     """Read result lines back, and sum them up: exploration, scaling, statistics, where the time went."""
     from neuralpower.report.tables import grid
     from neuralpower.suites.bench.logs import read_logs, write_csv
-    from neuralpower.suites.bench.summaries import SUMMARIES
+    from neuralpower.suites.bench.summaries import SUMMARIES as MADE
 
-    names = [*SUMMARIES] if summary == ["all"] else summary
-    for name in names:
-        if name not in SUMMARIES:
-            raise unknown("summary", name, [*SUMMARIES, "all"])
+    names = [*MADE] if "all" in summary else summary
     found = [log for path in logs for log in read_logs(path)]
     for log in found:
         if log.unreadable:
@@ -42,7 +54,7 @@ def bench_log(
             print(visible(text), file=sys.stderr)
     if csv is not None:
         write_csv(found, csv)
-    tables = {name: SUMMARIES[name]([log.values for log in found]) for name in names}
+    tables = {name: MADE[name]([log.values for log in found]) for name in names}
     if as_json:
         results = [{"source": log.source, **log.values} for log in found]
         summaries = {name: table.to_json() for name, table in tables.items()}

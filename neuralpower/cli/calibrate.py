@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from typer import Option, Typer
 
+from neuralpower.cli.commands import examples
+from neuralpower.cli.known_names import checked_predictor, completed_predictors
 from neuralpower.cli.output import say, tell
+from neuralpower.cli.panels import INPUT, MEASURING, OUTPUT
 from neuralpower.errors import DeviceError
+from neuralpower.files.stages import stage
 
 app = Typer()
 DOUBTFUL = 0.4  # mean error of single layers: on a quiet machine of the predictor's kind it is half of that
 USELESS = 3.0  # the same: four times too high or too low, whatever the factors
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower calibrate --from amd-epyc-2c",
+        "neuralpower calibrate --from amd-epyc-2c --samples 100 -o models/mine.json",
+    )
+)
 def calibrate(
-    source: str = Option(..., "--from", help="Name or file of a predictor of the same class of device."),
-    samples: int = Option(50, help="Layers to measure here."),
-    seed: int = Option(0, help="Of the choice of layers."),
-    out: Path | None = Option(
-        None, help="The predictor file; models/THIS-MACHINE-calibrated.json by default."
-    ),
+    source: Annotated[
+        str,
+        Option(
+            "--from",
+            help="Name or file of a predictor of the same class of device.",
+            callback=checked_predictor,
+            autocompletion=completed_predictors,
+            rich_help_panel=INPUT,
+        ),
+    ],
+    samples: Annotated[int, Option(help="Layers to measure here.", rich_help_panel=MEASURING)] = 50,
+    seed: Annotated[int, Option(help="Seed of the choice of layers.", rich_help_panel=MEASURING)] = 0,
+    out: Annotated[
+        Path | None,
+        Option(
+            "--out",
+            "-o",
+            help="The predictor file; default: models/THIS-MACHINE-calibrated.json.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Measure some layers here, scale the predictor by them, and write it."""
+    stage("importing torch")
     from neuralpower.devices.host import read_cpu
     from neuralpower.learn import calibrate as calibration
     from neuralpower.learn.codec import check_places
@@ -38,6 +64,7 @@ def calibrate(
     check_places(target)
     prepare_process(cpu.cores)
     layers = calibration.calibration_layers(given, samples, seed)
+    stage(f"measuring {len(layers)} layers")
     measured = calibration.measure_layers(layers, seed, show=tell)
     result = calibration.calibrate(given, *measured, cpu)
     if result.after > USELESS:

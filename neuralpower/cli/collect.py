@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, Typer
 
-from neuralpower.cli import parsing
-from neuralpower.cli.commands import OptionGroup, with_options
+from neuralpower.cli import parsing, shared_options, waiting
+from neuralpower.cli.choices import (
+    COLLECTED_PHASES,
+    EXECUTORS,
+    PRESETS,
+    choice,
+    measured_choice,
+    power_meters,
+)
+from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.output import say, tell
-from neuralpower.dtypes import MEASURABLE
-from neuralpower.errors import InputError, unknown
+from neuralpower.cli.panels import MEASURING, OUTPUT, TARGET
+from neuralpower.errors import InputError
 from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
@@ -23,47 +32,75 @@ if TYPE_CHECKING:
     from neuralpower.measure.collect.request import Progress, Request
 
 app = Typer()
-PHASES = ("forward", "backward", "optimizer")
 FIRST_LINE_S = 30.0
+
+
+class Fleet(OptionGroup):
+    """How many machines share the work."""
+
+    panel = "Several machines"
+
+    shard: Annotated[
+        str | None, Option(help="I/N: this job's share of N, in a folder of its own below --out.")
+    ] = None
+    executor: Annotated[str, choice("executor", EXECUTORS, help="ray: on the devices of a Ray cluster.")] = (
+        "local"
+    )
+    address: Annotated[str | None, Option(help="Address of the Ray cluster: auto, or HOST:6379.")] = None
 
 
 class Collect(OptionGroup):
     """The layers to measure, the device, and the place of the rows."""
 
-    device: Annotated[str, Option(help="Where to measure: cpu or cuda:0.")] = "cpu"
+    panel = MEASURING
+
     preset: Annotated[
-        str, Option(help="quick (2 minutes; 5 on CUDA), standard (20; 25) or full (4 hours).")
+        str,
+        choice("preset", PRESETS, help="2 minutes (5 on CUDA), 20 (25) or 4 hours: quick, standard, full."),
     ] = "standard"
-    kinds: Annotated[str | None, Option(help="Layer kinds, comma-separated; all by default.")] = None
+    time_budget: Annotated[str | None, Option(help="Such as 20m; default: the preset's.")] = None
+    kinds: Annotated[str | None, Option(help="Layer kinds, with commas; default: all.")] = None
     models: Annotated[
-        str | None, Option(help="Networks whose layers to measure; 'none' for the sweep alone.")
+        str | None, Option(help="Networks whose layers to measure, with commas; none: the sweep alone.")
     ] = None
-    dtype: Annotated[str, Option(help="float32, bfloat16, float16, float64; comma-separated.")] = "float32"
-    phase: Annotated[str, Option(help="forward, backward, optimizer; comma-separated.")] = "forward"
+    dtype: Annotated[str, measured_choice("With commas")] = "float32"
+    phase: Annotated[str, choice("phase", COLLECTED_PHASES, help="With commas", several=True)] = "forward"
     power: Annotated[
         str,
-        Option(help="auto: where a meter works; its name, as nvml or rapl: or fail; none: runtime alone."),
+        choice(
+            "power meter",
+            power_meters,
+            help="auto: where a meter works; none: runtime alone; or a meter's name.",
+        ),
     ] = "auto"
-    time_budget: Annotated[str | None, Option(help="Such as 20m; the preset's by default.")] = None
-    seed: Annotated[int, Option(help="Of the sweep.")] = 0
-    shard: Annotated[
-        str | None, Option(help="I/N: this job's share of N, in a folder of its own below --out.")
-    ] = None
-    executor: Annotated[str, Option(help="local, or ray: the devices of a Ray cluster.")] = "local"
-    address: Annotated[str | None, Option(help="Of the Ray cluster, such as auto or HOST:6379.")] = None
+    seed: Annotated[int, Option(help="Seed of the sweep.")] = 0
+    device: shared_options.MeasuredDevice = "cpu"
     wait_for_device: Annotated[
         bool,
         Option(
             "--wait-for-device",
-            help="Wait for another collection on the device to end, rather than refuse to begin.",
+            help="Wait until another collection on the device ends.",
+            rich_help_panel=TARGET,
         ),
     ] = False
+    fleet: Fleet
     out: Annotated[
-        str | None, Option(help="A folder, or a place such as s3://bucket/name; datasets/THIS-MACHINE.")
+        str | None,
+        Option(
+            "--out",
+            "-o",
+            help="A folder, or a place such as s3://bucket/name; default: datasets/THIS-MACHINE.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower collect-data --preset quick --out datasets/mine",
+        "neuralpower collect-data --device cuda:0 --dtype float32,bfloat16 --time-budget 1h",
+    )
+)
 @with_options
 def collect_data(asked: Collect) -> None:
     """Measure the layers of a sweep, and write them with the dataset's card."""
@@ -73,14 +110,15 @@ def collect_data(asked: Collect) -> None:
     out = asked.out
     request = _request(asked)
     cpu = read_cpu()
-    where = (asked.executor, asked.address, asked.device)
+    where = (asked.fleet.executor, asked.fleet.address, asked.device)
     measuring = _executor(*where, asked.power, cpu.cores, asked.wait_for_device)
-    place = f"{out}/{request.folder.name}" if asked.shard else out
+    place = f"{out}/{request.folder.name}" if asked.fleet.shard else out
     if out is not None and is_remote(out):
         continue_from(str(place), request.folder)
 
     from rich.console import Console
 
+    waiting.end()
     console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)  # a line of a log stays one
     console.print(visible(f"{asked.device} of {cpu.name}, {cpu.cores} cores -> {request.folder}"))
     counts = _collected(request, measuring, console)
@@ -94,7 +132,9 @@ def collect_data(asked: Collect) -> None:
         publish(request.folder, str(place))
     rows = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
     console.print(visible(f"{sum(counts.values())} rows in {place or request.folder}: {rows}"))
-    say(place if out is not None else request.folder)
+    folder = place if out is not None else request.folder
+    console.print(visible(f"next: neuralpower train-predictor {shlex.quote(str(folder))}"))
+    say(folder)
 
 
 def _request(asked: Collect) -> Request:
@@ -103,19 +143,11 @@ def _request(asked: Collect) -> Request:
     from neuralpower.devices.host import cuda_number, read_cpu
     from neuralpower.measure.collect.presets import preset_named
     from neuralpower.measure.collect.request import Request
-    from neuralpower.measure.meters import METERS
-    from neuralpower.measure.meters.base import CHOICES
 
     device, out = asked.device, asked.out
     cuda_number(device)  # refuses a name that no device has
     phases = parsing.names(asked.phase, "phase") or ()
     dtypes = tuple(parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or ())
-    for what, names, known in (("phase", phases, PHASES), ("dtype", dtypes, MEASURABLE)):
-        for name in names:
-            if name not in known:
-                raise unknown(what, name, known)
-    if asked.power not in (*CHOICES, *METERS):
-        raise unknown("power meter", asked.power, [*CHOICES, *METERS])
     settings = preset_named(asked.preset, device)
     folder = Path("datasets") / (read_cpu().slug if device == "cpu" else device.replace(":", "-"))
     if out is not None:
@@ -130,7 +162,7 @@ def _request(asked: Collect) -> Request:
         out=folder,
         phases=phases,
         power=asked.power,
-        shard=parsing.shard(asked.shard),
+        shard=parsing.shard(asked.fleet.shard),
     )
 
 
@@ -187,8 +219,6 @@ def _executor(
         from neuralpower.measure.collect.fleet import Fleet
 
         return Fleet(address, partial(command, device, power), device, wait=wait)
-    if name != "local":
-        raise unknown("executor", name, ["local", "ray"])
     if address is not None:
         text = "belongs to a Ray cluster; add --executor ray, or leave it out"
         raise InputError(f"address {address!r}: {text}")
@@ -225,12 +255,13 @@ def _time(seconds: float) -> str:
 
 
 def pace(progress: Progress) -> str:
-    """The rate, the time left, and how many measurements failed or are noisy."""
+    """The rate, the time left of the whole plan and of the budget, and how many failed or are noisy."""
     count = progress.measured + progress.powered
     if not count or not progress.spent_s:
         return ""
     rate = count / progress.spent_s
     open_ = progress.planned - progress.done + progress.estimate.power - progress.powered
-    left_s = min(progress.budget_s - progress.spent_s, open_ / rate)
+    plan_s, budget_s = open_ / rate, max(progress.budget_s - progress.spent_s, 0.0)
     noisy = f", {progress.noisy} noisy" if progress.noisy else ""
-    return f"{rate:.0f}/s, {max(left_s, 0):.0f} s left, {progress.failed} failed{noisy}"
+    left = f"whole plan: {_time(plan_s)} left, budget: {_time(budget_s)} left"
+    return f"{rate:.0f}/s, {left}, {progress.failed} failed{noisy}"

@@ -1,13 +1,21 @@
-"""Option groups: classes whose annotated fields are options and arguments of a command, or groups of them."""
+"""Option groups: classes whose annotated fields are options and arguments of a command, or groups of them.
+
+A group's `panel` is the heading under which --help lists its options.
+"""
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
+from typer.core import TyperCommand
+from typer.models import OptionInfo
 from typing_extensions import dataclass_transform
+
+from neuralpower.cli.panels import GENERAL
 
 Command = Callable[..., None]
 
@@ -15,6 +23,9 @@ Command = Callable[..., None]
 @dataclass_transform(eq_default=False, kw_only_default=True, frozen_default=True)
 class OptionGroup:
     """Read as a frozen dataclass, without the time that it takes to compile a real one's methods."""
+
+    panel: ClassVar[str] = ""
+    panels: ClassVar[Mapping[str, str]] = {}  # other headings, and the names of the options under each
 
     def __init__(self, **given: Any) -> None:
         vars(self).update(given)
@@ -43,14 +54,32 @@ def _is_group(hint: Any) -> bool:
 
 @functools.cache
 def _hints(owner: Any) -> dict[str, Any]:
-    return get_type_hints(owner, include_extras=True)
+    hints = get_type_hints(owner, include_extras=True)
+    return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
+
+
+def _panel_of(group: type[OptionGroup], field: str) -> str:
+    return next((panel for panel, names in group.panels.items() if field in names.split()), group.panel)
+
+
+def _in_panel(hint: Any, panel: str) -> Any:
+    """The option under that heading, unless it has its own; options are shared, so a copy is changed."""
+    if not panel or get_origin(hint) is not Annotated:
+        return hint
+    kind, *about = get_args(hint)
+    for place, one in enumerate(about):
+        if isinstance(one, OptionInfo) and one.rich_help_panel is None:
+            about[place] = copy.copy(one)
+            about[place].rich_help_panel = panel
+    return Annotated[(kind, *about)]
 
 
 def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Parameter]:
     """The parameter of that type, or those of a group's fields, in their order."""
     if _is_group(hint):
         for field, kind in _hints(hint).items():
-            yield from _parameters(field, kind, getattr(hint, field, inspect.Parameter.empty))
+            own = kind if _is_group(kind) else _in_panel(kind, _panel_of(hint, field))
+            yield from _parameters(field, own, getattr(hint, field, inspect.Parameter.empty))
     else:
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
@@ -59,3 +88,61 @@ def _taken(group: Any, given: dict[str, Any]) -> Any:
     """The group with its values, which are taken out of what is given."""
     hints = _hints(group).items()
     return group(**{n: _taken(hint, given) if _is_group(hint) else given.pop(n) for n, hint in hints})
+
+
+HISTORIC = {
+    "--output": "--out",
+    "--input-type": "--dtype",
+    "--data-type": "--dtype",
+    "--mode": "--phase",
+    "--train-steps": "--steps",
+    "--num-intra-threads": "--intra",
+    "--num-inter-threads": "--inter",
+    "--layer": "--layers",
+    "--node": "--nodes",
+    "--filter": "--filters",
+    "--block": "--block-fn",
+}
+"""Other spellings of options, which --help does not list; underscores stand for hyphens anyway."""
+
+
+class Spelled(TyperCommand):
+    """A command that takes the historic spellings of its options, too."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The arguments and options."""
+        return [bare(parameter) for parameter in super().get_params(ctx)]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments with the names that --help lists."""
+        known = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        known |= {name for parameter in self.get_params(ctx) for name in parameter.secondary_opts}
+        return super().parse_args(ctx, respelled(args, known))
+
+
+def bare(parameter: Any) -> Any:
+    """The parameter; a flag, which takes no value, without a word for one, and --help under its heading."""
+    if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+        parameter.metavar = ""
+    if parameter.name == "help":
+        parameter.rich_help_panel = GENERAL
+    return parameter
+
+
+def respelled(arguments: Sequence[str], known: set[str]) -> list[str]:
+    """The arguments, with another spelling of a known option put right; what follows `--` is left alone."""
+    found: list[str] = []
+    for place, argument in enumerate(arguments):
+        if argument == "--":
+            return [*found, *arguments[place:]]
+        name, equals, value = argument.partition("=")
+        if name.startswith("--") and name not in known:
+            plain = name.replace("_", "-")
+            name = next((one for one in (plain, HISTORIC.get(plain, "")) if one in known), name)
+        found.append(f"{name}{equals}{value}")
+    return found
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: how it is called, a command a line."""
+    return "[bold]Examples[/]\n\n" + "\n".join(f"  {line}" for line in lines)

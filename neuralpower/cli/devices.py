@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, Typer
 
-from neuralpower.cli.output import say
+from neuralpower.cli import shared_options
+from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.cli.formats import Answer, check_out, form_of, give
+from neuralpower.cli.known_names import completed_devices
+from neuralpower.cli.panels import INPUT
 from neuralpower.devices.spec import KEYS, DeviceSpec, known_specs, read_spec, spec_of
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
+from neuralpower.files.stages import stage
 from neuralpower.files.terminal import visible
 
 if TYPE_CHECKING:
@@ -19,26 +25,45 @@ if TYPE_CHECKING:
 app = Typer()
 
 
-@app.command()
-def devices(
-    as_json: bool = Option(False, "--json", help="Print as JSON."),
-    specs: bool = Option(False, "--specs", help="List the spec sheets of known devices instead."),
-    spec: str | None = Option(
-        None, "--spec", metavar="NAME|FILE", help="Show one spec sheet with its sources instead."
-    ),
-) -> None:
+class Shown(OptionGroup):
+    """What is shown, and how."""
+
+    panel = INPUT
+
+    specs: Annotated[bool, Option("--specs", help="List the spec sheets of known devices instead.")] = False
+    spec: Annotated[
+        str | None,
+        Option(
+            "--spec",
+            metavar="<name|file>",
+            help="Show one spec sheet with its sources instead.",
+            autocompletion=completed_devices,
+        ),
+    ] = None
+    output: shared_options.Output
+
+
+@app.command(epilog=examples("neuralpower devices --specs", "neuralpower devices --spec h100"))
+@with_options
+def devices(asked: Shown) -> None:
     """Print this machine and what it can do, or spec sheets."""
-    if specs and spec is not None:
-        raise InputError(f"--specs lists all sheets, --spec {spec} shows one; give one of the two options")
-    if specs:
-        _list_specs([read_spec(path) for path in known_specs().values()], as_json)
-    elif spec is not None:
-        _show_spec(spec_of(spec), as_json)
+    form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
+    check_out(asked.output.out, form)
+    if asked.specs and asked.spec is not None:
+        raise InputError(
+            f"--specs lists all sheets, --spec {asked.spec} shows one; give one of the two options"
+        )
+    if asked.specs:
+        answer = _specs([read_spec(path) for path in known_specs().values()])
+    elif asked.spec is not None:
+        answer = _sheet(spec_of(asked.spec))
     else:
-        _show_machine(as_json)
+        answer = _machine()
+    give(answer, form, asked.output.out)
 
 
-def _show_machine(as_json: bool) -> None:
+def _machine() -> Answer:
+    stage("looking for devices, meters and predictors")
     from neuralpower.devices.host import read_cpu
     from neuralpower.learn.predictor_lookup import known_predictors, readable
     from neuralpower.measure.meters import MeterUnavailable
@@ -51,33 +76,38 @@ def _show_machine(as_json: bool) -> None:
     except MeterUnavailable as error:
         gpus, missing = [], error
     meters = _meters(["cpu", *(gpu.uuid for gpu in gpus)], missing)
-    if as_json:
-        tried = ("device", "works", "reason", "text")
-        shown = ("device", "dtypes", "phases")
-        data = {
-            "schema": 1,
-            "devices": [{"name": "cpu", **cpu.to_json()}, *map(dataclasses.asdict, gpus)],
-            "meters": [{"name": m.meter, **{key: getattr(m, key) for key in tried}} for m in meters],
-            "predictors": [{"name": n, **{key: getattr(p, key) for key in shown}} for n, p in found.items()],
-        }
-        say(json_text(data))
-        return
+    tried = ("device", "works", "reason", "text")
+    shown = ("device", "dtypes", "phases")
+    data = {
+        "schema": 1,
+        "devices": [{"name": "cpu", **cpu.to_json()}, *map(dataclasses.asdict, gpus)],
+        "meters": [{"name": m.meter, **{key: getattr(m, key) for key in tried}} for m in meters],
+        "predictors": [{"name": n, **{key: getattr(p, key) for key in shown}} for n, p in found.items()],
+    }
+    rows: list[tuple[str, str, str]] = []
     vectors = " ".join(flag for flag in cpu.flags if flag.startswith(("avx", "amx", "sve")))
-    say(f"cpu        {cpu.name}, {cpu.cores} cores, {vectors}")
+    rows.append(("cpu", "", f"{cpu.name}, {cpu.cores} cores, {vectors}"))
     for gpu in gpus:
         memory = f"{gpu.memory_bytes / 2**30:.0f} GiB, " if gpu.memory_bytes is not None else ""
-        say(visible(f"gpu        {gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}"))
+        rows.append(("gpu", "", f"{gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}"))
     if not gpus:
-        say(visible(f"gpu        none: {missing or 'the NVIDIA driver lists no GPU'}"))
+        rows.append(("gpu", "none", f"{missing or 'the NVIDIA driver lists no GPU'}"))
     for meter in meters:
         verdict = "works" if meter.works else f"no ({meter.reason})"
-        say(visible(f"meter      {meter.meter} of {meter.device}: {verdict}: {meter.text}"))
+        rows.append(("meter", f"{meter.meter} of {meter.device}", f"{verdict}: {meter.text}"))
     for name, p in found.items():
-        say(visible(f"predictor  {name}: {', '.join((p.device, *p.dtypes, *p.phases))}"))
-    for unreadable in refused:
-        say(visible(f"predictor  no: {unreadable}"))
+        rows.append(("predictor", name, ", ".join((p.device, *p.dtypes, *p.phases))))
+    rows += [("predictor", "no", str(unreadable)) for unreadable in refused]
     if not found:
-        say("predictor  none: run collect-data and train-predictor")
+        rows.append(("predictor", "none", "run collect-data and train-predictor"))
+    return Answer(
+        title="this machine",
+        table=lambda: "\n".join(
+            visible(f"{what:<9}  {f'{name}: ' if name else ''}{text}") for what, name, text in rows
+        ),
+        json=lambda: data,
+        rows=lambda: [("what", "name", "about"), *rows],
+    )
 
 
 def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterStatus]:
@@ -90,12 +120,13 @@ def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterS
     return [status for status in tried if status is not None]
 
 
-def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
+def _grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
     from neuralpower.report.tables import grid
 
-    if as_json:
-        say(json_text({"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}}))
-        return
+    return grid(header, rows, left)
+
+
+def _specs(specs: list[DeviceSpec]) -> Answer:
     units = {
         **{"peak_flops_float32": 1e12, "peak_flops_bfloat16": 1e12, "memory_bytes_per_s": 1e9},
         **{"cores": 1, "limit_w": 1},
@@ -105,19 +136,28 @@ def _list_specs(specs: list[DeviceSpec], as_json: bool) -> None:
         figures = [(sheet.get(key), unit) for key, unit in units.items()]
         cells = ["-" if value is None else f"{value / unit:.4g}" for value, unit in figures]
         rows.append([sheet.slug, sheet.device_class, *cells])
-    say(grid(["device", "class", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"], rows, left=2))
+    header = ["device", "class", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"]
+    raw = [[s.slug, s.device_class, *(s.get(key) for key in units)] for s in specs]
+    return Answer(
+        title=f"{len(specs)} devices",
+        table=lambda: _grid(header, rows, left=2),
+        json=lambda: {"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}},
+        rows=lambda: [["device", "class", *units], *raw],
+        shown=lambda: [header, *rows],
+    )
 
 
-def _show_spec(spec: DeviceSpec, as_json: bool) -> None:
-    from neuralpower.report.tables import grid
-
-    if as_json:
-        say(json_text(spec.to_json(), indent=2))
-        return
+def _sheet(spec: DeviceSpec) -> Answer:
     parts = (spec.name, spec.device_class, spec.vendor, spec.year)
-    say(visible(", ".join(str(part) for part in parts if part is not None)))
+    lead = [visible(", ".join(str(part) for part in parts if part is not None))]
     if spec.aliases:
-        say(visible(f"reported as {', '.join(spec.aliases)}"))
+        lead.append(visible(f"reported as {', '.join(spec.aliases)}"))
     rows = [[key, f"{v.value:.12g} {KEYS[key].unit}", v.source] for key, v in spec.values.items()]
-    say()
-    say(grid(["value", "", "source"], rows, left=3))
+    return Answer(
+        title=spec.name,
+        table=lambda: "\n".join([*lead, "", _grid(["value", "", "source"], rows, left=3)]),
+        json=lambda: json_text(spec.to_json(), indent=2),
+        rows=lambda: [["key", "value", "source"], *([k, v.value, v.source] for k, v in spec.values.items())],
+        shown=lambda: [["value", "", "source"], *rows],
+        lead=lambda: lead,
+    )

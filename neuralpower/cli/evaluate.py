@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option, Typer
 
 from neuralpower.cli import parsing, shared_options
-from neuralpower.cli.commands import OptionGroup, with_options
+from neuralpower.cli.choices import EVALUATED_PHASES
+from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.cli.known_names import checked_models, completed_models
 from neuralpower.cli.output import say, tell
-from neuralpower.errors import InputError, ModelError, first_line, one_line, unknown
+from neuralpower.cli.panels import INPUT, LANGUAGE, MEASURING, OUTPUT
+from neuralpower.errors import InputError, ModelError, first_line, one_line
 from neuralpower.files.json_files import json_text
 
 if TYPE_CHECKING:
@@ -20,44 +23,59 @@ if TYPE_CHECKING:
     from neuralpower.predict.evaluate import Evaluation
 
 app = Typer()
-MEASURED = ("forward", "training", "prefill", "decode")
 NOISE_LIMIT = 0.1  # above it a measured time says nothing
+
+
+class EvaluatedTokens(OptionGroup):
+    """The tokens that a phase of a language model begins with."""
+
+    panel = LANGUAGE
+
+    context: shared_options.Context = None
+    prompt: Annotated[int | None, Option(help="prefill: tokens of the prompt.")] = None
 
 
 class Evaluate(OptionGroup):
     """The networks to predict and measure, and how."""
 
+    panel = INPUT
+
     models: Annotated[
         list[str],
         Argument(
             help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, "
-            "its tokens."
+            "its tokens.",
+            callback=checked_models,
+            autocompletion=completed_models,
         ),
     ]
-    predictor: shared_options.Predictor = None
+    phase: Annotated[str, shared_options.phase_choice(EVALUATED_PHASES, "What is run")] = "forward"
     sizes: shared_options.Sizes
-    phase: Annotated[str, Option(help="forward or training; prefill or decode of a language model.")] = (
-        "forward"
-    )
-    context: shared_options.Context = None
-    prompt: Annotated[int | None, Option(help="prefill: tokens of the prompt.")] = None
+    predictor: shared_options.Predictor = None
+    tokens: EvaluatedTokens
     training: shared_options.Training
-    checkpointing: Annotated[bool, Option(help="Train with the model's own activation checkpointing.")] = (
+    rounds: Annotated[
+        int, Option(help="Runs of each network, spread over the time.", rich_help_panel=MEASURING)
+    ] = 21
+    trust_code: shared_options.TrustCode = False
+    as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.", rich_help_panel=OUTPUT)] = (
         False
     )
-    rounds: Annotated[int, Option(help="Runs of each network, spread over the time.")] = 21
     trace_file: Annotated[
         Path | None,
         Option(
-            help="Write predicted and measured timelines for ui.perfetto.dev to this file; takes some runs "
-            "more."
+            help="Write predicted and measured timelines for ui.perfetto.dev to this file.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None
-    trust_code: shared_options.TrustCode = False
-    as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.")] = False
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower evaluate transformers:bert zoo:resnet50 --predictor models/mine.json",
+        "neuralpower evaluate @networks.txt --rounds 50 --json",
+    )
+)
 @with_options
 def evaluate(asked: Evaluate) -> None:
     """Predict the networks, measure them, and print both; raises where none could be."""
@@ -66,11 +84,9 @@ def evaluate(asked: Evaluate) -> None:
     parsing.check_batch_size(asked.sizes.batch_size)
     if asked.rounds < 1:
         raise InputError(f"rounds {asked.rounds}: must be 1 or more")
-    recipe = asked.training.recipe(asked.checkpointing, asked.phase)
+    recipe = asked.training.recipe(asked.phase)
     shape = asked.sizes.shape
-    if asked.phase not in MEASURED:
-        raise unknown("phase", asked.phase, MEASURED)
-    phase = parsing.phase(asked.phase, asked.context, asked.prompt)
+    phase = parsing.phase(asked.phase, asked.tokens.context, asked.tokens.prompt)
 
     from neuralpower.files.atomic import check_place
     from neuralpower.predict.evaluate import evaluate as run
@@ -178,6 +194,6 @@ def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, 
 
 def _phase(name: str, tokens: int | None) -> Phase:
     """The phase of a line; raises ValueError for another name, or training, which --phase asks for."""
-    if name not in MEASURED or name == "training":
+    if name not in EVALUATED_PHASES or name == "training":
         raise ValueError(name)
     return parsing.phase(name, tokens if name != "prefill" else None, tokens if name == "prefill" else None)

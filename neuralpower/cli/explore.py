@@ -2,130 +2,271 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option, Typer
 
 from neuralpower.cli import parsing, shared_options
-from neuralpower.cli.commands import OptionGroup, with_options
-from neuralpower.cli.output import say, tell
+from neuralpower.cli.choices import (
+    FITTED_PHASES,
+    PHASES,
+    RUNS,
+    SCORES,
+    choice,
+    dtype_choice,
+    optimizer_choice,
+)
+from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
+from neuralpower.cli.known_names import checked_side, completed_models
+from neuralpower.cli.output import tell
+from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TARGET, TRAINING
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
+from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
+    from neuralpower.networks.phases import Phase
     from neuralpower.platforms import Platform
+    from neuralpower.predict.explore import sweep as swept
     from neuralpower.predict.explore.compare import Side
 
+TOKENS = ("context", "prompt", "new_tokens")
 app = Typer()
-Model = Annotated[str, Argument(help="transformers:bert, a folder with config.json, zoo:alexnet, ...")]
-AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
+
+
+class SweptTokens(OptionGroup):
+    """The tokens of a language model's phases, in a grid."""
+
+    panel = LANGUAGE
+
+    context: Annotated[
+        str | None, Option(help="decode: tokens in the cache before the step, such as 512:8192.")
+    ] = None
+    prompt: Annotated[str | None, Option(help="prefill, generate: tokens of the prompt, a grid, too.")] = None
+    new_tokens: shared_options.NewTokens = None
 
 
 class Sweep(OptionGroup):
     """The grid of a sweep, and where its points go."""
 
-    model: Model
+    panel = INPUT
+
+    model: shared_options.Model
     batch_size: Annotated[
-        str | None, Option(help="1,8,32; 1:256 doubles; 64:512:64 goes in steps; by default as in predict.")
+        str | None,
+        Option(
+            "--batch-size", "-b", help="1,8,32; 1:256 doubles; 64:512:64 in steps; default: as in predict."
+        ),
     ] = None
     seq_len: Annotated[str | None, Option(help="Tokens per sample, written in the same way.")] = None
     input_shape: shared_options.InputShape = None
     dtype: Annotated[
         str | None,
-        Option(
-            help="One or more, with commas; by default that of a published model (`models`), else float32."
+        dtype_choice(
+            "One or more, with commas", default="Default: as published, else float32.", several=True
         ),
     ] = None
     weights: shared_options.Weights = None
-    predictor: Annotated[
-        str | None, Option(help="Names or files, with commas; this machine's by default.")
-    ] = None
-    device: shared_options.Device = None
+    phase: Annotated[str, shared_options.phase_choice(PHASES, "What is run")] = "forward"
+    device: shared_options.Devices = None
+    predictor: shared_options.Predictors = None
+    run: shared_options.Run = None
     memory: Annotated[
-        str | None, Option(help="Of the device, such as 24GB; by default what its spec sheet says.")
+        str | None,
+        Option(help="Of the device, such as 24GB; default: its spec sheet's.", rich_help_panel=TARGET),
     ] = None
-    run: Annotated[str, Option(help="eager, graph, compile or engine, as in predict.")] = "eager"
-    csv: Annotated[Path | None, Option(help="Write one line per point to this file.")] = None
-    plot: Annotated[
-        Path | None, Option(help="Draw latency against energy or throughput: FILE.html, .png or .svg.")
+    tokens: SweptTokens
+    training: shared_options.Training
+    output: shared_options.Output
+    csv: Annotated[
+        Path | None, Option(help="Write a line per point to this file.", rich_help_panel=OUTPUT)
     ] = None
-    top: Annotated[int, Option(min=0, help="Rows to print; 0 for all.")] = 0
-    as_json: AsJson = False
+    plot: shared_options.Plot = None
+    top: Annotated[int, Option(min=0, help="Rows to print; 0 for all.", rich_help_panel=OUTPUT)] = 0
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower sweep transformers:gpt2 --batch-size 1:8 --seq-len 64,128",
+        "neuralpower sweep llama-3.1-8b --phase decode --context 1024:8192 --device h100",
+    )
+)
 @with_options
 def sweep(asked: Sweep) -> None:
     """Predict the points of the grid, and mark the Pareto-optimal ones."""
+    form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
+    stage("importing torch and transformers")
     from neuralpower.files.csv_files import write_csv
-    from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as sweeping
-    from neuralpower.report.explored import check_plot, sweep_plot, sweep_table
+    from neuralpower.report.explored import sweep_table
+    from neuralpower.report.pictures import draw, sweep_page
 
-    if asked.plot is not None:
-        check_plot(asked.plot)
+    parsing.check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
-    parsing.check_file(asked.plot, "points.png")
+    check_out(asked.output.out, form)
     predictors = [
         parsing.predictor(name, device)
         for name in parsing.names(asked.predictor, "predictor") or (None,)
         for device in parsing.names(asked.device, "device") or (None,)
     ]
-    shape, batch = parsing.shape(asked.input_shape), asked.batch_size
-    usual = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
-    own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
-    found = sweeping.sweep(
-        asked.model,
-        predictors,
-        batch_sizes=usual if batch is None else sweeping.sizes(batch, "batch size"),
-        lengths=sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,),
-        dtypes=[parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)],
-        input_shape=shape,
-        memory_bytes=fitting.bytes_of(asked.memory) if asked.memory is not None else None,
-        run=asked.run,
-        weights=asked.weights,
-    )
+    found = _swept(asked, predictors)
     if all(point.error for point in found.points):
         raise InputError(f"no point can be predicted: {found.points[0].error}")
     _warn(predictors)
+    rows = [vars(found.points[0]), *(vars(p).values() for p in found.points)]
     if asked.csv is not None:
-        write_csv(asked.csv, [vars(found.points[0]), *(vars(p).values() for p in found.points)])
+        write_csv(asked.csv, rows)
     if asked.plot is not None:
-        sweep_plot(found, asked.plot)
-    say(json_text(sweeping.to_json(found)) if asked.as_json else sweep_table(found, asked.top))
+        draw(sweep_page(found), asked.plot)
+    answer = Answer(
+        title=f"{asked.model}: {len(found.points)} points",
+        table=lambda: sweep_table(found, asked.top),
+        json=lambda: sweeping.to_json(found),
+        rows=lambda: [[*row] for row in rows],
+        lead=lambda: found.notes,
+        page=lambda: sweep_page(found),
+    )
+    give(answer, form, asked.output.out)
+
+
+def _swept(asked: Sweep, predictors: Sequence[Predictor]) -> swept.Sweep:
+    """The points: by formulas from few traces, or each traced where a phase is asked for."""
+    from neuralpower.predict.explore import fit as fitting
+    from neuralpower.predict.explore import sweep as sweeping
+
+    shape, batch = parsing.shape(asked.input_shape), asked.batch_size
+    usual = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
+    own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
+    batches = usual if batch is None else sweeping.sizes(batch, "batch size")
+    lengths = sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,)
+    dtypes = [parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)]
+    memory_bytes = fitting.bytes_of(asked.memory) if asked.memory is not None else None
+    recipe = asked.training.recipe(asked.phase)
+    if asked.phase == "forward":
+        _check_no_tokens(asked)
+        return sweeping.sweep(
+            asked.model,
+            predictors,
+            batch_sizes=batches,
+            lengths=lengths,
+            dtypes=dtypes,
+            input_shape=shape,
+            memory_bytes=memory_bytes,
+            run=asked.run or "eager",
+            weights=asked.weights,
+        )
+
+    from neuralpower.predict.case import Case
+    from neuralpower.predict.explore.phases import sweep_phases
+
+    phases = _phases(asked)
+    how: dict[str, Any] = {"run": asked.run, "weights": asked.weights}
+    grid = itertools.product(dtypes, phases, lengths, batches)
+    cases = [Case(asked.model, b, length, shape, dtype, phase, **how) for dtype, phase, length, b in grid]
+    way = "forward" if phases[0].name == asked.phase else asked.phase
+    for predictor, dtype in itertools.product(predictors, dtypes):
+        predictor.check(dtype, "forward" if way == "training" else way)
+    return sweep_phases(cases, predictors, way=way, recipe=recipe, memory_bytes=memory_bytes)
+
+
+def _check_no_tokens(asked: Sweep) -> None:
+    """Raise InputError for tokens of a phase that is not asked for."""
+    shared_options.Tokens(**{n: _first(getattr(asked.tokens, n)) for n in TOKENS}, lengths=None).phase(
+        "forward"
+    )
+
+
+def _phases(asked: Sweep) -> list[Phase]:
+    """The phase with each of its contexts and prompts."""
+    from neuralpower.predict.explore.sweep import sizes
+
+    tokens = asked.tokens
+    contexts = sizes(tokens.context, "context") if tokens.context is not None else (None,)
+    prompts = sizes(tokens.prompt, "prompt") if tokens.prompt is not None else (None,)
+    return [
+        parsing.phase(asked.phase, context, prompt, tokens.new_tokens)
+        for context in contexts
+        for prompt in prompts
+    ]
+
+
+def _first(text: Any) -> int | None:
+    """Any size of a grid, by which a phase can refuse it."""
+    from neuralpower.predict.explore.sweep import sizes
+
+    return sizes(text, "tokens")[0] if isinstance(text, str) else text
 
 
 class Compare(OptionGroup):
     """Two sides, and what both do."""
 
-    a: Annotated[str, Argument(help="MODEL, or MODEL@PREDICTOR.")]
-    b: Annotated[str, Argument(help="The other one; @PREDICTOR alone is the same model on another device.")]
-    predictor: shared_options.Predictor = None
-    device: shared_options.Device = None
+    panel = INPUT
+
+    a: Annotated[
+        str,
+        Argument(help="MODEL, or MODEL@PREDICTOR.", callback=checked_side, autocompletion=completed_models),
+    ]
+    b: Annotated[
+        str,
+        Argument(
+            help="The other; @PREDICTOR alone is the same model on another device.",
+            callback=checked_side,
+            autocompletion=completed_models,
+        ),
+    ]
+    phase: Annotated[str, shared_options.phase_choice(PHASES, "What is run")] = "forward"
     sizes: shared_options.Sizes
-    phase: Annotated[str, Option(help="As `predict` has them: training, prefill, decode, generate.")] = (
-        "forward"
-    )
-    tokens: shared_options.Tokens
+    device: shared_options.Device = None
+    predictor: shared_options.Predictor = None
     run: shared_options.Run = None
-    as_json: AsJson = False
+    tokens: shared_options.Tokens
+    plot: shared_options.Plot = None
+    output: shared_options.Output
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower compare transformers:bert transformers:distilbert --seq-len 128",
+        "neuralpower compare llama-3.1-8b@h100 @l40s --phase decode --context 4096",
+    )
+)
 @with_options
 def compare(asked: Compare) -> None:
     """Predict both sides and compare their times."""
+    form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
+    stage("importing torch and transformers")
     from neuralpower.predict.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
+    from neuralpower.report.pictures import comparison_page, draw
 
+    parsing.check_plot(asked.plot)
+    check_out(asked.output.out, form)
     sides = _sides(asked)
     found = compared(*sides)
+    if asked.plot is not None:
+        draw(comparison_page(found, sides), asked.plot)
     _warn({id(side.predictor): side.predictor for side in sides}.values())
-    say(json_text(found.to_json()) if asked.as_json else comparison_table(found))
+
+    def rows(cell: Callable[[float], Any] = float) -> Rows:
+        times = ((found.a, found.a_s), (found.b, found.b_s))
+        body = [[name, *map(cell, (time.value, time.low, time.high))] for name, time in times]
+        return [["name", "runtime_s", "low_s", "high_s"], *body]
+
+    answer = Answer(
+        title=f"{found.a} against {found.b}",
+        table=lambda: comparison_table(found),
+        json=found.to_json,
+        rows=rows,
+        lead=lambda: comparison_table(found).splitlines()[-1:],
+        page=lambda: comparison_page(found, sides),
+    )
+    give(answer, form, asked.output.out)
 
 
 def _sides(asked: Compare) -> list[Side]:
@@ -140,7 +281,8 @@ def _sides(asked: Compare) -> list[Side]:
     way = "forward" if asked.phase == phase.name else asked.phase
     known: dict[str, Predictor] = {}
     sides = []
-    for text in (asked.a, asked.b):
+    for number, text in enumerate((asked.a, asked.b)):
+        stage(f"predicting {text}", number, 2)
         parsing.check_named([text], "model")
         model, at, name = text.partition("@")
         if at and not name:
@@ -163,20 +305,33 @@ def _sides(asked: Compare) -> list[Side]:
     return sides
 
 
-@app.command()
-def score(
-    file: str = Argument(help="JSON lines, one candidate each; - for standard input."),
-    predictor: shared_options.Predictor = None,
-    by: str = Option("latency", help="latency, energy or memory."),
-    top: int = Option(20, min=0, help="Rows to print; 0 for all."),
-    trust_code: shared_options.TrustCode = False,
-    as_json: bool = Option(False, "--json", help="Print one JSON object per candidate, in the file's order."),
-) -> None:
+class Scored(OptionGroup):
+    """The candidates, and what they are ranked by."""
+
+    panel = INPUT
+
+    file: Annotated[str, Argument(help="JSON lines, one candidate each; - for standard input.")]
+    predictor: shared_options.Predictor = None
+    device: shared_options.Device = None
+    by: Annotated[str, choice("score", SCORES, help="What ranks them.")] = "latency"
+    trust_code: shared_options.TrustCode = False
+    output: shared_options.Output
+    top: Annotated[int, Option(min=0, help="Rows to print; 0 for all.", rich_help_panel=OUTPUT)] = 20
+
+
+@app.command(
+    epilog=examples(
+        "neuralpower score candidates.jsonl --by latency",
+        "neuralpower score candidates.jsonl --device h100 --top 5 --format csv -o best.csv",
+    )
+)
+@with_options
+def score(asked: Scored) -> None:
     """Score the candidates of a file and rank them."""
     from neuralpower.files.paths import check_regular
-    from neuralpower.predict.explore.score import score as scored
-    from neuralpower.report.explored import score_table
 
+    file, by = asked.file, asked.by
+    form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     parsing.check_named([file], "file")
     if file != "-":
         check_regular(file)
@@ -184,8 +339,15 @@ def score(
         lines = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read ({error}); choose another file") from None
-    learnt = parsing.predictor(predictor)
-    found = scored(lines.splitlines(), learnt, by, trust_code=trust_code)
+    check_out(asked.output.out, form)
+    stage("importing torch and transformers")
+
+    from neuralpower.predict.explore.score import score as scored
+    from neuralpower.report.explored import score_table
+
+    learnt = parsing.predictor(asked.predictor, asked.device)
+    stage("scoring the candidates")
+    found = scored(lines.splitlines(), learnt, by, trust_code=asked.trust_code)
     for one in found:
         if one.error:
             tell(f"warning: {file} line {one.line}: {one.error}")
@@ -198,70 +360,140 @@ def score(
     _warn([learnt])
     if learnt.platform.memory_note:
         tell(f"note: {learnt.platform.memory_note}")
-    say("\n".join(json_text(one.to_json()) for one in found) if as_json else score_table(found, top))
+    shown = [one.to_json() for one in found]
+    answer = Answer(
+        title=f"{len(found)} candidates by {by}, on {learnt.device}",
+        table=lambda: score_table(found, asked.top),
+        json=lambda: "\n".join(map(json_text, shown)),
+        rows=lambda: [[*shown[0]], *([*one.values()] for one in shown)],
+    )
+    give(answer, form, asked.output.out)
+
+
+class FittedTokens(OptionGroup):
+    """The tokens of a language model's phase, whose memory holds the cache."""
+
+    panel = LANGUAGE
+
+    context: shared_options.Context = None
+    prompt: shared_options.Prompt = None
+    new_tokens: shared_options.NewTokens = None
 
 
 class Fit(OptionGroup):
     """A network, and the memory that it is to fit into."""
 
-    model: Model
-    device: Annotated[
-        str | None, Option(help="h100, RTX 4090, ... (`devices --specs`), or a spec sheet; this machine's.")
-    ] = None
-    memory: Annotated[str | None, Option(help="Instead of the device's, such as 24GB or 80GiB.")] = None
-    phase: Annotated[str, Option(help="forward, training, prefill or decode.")] = "forward"
+    panel = INPUT
+
+    model: shared_options.Model
+    phase: Annotated[str, shared_options.phase_choice(FITTED_PHASES, "What is run")] = "forward"
     batch_size: shared_options.BatchSize = None
-    seq_len: Annotated[int | None, Option(help="Tokens per sample; of a prefill the prompt's.")] = None
-    context: Annotated[int | None, Option(help="For decode: tokens in the cache before the step.")] = None
+    seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
     input_shape: shared_options.InputShape = None
     dtype: shared_options.OwnDtype = None
     weights: shared_options.Weights = None
-    optimizer: Annotated[
-        str,
-        Option(
-            help="For training: sgd (without momentum), momentum, rmsprop, adam, adamw, adagrad, sparseadam, "
-            "or adamw:foreach."
-        ),
-    ] = "adamw"
-    accumulation: Annotated[int, Option(help="For training: micro-batches per step.")] = 1
-    checkpointing: Annotated[
-        bool, Option("--checkpointing", help="For training: blocks run forward again.")
-    ] = False
-    run: Annotated[
-        str, Option(help="eager, graph, compile or engine, as in predict: what is fused holds no memory.")
-    ] = "eager"
+    device: shared_options.Device = None
+    memory: Annotated[
+        str | None,
+        Option(help="Instead of the device's, such as 24GB or 80GiB.", rich_help_panel=TARGET),
+    ] = None
     margin: Annotated[
         float | None,
         Option(
-            help="Share of the memory to keep free; by default 0 on a CPU, whose memory has an upper bound, "
-            "and on others, whose overhead is assumed, 0.3 in training and else 0.1."
+            help="Share of the memory to keep free; default: 0 on a CPU, else 0.3 in training and 0.1.",
+            rich_help_panel=TARGET,
         ),
     ] = None
-    as_json: AsJson = False
+    run: Annotated[
+        str,
+        choice(
+            "way to run",
+            RUNS,
+            help="How it runs; fused calls hold no memory",
+            metavar="<run>",
+            rich_help_panel=TARGET,
+        ),
+    ] = "eager"
+    tokens: FittedTokens
+    optimizer: Annotated[
+        str,
+        optimizer_choice(
+            "Optimizer; here sgd has no momentum, and momentum is sgd with it",
+            "momentum",
+            rich_help_panel=TRAINING,
+        ),
+    ] = "adamw"
+    accumulation: Annotated[int, Option(help="Micro-batches in a step.", rich_help_panel=TRAINING)] = 1
+    checkpointing: Annotated[
+        bool,
+        Option(
+            "--checkpointing",
+            help="Recompute blocks instead of keeping activations.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = False
+    output: shared_options.Output
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower fit llama-3.1-8b --phase decode --context 8192 --device rtx-4090",
+        "neuralpower fit transformers:gpt2 --phase training --seq-len 512 --memory 8GB",
+    )
+)
 @with_options
 def fit(asked: Fit) -> None:
     """Compare the memory that a model needs with the device's; exit code 1 where it does not fit."""
+    form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
+    parsing.check_batch_size(asked.batch_size)
+    stage("importing torch and transformers")
     from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
 
+    check_out(asked.output.out, form)
     room, platform, name = _room(asked.device, asked.memory)
     shape = parsing.shape(asked.input_shape)
-    same = "model seq_len phase optimizer context accumulation checkpointing margin run weights".split()
+    same = "model phase optimizer accumulation checkpointing margin run weights".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
+        seq_len=_prompt(asked),
+        context=asked.tokens.context,
+        new_tokens=asked.tokens.new_tokens,
         input_shape=shape,
         dtype=parsing.dtype(asked.dtype or parsing.usual_dtype(asked.model)),
         platform=platform,
         **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)
-    say(json_text(found.to_json()) if asked.as_json else fit_table(found, request, name))
+    shown = found.to_json()
+    plain = (str, int, float, type(None))
+    flat = {n: value for n, value in shown.items() if n != "schema" and isinstance(value, plain)}
+    answer = Answer(
+        title=f"{asked.model}: {'fits' if found.fits else 'does not fit'}",
+        table=lambda: fit_table(found, request, name),
+        json=lambda: shown,
+        rows=lambda: [[*flat], [*flat.values()]],
+        shown=lambda: [["figure", "value"], *([name, value] for name, value in flat.items())],
+        lead=lambda: fit_table(found, request, name).splitlines(),
+    )
+    give(answer, form, asked.output.out)
     if not found.fits:
         raise Exit(1)
+
+
+def _prompt(asked: Fit) -> int | None:
+    """The tokens of a sample: --seq-len, or --prompt of a prefill and a generation; raises InputError."""
+    prompt, length = asked.tokens.prompt, asked.seq_len
+    if prompt is not None and asked.phase not in ("prefill", "generate"):
+        raise InputError(
+            f"--prompt {prompt} belongs to --phase prefill or generate, not to {asked.phase}; leave it out"
+        )
+    if prompt is not None and length not in (None, prompt):
+        raise InputError(
+            f"--prompt {prompt} and --seq-len {length} both are the prompt's length; leave one out"
+        )
+    return length if prompt is None else prompt
 
 
 def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]:
@@ -272,6 +504,7 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
     from neuralpower.predict.explore.fit import bytes_of as parsed
 
     own: float | None
+    device = parsing.target(device)
     if device is None:
         cpu = read_cpu()
         own, platform, name = cpu.memory_bytes, CPU, cpu.name

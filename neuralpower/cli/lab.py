@@ -6,76 +6,113 @@ from typing import Annotated
 from typer import Argument, Option, Typer
 
 from neuralpower.cli import parsing
-from neuralpower.cli.commands import OptionGroup, with_options
+from neuralpower.cli.choices import LAB_STEPS, choice
+from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.cli.known_names import checked_place, completed_places
 from neuralpower.cli.output import say, tell
-from neuralpower.errors import InputError, unknown
+from neuralpower.cli.panels import MEASURING, OUTPUT, TARGET, TRAINING
+from neuralpower.errors import InputError
+from neuralpower.files.stages import stage
 
 app = Typer()
+
+
+class Trained(OptionGroup):
+    """How the network is trained."""
+
+    panel = TRAINING
+
+    data_dir: Annotated[
+        Path | None,
+        Option(
+            help="MNIST's four idx files (.gz too); default: scikit-learn's digits. Nothing is downloaded."
+        ),
+    ] = None
+    batch_size: Annotated[int, Option("--batch-size", "-b", help="Images in a training batch.")] = 64
+    test_batch_size: Annotated[int, Option(help="Images in a test batch.")] = 1000
+    epochs: Annotated[int, Option(help="Passes over the training images.")] = 14
+    lr: Annotated[float, Option(help="Learning rate of Adadelta.")] = 1.0
+    gamma: Annotated[float, Option(help="Its factor after each epoch.")] = 0.7
+    seed: Annotated[int, Option(help="Seed of weights, order and dropout.")] = 1
+    log_interval: Annotated[int, Option(help="Batches between points of the curves.")] = 10
 
 
 class Lab(OptionGroup):
     """The training, the profiles and their outputs."""
 
+    panel = MEASURING
+
     step: Annotated[
-        str, Argument(help="all, or one of train, profile, report; compare reads printed tables.")
+        str,
+        choice("step", LAB_STEPS, help="What to do; compare reads printed tables", kind=Argument),
     ] = "all"
-    out: Annotated[Path, Option(help="Folder for all files; a training in it is continued.")] = Path("lab")
-    data_dir: Annotated[
-        Path | None,
+    trained: Trained
+    device: Annotated[
+        str | None,
         Option(
-            help="MNIST's four idx files (.gz too); scikit-learn's digits without. Nothing is downloaded."
+            help="Where to run: cpu, cuda or cuda:0; default: a GPU where there is one.",
+            callback=checked_place,
+            autocompletion=completed_places,
+            rich_help_panel=TARGET,
         ),
     ] = None
-    batch_size: Annotated[int, Option(help="Images in a training batch.")] = 64
-    test_batch_size: Annotated[int, Option(help="Images in a test batch.")] = 1000
-    epochs: Annotated[int, Option(help="Passes over the training images.")] = 14
-    lr: Annotated[float, Option(help="Learning rate of Adadelta.")] = 1.0
-    gamma: Annotated[float, Option(help="Its factor after each epoch.")] = 0.7
-    no_cuda: Annotated[bool, Option("--no-cuda", help="Leave a GPU alone.")] = False
-    seed: Annotated[int, Option(help="Of weights, order and dropout.")] = 1
-    log_interval: Annotated[int, Option(help="Batches between points of the curves.")] = 10
-    save_model: Annotated[bool, Option("--save-model", help="Write the weights to mnist_cnn.pt.")] = False
-    profile_batches: Annotated[str, Option(help="Batch sizes to profile.")] = "1,16,64"
+    no_cuda: Annotated[bool, Option("--no-cuda", hidden=True)] = False
+    profile_batches: Annotated[str, Option(help="Batch sizes to profile, with commas.")] = "1,16,64"
     profile_images: Annotated[
-        int | None, Option(help="Test images of a profile; all without, repeated if too few.")
+        int | None, Option(help="Test images of a profile; default: all. Too few are repeated.")
     ] = None
     by_shape: Annotated[bool, Option("--by-shape", help="Tell operators of other input shapes apart.")] = (
         False
     )
-    tensorboard: Annotated[bool, Option(help="Write event files, if tensorboard is installed.")] = True
-    tensorboard_port: Annotated[
-        int | None, Option(help="Show them at http://localhost:PORT until Ctrl-C.")
-    ] = None
     tables: Annotated[
-        Path | None, Option(help="For compare: a text with printed tables of torch's profiler.")
+        Path | None, Option(help="compare: a text with printed tables of torch's profiler.")
     ] = None
     operator: Annotated[
-        str | None, Option(help="For compare: the operator; the most expensive one without.")
+        str | None, Option(help="compare: the operator; default: the most expensive one.")
+    ] = None
+    out: Annotated[
+        Path,
+        Option(
+            "--out", "-o", help="Folder for all files; a training in it is resumed.", rich_help_panel=OUTPUT
+        ),
+    ] = Path("lab")
+    save_model: Annotated[
+        bool, Option("--save-model", help="Write the weights to mnist_cnn.pt.", rich_help_panel=OUTPUT)
+    ] = False
+    tensorboard: Annotated[
+        bool, Option(help="Write event files, if tensorboard is installed.", rich_help_panel=OUTPUT)
+    ] = True
+    tensorboard_port: Annotated[
+        int | None, Option(help="Show them at http://localhost:PORT until Ctrl-C.", rich_help_panel=OUTPUT)
     ] = None
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower lab --epochs 3 --out lab",
+        "neuralpower lab profile --profile-batches 1,64 --by-shape",
+    )
+)
 @with_options
 def lab(asked: Lab) -> None:
     """Run the steps that are asked for, and print the files that they write."""
-    from neuralpower.suites.lab.run import STEPS, Request, run
+    stage("importing torch")
+    from neuralpower.suites.lab.run import Request, run
     from neuralpower.suites.lab.training import Settings
 
     if asked.step == "compare":
         _compare(asked.tables, asked.operator)
         return
-    if asked.step not in STEPS:
-        raise unknown("step", asked.step, (*STEPS, "compare"))
     names = ("batch_size", "test_batch_size", "epochs", "lr", "gamma", "seed", "log_interval")
     request = Request(
         out=asked.out,
         step=asked.step,
-        settings=Settings(*(getattr(asked, name) for name in names)),
-        data_dir=asked.data_dir,
+        settings=Settings(*(getattr(asked.trained, name) for name in names)),
+        data_dir=asked.trained.data_dir,
         batches=parsing.numbers(asked.profile_batches, "profile-batches", "1,16,64"),
         images=asked.profile_images,
         by_shape=asked.by_shape,
-        use_cuda=not asked.no_cuda,
+        use_cuda=not asked.no_cuda and asked.device != "cpu",
         save=asked.save_model,
         tensorboard=asked.tensorboard,
         port=asked.tensorboard_port,

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from typer import Argument, Option, Typer
 
 from neuralpower.cli import parsing
+from neuralpower.cli.commands import examples
 from neuralpower.cli.output import say, tell
+from neuralpower.cli.panels import OUTPUT
 
 app = Typer()
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower merge datasets/monday datasets/tuesday --out datasets/mine",
+        "neuralpower merge s3://bucket/a s3://bucket/b -o datasets/fleet",
+    )
+)
 def merge(
-    datasets: list[str] = Argument(
-        help="Folders of datasets of one device, or places such as s3://bucket/name; of rows alike the last "
-        "counts."
-    ),
-    out: Path = Option(help="The folder that is to hold them, behind the shards that it has."),
+    datasets: Annotated[
+        list[str],
+        Argument(
+            help="Folders of datasets of one device, or places such as s3://bucket/name; the last of equal "
+            "rows counts."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        Option(
+            "--out",
+            "-o",
+            help="The folder that gets them, each as a shard; shards in it stay.",
+            rich_help_panel=OUTPUT,
+        ),
+    ],
 ) -> None:
     """Copy the datasets into the folder and write its card."""
     from neuralpower.data.dataset import read_dataset

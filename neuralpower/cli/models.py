@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
 
-from neuralpower.cli.output import say
+from neuralpower.cli import shared_options
+from neuralpower.cli.choices import TASKS, choice
+from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
+from neuralpower.cli.known_names import completed_models
+from neuralpower.cli.panels import INPUT, OUTPUT
 from neuralpower.errors import ModelError, unknown
-from neuralpower.files.json_files import json_text
+from neuralpower.files.stages import counted
+from neuralpower.networks.known_names import zoo_names
 
 if TYPE_CHECKING:
     from neuralpower.networks.catalogue import Entry
@@ -19,40 +26,76 @@ app = Typer()
 ZOO_TASK = "zoo"
 
 
-@app.command()
-def models(
-    pattern: list[str] | None = Argument(None, help="Names, or patterns such as 'resnet*'; all by default."),
-    task: str | None = Option(
-        None, help="language, encoder, text-to-text, vision, vision-language, speech, or zoo."
-    ),
-    names: bool = Option(False, "--names", help="Print the names only; nothing is built."),
-    as_json: bool = Option(False, "--json", help="Print as JSON."),
-) -> None:
+class Listed(OptionGroup):
+    """Which models, and how they are printed."""
+
+    panel = INPUT
+
+    pattern: Annotated[
+        list[str] | None,
+        Argument(help="Names, or patterns such as 'resnet*'; default: all.", autocompletion=completed_models),
+    ] = None
+    task: Annotated[str | None, choice("task", TASKS, help="Models of one task")] = None
+    names: Annotated[
+        bool, Option("--names", help="Print the names only; nothing is built.", rich_help_panel=OUTPUT)
+    ] = False
+    output: shared_options.Output
+
+
+@app.command(
+    epilog=examples("neuralpower models --task language", "neuralpower models 'llama*' --format json")
+)
+@with_options
+def models(asked: Listed) -> None:
     """Print a line per model; the zoo's FLOP are of one sample's forward pass, products only."""
-    listed, zoo = _entries(pattern or (), task), _zoo(pattern or (), task)
-    for one in pattern or ():
+    form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
+    check_out(asked.output.out, form)
+    pattern, task = asked.pattern or (), asked.task
+    listed, zoo = _entries(pattern, task), _zoo(pattern, task)
+    for one in pattern:
         if not (fnmatch.filter([*listed, *zoo], one) or _entries([one], task)):
             raise unknown("model", one, [*_entries((), task), *_zoo((), task)], ModelError)
-    if names:
+    if asked.names:
         found = [*listed, *zoo]
-        say(json_text(found) if as_json else "\n".join(found))
-        return
-    if as_json:
-        entries = [_shown(entry) for entry in listed.values()]
-        say(json_text({"schema": 1, "models": [_built(id) for id in zoo], "catalogue": entries}))
-        return
-    if listed:
-        say(_catalogue_table(list(listed.values())) + "\n" * bool(zoo))
-    if zoo:
-        say(_zoo_table([_built(id) for id in zoo]))
+        answer = Answer(
+            title=f"{len(found)} models",
+            table=lambda: "\n".join(found),
+            json=lambda: found,
+            rows=lambda: [["name"], *([name] for name in found)],
+        )
+    else:
+        answer = _answer(list(listed.values()), zoo)
+    give(answer, form, asked.output.out)
+
+
+def _answer(listed: Sequence[Entry], zoo: Sequence[str]) -> Answer:
+    """Models of the catalogue, and networks of the zoo, which are built for it."""
+    built = functools.cache(lambda: [_built(id) for id in counted(zoo, "building")])
+
+    def table() -> str:
+        parts = [_catalogue_table(listed)] if listed else []
+        return "\n\n".join(parts + ([_zoo_table(built())] if zoo else []))
+
+    def rows() -> Rows:
+        header = ["name", "task", "dtype", "quantisation", "parameters", "flops"]
+        models = [[e.name, e.task, e.dtype, e.quantisation, e.parameters, None] for e in listed]
+        networks = [
+            [f"zoo:{m['id']}", ZOO_TASK, "float32", None, m["parameters"], m["flops"]] for m in built()
+        ]
+        return [header, *models, *networks]
+
+    return Answer(
+        title=f"{len(listed) + len(zoo)} models",
+        table=table,
+        json=lambda: {"schema": 1, "models": built(), "catalogue": [_shown(entry) for entry in listed]},
+        rows=rows,
+    )
 
 
 def _entries(patterns: Sequence[str], task: str | None) -> dict[str, Entry]:
-    """Models of the catalogue by name, those of a task together; raises ModelError for an unknown task."""
+    """Models of the catalogue by name, those of a task together."""
     from neuralpower.networks.catalogue import TASKS, catalogue, named
 
-    if task is not None and task not in (*TASKS, ZOO_TASK):
-        raise unknown("task", task, (*TASKS, ZOO_TASK), ModelError)
     entries = sorted(catalogue().values(), key=lambda entry: (TASKS.index(entry.task), entry.name))
     meant = {name for one in patterns if not fnmatch.filter(catalogue(), one) for name in named(one)}
     return {
@@ -65,11 +108,11 @@ def _entries(patterns: Sequence[str], task: str | None) -> dict[str, Entry]:
 
 def _zoo(patterns: Sequence[str], task: str | None) -> list[str]:
     """Ids of the zoo, which are listed where a pattern or the task asks for them."""
-    from neuralpower.networks.zoo import ZOO
-
     if task not in (None, ZOO_TASK):
         return []
-    return sorted(id for id in ZOO if not patterns or any(fnmatch.fnmatch(id, one) for one in patterns))
+    return sorted(
+        id for id in zoo_names() if not patterns or any(fnmatch.fnmatch(id, one) for one in patterns)
+    )
 
 
 def _shown(entry: Entry) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
+from neuralpower.cli import waiting
 from neuralpower.files.terminal import Visible, shown_by, visible, visible_lines
 from neuralpower.processes.text_streams import quiet
 
@@ -44,6 +45,8 @@ class _Results:
             raise
 
 
+QUIET, USUAL, VERBOSE = -1, 0, 1  # how much a command says beside its results
+_level = USUAL
 _results: _Results | TextIO | None = None
 _recording: list[list[str]] | None = None
 
@@ -52,6 +55,7 @@ def say(text: object = "", end: str = "\n") -> None:
     """Print a result, made visible. Raises ReaderGone, and OSError where the disk is full."""
     if _recording is not None:
         _recording.append(["say", f"{text}{end}".removesuffix("\n")])
+    waiting.pause()
     where = _results if _results is not None else sys.stdout
     where.write(visible_lines(f"{text}{end}"))
     if isinstance(where, io.TextIOBase):
@@ -59,10 +63,27 @@ def say(text: object = "", end: str = "\n") -> None:
 
 
 def tell(text: object) -> None:
-    """Print one line on stderr, made visible."""
+    """Print one line on stderr, made visible; of a quiet command warnings alone."""
     if _recording is not None:
         _recording.append(["tell", f"{text}"])
-    print(visible(text), file=sys.stderr)
+    if _level > QUIET or f"{text}".lower().startswith("warning"):
+        print(visible(text), file=sys.stderr)
+
+
+def level() -> int:
+    """QUIET, USUAL or VERBOSE, as the command was asked to be."""
+    return _level
+
+
+@contextlib.contextmanager
+def at_level(wanted: int) -> Iterator[None]:
+    """Say so much within."""
+    global _level
+    before, _level = _level, wanted
+    try:
+        yield
+    finally:
+        _level = before
 
 
 @contextlib.contextmanager

@@ -16,7 +16,8 @@ import typer
 from typer import Option
 
 from neuralpower.cli import paradnn_tools
-from neuralpower.cli.commands import Command, OptionGroup, with_options
+from neuralpower.cli.commands import Command, OptionGroup, examples, with_options
+from neuralpower.cli.panels import INPUT
 from neuralpower.cli.paradnn_options import Common, Size, Text
 from neuralpower.errors import InputError
 
@@ -28,7 +29,7 @@ TPU_FLAGS = (
     "use_tpu tpu tpu_name tpu_zone gcp_project master num_shards num_cores iterations iterations_per_loop "
     "model_dir data_dir skip_host_call transpose_input infeed_threads tpu_job_name"
 ).split()
-BATCH, INPUT, OUTPUT = ((f"--{name}_size", f"--{name}-size") for name in ("batch", "input", "output"))
+BATCH, INPUT_SIZE, OUTPUT_SIZE = (f"--{name}-size" for name in ("batch", "input", "output"))
 VARIANT = "pytorch: as many square matrices as layers; paradnn: one less."
 USUAL = {"cnn": "residual", "rnn": "lstm"}  # kinds where none is given
 KMP = {"KMP_BLOCKTIME": "30", "KMP_AFFINITY": "granularity=fine,compact,1,0"}
@@ -80,11 +81,13 @@ def refuse_extra(arguments: Sequence[str]) -> None:
 class Dense(OptionGroup):
     """Sizes of a fully connected network, and its variant."""
 
-    layers: Annotated[Size, Option("--layers", "--layer", help="Hidden layers; 8.")] = None
-    nodes: Annotated[Size, Option("--nodes", "--node", help="Width of each; 1024.")] = None
-    batch_size: Annotated[Size, Option(*BATCH, help="Samples in a step; 1024.")] = None
-    input_size: Annotated[Size, Option(*INPUT, help="Width of the inputs; 1000.")] = None
-    output_size: Annotated[Size, Option(*OUTPUT, help="Classes; 100.")] = None
+    panel = INPUT
+
+    layers: Annotated[Size, Option("--layers", help="Hidden layers; 8.")] = None
+    nodes: Annotated[Size, Option("--nodes", help="Width of each; 1024.")] = None
+    batch_size: Annotated[Size, Option(BATCH, help="Samples in a step; 1024.")] = None
+    input_size: Annotated[Size, Option(INPUT_SIZE, help="Width of the inputs; 1000.")] = None
+    output_size: Annotated[Size, Option(OUTPUT_SIZE, help="Classes; 100.")] = None
     kind: Annotated[str, Option("--variant", help=VARIANT)] = "pytorch"
     tf_defaults: Annotated[bool, Option("--tf-defaults", help="TensorFlow's: 4 layers, batch 128.")] = False
 
@@ -92,15 +95,15 @@ class Dense(OptionGroup):
 class Images(OptionGroup):
     """Sizes of a convolutional network, and its block."""
 
+    panel = INPUT
+
     blocks: Annotated[Size, Option("--blocks", help="In each of four groups; 1.")] = None
-    filters: Annotated[Size, Option("--filters", "--filter", help="In the first group; 16.")] = None
-    batch_size: Annotated[Size, Option(*BATCH, help="Images in a step; 8.")] = None
-    input_size: Annotated[Size, Option(*INPUT, help="Side of an image; 224.")] = None
-    output_size: Annotated[Size, Option(*OUTPUT, help="Classes; 1000.")] = None
-    kind: Annotated[Text, Option("--block_fn", "--block", help="residual or bottleneck; of a grid both.")] = (
-        None
-    )
-    resnet_layers: Annotated[Text, Option("--resnet_layers", help='Blocks by group, such as "1,1,1,1".')] = (
+    filters: Annotated[Size, Option("--filters", help="In the first group; 16.")] = None
+    batch_size: Annotated[Size, Option(BATCH, help="Images in a step; 8.")] = None
+    input_size: Annotated[Size, Option(INPUT_SIZE, help="Side of an image; 224.")] = None
+    output_size: Annotated[Size, Option(OUTPUT_SIZE, help="Classes; 1000.")] = None
+    kind: Annotated[Text, Option("--block-fn", help="residual or bottleneck; of a grid both.")] = None
+    resnet_layers: Annotated[Text, Option("--resnet-layers", help='Blocks by group, such as "1,1,1,1".')] = (
         None
     )
 
@@ -108,16 +111,25 @@ class Images(OptionGroup):
 class Texts(OptionGroup):
     """Sizes of a recurrent network, and its cell."""
 
-    layers: Annotated[Size, Option("--layers", "--layer", help="Recurrent layers; 5.")] = None
+    panel = INPUT
+
+    layers: Annotated[Size, Option("--layers", help="Recurrent layers; 5.")] = None
     embed: Annotated[Size, Option("--embed", help="Width of embedding and cells; 100.")] = None
     length: Annotated[Size, Option("--length", help="Steps of a sequence; 50.")] = None
     vocabulary: Annotated[Size, Option("--vocabulary", help="Tokens; 1024.")] = None
-    input_size: Annotated[Text, Option("--input_size", help='The last three, as in "50,1024,100".')] = None
-    batch_size: Annotated[Size, Option(*BATCH, help="Sequences in a step; 128.")] = None
+    input_size: Annotated[Text, Option("--input-size", help='The last three, as in "50,1024,100".')] = None
+    batch_size: Annotated[Size, Option(BATCH, help="Sequences in a step; 128.")] = None
     kind: Annotated[Text, Option("--cell", help="lstm, gru or rnn; of a grid all.")] = None
 
 
-@app.command("fc", context_settings=EXTRA)
+@app.command(
+    "fc",
+    context_settings=EXTRA,
+    epilog=examples(
+        "neuralpower paradnn fc --layers 8 --nodes 1024 --batch-size 64",
+        "neuralpower paradnn fc --benchmark --predictor nvidia-t4 --out sweeps/fc",
+    ),
+)
 @with_common
 def fully_connected(asked: Dense, common: Common) -> None:
     """Fully connected networks."""
@@ -127,7 +139,14 @@ def fully_connected(asked: Dense, common: Common) -> None:
     _run("fc", given, common)
 
 
-@app.command("cnn", context_settings=EXTRA)
+@app.command(
+    "cnn",
+    context_settings=EXTRA,
+    epilog=examples(
+        "neuralpower paradnn cnn --blocks 2 --filters 32 --batch-size 8",
+        "neuralpower paradnn cnn --sample 20 --time-budget 20m --out sweeps/cnn",
+    ),
+)
 @with_common
 def convolutional(asked: Images, common: Common) -> None:
     """Convolutional networks: residual and bottleneck blocks."""
@@ -137,7 +156,14 @@ def convolutional(asked: Images, common: Common) -> None:
     _run("cnn", given, common)
 
 
-@app.command("rnn", context_settings=EXTRA)
+@app.command(
+    "rnn",
+    context_settings=EXTRA,
+    epilog=examples(
+        "neuralpower paradnn rnn --cell gru --length 50 --batch-size 64",
+        "neuralpower paradnn rnn --grid --device cuda:0 --dtype f32,bf16",
+    ),
+)
 @with_common
 def recurrent(asked: Texts, common: Common) -> None:
     """Recurrent language models: plain, LSTM and GRU cells."""

@@ -8,7 +8,10 @@ from typing import Annotated
 
 from typer import Option
 
+from neuralpower.cli.choices import PARADNN_MODES, PARADNN_OPTIMIZERS, RAN_PHASES, RMSPROPS, choice
 from neuralpower.cli.commands import OptionGroup
+from neuralpower.cli.known_names import checked_predictor, completed_places, completed_predictors
+from neuralpower.cli.panels import MEASURING, OUTPUT, SPACE, TARGET
 from neuralpower.errors import InputError, unknown
 
 Size = int | None
@@ -18,34 +21,36 @@ Text = str | None
 class Common(OptionGroup):
     """The options of a run, whatever its networks."""
 
+    panel = MEASURING
+    panels = {  # noqa: RUF012  # read as a frozen dataclass
+        SPACE: "benchmark grid sample seed time_budget point_budget shard slurm again",
+        TARGET: "device predict predictor",
+        OUTPUT: "out as_json operators",
+    }
+
     benchmark: Annotated[bool, Option("-b", "--benchmark", help="Every batch, input and output size.")] = (
         False
     )
     grid: Annotated[bool, Option("--grid", help="Every point of the paper's sweep.")] = False
     sample: Annotated[Size, Option(help="So many points of the sweep, drawn at random.")] = None
-    seed: Annotated[int, Option(help="Of the sample.")] = 0
-    use_gpu: Annotated[int, Option("--use_gpu", "--use-gpu", help="1: cuda:0.")] = 0
-    device: Annotated[Text, Option(help="cpu, or cuda:0.")] = None
+    seed: Annotated[int, Option(help="Seed of the sample.")] = 0
+    use_gpu: Annotated[int, Option("--use-gpu", hidden=True)] = 0
+    device: Annotated[Text, Option(help="cpu, or cuda:0.", autocompletion=completed_places)] = None
     input_type: Annotated[
-        str,
-        Option("--input_type", "--data_type", "--dtype", help="f16, bf16, f32, f64; of a sweep several."),
+        str, Option("--dtype", help="f32, bf16, f16 or f64; of a sweep several, with commas.")
     ] = "f32"
-    mode: Annotated[str, Option(help="train or infer.")] = "train"
-    optimizer: Annotated[str, Option(help="rms, sgd, momentum or adam.")] = "rms"
-    rmsprop: Annotated[
-        str, Option("--rmsprop-compat", help="paradnn, tensorflow, ifarm, pytorch or keras.")
-    ] = "paradnn"
+    mode: Annotated[
+        str, choice("phase", RAN_PHASES, "--phase", help="What is run", historic=PARADNN_MODES)
+    ] = "training"
+    optimizer: Annotated[str, choice("optimizer", PARADNN_OPTIMIZERS, help="Optimizer")] = "rms"
+    rmsprop: Annotated[str, choice("RMSprop", RMSPROPS, "--rmsprop-compat", help="Whose RMSprop")] = "paradnn"
     amp: Annotated[bool, Option("--amp", help="Float32 weights under autocast to the input type.")] = False
     tf32: Annotated[bool, Option("--tf32/--no-tf32", help="Products of float32 in TF32, on CUDA.")] = False
-    warmup_steps: Annotated[
-        int, Option("--warmup_steps", "--warmup-steps", help="Before the timed ones.")
-    ] = 300
-    steps: Annotated[int, Option("--train_steps", "--train-steps", "--steps", help="Timed steps.")] = 100
+    warmup_steps: Annotated[int, Option("--warmup-steps", help="Steps before the timed ones.")] = 300
+    steps: Annotated[int, Option("--steps", help="Timed steps.")] = 100
     mkl: Annotated[int, Option(help="1: Intel OpenMP's blocking time and affinity.")] = 1
-    intra: Annotated[
-        int, Option("--intra", "--num_intra_threads", help="Threads of an operator; 0: cores.")
-    ] = 0
-    inter: Annotated[int, Option("--inter", "--num_inter_threads", help="Operators at a time; 0: one.")] = 0
+    intra: Annotated[int, Option("--intra", help="Threads of an operator; 0: cores.")] = 0
+    inter: Annotated[int, Option("--inter", help="Operators at a time; 0: one.")] = 0
     time_budget: Annotated[Text, Option("--time-budget", help="Of a sweep, such as 20m.")] = None
     point_budget: Annotated[Text, Option("--point-budget", help="Of a point: fewer steps, then.")] = None
     shard: Annotated[Text, Option(help="I/N: this job's share of N, in a folder of its own.")] = None
@@ -54,8 +59,17 @@ class Common(OptionGroup):
     predict: Annotated[bool, Option("--predict", help="Fill the table from a predictor; nothing is run.")] = (
         False
     )
-    predictor: Annotated[Text, Option(help="Name or file; this machine's by default.")] = None
-    out: Annotated[Path | None, Option(help="Folder of a sweep; paradnn/FAMILY-DEVICE.")] = None
+    predictor: Annotated[
+        Text,
+        Option(
+            help="Name or file; default: this machine's.",
+            callback=checked_predictor,
+            autocompletion=completed_predictors,
+        ),
+    ] = None
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="Folder of a sweep; default: paradnn/FAMILY-DEVICE.")
+    ] = None
     as_json: Annotated[bool, Option("--json", help="A single run's figures as JSON.")] = False
     operators: Annotated[
         bool, Option("--operators", help="A single run's time by kind of operator, too.")

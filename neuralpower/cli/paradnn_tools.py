@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from neuralpower.cli import parsing
+from neuralpower.cli.choices import choice
+from neuralpower.cli.commands import examples
 from neuralpower.cli.output import say
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.paths import check_regular, is_file
 
@@ -25,14 +27,23 @@ FORMATS = ("png", "svg", "pdf")
 TF32 = "From compute capability 8.0 on by default."
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower paradnn report paradnn/fc-cpu --out reports/fc",
+        "neuralpower paradnn report sweeps/t4.csv sweeps/l4.csv --formats png",
+    )
+)
 def report(
     sources: list[Path] = typer.Argument(
         help="Folders of sweeps, or CSV tables; of several devices to compare them."
     ),
-    out: Path = typer.Option(Path("paradnn-report"), help="Folder of the page, its pictures and tables."),
+    out: Path = typer.Option(
+        Path("paradnn-report"), "--out", "-o", help="Folder of the page, its pictures and tables."
+    ),
     spec: str | None = typer.Option(None, help="Device or spec sheet, where a device's own name has none."),
-    formats: str = typer.Option("png,svg", help="Of the pictures."),
+    formats: Annotated[
+        str, choice("format of pictures", FORMATS, help="Of the pictures, with commas", several=True)
+    ] = "png,svg",
     operators: str | None = typer.Option(
         None, help="Families whose operator times are profiled here, such as fc,rnn."
     ),
@@ -48,9 +59,6 @@ def report(
     from neuralpower.suites.paradnn.run import operator_times
 
     pictures = parsing.names(formats, "formats") or ()
-    for name in pictures:
-        if name not in FORMATS:
-            raise unknown("format of pictures", name, FORMATS)
     points = pd.concat([_frame(source) for source in sources], ignore_index=True)
     profiled = []
     for name in parsing.names(operators, "operators") or ():
@@ -91,10 +99,15 @@ def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof
     return found
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower paradnn merge sweeps/one sweeps/two --out sweeps/both.csv",
+        "neuralpower paradnn merge sweeps/*.csv",
+    )
+)
 def merge(
     sources: list[Path] = typer.Argument(help="CSV tables, or folders of sweeps; later ones count."),
-    out: Path | None = typer.Option(None, help="The table; printed where it is not given."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="The table; default: printed."),
 ) -> None:
     """One CSV of several, each point once."""
     from neuralpower.files.atomic import replace_file
@@ -117,10 +130,14 @@ def merge(
         say(out)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower paradnn matmul --size 4096", "neuralpower paradnn matmul --device cuda:0 --dtype bf16"
+    )
+)
 def matmul(
     size: int = typer.Option(16384, help="Rows and columns."),
-    input_type: str = typer.Option("f32", "--input_type", "--dtype", help="f16, bf16, f32 or f64."),
+    input_type: str = typer.Option("f32", "--dtype", help="f32, bf16, f16 or f64."),
     device: str = typer.Option("cpu", help="cpu, or cuda:0."),
     warmup: int = typer.Option(20, help="Products before the timed ones."),
     steps: int = typer.Option(10, help="Timed products."),
@@ -141,7 +158,12 @@ def matmul(
     say(found.table)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower paradnn roof nvidia-t4 nvidia-l4 --dtype float16",
+        "neuralpower paradnn roof --measure cpu",
+    )
+)
 def roof(
     specs: list[str] = typer.Argument(None, help="Devices or spec sheets."),
     dtype: str = typer.Option("float32", help="Of the products."),

@@ -115,6 +115,26 @@ def usual_dtype(model: str, learnt: Predictor | None = None) -> str:
     return found
 
 
+def target(device: str | None) -> str | None:
+    """The device that `--device` names: None for this machine's CPU, a GPU's own name for cuda:0.
+
+    Raises InputError for a GPU that is not here.
+    """
+    if device is None or device.partition(":")[0] not in ("cpu", "cuda"):
+        return device
+    from neuralpower.devices.host import cuda_number
+    from neuralpower.measure.meters import MeterUnavailable
+    from neuralpower.measure.meters.nvml import list_gpus
+
+    number = cuda_number(device)
+    if number is None:
+        return None
+    try:
+        return list_gpus()[number].name
+    except (MeterUnavailable, IndexError):
+        raise InputError(f"device {device!r}: there is no such GPU here; name one, such as h100") from None
+
+
 def predictor(name: str | None, device: str | None = None, dtype: str | None = None) -> Predictor:
     """That of the name or in the file, on the device if one is named, else this machine's.
 
@@ -126,6 +146,7 @@ def predictor(name: str | None, device: str | None = None, dtype: str | None = N
     from neuralpower.learn.any_device import for_device
     from neuralpower.learn.predictor_lookup import default_predictor, load, on
 
+    device = target(device)
     if device is None:
         return load(name) if name else default_predictor(read_cpu())
     if name is None:
@@ -180,6 +201,15 @@ def phase(
     asked = Phase(name, None, context, prompt, new_tokens, lengths)
     asked.check(PREDICTED)  # under the name as given, also of backward and training
     return asked if name in PHASES else Phase()
+
+
+def check_plot(file: Path | None) -> None:
+    """Raise InputError where a picture cannot be drawn or written."""
+    from neuralpower.report import charts
+
+    if file is not None:
+        charts.check_plot(file)
+        check_file(file, "page.html")
 
 
 def check_file(file: Path | None, example: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,78 +11,101 @@ from typer import Option, Typer
 
 from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.answers import answered
-from neuralpower.cli.commands import OptionGroup, with_options
-from neuralpower.cli.output import say
+from neuralpower.cli.choices import PHASES, VIEWS, cast_choice, choice
+from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.cli.formats import HTML, TABLE, Answer, Rows, check_out, form_of, give
+from neuralpower.cli.known_names import checked_device
+from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TRAINING
 from neuralpower.dtypes import AUTOCAST_DTYPES
 from neuralpower.errors import CoverageError, InputError, unknown
-from neuralpower.files.json_files import json_text
+from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
     import torch
 
     from neuralpower.learn.predictor import Predictor
+    from neuralpower.predict.prediction import Prediction
 
 app = Typer()
-VIEWS = ("layer", "kind", "module")
+
+
+class View(OptionGroup):
+    """Which rows a table has."""
+
+    panel = OUTPUT
+
+    by: Annotated[str, choice("view", VIEWS, help="Rows of the table.")] = "kind"
+    depth: shared_options.Depth = 3
+    top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
 
 
 class Predict(OptionGroup):
     """The prediction of a network, and its tables and files."""
 
-    predictor: Annotated[
-        str | None,
-        Option(help="Name or file, NAME@DEVICE of one of several devices; this machine's by default."),
-    ] = None
-    sizes: shared_options.Sizes
-    device: shared_options.Device = None
-    device_spec: Annotated[str | None, Option(help="As --device.")] = None
+    panel = INPUT
+
     phase: Annotated[
         str,
-        Option(
-            help="forward, training; prefill, decode or generate of a language model; backward where it was "
-            "learnt."
+        shared_options.phase_choice(
+            PHASES, "What is run: one pass, a training step, or a language model's phase"
         ),
     ] = "forward"
-    tokens: shared_options.Tokens
+    sizes: shared_options.Sizes
+    device: shared_options.Device = None
+    device_spec: Annotated[str | None, Option(callback=checked_device, hidden=True)] = None
+    predictor: shared_options.Predictor = None
     run: shared_options.Run = None
+    tokens: shared_options.Tokens
     routing: Annotated[
-        str, Option(help="Tokens over a mixture's experts: uniform, worst, or how many each gets.")
+        str,
+        Option(
+            help="Tokens over a mixture's experts: uniform, worst, or how many each gets.",
+            rich_help_panel=LANGUAGE,
+        ),
     ] = "uniform"
     training: shared_options.Training
-    checkpointing: Annotated[
-        bool, Option(help="Run repeated blocks again in training instead of keeping activations.")
-    ] = False
     autocast: Annotated[
-        str | None, Option(help="Cast products to this dtype, as torch.autocast: bfloat16 or float16.")
+        str | None, cast_choice("Cast products to this dtype, as torch.autocast", rich_help_panel=TRAINING)
     ] = None
-    by: Annotated[str, Option(help="Rows of the table: layer, kind or module.")] = "kind"
-    depth: shared_options.Depth = 3
-    top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
+    view: View
     strict: Annotated[
-        float | None, Option(help="End with code 3 where the coverage is below this share.")
+        float | None, Option(help="Exit 3 if coverage is below this share, 0 to 1.", rich_help_panel=OUTPUT)
     ] = None
-    as_json: Annotated[bool, Option("--json", help="Print the whole prediction as JSON.")] = False
-    csv: Annotated[Path | None, Option(help="Write one line per layer to this file.")] = None
+    output: shared_options.Output
+    csv: Annotated[
+        Path | None, Option(help="Write a line per layer to this file.", rich_help_panel=OUTPUT)
+    ] = None
     trace_file: Annotated[
-        Path | None, Option(help="Write the timeline for ui.perfetto.dev or chrome://tracing to this file.")
+        Path | None,
+        Option(help="Write the timeline for ui.perfetto.dev to this file.", rich_help_panel=OUTPUT),
     ] = None
+    plot: shared_options.Plot = None
     no_cache: Annotated[
-        bool, Option("--no-cache", help="Compute, even where the same question was answered before.")
+        bool,
+        Option("--no-cache", help="Compute, even where the same was asked before.", rich_help_panel=OUTPUT),
     ] = False
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower predict llama-3.1-8b --phase decode --context 4096 --device h100",
+        "neuralpower predict zoo:resnet50 -b 8 --phase training --by layer",
+    )
+)
 @with_options
 def predict(model: shared_options.Model, asked: Predict) -> None:
     """Predict the network, print it, and write the files that are asked for."""
-    _check(asked)
-    if asked.no_cache or asked.csv is not None or asked.trace_file is not None:
-        _predict(model, asked)
+    form = _check(asked)
+    files = (asked.output.out, asked.csv, asked.trace_file, asked.plot)
+    if asked.no_cache or files != (None, None, None, None):
+        _predict(model, asked, form)
     else:
-        answered(model, vars(asked), lambda: _predict(model, asked))
+        answered(model, vars(asked), lambda: _predict(model, asked, form))
 
 
-def _predict(model: str, asked: Predict) -> None:
+def _predict(model: str, asked: Predict, form: str) -> None:
+    """Predict and print; raises NeuralPowerError."""
+    stage("importing torch and transformers")
     sizes, shape = asked.sizes, asked.sizes.shape
     phase = asked.tokens.phase(asked.phase)
     asked.tokens.check_batch(sizes.batch_size)
@@ -96,17 +121,21 @@ def _predict(model: str, asked: Predict) -> None:
     from neuralpower.predict.weights import scheme_asked
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
-    from neuralpower.report.tables import prediction_cells, prediction_table
+    from neuralpower.report.pictures import draw, prediction_page
+    from neuralpower.report.tables import prediction_cells
     from neuralpower.trace.recipe import TRAINING
     from neuralpower.trace.routing import Routing
 
+    parsing.check_plot(asked.plot)
     parsing.check_file(asked.csv, "rows.csv")
+    check_out(asked.output.out, form)
     if asked.trace_file is not None:
         check_place(asked.trace_file, "trace.json")
+    stage("loading the predictor")
     learnt = _learnt(model, asked)
     learnt_phase = "forward" if asked.phase in (TRAINING, phase.name) else asked.phase
     learnt.check(sizes.full_dtype, learnt_phase)
-    recipe = asked.training.recipe(asked.checkpointing, asked.phase)
+    recipe = asked.training.recipe(asked.phase)
     cast = _cast(asked.autocast, learnt)
     way = TRAINING if asked.phase == TRAINING else learnt_phase
     routing = Routing.parsed(asked.routing)
@@ -120,33 +149,70 @@ def _predict(model: str, asked: Predict) -> None:
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []
-    seen = None if asked.trace_file is None else stages.append
+    drawn = asked.plot is not None or form == HTML
+    seen = stages.append if drawn or asked.trace_file is not None else None
+    stage(f"tracing {model}")
     prediction, _ = case.predict(runs, learnt, question, model=model, seen=seen)
-    table = None if asked.as_json else prediction_table(prediction, asked.by, asked.depth, asked.top)
+    table = _table(prediction, asked.view) if form == TABLE else ""
     rows = [] if asked.csv is None else prediction_cells(prediction)
     if asked.trace_file is not None:
         parts = document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]})
         write(asked.trace_file, parts)
+    if asked.plot is not None:
+        draw(prediction_page(prediction, stages, learnt), asked.plot)
     if asked.csv is not None:
         write_csv(asked.csv, rows)
-    say(json_text(prediction.to_json()) if table is None else table)
+    answer = prediction_answer(prediction, lambda: table or _table(prediction, asked.view), asked.view.by)
+    answer = replace(answer, page=lambda: prediction_page(prediction, stages, learnt))
+    give(answer, form, asked.output.out)
     if asked.strict is not None and prediction.coverage < asked.strict:
         lost = ", ".join(u.operator for u in prediction.unmodelled[:5]) or "kinds without a regressor"
         text = f"coverage {prediction.coverage:.1%} is below {asked.strict:.1%}: {lost}"
         raise CoverageError(f"{text}; lower --strict, or collect the kinds")
 
 
-def _check(asked: Predict) -> None:
-    """Raise InputError for an impossible value of an option."""
-    if asked.by not in VIEWS:
-        raise unknown("view", asked.by, VIEWS)
+def _table(prediction: Prediction, view: View) -> str:
+    from neuralpower.report.tables import prediction_table
+
+    return prediction_table(prediction, view.by, view.depth, view.top)
+
+
+def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str = "kind") -> Answer:
+    """A prediction in all forms; its table is made by the function."""
+    from neuralpower.report.tables import prediction_cells, quantity
+
+    def shown() -> Rows:
+        p = prediction
+        rows = p.by_kind() if by == "kind" else p.by_module(3) if by == "module" else p.rows
+        header = [by, "calls", "latency", "share", "FLOP", "bound", "basis"]
+        cells = (
+            (row.kind if by == "kind" else row.path or "(model)", row.count, quantity(row.runtime_s, "s"))
+            + (f"{row.share:.1%}", quantity(row.flops, "FLOP"), row.bound, row.basis)
+            for row in rows
+        )
+        return [header, *cells]
+
+    return Answer(
+        title=f"{prediction.model} on {prediction.device}",
+        table=table,
+        json=prediction.to_json,
+        rows=lambda: prediction_cells(prediction),
+        shown=shown,
+        lead=lambda: table().partition("\n\n")[0].splitlines(),
+    )
+
+
+def _check(asked: Predict) -> str:
+    """The form of the answer; raises InputError for an impossible value of an option. Imports no torch."""
     parsing.check_batch_size(asked.sizes.batch_size)
     if asked.strict is not None and not 0 <= asked.strict <= 1:
         text = "a share must lie between 0 and 1; choose --strict 0.95 for 95 %"
         raise InputError(f"strict {asked.strict:g}: {text}")
-    if asked.top < 0 or asked.depth < 1:
+    top, depth = asked.view.top, asked.view.depth
+    if top < 0 or depth < 1:
         text = "top must be 0 (all rows) or more, depth 1 or more"
-        raise InputError(f"top {asked.top}, depth {asked.depth}: {text}")
+        raise InputError(f"top {top}, depth {depth}: {text}")
+    return form_of(asked.output.form, asked.output.out, asked.output.as_json)
 
 
 def _learnt(model: str, asked: Predict) -> Predictor:

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option, Typer
 
 from neuralpower.cli import parsing, shared_options
-from neuralpower.cli.commands import OptionGroup, with_options
+from neuralpower.cli.choices import CONVENTIONS, RAN_PHASES, ROWS, SORTS, UNITS, choice, power_meters
+from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.output import say
-from neuralpower.errors import CoverageError, InputError, unknown
+from neuralpower.cli.panels import INPUT, MEASURING, OUTPUT
+from neuralpower.errors import CoverageError, InputError
 from neuralpower.files.json_files import json_text
+from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
     from neuralpower.profiling import NetworkProfile
@@ -19,42 +22,87 @@ if TYPE_CHECKING:
 app = Typer()
 
 
+class RanSizes(OptionGroup):
+    """The inputs of a network that is run here."""
+
+    panel = INPUT
+
+    batch_size: shared_options.BatchSize = None
+    seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
+    input_shape: shared_options.InputShape = None
+    dtype: shared_options.Dtype = "float32"
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of one sample; raises InputError."""
+        return parsing.shape(self.input_shape)
+
+
+class Measuring(OptionGroup):
+    """How the network is run."""
+
+    panel = MEASURING
+
+    repeat: Annotated[
+        int, Option(help="Runs without instrumentation, and half as many with it; 0 only counts.")
+    ] = 20
+    warmup: Annotated[int, Option(help="Runs before these.")] = 5
+    power: Annotated[
+        str, choice("power meter", power_meters, help="auto, none, or a meter's name; that one must work.")
+    ] = "auto"
+
+
+class Rows(OptionGroup):
+    """Which rows are shown, in which order, and what they count."""
+
+    panel = OUTPUT
+
+    by: Annotated[str, choice("view", ROWS, help="Rows of the table")] = "layer"
+    sort: Annotated[str, choice("order", SORTS, help="Order of the rows")] = "runtime_s"
+    depth: shared_options.Depth = 3
+    top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
+    unit: Annotated[str, choice("FLOP unit", UNITS, help="Unit of work; 1 mac is 2 flop.")] = "flop"
+    convention: Annotated[str, choice("convention", CONVENTIONS, help="Which operators count as work")] = (
+        "matmul"
+    )
+    strict: Annotated[bool, Option("--strict", help="Exit 3 where an operator's work is not counted.")] = (
+        False
+    )
+
+
 class Profile(OptionGroup):
     """The run of a network, and its tables and files."""
 
+    panel = INPUT
+
     model: shared_options.Model
-    sizes: shared_options.Sizes
-    device: Annotated[str, Option(help="cpu, cuda or cuda:0.")] = "cpu"
-    phase: Annotated[str, Option(help="forward, or training: forward, loss, backward, optimizer step.")] = (
-        "forward"
-    )
-    by: Annotated[str, Option(help="Rows of the table: layer, module, kind or operator.")] = "layer"
-    sort: Annotated[str, Option(help="runtime_s, flops, bytes, parameters, memory, calls or order.")] = (
-        "runtime_s"
-    )
-    depth: shared_options.Depth = 3
-    top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
-    unit: Annotated[str, Option(help="flop, or mac: 2 FLOP.")] = "flop"
-    convention: Annotated[str, Option(help="What counts: matmul, all-ops, thop, fvcore or pytorch-api.")] = (
-        "matmul"
-    )
-    repeat: Annotated[
-        int, Option(help="Runs without instrumentation, and half as many with; 0 counts and runs nothing.")
-    ] = 20
-    warmup: Annotated[int, Option(help="Runs before these.")] = 5
-    power: Annotated[str, Option(help="auto: where a meter works; nvml or rapl: or fail; none.")] = "auto"
-    strict: Annotated[
-        bool, Option("--strict", help="End with code 3 where an operator's work is not counted.")
+    phase: Annotated[
+        str,
+        shared_options.phase_choice(RAN_PHASES, "What is run; training: forward, loss, backward, optimizer"),
+    ] = "forward"
+    sizes: RanSizes
+    device: shared_options.MeasuredDevice = "cpu"
+    measuring: Measuring
+    rows: Rows
+    as_json: Annotated[
+        bool, Option("--json", help="Print the whole profile as JSON.", rich_help_panel=OUTPUT)
     ] = False
-    as_json: Annotated[bool, Option("--json", help="Print the whole profile as JSON.")] = False
-    csv: Annotated[Path | None, Option(help="Write the rows of --by to this file.")] = None
-    markdown: Annotated[Path | None, Option(help="Write the table as Markdown to this file.")] = None
+    csv: Annotated[Path | None, Option(help="Write the rows to this file.", rich_help_panel=OUTPUT)] = None
+    markdown: Annotated[
+        Path | None, Option(help="Write the table as Markdown to this file.", rich_help_panel=OUTPUT)
+    ] = None
     trace_file: Annotated[
-        Path | None, Option(help="Write a run for chrome://tracing or Perfetto to this file.")
+        Path | None,
+        Option(help="Write a run for chrome://tracing or Perfetto to this file.", rich_help_panel=OUTPUT),
     ] = None
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower profile transformers:bert --seq-len 128 --by kind",
+        "neuralpower profile net.py:build -b 8 --phase training --device cuda:0",
+    )
+)
 @with_options
 def profile(asked: Profile) -> None:
     """Run the network with and without instrumentation, and print and write its rows."""
@@ -64,15 +112,19 @@ def profile(asked: Profile) -> None:
 
     from neuralpower.profiling.result import written
 
-    view: dict[str, Any] = {"by": asked.by, "depth": asked.depth}
+    view: dict[str, Any] = {"by": asked.rows.by, "depth": asked.rows.depth}
     if asked.csv is not None:
         result.to_csv(asked.csv, **view)
     if asked.markdown is not None:
-        written(result.to_markdown(asked.sort, asked.top, **view) + "\n", asked.markdown)
+        written(result.to_markdown(asked.rows.sort, asked.rows.top, **view) + "\n", asked.markdown)
     if asked.trace_file is not None:
         result.to_chrome_trace(asked.trace_file)
-    say(json_text(result.to_json()) if asked.as_json else result.table(asked.sort, asked.top, **view))
-    if asked.strict and result.unmodelled:
+    say(
+        json_text(result.to_json())
+        if asked.as_json
+        else result.table(asked.rows.sort, asked.rows.top, **view)
+    )
+    if asked.rows.strict and result.unmodelled:
         names = ", ".join(u.operator for u in result.unmodelled[:5])
         advice = "leave out --strict, or count them by own rules (custom=)"
         raise CoverageError(f"coverage {result.coverage:.1%}: {names} not counted; {advice}")
@@ -81,11 +133,12 @@ def profile(asked: Profile) -> None:
 def _checked_shape(asked: Profile) -> tuple[int, ...] | None:
     """The shape of one sample; raises InputError for impossible numbers. Quick: imports no torch."""
     parsing.check_batch_size(asked.sizes.batch_size)
-    numbers = {name: getattr(asked, name) for name in ("top", "depth", "repeat", "warmup")}
-    if min(numbers.values()) < 0 or asked.depth < 1:
+    numbers = {name: getattr(asked.rows, name) for name in ("top", "depth")}
+    numbers |= {name: getattr(asked.measuring, name) for name in ("repeat", "warmup")}
+    if min(numbers.values()) < 0 or asked.rows.depth < 1:
         text = ", ".join(f"{name} {number}" for name, number in numbers.items())
         raise InputError(f"{text}: depth must be 1 or more, the others 0 or more")
-    if asked.trace_file is not None and not asked.repeat:
+    if asked.trace_file is not None and not asked.measuring.repeat:
         raise InputError("a trace file shows a run, and --repeat 0 makes none; choose --repeat 1 or more")
     return asked.sizes.shape
 
@@ -94,14 +147,8 @@ def _check_names(asked: Profile) -> None:
     """Raise InputError for an unknown name, or a file that cannot be written."""
     from neuralpower.files.atomic import check_place
     from neuralpower.profiling.conventions import check_convention
-    from neuralpower.profiling.result import SORTS, VIEWS
-    from neuralpower.profiling.steps import PHASES
 
-    named = (("view", asked.by, VIEWS), ("order", asked.sort, SORTS), ("phase", asked.phase, PHASES))
-    for what, value, known in named:
-        if value not in known:
-            raise unknown(what, value, known)
-    check_convention(asked.convention, asked.unit, asked.phase)
+    check_convention(asked.rows.convention, asked.rows.unit, asked.phase)
     parsing.check_file(asked.csv, "rows.csv")
     parsing.check_file(asked.markdown, "table.md")
     if asked.trace_file is not None:
@@ -110,6 +157,7 @@ def _check_names(asked: Profile) -> None:
 
 def _run(asked: Profile, shape: tuple[int, ...] | None) -> NetworkProfile:
     """The network's profile; raises NeuralPowerError."""
+    stage("importing torch and transformers")
     from neuralpower.devices.host import read_cpu
     from neuralpower.layers.base import torch_dtype
     from neuralpower.measure.cpu.timer import prepare_process
@@ -118,26 +166,27 @@ def _run(asked: Profile, shape: tuple[int, ...] | None) -> NetworkProfile:
     from neuralpower.profiling import profile as run
 
     sizes, place = asked.sizes, device_named(asked.device)
-    target = str(place) if asked.repeat else "meta"
+    target = str(place) if asked.measuring.repeat else "meta"
     source = resolve(asked.model)
     batch = source.batch_size(sizes.batch_size, shape)
-    request = InputRequest(batch, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
+    request = InputRequest(batch, sizes.seq_len, shape, torch_dtype(parsing.dtype(sizes.dtype)))
     network = source.build(target, request.dtype)
     inputs = source.inputs(network, request, device=target)
     if asked.phase == "training":
         network.train()
-    if asked.repeat:
+    if asked.measuring.repeat:
         prepare_process(read_cpu().cores)
+    stage(f"running {asked.model}")
     return run(
         network,
         inputs.args,
         inputs.kwargs,
         phase=asked.phase,
-        warmup=asked.warmup,
-        repeat=max(asked.repeat, 1),
-        runtime=bool(asked.repeat),
-        power=asked.power,
-        flop_unit=asked.unit,
-        convention=asked.convention,
+        warmup=asked.measuring.warmup,
+        repeat=max(asked.measuring.repeat, 1),
+        runtime=bool(asked.measuring.repeat),
+        power=asked.measuring.power,
+        flop_unit=asked.rows.unit,
+        convention=asked.rows.convention,
         name=asked.model,
     )

@@ -6,8 +6,16 @@ from typing import Annotated
 from typer import Argument, Option, Typer
 
 from neuralpower.cli import parsing, shared_options
-from neuralpower.cli.commands import OptionGroup, with_options
+from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.cli.known_names import (
+    checked_models,
+    checked_predictors_or_none,
+    completed_models,
+    completed_predictors,
+)
 from neuralpower.cli.output import say, tell
+from neuralpower.cli.panels import INPUT, MEASURING, OUTPUT, TARGET
+from neuralpower.files.stages import stage
 
 app = Typer()
 
@@ -15,25 +23,56 @@ app = Typer()
 class Report(OptionGroup):
     """The networks, devices and sizes of a report."""
 
+    panel = INPUT
+
     models: Annotated[
-        list[str] | None, Argument(help="MODEL...; by default twelve small networks of different families.")
+        list[str] | None,
+        Argument(
+            help="MODEL...; by default twelve small networks of different families.",
+            callback=checked_models,
+            autocompletion=completed_models,
+        ),
     ] = None
-    out: Annotated[Path, Option(help="Folder for index.html, report.md, figures, tables and data.json.")]
-    device: Annotated[str, Option(help="What is measured: cpu, cuda or cuda:0.")] = "cpu"
-    predicted: Annotated[bool, Option("--predicted", help="Measure nothing: predictors alone.")] = False
+    out: Annotated[
+        Path,
+        Option(
+            "--out",
+            "-o",
+            help="Folder for index.html, report.md, figures, tables and data.json.",
+            rich_help_panel=OUTPUT,
+        ),
+    ]
+    device: shared_options.MeasuredDevice = "cpu"
+    predicted: Annotated[
+        bool,
+        Option("--predicted", help="Measure nothing: predictors alone.", rich_help_panel=MEASURING),
+    ] = False
     predictor: Annotated[
         str | None,
         Option(
-            help="NAME[,NAME] of devices to predict; by default a GPU beside what is measured; none for none."
+            help="Predictors with commas; default: a GPU's beside what is measured; none for none.",
+            callback=checked_predictors_or_none,
+            autocompletion=completed_predictors,
+            rich_help_panel=TARGET,
         ),
     ] = None
-    batch_size: Annotated[str, Option(help="Batch sizes of the forward pass.")] = "1,64,256"
+    batch_size: Annotated[
+        str, Option("--batch-size", "-b", help="Batch sizes of the forward pass, with commas.")
+    ] = "1,64,256"
     train_batch_size: Annotated[int, Option(help="Batch size of the training step.")] = 16
     dtype: shared_options.Dtype = "float32"
-    time_budget: Annotated[str, Option(help="After which nothing new is measured: 90s, 10m, 1h.")] = "10m"
+    time_budget: Annotated[
+        str,
+        Option(help="After this time nothing new is measured: 90s, 10m, 1h.", rich_help_panel=MEASURING),
+    ] = "10m"
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower report zoo:resnet18 zoo:mobilenet_v2 --out reports/mine",
+        "neuralpower report --predicted --predictor amd-epyc-2c,nvidia-t4 --out reports/gpu",
+    )
+)
 @with_options
 def report(asked: Report) -> None:
     """Measure and predict the networks, and write the report; what the folder already holds is kept."""
@@ -43,6 +82,7 @@ def report(asked: Report) -> None:
     batches = parsing.numbers(asked.batch_size, "batch size", "1,64,256")
     budget_s = parsing.duration_s(asked.time_budget)
 
+    stage("importing torch and transformers")
     from neuralpower.data.journal import sole_writer
     from neuralpower.files.csv_files import write_csv
     from neuralpower.measure.cuda.runtime import device_named
@@ -73,6 +113,7 @@ def report(asked: Report) -> None:
         raise
     made = page(View(data, gathering.models, request.batch_sizes))
     tell("drawing")
+    stage("drawing")
     with sole_writer(out):  # gathering has given it back
         write_html(made, out / "index.html")
         for stem, table in made.tables():

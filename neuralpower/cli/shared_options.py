@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from neuralpower.cli import parsing
+from neuralpower.cli.choices import (
+    FORMATS,
+    HISTORIC,
+    RUNS,
+    choice,
+    dtype_choice,
+    optimizer_choice,
+    weights_choice,
+)
 from neuralpower.cli.commands import OptionGroup
+from neuralpower.cli.known_names import (
+    checked_device,
+    checked_model,
+    checked_place,
+    checked_predictor,
+    completed_devices,
+    completed_models,
+    completed_places,
+    completed_predictors,
+)
+from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TARGET, TRAINING
 from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,49 +39,124 @@ if TYPE_CHECKING:
 Model = Annotated[
     str,
     Argument(
-        help="transformers:bert, a folder with config.json, zoo:alexnet, file.py:function, a .pt2 file, ..."
+        help="A name of `models`, zoo:resnet50, transformers:bert, a folder with config.json, "
+        "file.py:function, a .pt2 file, ...",
+        callback=checked_model,
+        autocompletion=completed_models,
     ),
 ]
-Predictor = Annotated[str | None, Option(help="Name or file; this machine's by default.")]
+Predictor = Annotated[
+    str | None,
+    Option(
+        help="Name or file; by default that of --device, or of this machine.",
+        callback=checked_predictor,
+        autocompletion=completed_predictors,
+        rich_help_panel=TARGET,
+    ),
+]
 Device = Annotated[
     str | None,
     Option(
-        help="h100, RTX 4090, ... (`devices --specs`), or a spec sheet; with commas where several will do."
+        help="h100, rtx-4090, ... (`devices --specs`), a spec sheet, or cpu: this machine.",
+        callback=checked_device,
+        autocompletion=completed_devices,
+        rich_help_panel=TARGET,
+    ),
+]
+Predictors = Annotated[
+    str | None,
+    Option(
+        help="Names or files, with commas; default: those of --device, or this machine's.",
+        callback=checked_predictor,
+        autocompletion=completed_predictors,
+        rich_help_panel=TARGET,
+    ),
+]
+Devices = Annotated[
+    str | None,
+    Option(
+        help="One or more, with commas: h100, rtx-4090, ... (`devices --specs`), spec sheets, or cpu.",
+        callback=checked_device,
+        autocompletion=completed_devices,
+        rich_help_panel=TARGET,
+    ),
+]
+MeasuredDevice = Annotated[
+    str,
+    Option(
+        help="Where to measure: cpu, cuda or cuda:0.",
+        callback=checked_place,
+        autocompletion=completed_places,
+        rich_help_panel=TARGET,
     ),
 ]
 BatchSize = Annotated[
     int | None,
-    Option(help="Samples in a batch; by default 1, or as many as the network's own inputs hold."),
+    Option("--batch-size", "-b", help="Samples in a batch; by default 1, or what the network brings."),
 ]
-InputShape = Annotated[str | None, Option(help="Of one sample, such as 3x224x224.")]
-Dtype = Annotated[str, Option(help="Of weights and inputs.")]
+InputShape = Annotated[str | None, Option(help="Shape of one sample, such as 3x224x224.")]
+Dtype = Annotated[str, dtype_choice("Dtype of weights and inputs")]
 OwnDtype = Annotated[
-    str | None,
-    Option(help="Of weights and inputs; by default that of a published model (`models`), else float32."),
+    str | None, dtype_choice("Dtype of weights and inputs", default="Default: as published, else float32.")
 ]
 Run = Annotated[
     str | None,
-    Option(
-        help="eager, graph (CUDA graphs), compile (fused as by torch.compile) or engine (as vLLM serves); by "
-        "default engine for a language model's phases on a GPU, else eager."
+    choice(
+        "way to run",
+        RUNS,
+        help="How it runs",
+        default="Default: engine for a language model's phases on a GPU, else eager.",
+        metavar="<run>",
+        rich_help_panel=TARGET,
     ),
 ]
 Weights = Annotated[
     str | None,
+    weights_choice(
+        "How weights are quantised, int4:64 in groups of 64", default="Default: as the checkpoint."
+    ),
+]
+Plot = Annotated[
+    Path | None,
     Option(
-        help="How they are quantised: int4, int8, w8a8, fp8, nvfp4, mxfp4, nf4, awq or gptq, with a group as "
-        "in int4:64, or llama.cpp's q4_k_m, q8_0, ...; by default as the checkpoint has them."
+        "--plot",
+        "--html",
+        help="Draw it: a page FILE.html, or a picture FILE.png or FILE.svg.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 Context = Annotated[int | None, Option(help="decode: tokens in the cache before the step.")]
+Prompt = Annotated[int | None, Option(help="prefill, generate: tokens of the prompt.")]
+NewTokens = Annotated[int | None, Option(help="generate: tokens to make after the prompt.")]
+Optimizer = Annotated[str, optimizer_choice("Optimizer, as in adamw or adamw:fused")]
+Accumulation = Annotated[int, Option(help="Micro-batches of --batch-size in a step.")]
+Checkpointing = Annotated[
+    bool, Option("--checkpointing", help="Recompute blocks instead of keeping activations.")
+]
 TrustCode = Annotated[
     bool, Option("--trust-code", help="Run models of the file that are code: functions, .pt2.")
 ]
-Depth = Annotated[int, Option(help="Names of a module's path that --by module tells apart.")]
+Depth = Annotated[int, Option(help="Module nesting depth for --by module.")]
+Top = Annotated[int, Option(min=0, help="Rows to print; 0 for all.")]
+AsJson = Annotated[bool, Option("--json", help="The same as --format json.")]
+Format = Annotated[
+    str | None,
+    choice(
+        "format", FORMATS, "--format", help="How to print; default: by the ending of --out, else a table."
+    ),
+]
+Out = Annotated[Path | None, Option("--out", "-o", help="Write the result to this file instead.")]
+
+
+def phase_choice(words: tuple[str, ...], help: str, **how: Any) -> Any:
+    """An option for a phase of a network."""
+    return choice("phase", words, help=help, historic=HISTORIC, **how)
 
 
 class Sizes(OptionGroup):
     """The inputs of a network."""
+
+    panel = INPUT
 
     batch_size: BatchSize = None
     seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
@@ -87,14 +183,16 @@ class Sizes(OptionGroup):
 class Tokens(OptionGroup):
     """The tokens that a phase of a language model begins with, and makes."""
 
+    panel = LANGUAGE
+
     context: Context = None
-    prompt: Annotated[int | None, Option(help="prefill, generate: tokens of the prompt.")] = None
-    new_tokens: Annotated[int | None, Option(help="generate: tokens to make after the prompt.")] = None
+    prompt: Prompt = None
+    new_tokens: NewTokens = None
     lengths: Annotated[
         str | None,
         Option(
-            help="Tokens of each request, such as 812,95,4076, or a file with a number a line: prompts of a "
-            "prefill or a generation, contexts of a decode step."
+            help="Tokens of each request, such as 812,95,4076, or a file with a number a line: prompts, or "
+            "contexts of a decode step."
         ),
     ] = None
 
@@ -116,23 +214,30 @@ class Tokens(OptionGroup):
 class Training(OptionGroup):
     """How a network is trained."""
 
-    optimizer: Annotated[
-        str,
-        Option(
-            help="Of training: sgd (with momentum), rmsprop, adam, adamw, adagrad or sparseadam; also "
-            "adamw:foreach, adamw:fused."
-        ),
-    ] = "adamw"
-    accumulation: Annotated[int, Option(help="Micro-batches of --batch-size in a training step.")] = 1
+    panel = TRAINING
 
-    def recipe(self, checkpointing: bool, phase: str) -> Recipe:
+    optimizer: Optimizer = "adamw"
+    accumulation: Accumulation = 1
+    checkpointing: Checkpointing = False
+
+    def recipe(self, phase: str) -> Recipe:
         """The recipe of these options; raises InputError, also in another phase. Imports torch."""
         from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
         name, _, way = self.optimizer.partition(":")
         name = "sgd" if name == "momentum" else name  # the name that `fit` has for it
-        found = Recipe(name, way, self.accumulation, checkpointing)
+        found = Recipe(name, way, self.accumulation, self.checkpointing)
         if phase != TRAINING and found != RECIPE:
             text = f"belong to phase training, not to {phase}; leave them out"
             raise InputError(f"{found}: optimizer, accumulation and checkpointing {text}")
         return found
+
+
+class Output(OptionGroup):
+    """In which form the result is printed, and where."""
+
+    panel = OUTPUT
+
+    form: Format = None
+    out: Out = None
+    as_json: AsJson = False

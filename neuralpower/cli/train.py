@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
 from neuralpower.cli import parsing, shared_options
+from neuralpower.cli.choices import LEARNERS, choice
+from neuralpower.cli.commands import examples
 from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError
+from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
     from neuralpower.learn.train import Trained
@@ -20,19 +23,27 @@ FEW_WARNINGS = 2  # of one kind that are printed without being asked for
 DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "neuralpower train-predictor datasets/mine --out models/mine.json",
+        "neuralpower train-predictor datasets/mine --learner lasso -v",
+    )
+)
 def train_predictor(
     datasets: list[str] = Argument(
         help="Folders of datasets, or places such as s3://bucket/name; of several devices: a predictor that "
         "holds for others."
     ),
-    learner: str = Option("hybrid", help="hybrid: base and residual; lasso: the base alone, as a formula."),
-    out: Path | None = Option(None, help="The predictor file; models/NAME.json by default."),
+    learner: Annotated[
+        str, choice("learner", LEARNERS, help="hybrid: base and residual; lasso: a formula.")
+    ] = "hybrid",
+    out: Path | None = Option(None, "--out", "-o", help="The predictor file; default: models/NAME.json."),
     jobs: int = Option(-1, help="Fits in parallel; -1: as many as cores."),
     trust_code: shared_options.TrustCode = False,
     verbose: bool = Option(False, "--verbose", "-v", help="Print a line per regressor, and every warning."),
 ) -> None:
     """Fit the regressors, print how well they do on ten held-out folds, and write the predictor."""
+    stage("importing scikit-learn and torch")
     from neuralpower.data.dataset import read_dataset
     from neuralpower.data.screening import summarised
     from neuralpower.learn.codec import check_places
@@ -48,6 +59,7 @@ def train_predictor(
     ]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # now rather than after minutes of fitting
+    stage("fitting the regressors")
     trained = train(data, learner, jobs, trust_code=trust_code)
     say(training_table(trained) if verbose else training_summary(trained))
     if trained.correction:

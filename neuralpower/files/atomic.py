@@ -93,15 +93,24 @@ def _sweep(target: Path) -> None:
                     os.close(descriptor)
 
 
+def make_folder_of(path: Path) -> None:
+    """Make the folder that a file is to be in; raises OSError."""
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write a text file to the disk, so that a reader sees the old one or the new one, never a part."""
-    with writing(path, "place", DatasetError), aside(path) as new:
-        new.write_text(text)
+    with writing(path, "place", DatasetError):
+        make_folder_of(path)
+        with aside(path) as new:
+            new.write_text(text)
 
 
 def check_place(path: Path, example: str) -> None:
-    """Raise InputError where `replace_file` could not write: a check before long work."""
+    """Make a file's folder, and raise InputError where `replace_file` could not write: before long work."""
     if not path.name or (is_there(path) and not is_file(path)):
         raise InputError(f"{path}: is no file; choose a file's name, such as {example}")
     with writing(path, "place"):
+        make_folder_of(path)
         check_writable(path)

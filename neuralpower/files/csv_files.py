@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import writing
-from neuralpower.files.atomic import aside
+from neuralpower.files.atomic import aside, make_folder_of
 from neuralpower.files.terminal import visible_lines
 
 FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # and as they are typed in East Asia
@@ -28,10 +28,9 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[Any]], instead: str = "file") -> None:
-    """Write a file, with its folder for `instead="folder"`; raises InputError: choose another `instead`."""
+    """Write a file and make its folder; raises InputError: choose another `instead`."""
     with writing(path, instead):
-        if instead == "folder":
-            path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder_of(path)
         with aside(path) as new:
             new.write_bytes(csv_text(rows).encode())
 

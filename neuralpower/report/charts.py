@@ -1,7 +1,7 @@
-"""Charts, apart from how they are drawn: by `plotly_charts` on pages, by `matplotlib_charts` into files.
+"""Charts, apart from how they are drawn: by `svg_charts` on pages, by `matplotlib_charts` into files.
 
 Labels name the units. None is an unknown value: it is left out, not drawn as 0.
-All other style stands beside this file: `page.css` and `page.js` of pages, `theme.mplstyle` of pictures.
+All other style stands beside this file: `page.css` of pages, `theme.mplstyle` of pictures.
 """
 
 from __future__ import annotations
@@ -11,34 +11,51 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import compress
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from neuralpower.errors import InputError
+from neuralpower.report.axes import Axis, axis, limits, logarithmic
 
+PLOTS = (".html", ".png", ".svg")
+NO_MATPLOTLIB = "PNG and SVG need matplotlib: pip install 'neuralpower[report]'; FILE.html needs nothing"
 Number = float | int | None
 Named = tuple[Number, Number, str]  # x, y and the text of a point
+Ends = tuple[float, float]
 Mode = Literal["markers", "lines", "lines+markers"]
 
 # Okabe and Ito's colours for white and black paper, then four of Tol's: any colour vision tells them apart.
 PALETTE = "#0072B2 #D55E00 #009E73 #CC79A7 #56B4E9 #E69F00 #808080 #AA4499 #44AA99 #999933".split()
 
 
-class Mark(NamedTuple):
-    """One shape, under the names that plotly and matplotlib have for it."""
+BARS_SPAN = 30.0  # as `axes.SPAN`, of bars: their length says more from 0
 
-    plotly: str
+
+class Mark(NamedTuple):
+    """One shape: its outline around (0, 0), 10 wide, y downward; and matplotlib's name for it."""
+
+    path: str
     matplotlib: str
 
 
 SYMBOLS = [
-    Mark(*pair.split())
-    for pair in (
-        *("circle o", "square s", "diamond D", "triangle-down v", "triangle-up ^"),
-        *("cross P", "x X", "triangle-left <", "triangle-right >", "star *"),
-    )
+    Mark("M-4.5,0a4.5,4.5 0 1,0 9,0a4.5,4.5 0 1,0 -9,0z", "o"),
+    Mark("M-4,-4h8v8h-8z", "s"),
+    Mark("M0,-5.5L5,0L0,5.5L-5,0z", "D"),
+    Mark("M-5,-4H5L0,5z", "v"),
+    Mark("M-5,4H5L0,-5z", "^"),
+    Mark("M-1.7,-5h3.4v3.3h3.3v3.4h-3.3v3.3h-3.4v-3.3h-3.3v-3.4h3.3z", "P"),
+    Mark(
+        "M-4.6,-2.4L-2.4,-4.6L0,-2.2L2.4,-4.6L4.6,-2.4L2.2,0L4.6,2.4L2.4,4.6L0,2.2L-2.4,4.6L-4.6,2.4L-2.2,0z",
+        "X",
+    ),
+    Mark("M4,-5V5L-5,0z", "<"),
+    Mark("M-4,-5V5L5,0z", ">"),
+    Mark("M0,-6L1.5,-2L5.7,-1.8L2.4,0.8L3.5,4.9L0,2.6L-3.5,4.9L-2.4,0.8L-5.7,-1.8L-1.5,-2z", "*"),
 ]
-HATCHES = [Mark(one, one * 3) for one in ("", "/", ".", "x", "\\", "+")]
+HATCHES = [one * 3 for one in ("", "/", ".", "x", "\\", "+")]  # matplotlib's, for paper without colours
 
 
 def colour(index: int) -> str:
@@ -51,7 +68,7 @@ def symbol(index: int) -> Mark:
     return SYMBOLS[(index + index // len(PALETTE)) % len(SYMBOLS)]
 
 
-def hatch(index: int) -> Mark:
+def hatch(index: int) -> str:
     """The pattern of the n-th series' bars."""
     return HATCHES[index % len(HATCHES)]
 
@@ -67,6 +84,7 @@ class Series:
     values: tuple[Number, ...] = ()  # of each point, shown as its colour
     mode: Mode = "markers"
     dash: bool = False
+    halo: bool = False  # a line that is wide and pale: it marks what lies on it
     labels: tuple[str, ...] = ()  # of each point, shown beside it; "" for none
 
     @classmethod
@@ -98,10 +116,24 @@ class XY:
     x_label: str
     y_label: str
     series: tuple[Series, ...]
-    log_x: bool = False
+    log_x: bool = False  # where the values span enough (`axes.logarithmic`)
     log_y: bool = False
     value_label: str = ""
     note: str = ""
+
+    @property
+    def logs(self) -> tuple[bool, bool]:
+        """Whether each axis is logarithmic: it is asked for, and its values span enough."""
+        drawn = self.drawn()
+        x, y = ([v for s in drawn for v in getattr(s, name) if v is not None] for name in "xy")
+        return logarithmic(x, self.log_x), logarithmic(y, self.log_y)
+
+    def axes(self, ends: tuple[Ends, Ends], most: tuple[int, int]) -> tuple[Axis, Axis]:
+        """Both axes between ends in their units, each with about `most` ticks at the most."""
+        logs, drawn = self.logs, self.drawn()
+        sizes = [[v for s in drawn if "markers" in s.mode for v in getattr(s, name)] for name in "xy"]
+        x, y = (axis(*ends[i], logs[i], most[i], sizes[i]) for i in range(2))
+        return x, y
 
     def drawn(self) -> list[Series]:
         """The series with their drawable points: known ones, above 0 on a logarithmic axis."""
@@ -115,10 +147,15 @@ class XY:
 
 @dataclass(frozen=True)
 class BarSeries:
-    """One bar for each category."""
+    """One bar for each category, with its bounds where they are known."""
 
     name: str
     values: tuple[Number, ...]
+    bounds: tuple[tuple[float, float] | None, ...] = ()
+
+    def bound(self, index: int) -> tuple[float, float] | None:
+        """The bounds of a bar."""
+        return self.bounds[index] if self.bounds else None
 
 
 @dataclass(frozen=True)
@@ -129,9 +166,21 @@ class Bars:
     y_label: str
     categories: tuple[str, ...]
     series: tuple[BarSeries, ...]
-    log_y: bool = False
+    log_y: bool = False  # where the values span enough
     stacked: bool = False
     note: str = ""
+
+    def axis(self, most: int) -> Axis:
+        """The axis of the values: from 0, or from the decade below the smallest on a logarithmic one."""
+        known = [v for s in self.series for v in s.values if v is not None and math.isfinite(v)]
+        known += [end for s in self.series for pair in s.bounds if pair is not None for end in pair]
+        if logarithmic(known, self.log_y and not self.stacked, BARS_SPAN):
+            lows = [math.log10(v) for v in known if v > 0]
+            return axis(math.floor(min(lows) - 0.1), limits(lows, True)[1], True, most)
+        if self.stacked:
+            known = [sum(s.values[i] or 0.0 for s in self.series) for i in range(len(self.categories))]
+        low, high = min([0.0, *known]), max([0.0, *known]) or 1.0
+        return axis(low * 1.06, high * 1.06, False, most)
 
     def __post_init__(self) -> None:
         """Raises InputError where lengths differ."""
@@ -209,6 +258,15 @@ class Pies:
 
 
 Chart = XY | Bars | Heatmap | Pies
+
+
+def check_plot(path: Path) -> None:
+    """Raise InputError for an ending that is not in PLOTS, and for a picture where nothing can draw it."""
+    if path.suffix not in PLOTS:
+        text = f"the ending must be one of {', '.join(PLOTS)}; choose another name"
+        raise InputError(f"plot {str(path)!r}: {text}")
+    if path.suffix != ".html" and find_spec("matplotlib") is None:
+        raise InputError(f"plot {str(path)!r}: {NO_MATPLOTLIB}")
 
 
 def _known(value: Number, log: bool = False) -> bool:

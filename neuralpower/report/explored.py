@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from neuralpower.errors import InputError
 from neuralpower.files.terminal import visible
+from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import DECODE
 from neuralpower.predict.explore.compare import Comparison
 from neuralpower.predict.explore.fit import Fit, Request
@@ -16,7 +15,6 @@ from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.report.number_format import counted, plain
 from neuralpower.report.tables import grid, listed, memory_line, quantity
 
-PLOTS = (".html", ".png", ".svg")
 MOST_SAID = 60  # characters of a reason in a cell
 
 
@@ -42,7 +40,8 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
     if not many:
         del columns["predictor"]
     devices = ", ".join(dict.fromkeys(p.device for p in result.points))
-    head = visible(f"{result.points[0].model} on {devices}")
+    phase = "" if result.points[0].phase == FORWARD else f", {result.points[0].phase},"
+    head = visible(f"{result.points[0].model}{phase} on {devices}")
     more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
     points = f"{counted(len(result.points), 'point')} from {counted(result.traces, 'trace')}"
     foot = [*more, f"* nothing else is better in {result.front}", points, *map(visible, result.notes)]
@@ -104,44 +103,3 @@ def fit_table(found: Fit, request: Request, device: str) -> str:
     figure = "high figure" if found.memory.assumed else "upper bound"
     lines.append(f"{counted(found.traces, 'trace')}; the {figure} of the memory is what has to fit{process}")
     return "\n".join([*lines, *(f"note: {text}" for text in found.notes)])
-
-
-def check_plot(path: Path) -> None:
-    """Raise InputError for an ending that is not in PLOTS."""
-    if path.suffix not in PLOTS:
-        text = f"the ending must be one of {', '.join(PLOTS)}; choose another name"
-        raise InputError(f"plot {str(path)!r}: {text}")
-
-
-def sweep_plot(result: Sweep, path: Path) -> None:
-    """Latency against energy or throughput, a line per predictor, type and length; raises InputError."""
-    from neuralpower.report.charts import XY, Named, Series
-
-    check_plot(path)
-    energy = result.front.startswith("latency")
-
-    def point(p: SweepPoint) -> Named:
-        figure = (p.energy_j or 0.0) / p.batch_size if energy else p.samples_per_s or 0.0
-        name = f"batch {p.batch_size}{f', length {p.seq_len}' if p.seq_len else ''}"
-        return (p.runtime_s or 0.0) * 1e3, figure, name
-
-    groups: dict[str, list[Named]] = {}
-    for p in result.points:
-        if p.runtime_s is not None:
-            name = f"{p.predictor} {p.dtype}{f' s{p.seq_len}' if p.seq_len else ''}"
-            groups.setdefault(name, []).append(point(p))
-    if not groups:
-        raise InputError("no point has a latency: there is nothing to plot")
-    lines = [Series.of(name, points, mode="lines+markers") for name, points in groups.items()]
-    front = sorted((p for p in result.points if p.best), key=lambda p: p.runtime_s or 0.0)
-    series = (*lines, Series.of("front", map(point, front)))
-    label = "energy per sample (J)" if energy else "samples per second"
-    chart = XY(result.points[0].model, "latency (ms)", label, series, True, True, note=result.front)
-    if path.suffix == ".html":
-        from neuralpower.report.page import Page, Section, write_html
-
-        write_html(Page(chart.title, "", (Section("", (), (chart,)),)), path)
-    else:
-        from neuralpower.report.matplotlib_charts import save
-
-        save(chart, path.parent, path.stem, (path.suffix[1:],))

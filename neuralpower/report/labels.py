@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuralpower.report.charts import XY, Number
+from neuralpower.report.axes import limits, scaled
+from neuralpower.report.charts import XY
 
 Pair = tuple[float, float]
 
@@ -50,16 +51,17 @@ class Plot(NamedTuple):
     line: float = 13.0
 
 
-def named(chart: XY, plot: Plot) -> Named | None:
-    """Names on a plot of that size; None for a chart without names."""
+def named(chart: XY, plot: Plot) -> Named:
+    """Names on a plot of that size, and the ends of its axes."""
     series = chart.drawn()
     names = [name for s in series for name in s.labels or [""] * len(s.x)]
+    log_x, log_y = chart.logs
+    x = [scaled(value, log_x) for s in series for value in s.x]
+    y = [scaled(value, log_y) for s in series for value in s.y]
+    x_ends, y_ends = limits(x, log_x), limits(y, log_y)
+    x_ends = x_ends[0], x_ends[1] + _room(x, names, x_ends, plot)
     if not any(names):
-        return None
-    x = [_scaled(value, chart.log_x) for s in series for value in s.x]
-    y = [_scaled(value, chart.log_y) for s in series for value in s.y]
-    x_ends, y_ends = limits(x, chart.log_x), limits(y, chart.log_y)
-    x_ends = x_ends[0], x_ends[1] + _room(x, names, x_ends)
+        return Named([], x_ends, y_ends)
     at = list(zip(_shares(x, x_ends, plot.width), _shares(y, y_ends, plot.height), strict=True))
     pixels = iter(at)
     runs = [[next(pixels) for _ in s.x] for s in series]
@@ -73,22 +75,16 @@ def named(chart: XY, plot: Plot) -> Named | None:
     return Named(found, x_ends, y_ends)
 
 
-def _scaled(value: Number, log: bool) -> float:
-    return math.log10(value or 0) if log else float(value or 0)
-
-
-def limits(values: Sequence[float], log: bool) -> Pair:
-    """Ends of an axis for these values, which are logarithms where `log`, with some room."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    room = (high - low) * 0.06 or (0.5 if log else abs(high) * 0.5 or 1.0)
-    return low - room, high + room
-
-
-def _room(values: Sequence[float], names: Sequence[str], ends: Pair) -> float:
+def _room(values: Sequence[float], names: Sequence[str], ends: Pair, plot: Plot) -> float:
     """How much longer a horizontal axis must be for names at its last points."""
     length = ends[1] - ends[0]
+    shown = {x: len(name) for x, name in zip(values, names, strict=True) if name}
     last = [len(name) for x, name in zip(values, names, strict=True) if x >= ends[1] - 0.1 * length]
-    return length * min(0.3, max(last, default=0) * 0.011)
+    needed = max(last, default=0) * plot.letter / plot.width
+    if len(names) > 1 and len(shown) == 1:  # all in a column
+        share = min(0.5, needed + 2 * COLUMN / plot.width)
+        return length * share / (1 - share)
+    return length * min(0.3, needed * 1.3)
 
 
 def _shares(values: Sequence[float], ends: Pair, length: float) -> list[float]:
@@ -122,10 +118,13 @@ def place(
     taken: list[Sequence[float]] = [(x, y, SYMBOL, SYMBOL) for x, y in (*points, *others)]
     middles = np.array(points)
     near = {i: (np.abs(middles - points[i]) < (60, 30)).all(axis=1).sum() for i in shown}
-    for i in sorted(shown, key=lambda i: -near[i]):  # crowded ones choose first
+    order = sorted(shown, key=lambda i: -near[i])  # crowded ones choose first
+    for number, i in enumerate((*order, *order)):
+        if number == len(order):  # a name stands rather on a line than nowhere
+            del taken[len(points) : len(points) + len(others)]
         half = np.array([letter * len(names[i]) / 2 + 2, line / 2])
         boxes = np.array(taken)
-        for offset in _around(float(half[0])):
+        for offset in () if found[i] else _around(float(half[0])):
             where = np.add(points[i], offset)
             inside = (where >= half).all() and (where <= np.array(plot[:2]) - half).all()
             if inside and not (np.abs(boxes[:, :2] - where) < boxes[:, 2:] + half + GAP).all(axis=1).any():
@@ -142,12 +141,21 @@ def _around(half: float) -> Iterator[Pair]:
 
 
 def _stacked(wanted: Sequence[float], line: float, height: float) -> list[float]:
-    """Heights as near to `wanted` as possible, in its order and at least a line apart."""
-    from sklearn.isotonic import isotonic_regression
+    """Heights as near to `wanted` as possible, in its order and at least a line apart.
 
+    Less the lines below, heights must not fall: neighbours that do share their mean, from the lowest on.
+    """
     order = np.argsort(wanted, kind="stable")
     below = line * np.arange(len(wanted))  # height of the lines under each
+    groups: list[tuple[float, int]] = []  # mean, how many
+    for free in np.asarray(wanted)[order] - below:
+        mean, count = float(free), 1
+        while groups and groups[-1][0] >= mean:
+            other, more = groups.pop()
+            mean, count = (mean * count + other * more) / (count + more), count + more
+        groups.append((mean, count))
     low, high = line / 2, max(height - line / 2 - below[-1], line / 2)
     found = np.empty(len(wanted))
-    found[order] = isotonic_regression(np.asarray(wanted)[order] - below, y_min=low, y_max=high) + below
+    level = [mean for mean, count in groups for _ in range(count)]
+    found[order] = np.clip(level, low, high) + below
     return [float(middle) for middle in found]

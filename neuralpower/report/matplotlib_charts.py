@@ -12,7 +12,8 @@ import numpy as np
 from neuralpower.errors import InputError, writing
 from neuralpower.files.atomic import aside
 from neuralpower.files.terminal import visible_lines
-from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Pies, colour, hatch, symbol
+from neuralpower.report.axes import Axis
+from neuralpower.report.charts import NO_MATPLOTLIB, XY, Bars, Chart, Heatmap, Pies, colour, hatch, symbol
 from neuralpower.report.labels import Plot, named
 
 SMALL = 0.04  # share of a pie below which there is no room for digits
@@ -25,23 +26,37 @@ def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png",
     Raises:
         InputError: there is no matplotlib, or the folder is not writable.
     """
+    paths = tuple(Path(folder) / f"{stem}.{kind}" for kind in formats)
+    _save([chart], paths, "folder")
+    return paths
+
+
+def save_together(charts: Sequence[Chart], path: Path) -> None:
+    """Draw charts below each other into one PNG or SVG; raises as `save`."""
+    _save(charts, (path,), "file")
+
+
+def _save(charts: Sequence[Chart], paths: Sequence[Path], what: str) -> None:
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError("charts as files need matplotlib: pip install 'neuralpower[report]'") from None
-    paths = tuple(Path(folder) / f"{stem}.{kind}" for kind in formats)
+        raise InputError(NO_MATPLOTLIB) from None
     theme = files("neuralpower.report").joinpath("theme.mplstyle")
-    with as_file(theme) as style, matplotlib.rc_context(fname=style), writing(folder, "folder"):
-        figure = Figure(figsize=_size(chart))
-        figure.suptitle(_plain(chart.title), x=0.01, ha="left")
-        DRAWERS[type(chart)](figure, chart)
-        Path(folder).mkdir(parents=True, exist_ok=True)
+    place = paths[0].parent if what == "folder" else paths[0]
+    with as_file(theme) as style, matplotlib.rc_context(fname=style), writing(place, what):
+        sizes = [_size(chart) for chart in charts]
+        heights = [height for _, height in sizes]
+        figure = Figure(figsize=(max(width for width, _ in sizes), sum(heights)))
+        rows = figure.subfigures(len(charts), 1, height_ratios=heights, squeeze=False)[:, 0]
+        for part, chart in zip(rows if len(charts) > 1 else [figure], charts, strict=True):
+            part.suptitle(_plain(chart.title), x=0.01, ha="left")
+            DRAWERS[type(chart)](part, chart)
         for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
             kind = path.suffix[1:]
             with aside(path) as new:
                 figure.savefig(new, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    return paths
 
 
 def _size(chart: Chart) -> tuple[float, float]:
@@ -66,8 +81,9 @@ def _plain(text: str) -> str:
 def _xy(figure: Any, chart: XY) -> None:
     axes = figure.subplots()
     axes.set(xlabel=_plain(chart.x_label), ylabel=_plain(chart.y_label))
-    axes.set_xscale("log" if chart.log_x else "linear")
-    axes.set_yscale("log" if chart.log_y else "linear")
+    log_x, log_y = chart.logs
+    axes.set_xscale("log" if log_x else "linear")
+    axes.set_yscale("log" if log_y else "linear")
     drawn, scale = chart.drawn(), None
     known = [value for series in drawn for value in series.values if value is not None]
     for i, series in enumerate(drawn):
@@ -78,7 +94,8 @@ def _xy(figure: Any, chart: XY) -> None:
             scale = axes.scatter(series.x, series.y, s=38, linewidths=0.6, **shades, **look)
         else:
             line = "none" if "lines" not in series.mode else "--" if series.dash else "-"
-            axes.plot(series.x, series.y, linestyle=line, color=colour(i), **look)
+            wide = {"linewidth": 8, "alpha": 0.3} if series.halo else {}
+            axes.plot(series.x, series.y, linestyle=line, color=colour(i), **wide, **look)
     if scale is not None:
         figure.colorbar(scale, ax=axes, label=_plain(chart.value_label))
     elif len(chart.series) > 1:
@@ -87,24 +104,27 @@ def _xy(figure: Any, chart: XY) -> None:
 
 
 def _name_points(figure: Any, axes: Any, chart: XY) -> None:
-    if not any(any(series.labels) for series in chart.series):
-        return
-    figure.draw_without_rendering()  # places the plot
+    """The ends of the axes, their ticks, and the names of points."""
+    axes.figure.get_figure(root=True).draw_without_rendering()  # places the plot
     frame = axes.get_window_extent()
     found = named(chart, Plot(frame.width, frame.height, letter=7.0, line=14.0))
-    if found is None:
-        return
-    powers: list[Callable[[float], float]] = [
-        (lambda v: 10**v) if log else (lambda v: v) for log in (chart.log_x, chart.log_y)
-    ]
-    x, y = powers
-    axes.set(xlim=[*map(x, found.x_ends)], ylim=[*map(y, found.y_ends)])
+    x, y = chart.axes((found.x_ends, found.y_ends), (int(frame.width / 80), int(frame.height / 45)))
+    _tick(axes, "x", x)
+    _tick(axes, "y", y)
     for one in found.labels:
+        where = tuple(10**v if end.log else v for v, end in ((one.x, x), (one.y, y)))
         axes.annotate(
-            _plain(one.text), (x(one.x), y(one.y)), one.offset, textcoords="offset pixels",
+            _plain(one.text), where, one.offset, textcoords="offset pixels",
             fontsize=7.5, ha="center", va="center", zorder=4, annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6} if one.far else None,
         )  # fmt: skip
+
+
+def _tick(axes: Any, side: str, axis: Axis) -> None:
+    """The ends, ticks and plain numbers of the x or y side of a plot."""
+    getattr(axes, f"set_{side}lim")(*axis.ends)
+    axes.minorticks_off()
+    getattr(axes, f"set_{side}ticks")([value for value, _ in axis.ticks], [text for _, text in axis.ticks])
 
 
 def _bars(figure: Any, chart: Bars) -> None:
@@ -118,13 +138,18 @@ def _bars(figure: Any, chart: Bars) -> None:
         heights = np.array(series.values, float)  # None becomes nan
         axes.bar(
             np.arange(count) + shift, heights, 0.8 / beside, bottom=base, color=colour(i),
-            hatch=hatch(i).matplotlib, edgecolor="white", linewidth=0.5, label=_plain(series.name),
+            hatch=hatch(i), edgecolor="white", linewidth=0.5, label=_plain(series.name),
         )  # fmt: skip
+        for c, bounds in enumerate(series.bounds):
+            if bounds is not None:
+                line = {"color": "#333333", "linewidth": 1, "marker": "_", "markeredgecolor": "#333333"}
+                axes.plot([c + shift] * 2, bounds, **line)
         if chart.stacked:
             base = base + np.nan_to_num(heights)
     _name_columns(axes, chart.categories, count > 6 or any(len(name) > 12 for name in chart.categories))
-    if chart.log_y and any(v for s in chart.series for v in s.values):
-        axes.set_yscale("log")
+    side = chart.axis(8)
+    axes.set_yscale("log" if side.log else "linear")
+    _tick(axes, "y", side)
     if len(chart.series) > 1:
         figure.legend(loc="outside right upper")
 

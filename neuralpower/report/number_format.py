@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from neuralpower.networks.phases import spelled
 from neuralpower.predict.generation import Generation, Step
 from neuralpower.predict.prediction import Interval, Prediction
+
+TIMES = {1.0: "s", 1e-3: "ms", 1e-6: "us"}
+SIZES = {2.0**30: "GiB", 2.0**20: "MiB", 2.0**10: "KiB"}
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -19,6 +22,18 @@ def quantity(value: float | None, unit: str) -> str:
     factor = next((f for f in factors if abs(value) >= f * 0.9995), 1e-6)
     digits = ".3g" if abs(value) / factor < 999.5 else ".0f"
     return f"{value / factor:{digits}} {factors[factor]}{unit}"
+
+
+def binary(size: float | None) -> str:
+    """Bytes of memory in three digits with a binary prefix, as drivers count them: 24 GiB; None is "-"."""
+    if size is None:
+        return "-"
+    if size == 0:
+        return "0 B"
+    prefixes = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki", "")
+    power = next((i for i in range(6, 0, -1) if abs(size) >= 0.9995 * 2.0 ** (10 * i)), 0)
+    value = size / 2.0 ** (10 * power)
+    return f"{value:{'.3g' if abs(value) < 999.5 else '.0f'}} {prefixes[6 - power]}B"
 
 
 def plain(value: float, digits: int = 3) -> str:
@@ -57,3 +72,9 @@ def tokens(prediction: Prediction) -> Iterator[str]:
 def bounded(value: Interval, unit: str) -> str:
     """A value with its bounds."""
     return f"{quantity(value.value, unit)} ({quantity(value.low, unit)} to {quantity(value.high, unit)})"
+
+
+def unit_of(values: Sequence[float], units: Mapping[float, str]) -> tuple[float, str]:
+    """The (size, name) of the unit in which the largest value has digits before its point."""
+    largest = max(values, default=0.0)
+    return next(((size, name) for size, name in units.items() if largest >= size), [*units.items()][-1])

@@ -1,16 +1,17 @@
 """A page of text, tables and charts, as one HTML file, or as Markdown with pictures.
 
-The HTML holds plotly.js once and loads nothing from elsewhere; its policy forbids it. Text and tables need no
-JavaScript.
+The HTML holds its charts as drawings. It runs no script and loads nothing; its policy forbids both.
 """
 
 from __future__ import annotations
 
 import importlib.resources
+import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,13 +20,32 @@ from neuralpower.errors import InputError, writing
 from neuralpower.files.atomic import aside
 from neuralpower.report import matplotlib_charts
 from neuralpower.report.charts import Chart, slug
-from neuralpower.report.plotly_charts import plot
+from neuralpower.report.svg_charts import drawing
 from neuralpower.report.templating import render
 
 T = TypeVar("T")
+
+
+class Share(float):
+    """A cell: a share of one whole, shown in percents before a bar."""
+
+
+class Nested(str):
+    """A cell: a name that stands so many steps to the right, as a part of one above it."""
+
+    depth: int
+
+    def __new__(cls, text: str, depth: int) -> Nested:
+        """The name and its depth."""
+        made = super().__new__(cls, text)
+        made.depth = depth
+        return made
+
+
 Cell = str | float | int | None
 Columns = Mapping[str, Callable[[T], Cell]]  # the cell of a record under each header
 NUMBER = re.compile(r"[-+]?\d")
+INDENT = "\u2003"  # of a nested name, a step
 
 
 @dataclass(frozen=True)
@@ -99,6 +119,19 @@ class Page:
     lead: str
     sections: tuple[Section, ...]
 
+    def __post_init__(self) -> None:
+        """Number the parts whose title another one has, too: what is spoken of is one."""
+        seen: Counter[str] = Counter()
+        sections = []
+        for section in self.sections:
+            parts = []
+            for part in section.parts:
+                seen[part.title] += 1
+                again = seen[part.title]
+                parts.append(part if again == 1 else replace(part, title=f"{part.title} ({again})"))
+            sections.append(replace(section, parts=tuple(parts)))
+        object.__setattr__(self, "sections", tuple(sections))
+
     def parts(self) -> list[Part]:
         """The parts of all sections."""
         return [part for section in self.sections for part in section.parts]
@@ -117,21 +150,28 @@ def _numbered(parts: Iterable[P]) -> list[tuple[str, P]]:
 
 
 def shown(value: Cell) -> str:
-    """A cell's text: whole numbers with all digits, others with four, "-" for unknown ones."""
+    """A cell's text: four digits, or all before the point, in groups of three; "-" for unknown ones."""
     if value is None or value == "":
         return "-"
-    if isinstance(value, float) and not value.is_integer():
-        return f"{value:.4g}"
-    return value if isinstance(value, str) else f"{int(value):,}"
+    if isinstance(value, str):
+        return f"{INDENT * value.depth}{value}" if isinstance(value, Nested) else value
+    if isinstance(value, Share):
+        return f"{value:.1%}"
+    if not math.isfinite(value):
+        return "-"
+    small = abs(value) < 999.95 and not float(value).is_integer()
+    return f"{value:.4g}" if small else f"{value:,.0f}"
+
+
+def html_text(page: Page) -> str:
+    """One file that shows the page without a network and without a script."""
+    css = importlib.resources.files("neuralpower.report").joinpath("page.css").read_text(encoding="utf-8")
+    return render("page.html.j2", page=page, css=css, **_PARTS)
 
 
 def write_html(page: Page, path: Path) -> None:
-    """One file that shows the page without a network. Raises InputError: no plotly, or not writable."""
-    specs = [plot(chart) for _, chart in page.charts()]
-    beside = importlib.resources.files("neuralpower.report")
-    styles = {name: beside.joinpath(f"page.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
-    drawn = {"specs": specs, "left": iter(enumerate(specs)), "plotly": _plotly() if specs else ""}
-    _write(path, render("page.html.j2", page=page, **drawn, **styles, **_PARTS))
+    """Write `html_text`; raises InputError where the place is not writable."""
+    _write(path, html_text(page))
 
 
 def write_markdown(
@@ -161,17 +201,11 @@ def _blocks(paragraphs: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
 
 # Functions for the templates.
 _PARTS: dict[str, Callable[..., Any]] = {
-    **{"blocks": _blocks, "shown": shown, "next": next},
+    **{"blocks": _blocks, "shown": shown, "next": next, "drawing": drawing},
+    "share": lambda cell: float(cell) if isinstance(cell, Share) else None,
+    "depth": lambda cell: getattr(cell, "depth", 0),
     "kind": lambda part: {Table: "table", Picture: "picture"}.get(type(part), "chart"),
 }
-
-
-def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise InputError("pages need plotly: pip install 'neuralpower[report]'") from None
-    return str(get_plotlyjs())
 
 
 def _write(path: Path, content: str | bytes) -> None:

@@ -40,11 +40,15 @@ def test_a_steps_memory_holds_the_cache_with_the_new_token_and_what_the_last_lay
     [
         (Request(LLAMA, 20, phase="decode", context=16), Phase.decode(context=16)),
         (Request(LLAMA, 20, 24, phase="prefill"), Phase.prefill(24)),
+        (Request(LLAMA, 2, 24, phase="generate", new_tokens=200), Phase.generate(24, 200)),
+        (Request(LLAMA, 20, 200, phase="generate", new_tokens=3), Phase.generate(200, 3)),
     ],
-    ids=["decode", "prefill"],
+    ids=["decode", "prefill", "generate, the last step", "generate, the prompt"],
 )
 def test_a_batch_drawn_out_has_the_memory_that_is_predicted_of_it(request_: Request, phase: Phase) -> None:
-    alone, _ = predict_case(Case(LLAMA, 20, phase=phase), predictor_lookup.load("amd-epyc-2c"))
+    alone, _ = predict_case(
+        Case(LLAMA, request_.batch_size, phase=phase), predictor_lookup.load("amd-epyc-2c")
+    )
     assert alone.memory is not None
     assert fit(request_, ROOM).memory.high_bytes == alone.memory.high_bytes
 
@@ -99,6 +103,8 @@ def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
             "accumulation 0: a step takes 1 micro-batch or more",
         ),
         (Request(LLAMA, phase="prefill", context=3), "context 3 belongs to phase decode, not to prefill"),
+        (Request(LLAMA, phase="prefill", new_tokens=3), "new_tokens 3 belongs to phase generate"),
+        (Request(LLAMA, phase="generate", new_tokens=0), "new_tokens is 0"),
         (Request("zoo:deep_mnist", phase="decode"), "keeps none"),
     ],
 )
@@ -114,6 +120,9 @@ def test_the_command_ends_with_0_1_or_2() -> None:
     answer = json.loads(ran.out)
     assert (answer["fits"], answer["largest_batch_size"], answer["longest_seq_len"]) == (False, 0, 0)
     assert ran.code == 1
+    generation = ("fit", LLAMA, "--phase", "generate", "--prompt", 20, "--new-tokens", 30, "--memory", "1GB")
+    assert "length 20, float32, generate: fits into 1 GB" in done(*generation)
+    assert "both are the prompt's length" in run(*generation, "--seq-len", 21).err
     ran = run(*step[:-1], 300, "--memory", "1GB")
     assert ran.code == 2
     assert "made for 300" in ran.err

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
-import plotly.graph_objects
 import pytest
 from matplotlib.image import imread
 
 from neuralpower.errors import InputError
 from neuralpower.files.csv_files import write_csv
+from neuralpower.report.axes import axis, limits, logarithmic, scaled
+from neuralpower.report.axes import texts as texts_of
 from neuralpower.report.charts import XY, Bars, BarSeries, Chart, Heatmap, Pie, Pies, Series, slug
-from neuralpower.report.labels import Plot, along, limits, place
+from neuralpower.report.labels import Plot, along, place
 from neuralpower.report.matplotlib_charts import save
-from neuralpower.report.page import Page, Picture, Section, Table, shown, write_html, write_markdown
-from neuralpower.report.plotly_charts import plot
-from tests.browser import chromium, complaints, opened, requests
+from neuralpower.report.page import (
+    Nested,
+    Page,
+    Picture,
+    Section,
+    Share,
+    Table,
+    shown,
+    write_html,
+    write_markdown,
+)
+from neuralpower.report.svg_canvas import SIZES, shade
+from neuralpower.report.svg_charts import drawing
+from tests.browser import chromium, complaints, looked_at, opened, overflowing, requests
 
 POINTS = XY(
     "Latency against FLOP",
@@ -62,14 +74,37 @@ PAGE = Page(
 )
 
 
+def drawn(chart: Chart) -> list[ElementTree.Element]:
+    """The drawings of a chart, wide and narrow."""
+    found = [*ElementTree.fromstring(f"<div>{drawing(chart)}</div>")]
+    assert [one.get("class") for one in found] == [size.name for size in SIZES]
+    return found
+
+
+def texts(element: ElementTree.Element) -> list[str]:
+    return [text.text or "" for text in element.iter("text")]
+
+
+def tips(element: ElementTree.Element) -> list[str]:
+    """What is shown under the pointer."""
+    return [title.text or "" for title in element.iter("title")]
+
+
 @pytest.mark.parametrize("chart", CHARTS, ids=[chart.title for chart in CHARTS])
-def test_every_chart_is_a_figure_that_plotly_accepts(chart: Chart) -> None:
-    spec = json.loads(json.dumps(plot(chart), allow_nan=False))
-    figure = plotly.graph_objects.Figure(data=spec["data"], layout=spec["layout"])
-    assert (
-        len(figure.data)
-        == {"XY": 1 if chart is SHADES else 2, "Bars": 2, "Heatmap": 1, "Pies": 2}[type(chart).__name__]
-    )
+def test_every_chart_is_drawn_wide_and_narrow_with_all_of_its_text_inside(chart: Chart) -> None:
+    wide, narrow = drawn(chart)
+    assert all(one.get("role") == "img" and one.get("aria-label") == chart.title for one in (wide, narrow))
+    for element, size in zip((wide, narrow), SIZES, strict=True):
+        box = [float(part) for part in (element.get("viewBox") or "").split()]
+        assert box[2] == size.width and 100 < box[3] < 700
+        for text in element.iter("text"):
+            x, y, wide_by = (
+                float(text.get("x", 0)),
+                float(text.get("y", 0)),
+                size.letter * len(text.text or ""),
+            )
+            left = x - {None: 0.0, "middle": 0.5, "end": 1.0}[text.get("text-anchor")] * wide_by
+            assert left >= -1 and left + wide_by <= box[2] + 1 and 0 < y < box[3], text.text
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=[chart.title for chart in CHARTS])
@@ -88,29 +123,103 @@ def test_the_same_chart_is_the_same_file(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_left_out_and_never_drawn_as_nothing() -> None:
-    first, second = plot(POINTS)["data"]
-    assert first["x"] == [1e9, 2e9] and first["text"] == ["a &lt;b&gt;", "b"]
-    assert second["x"] == [6e10, 1e11], "0 has no place on an axis of logarithms"
-    assert plot(BARS)["data"][1]["y"] == [2.0, None]
-    assert plot(HEAT)["data"][0]["text"] == [["1", "0.25"], ["-", "1"]]
+    # 0 has no place on an axis of logarithms
+    points = ["a <b>: 1,000,000,000, 0.1", "b: 2,000,000,000, 0.2"]
+    more = ["batch 64: 60,000,000,000, 1", "batch 64: 100,000,000,000, 2"]
+    found = tips(drawn(POINTS)[0])
+    assert [tip for tip in found if ":" in tip] == [*points, *more]
+    assert tips(drawn(BARS)[0]) == ["x, forward: 1", "x, backward: 2", "y, forward: 2"]
+    assert [t for t in texts(drawn(HEAT)[0]) if t in ("1", "0.25", "-")][:4] == ["1", "0.25", "-", "1"]
 
 
 def test_names_stand_beside_points_where_asked_for() -> None:
-    assert [a["text"] for a in plot(POINTS)["layout"]["annotations"]] == ["a &lt;b&gt;", "b"]
-    assert "annotations" not in plot(SHADES)["layout"]
+    wide, _ = drawn(POINTS)
+    assert [t.text for t in wide.iter("text") if t.get("class") == "n"] == ["a <b>", "b"]
+    assert not [t for t in drawn(SHADES)[0].iter("text") if t.get("class") == "n"]
 
 
 def test_a_label_has_the_same_colour_in_all_pies() -> None:
     pies = Pies("x", (Pie("1", ("a", "b"), (1.0, 3.0)), Pie("2", ("b", "a"), (1.0, 0.5))))
-    one, two = (dict(zip(d["labels"], d["marker"]["colors"], strict=True)) for d in plot(pies)["data"])
-    assert one == two and one["a"] != one["b"]
+    slices = [path for path in drawn(pies)[0].iter("path") if path.get("fill")]
+    colours = [((path.find("title").text or "")[0], path.get("fill")) for path in slices]  # type: ignore[union-attr]
+    assert len(colours) == 4 and len({*colours}) == 2 and len({fill for _, fill in colours}) == 2
     assert [*pies.colours()] == ["b", "a"]  # 3/4 + 2/3 > 1/4 + 1/3
+
+
+def test_a_pie_of_one_part_is_a_whole_circle() -> None:
+    (whole,) = [p for p in drawn(Pies("x", (Pie("1", ("a", "b"), (2.0, 0.0)),)))[0].iter("path")]
+    assert (whole.get("d") or "").count("a") == 2
 
 
 def test_the_first_twenty_series_look_different() -> None:
     every = Series("s", (1, 2), (1, 2), mode="lines+markers")
-    data = plot(XY("t", "x", "y", (every,) * 20))["data"]
-    assert len({(d["marker"]["symbol"], d["marker"]["color"]) for d in data}) == 20
+    wide, _ = drawn(XY("t", "x", "y", (every,) * 20))
+    marks = {(p.get("d"), p.get("fill")) for p in wide.iter("path") if p.get("transform")}
+    assert len(marks) == 20
+
+
+def test_the_ends_of_the_colours_are_dark_and_light() -> None:
+    assert shade(0.0) == (0, 32, 77) and shade(1.0) == (255, 234, 70)
+    # half way between the second and the third of five: (65 + 124) / 2, (77 + 123) / 2, (107 + 120) / 2
+    assert shade(0.375) == (94, 100, 114)
+
+
+def test_bounds_of_bars_are_whiskers() -> None:
+    bars = Bars("t", "ms", ("a", "b"), (BarSeries("", (2.0, 1.0), ((1.0, 4.0), None)),))
+    whiskers = [path.get("d") for path in drawn(bars)[0].iter("path") if path.get("class") == "w"]
+    assert len(whiskers) == 3  # one line, two ends
+    assert bars.axis(8).high > 4.0
+
+
+# ---- axes ----
+
+
+def span(values: list[float], log: bool, most: int = 6) -> list[str]:
+    """The texts of the ticks of an axis for values."""
+    log = logarithmic(values, log)
+    return [text for _, text in axis(*limits([scaled(v, log) for v in values], log), log, most).ticks]
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 1.15], [195, 224], [0.31, 2.7], [1.5, 7.5], [2.1, 4.5], [1, 256], [31, 162], [0.0012, 0.0031],
+        [1e9, 5e12], [2e7, 1.3e8], [3e-6, 4e-5], [7], [12345.6, 12346.1], [1, 1e12], [999, 1001],
+    ],
+)  # fmt: skip
+def test_every_axis_has_three_ticks_or_more_in_plain_numbers(values: list[float], wanted: bool) -> None:
+    for most in (4, 6, 9):
+        found = span(values, wanted, most)
+        assert 3 <= len(found) <= 2 * most + 3 and len(set(found)) == len(found)
+        for text in found:
+            assert re.fullmatch(r"-?\d{1,3}(,\d{3})*(\.\d+)?( [PTGMkmun])?", text), text
+
+
+def test_a_small_range_has_a_linear_axis_even_where_a_logarithmic_one_is_asked_for() -> None:
+    assert (
+        not logarithmic([100, 115], True) and logarithmic([1, 256], True) and not logarithmic([1, 256], False)
+    )
+    assert span([100, 115], True) == ["100", "105", "110", "115"]
+    chart = XY("t", "x", "y", (Series("s", (1, 8), (100, 115)),), log_x=True, log_y=True)
+    assert chart.logs == (True, False)
+
+
+def test_sizes_have_their_ticks_at_themselves() -> None:
+    batches = (1, 2, 8, 64)
+    chart = XY("t", "batch", "y", (Series("s", batches, (1, 2, 3, 4), mode="lines+markers"),), log_x=True)
+    shown = texts(drawn(chart)[0])
+    assert [text for text in shown if text in map(str, batches)][-4:] == ["1", "2", "8", "64"]
+    two = axis(*limits([0.0, scaled(64, True)], True), True, 9, [1, 64])
+    assert [text for _, text in two.ticks] == ["1", "2", "4", "8", "16", "32", "64"]
+    # whole numbers, and three of them, where there are but two sizes
+    few = axis(0.94, 2.06, False, 8, [1, 2])
+    assert [text for _, text in few.ticks] == ["0", "1", "2", "3"]
+
+
+def test_a_prefix_stands_where_a_number_would_be_long() -> None:
+    assert texts_of([1e9, 2.5e9]) == ["1.0 G", "2.5 G"] and texts_of([0, 2e-5]) == ["0", "20 u"]
+    assert texts_of([100, 20000]) == ["100", "20,000"]
 
 
 def boxes(points: list[tuple[float, float]], names: list[str]) -> list[tuple[float, float, float, float]]:
@@ -151,6 +260,11 @@ def test_a_line_is_points_no_farther_apart_than_a_name_is_high() -> None:
     assert along([(0.0, 0.0), (30.0, 0.0)]) == [(0.0, 0.0), (7.5, 0.0), (15.0, 0.0), (22.5, 0.0), (30.0, 0.0)]
 
 
+def test_a_name_stands_rather_on_a_line_than_nowhere() -> None:
+    lines = [(float(x), float(y)) for x in range(0, 60, 4) for y in range(0, 40, 4)]
+    assert place([(30.0, 20.0)], ["8"], Plot(60, 40), lines) != [None]
+
+
 def test_limits_leave_room_on_both_sides() -> None:
     # decades 0 to 2, 6 % of 2 on each side
     assert limits([0.0, 2.0], log=True) == pytest.approx((-0.12, 2.12))
@@ -179,6 +293,29 @@ def test_lengths_that_differ_are_refused(make: Callable[[], object], message: st
         make()
 
 
+def test_large_numbers_are_grouped_alike_whole_or_not() -> None:
+    found = [
+        shown(value) for value in (1638.4, 3277, 999.94, 999.97, 1979.0, 12.0, Share(0.1234), float("nan"))
+    ]
+    assert found == ["1,638", "3,277", "999.9", "1,000", "1,979", "12", "12.3%", "-"]
+
+
+def test_no_two_parts_of_a_page_have_one_title() -> None:
+    page = Page("p", "", (Section("a", (), (BARS, TABLE)), Section("b", (), (BARS, BARS))))
+    assert [part.title for part in page.parts()] == ["Work", "Networks", "Work (2)", "Work (3)"]
+
+
+def test_shares_have_bars_and_nested_names_stand_to_the_right(tmp_path: Path) -> None:
+    table = Table("t", ("module", "share"), ((Nested("a", 0), Share(0.5)), (Nested("b", 1), Share(0.125))))
+    page = Page("p", "", (Section("a", (), (table,)),))
+    write_html(page, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert '<td class=share style="--share:50.0%">50.0%</td>' in text
+    assert '<td style="--depth:1">b</td>' in text
+    write_markdown(page, tmp_path / "page.md", tmp_path)
+    assert "| \u2003b | 12.5% |" in (tmp_path / "page.md").read_text()
+
+
 def test_cells_are_shown_with_four_digits_and_written_with_all(tmp_path: Path) -> None:
     assert [shown(v) for v in (None, 3.64213, 2.0, 1234567, "x", "")] == [
         "-",
@@ -204,9 +341,11 @@ class Outline(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.sources: list[str] = []
+        self.svg = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.sources += [v or "" for k, v in attrs if k == "src" or (k == "href" and tag == "link")]
+        self.svg += tag == "svg"
         if tag not in ("meta", "link", "br"):
             self.open.append(tag)
 
@@ -220,16 +359,13 @@ def test_the_html_is_well_formed_and_one_file(tmp_path: Path) -> None:
     outline = Outline()
     outline.feed(text)
     assert outline.open == [] and outline.sources == ["data:,"]
-    assert text.count("plotly.js v") == 1 and (tmp_path / "index.html").stat().st_size < 6e6
+    assert "<script" not in text and (tmp_path / "index.html").stat().st_size < 1e5
+    assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in text
+    assert outline.svg == 2 * 5
     assert "<title>A &lt;page&gt;</title>" in text and "x &lt; y" in text and "<code>code</code>" in text
     assert '<a href="https://example.org/x">https://example.org/x</a>.' in text
     assert "<ul><li>one</li><li>two</li></ul>" in text
     assert "<td class=number>3.642</td>" in text and "<td class=number>-</td>" in text
-
-
-def test_a_page_without_charts_carries_no_script(tmp_path: Path) -> None:
-    write_html(Page("t", "l", (Section("s", (), (TABLE,)),)), tmp_path / "index.html")
-    assert "<script" not in (tmp_path / "index.html").read_text()
 
 
 def test_the_markdown_shows_the_same_with_pictures_that_exist(tmp_path: Path) -> None:
@@ -256,38 +392,24 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_browser_draws_every_chart_alone_and_without_complaint(tmp_path: Path) -> None:
+def test_a_browser_shows_every_chart_in_any_width_and_light(tmp_path: Path) -> None:
     write_html(PAGE, tmp_path / "index.html")
+    papers = set()
     with chromium(tmp_path / "profile") as browser:
-        assert opened(browser, tmp_path / "index.html") == 5
-        assert complaints(browser) == []
-        assert requests(browser) == [(tmp_path / "index.html").resolve().as_uri()]
-        # hover and zoom: the handles are there, and moving an axis moves it
-        assert browser.execute_script("return document.querySelectorAll('#c0 .nsewdrag').length") == 1
-        browser.execute_script("Plotly.Fx.hover(c0, [{curveNumber: 0, pointNumber: 1}])")
-        assert "b" in browser.find_element("css selector", "#c0 .hovertext").text
-        browser.execute_script("return Plotly.relayout(c0, {'xaxis.range': [9, 10]})")
-        assert browser.execute_script("return c0._fullLayout.xaxis.range") == [9, 10]
-        titles = browser.execute_script(
-            "return [...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title)"
-        )
-        assert "Zoom" in titles and not [t for t in titles if "cloud" in t.lower() or "share" in t.lower()]
-        # the page itself is never wider than the window
-        assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-
-
-@pytest.mark.slow
-def test_the_page_is_dark_where_the_reader_wants_it_and_fits_a_telephone(tmp_path: Path) -> None:
-    write_html(PAGE, tmp_path / "index.html")
-    with chromium(tmp_path / "profile", width=500, dark=True) as browser:
-        opened(browser, tmp_path / "index.html")
-        assert (
-            browser.execute_script("return getComputedStyle(document.body).backgroundColor")
-            == "rgb(21, 24, 28)"
-        )
-        assert browser.execute_script("return c0._fullLayout.font.color") == "#e4e7eb"
-        assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-        assert complaints(browser) == []
+        for width, dark in itertools.product((400, 1400), (False, True)):
+            looked_at(browser, width, dark)
+            assert opened(browser, tmp_path / "index.html") == 5
+            assert complaints(browser) == []
+            assert requests(browser) == [(tmp_path / "index.html").resolve().as_uri()]
+            assert overflowing(browser) == []
+            shown = [
+                svg.get_attribute("class") for svg in browser.find_elements("css selector", ".chart svg")
+            ]
+            seen = [svg.is_displayed() for svg in browser.find_elements("css selector", ".chart svg")]
+            assert [name == ("narrow" if width == 400 else "wide") for name in shown] == seen
+            ink = "return getComputedStyle(document.querySelector('.chart text:not([class])')).fill"
+            papers.add((browser.execute_script(ink), dark))
+    assert papers == {("rgb(31, 35, 40)", False), ("rgb(228, 231, 235)", True)}
 
 
 def test_a_picture_stands_in_the_page_itself_and_beside_the_markdown(tmp_path: Path) -> None:

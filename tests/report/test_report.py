@@ -19,6 +19,7 @@ from neuralpower.networks.sources import resolve
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.charts import XY, Bars, Heatmap, Pies
+from neuralpower.report.labels import Plot, named
 from neuralpower.report.page import Page, Table, write_html
 from neuralpower.suites.roofline import analysis, chips, pages, records
 from neuralpower.suites.roofline.analysis import View
@@ -26,7 +27,7 @@ from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
 from neuralpower.suites.roofline.records import Calls, Data, Device, Network, Point, Roof, Training, Work
 from neuralpower.suites.roofline.runs import Runner
 from neuralpower.suites.roofline.work import Sketch
-from tests.browser import chromium, complaints, opened, requests
+from tests.browser import chromium, complaints, looked_at, opened, overflowing, requests
 from tests.program import run
 
 NETWORKS = """
@@ -49,6 +50,9 @@ def deep():
 
 def flat():
     return nn.Sequential(nn.Linear(4, 256))
+
+def tall():
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
 """
 FLOPS, BYTES = 1e9, 1e8  # of the device that never was
 
@@ -58,7 +62,7 @@ class FakeRunner(Runner):
 
     def __init__(self, memory: int = 10**9, fails: dict[int, BaseException] | None = None) -> None:
         super().__init__(torch.device("cpu"))
-        self.products, self.copies = (8,), (2**20,)
+        self.products, self.triads = (8,), (2**20,)
         self.memory, self.fails = memory, fails or {}
         self.asked: list[tuple[str, int]] = []
         self.roofs = 0
@@ -78,7 +82,7 @@ class FakeRunner(Runner):
         self.roofs += 1
         if call.function is torch.mm:
             return (2 * call.args[0].shape[0] ** 3 / FLOPS,) * 5
-        return (2 * call.args[0].nbytes / BYTES,) * 5
+        return (9.9, 3 * call.args[0].nbytes / BYTES, 9.9, 9.9, 9.9)  # the fastest counts
 
     def forward(self, model: str, batch_size: int, dtype: str) -> tuple[float, ...]:
         self.asked.append((model, batch_size))
@@ -178,10 +182,10 @@ def test_what_fails_without_a_word_is_told_by_its_class(
 
 
 def test_the_roof_is_work_over_time() -> None:
-    # 2*8^3 = 1024 FLOP in 1024/1e9 s; 2*2^20 B in 2^21/1e8 s
+    # 2*8^3 = 1024 FLOP in 1024/1e9 s; a triad of 2^20 B reads two arrays and writes one: 3*2^20 B
     roof = FakeRunner().roof("float32")
     assert roof.flops_per_s == pytest.approx(1e9) and roof.bytes_per_s == pytest.approx(1e8)
-    assert roof.samples == 5 and "5 samples" in roof.how
+    assert roof.samples == 5 and "the fastest of 5 runs" in roof.how and "triad a = b + 3 c" in roof.how
     assert roof.ridge == pytest.approx(10)
     # below the ridge of 10 FLOP/B the memory limits: 2 FLOP/B * 1e8 B/s
     assert roof.attainable(2) == pytest.approx(2e8) and roof.attainable(20) == pytest.approx(1e9)
@@ -189,7 +193,7 @@ def test_the_roof_is_work_over_time() -> None:
 
 def test_this_cpu_has_a_roof() -> None:
     runner = Runner(torch.device("cpu"))
-    runner.products, runner.copies = (64,), (2**20,)
+    runner.products, runner.triads = (64,), (2**20,)
     roof = runner.roof("float32")
     assert roof.flops_per_s > 1e6 and roof.bytes_per_s > 1e6 and roof.samples >= 3
 
@@ -209,13 +213,11 @@ def test_chips_of_every_class_are_there_with_peaks_bandwidth_and_sources() -> No
 
 @pytest.mark.parametrize("slugs", [chips.DATA_CENTRE, chips.MOBILE], ids=["data centre", "mobile"])
 def test_every_chip_of_a_chart_exists_and_is_named_in_it(slugs: tuple[str, ...]) -> None:
-    from neuralpower.report.plotly_charts import plot
-
     every = {c.slug: c for c in chips.sheets()}
     chart = chips.roofline("x", [every[slug] for slug in slugs])
-    assert {a["text"] for a in plot(chart)["layout"]["annotations"]} == {
-        chips.short_name(every[s]) for s in slugs
-    }
+    names = {chips.short_name(every[s]) for s in slugs}
+    for plot in (Plot(780, 345, 7.0, 13.0), Plot(300, 300, 6.9, 13.0)):
+        assert {label.text for label in named(chart, plot).labels} == names
 
 
 # ---- analysis ----
@@ -232,19 +234,20 @@ def small(times: Sequence[float], flops: Sequence[int], parameters: Sequence[int
 
 
 def test_rank_correlations_by_hand() -> None:
-    view = small((1, 2, 3, 4), (10, 20, 40, 30), (4, 3, 2, 1))
+    view = small((1, 2, 3, 4, 5), (10, 20, 40, 30, 50), (5, 4, 3, 2, 1))
     spearman, kendall = (analysis.correlation(view, 1, m) for m in ("Spearman", "Kendall"))
-    # one swap of neighbours among four: 1 - 6*(0+0+1+1)/(4*15) = 0.8; five pairs agree, one does not: (5-1)/6
-    assert spearman.of("runtime, d", "FLOP") == pytest.approx(0.8)
-    assert kendall.of("runtime, d", "FLOP") == pytest.approx(4 / 6)
+    # one swap of neighbours among five: 1 - 6*(1+1)/(5*24) = 0.9; nine pairs agree, one does not: (9-1)/10
+    assert spearman.of("runtime, d", "FLOP") == pytest.approx(0.9)
+    assert kendall.of("runtime, d", "FLOP") == pytest.approx(0.8)
     assert spearman.of("runtime, d", "parameters") == pytest.approx(-1)
-    assert spearman.networks == 4
+    assert spearman.networks == 5
 
 
 def test_the_correlation_that_is_drawn_is_the_one_computed_for_that_batch_size(
     nets: str, tmp_path: Path
 ) -> None:
-    gathered = gathering(nets, tmp_path / "out")
+    names = ("thin", "wide", "deep", "flat", "tall")
+    gathered = gathering(nets, tmp_path / "out", models=tuple(f"{nets}:{name}" for name in names))
     gathered.run()
     view = view_of(gathered)
     heat = [part for part in parts(pages.page(view)) if isinstance(part, Heatmap)]
@@ -255,12 +258,28 @@ def test_the_correlation_that_is_drawn_is_the_one_computed_for_that_batch_size(
     ]
 
 
-def test_two_networks_are_too_few_for_ranks_and_equal_values_have_none() -> None:
-    assert analysis.correlation(small((1, 2), (1, 2), (1, 2)), 1, "Spearman").of("FLOP", "FLOP") is None
-    assert (
-        analysis.correlation(small((1, 2, 3), (5, 5, 5), (1, 2, 3)), 1, "Spearman").of("FLOP", "parameters")
-        is None
+def test_four_networks_are_too_few_for_ranks_and_equal_values_have_none() -> None:
+    four, five = (
+        small((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)),
+        small((1, 2, 3, 4, 5), (5,) * 5, (1, 2, 3, 4, 5)),
     )
+    assert analysis.correlation(four, 1, "Spearman").of("FLOP", "FLOP") is None
+    assert analysis.correlation(five, 1, "Spearman").of("FLOP", "parameters") is None
+
+
+def test_a_heat_map_of_too_few_networks_is_left_out_and_the_page_says_why() -> None:
+    few = next(s for s in pages._benchmark(small((1, 2), (1, 2), (1, 2))) if s.title == "Rank correlations")
+    assert few.parts == ()
+    assert few.text == (
+        "Batch 1: too few networks for a rank correlation. 2 have a time on every device; 5 are needed.",
+    )
+    enough = small((1, 2, 3, 4, 5), (1, 2, 3, 4, 6), (1, 2, 3, 4, 5))
+    drawn = next(s for s in pages._benchmark(enough) if s.title == "Rank correlations")
+    assert drawn.text == () and [type(part).__name__ for part in drawn.parts] == [
+        "Heatmap",
+        "Heatmap",
+        "Table",
+    ]
 
 
 def test_a_verdict_counts_the_network_and_its_layers_apart() -> None:
@@ -280,11 +299,28 @@ def test_a_gap_is_a_share_of_the_peak_and_of_the_roof_above_the_intensity() -> N
     assert gap.of_peak == pytest.approx(0.4) and gap.of_attainable == pytest.approx(1.0)
 
 
+def test_utilisation_is_of_the_measured_roof_never_above_all_of_it_and_says_where_it_is_clipped() -> None:
+    # 400 FLOP in half a microsecond: 8e8 FLOP/s, above the 4e8 that 4 FLOP/B allow, below the peak of 1e9
+    view = small((0.5e-6, 4e-6), (400, 400), (1, 1))
+    view.data.put(Roof("d", "data sheet", 1e12, 1e12, ""))
+    (section,) = pages._utilisation(view)
+    table = section.parts[-1]
+    assert isinstance(table, Table)
+    rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    assert [row["roof"] for row in rows] == ["measured here"] * 2
+    assert [row["of the attainable"] for row in rows] == [1.0, pytest.approx(0.25)]
+    assert [row["of the peak"] for row in rows] == [pytest.approx(0.8), pytest.approx(0.1)]
+    assert [row["clipped"] for row in rows] == ["yes", ""]
+    said = " ".join(section.text)
+    assert "Clipped to 100 %: 1 point would lie above the roof." in said and "knows no cache" in said
+
+
 def test_a_network_without_flop_leaves_the_roof_its_slope() -> None:
     view = small((1e-6, 1e-6), (400, 0), (1, 0))
     (chart,) = [part for part in pages._utilisation(view)[0].parts if isinstance(part, XY)]
-    # from a third of the lowest intensity, 4 FLOP/B, over the ridge at 1e9 / 1e8 to three times that
-    assert chart.series[0].x == pytest.approx((4 / 3, 10, 30)) and len(chart.drawn()[1].x) == 1
+    # from a tenth of the lowest intensity, 4 FLOP/B, over the ridge at 1e9 / 1e8 to three times that
+    assert chart.series[0].x == pytest.approx((0.4, 10, 30)) and len(chart.drawn()[1].x) == 1
+    assert chart.logs == (True, True), "a roof is straight on logarithmic axes alone"
 
 
 def test_examples_of_both_kinds_are_the_extreme_pairs() -> None:
@@ -307,7 +343,8 @@ def test_no_pair_is_no_example() -> None:
     found = analysis.examples(view, view.data.devices[0])
     assert found["bad"] is None and found["good"] is None
     text = " ".join(pages.comments("on_prediction", view))
-    assert "no two of these networks that differ threefold" in text and "stand in the wrong order" in text
+    assert "no two of these networks differ in time as they do in FLOP" in text
+    assert "no two of these networks stand in the wrong order" in text
 
 
 def test_a_prediction_that_is_mostly_roofline_is_no_example() -> None:
@@ -362,7 +399,8 @@ def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(nets: str,
     point = gathered.run().find(Point, f"{nets}:thin", "Fake 1", 8)
     assert point is not None and point.status == "out of memory" and point.runtime_s is None
     assert point.reason.endswith("the largest batch that fits is about 2")
-    missing = pages.page(view_of(gathered)).sections[0].parts[0]
+    sections = {section.title: section for section in pages.page(view_of(gathered)).sections}
+    missing = sections["How this was made"].parts[0]
     assert isinstance(missing, Table) and missing.rows[0][3:] == ("out of memory", point.reason)
 
 
@@ -470,7 +508,15 @@ def test_the_page_has_every_part_and_shows_every_network(nets: str, tmp_path: Pa
     gathered.run()
     made = pages.page(view_of(gathered))
     titles = [s.title for s in made.sections]
-    assert [t[0] for t in titles if t[0].isdigit()] == ["1", "2", "3", "4", "5"]
+    assert [t[0] for t in titles if t[0].isdigit()] == ["1", "2", "3", "4"]
+    assert titles[:2] == ["1 Networks: work and memory", "The roof of the machine"], "theirs come first"
+    assert titles[-2:] == ["How this was made", "Appendix: chips"]
+    first = made.sections[0].parts[0]
+    assert isinstance(first, Table) and {row[0] for row in first.rows} == {"thin", "wide", "deep", "flat"}
+    named = [part.title for part in made.parts()]
+    assert len({*named}) == len(named) and not [
+        title for title in named if title.endswith(")") and "(2)" in title
+    ]
     labels = {n.label for n in view_of(gathered).networks}
     scatters = [
         p for p in parts(made) if isinstance(p, XY) and p.title.startswith(("Runtime against", "Achieved"))
@@ -504,10 +550,11 @@ def test_a_browser_shows_the_report_without_complaint(nets: str, tmp_path: Path)
     gathered = gathering(nets, tmp_path / "out")
     gathered.run()
     write_html(pages.page(view_of(gathered)), tmp_path / "out" / "index.html")
-    assert (tmp_path / "out" / "index.html").stat().st_size < 8e6
+    assert (tmp_path / "out" / "index.html").stat().st_size < 1.5e6
     with chromium(tmp_path / "profile") as browser:
+        looked_at(browser, 400)
         assert opened(browser, tmp_path / "out" / "index.html") >= 20
-        assert complaints(browser) == []
+        assert complaints(browser) == [] and overflowing(browser) == []
         assert requests(browser) == [(tmp_path / "out" / "index.html").resolve().as_uri()]
 
 

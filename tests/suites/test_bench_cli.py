@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from neuralpower.cli.bench import named
+from neuralpower.cli.bench import with_truths
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.bench.datum import Datum
 from neuralpower.suites.bench.logs import PATTERN, parse
@@ -107,14 +107,14 @@ def bench(networks: Path, name: str, *arguments: object) -> Ran:
     )
 
 
-def test_truths_may_stand_bare_and_hyphens_are_underscores() -> None:
-    assert named(["--forward-only", "--batch-size", "4", "--autocast"]) == [
+def test_truths_may_stand_bare_under_any_spelling() -> None:
+    assert with_truths(["--forward_only", "--batch-size", "4", "--autocast"]) == [
         "--forward_only=true",
-        "--batch_size",
+        "--batch-size",
         "4",
         "--autocast=true",
     ]
-    assert named(["--autocast", "on", "--data_shuffle=f", "--model", "a-b"]) == [
+    assert with_truths(["--autocast", "on", "--data_shuffle=f", "--model", "a-b"]) == [
         *("--autocast", "on", "--data_shuffle=f", "--model", "a-b"),
     ]
 
@@ -297,7 +297,7 @@ def test_too_large_a_batch_is_refused_before_it_is_tried() -> None:
 def test_after_an_out_of_memory_the_largest_batch_is_found_by_trying(networks: Path) -> None:
     ran = bench(networks, "small", "--batch_size=64")
     assert ran.code == 4
-    assert "of " in ran.err and "out of memory; the largest that fits is 5; choose --batch_size 5" in ran.err
+    assert "of " in ran.err and "out of memory; the largest that fits is 5; choose --batch-size 5" in ran.err
     assert values(ran)["results.largest_batch"] == 5
 
 
@@ -472,7 +472,7 @@ def test_a_port_in_use_is_one_line(networks: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         ran = bench(networks, "net", "--batch_size=2", "--num_gpus=2", f"--master_port={port}")
-    way = "choose another --master_port, or 0 for any that is free"
+    way = "choose another --master-port, or 0 for any that is free"
     assert (ran.code, ran.err) == (4, f"error: port {port}: in use by another process; {way}\n")
 
 

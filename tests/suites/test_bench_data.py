@@ -302,7 +302,7 @@ def test_a_class_too_many_and_images_too_broken_are_one_line(tmp_path: Path, wor
         file.write_bytes(b"no image")
     loaded = Loaded(Images(FolderStore(tmp_path / "bad"), 3, 4), 3, CPU, torch.float32, workers=workers)
     why = "none of its 6 images can be read .cannot identify image file"
-    with pytest.raises(InputError, match=f"^[^\n]*bad: {why}.*; give another --data_dir$"):
+    with pytest.raises(InputError, match=f"^[^\n]*bad: {why}.*; give another --data-dir$"):
         loaded()
     loaded.close()
 
@@ -345,7 +345,7 @@ def test_a_loader_process_that_dies_is_told(tmp_path: Path) -> None:
 
     loaded = Loaded(Images(Deadly(folder_of(tmp_path)), 3, 4), 3, CPU, torch.float32, workers=1)
     with pytest.raises(
-        DeviceError, match="DataLoader worker .*choose a smaller batch or --num_loader_threads 0"
+        DeviceError, match="DataLoader worker .*choose a smaller batch or --num-loader-threads 0"
     ):
         loaded()
     loaded.close()

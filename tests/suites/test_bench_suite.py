@@ -189,7 +189,7 @@ def test_a_batch_that_the_memory_does_not_hold_is_refused_with_the_largest_that_
     # three quarters of 100,000 less 10,000 is 65,000, and 650 samples fit
     assert check_host_memory(peak, 650, "Net", 100_000) == 75_000
     with pytest.raises(
-        TooLarge, match="^batch size 651 of Net: .*; the largest that fits is 650; choose --batch_size 650$"
+        TooLarge, match="^batch size 651 of Net: .*; the largest that fits is 650; choose --batch-size 650$"
     ):
         check_host_memory(peak, 651, "Net", 100_000)
     with pytest.raises(TooLarge, match="not even a batch of 1 fits"):
@@ -554,7 +554,7 @@ def test_more_gpus_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(DeviceError, match="torch finds no CUDA device here; choose --device cpu"):
         device_of(Options("alexnet", device="gpu"), World())
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(DeviceError, match="4 GPUs asked for, 2 are there; choose --num_gpus 2 or fewer"):
+    with pytest.raises(DeviceError, match="4 GPUs asked for, 2 are there; choose --num-gpus 2 or fewer"):
         device_of(Options("alexnet", device="gpu", num_gpus=4), World())
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     assert device_of(Options("alexnet", device="gpu", num_gpus=2), World(2, 1, 1, "nccl")) == torch.device(

@@ -68,6 +68,18 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
         raise ModelError(f"{model!r:.40} is no MODEL; {grammar()}, an nn.Module or a configuration object")
 
 
+def check_known(model: str) -> None:
+    """Raise ModelError for a text that can be no model; without torch, so that it takes no time."""
+    given = Given(model)
+    if not given.text.strip():
+        raise ModelError(f"no model is named; {grammar()}")
+    _ = given.overrides  # which must be readable
+    source = recognised(given)
+    if source is None:
+        raise ModelError(f"{given.text!r} is no folder and names no source; {grammar()}")
+    source.check(given)
+
+
 def __getattr__(name: str) -> Any:
     """What callers of `resolve` need beside it; imports torch, which the list of sources does without."""
     if name in ("InputRequest", "Inputs"):
@@ -84,6 +96,7 @@ __all__ = [
     "Inputs",
     "ModelSource",
     "Source",
+    "check_known",
     "grammar",
     "model_source",
     "published_dtype",

@@ -79,6 +79,7 @@ class ModelSource:
     runs_code: bool
     make: Make
     dtype: Callable[[Given], str | None]
+    check: Callable[[Given], object]
 
 
 SOURCES: list[ModelSource] = []
@@ -93,6 +94,7 @@ def model_source(
     recognises: Callable[[Given], bool] = lambda given: False,
     runs_code: bool = True,
     dtype: Callable[[Given], str | None] = lambda given: None,
+    check: Callable[[Given], object] = lambda given: None,
 ) -> Callable[[Make], Make]:
     """A decorator that registers a function that makes the `Source` of a MODEL.
 
@@ -103,6 +105,7 @@ def model_source(
         recognises: where there is no prefix, whether a MODEL is of this source.
         runs_code: whether a model of it runs others' code, so that a file of data may not name it (trust.py).
         dtype: the type in which a model was published, which is then the usual one; None where none is said.
+        check: raises ModelError for a name that cannot be; it imports no torch, and may let others pass.
 
     Raises:
         ValueError: the prefix is taken.
@@ -111,7 +114,7 @@ def model_source(
         raise ValueError(f"prefix {prefix!r} of a source of models is taken; choose another")
 
     def register(make: Make) -> Make:
-        SOURCES.append(ModelSource(written, place, prefix, recognises, runs_code, make, dtype))
+        SOURCES.append(ModelSource(written, place, prefix, recognises, runs_code, make, dtype, check))
         SOURCES.sort(key=lambda source: (source.place, source.prefix))
         return make
 

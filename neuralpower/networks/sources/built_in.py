@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from neuralpower.errors import ModelError, is_count
+from neuralpower.errors import ModelError, is_count, unknown
+from neuralpower.files.paths import is_file
+from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:
@@ -34,6 +37,37 @@ def is_configuration(given: Given) -> bool:
     return given.may_be_path and (
         given.path.suffix == ".json" or (given.path.suffix != ".pt2" and given.path.is_dir())
     )
+
+
+REMOVED = "transfo"  # a family that transformers dropped; whoever asks for it is told more later
+
+
+def check_transformers(given: Given) -> None:
+    """Raise ModelError for a name that is in no table of transformers; a class may be in none."""
+    types, words = transformers_names()
+    name = given.name
+    if types and name not in words and name == name.lower() and not name.startswith(REMOVED):
+        raise unknown("transformers model type or class", name, words, ModelError)
+
+
+def check_zoo(given: Given) -> None:
+    """Raise ModelError for an id that the zoo does not have."""
+    if given.name not in zoo_names():
+        raise unknown("zoo network", given.name, zoo_names(), ModelError)
+
+
+def check_installed(given: Given) -> None:
+    """Raise ModelError where a library of image networks is not installed."""
+    package = given.location.partition(":")[0]
+    if importlib.util.find_spec(package) is None:
+        raise ModelError(f'{package} is not installed; pip install "neuralpower[vision]"')
+
+
+def check_file(given: Given) -> None:
+    """Raise ModelError where there is no such Python file."""
+    location = given.location.rpartition(":")[0]
+    if location.endswith(".py") and not is_file(given.path.with_name(location.rpartition("/")[2])):
+        raise ModelError(f"there is no file {location}; give an existing path/file.py:function")
 
 
 def is_function(given: Given) -> bool:
@@ -87,7 +121,7 @@ def folder(given: Given) -> Source:
     return folder_source(given.text, given.path, given.overrides)
 
 
-@model_source("transformers:NAME", place=20, prefix="transformers", runs_code=False)
+@model_source("transformers:NAME", place=20, prefix="transformers", runs_code=False, check=check_transformers)
 def transformers(given: Given) -> Source:
     """The default configuration of a model type (bert) or a class (BertForMaskedLM)."""
     from neuralpower.networks.transformers import transformers_source
@@ -95,7 +129,7 @@ def transformers(given: Given) -> Source:
     return transformers_source(given.text, given.name, given.overrides)
 
 
-@model_source("torchvision:NAME", place=21, prefix="torchvision", runs_code=False)
+@model_source("torchvision:NAME", place=21, prefix="torchvision", runs_code=False, check=check_installed)
 def torchvision(given: Given) -> Source:
     """Images of 3x224x224, for Inception 3x299x299."""
     from neuralpower.networks.vision import torchvision_source
@@ -103,7 +137,7 @@ def torchvision(given: Given) -> Source:
     return torchvision_source(given.text, given.name, given.overrides)
 
 
-@model_source("timm:NAME", place=22, prefix="timm", runs_code=False)
+@model_source("timm:NAME", place=22, prefix="timm", runs_code=False, check=check_installed)
 def timm(given: Given) -> Source:
     """Images of the size that timm lists for the model."""
     from neuralpower.networks.vision import timm_source
@@ -111,7 +145,7 @@ def timm(given: Given) -> Source:
     return timm_source(given.text, given.name, given.overrides)
 
 
-@model_source("zoo:NAME", place=23, prefix="zoo", runs_code=False)
+@model_source("zoo:NAME", place=23, prefix="zoo", runs_code=False, check=check_zoo)
 def zoo(given: Given) -> Source:
     """A network of the zoo; overrides are keywords of its build function."""
     from neuralpower.networks.functions import ask, call_function
@@ -139,7 +173,9 @@ def zoo(given: Given) -> Source:
     return Source(text, construct, examples)
 
 
-@model_source("package.module:function, path/file.py:function", place=80, recognises=is_function)
+@model_source(
+    "package.module:function, path/file.py:function", place=80, recognises=is_function, check=check_file
+)
 def function(given: Given) -> Source:
     """An nn.Module, or (module, inputs), that a function returns."""
     from neuralpower.networks.functions import function_source

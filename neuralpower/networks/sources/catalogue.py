@@ -23,7 +23,12 @@ def dtype_of(given: Given) -> str:
 
 
 @model_source(
-    "a name of `neuralpower models`", place=11, recognises=is_listed, runs_code=False, dtype=dtype_of
+    "a name of `neuralpower models`",
+    place=11,
+    recognises=is_listed,
+    runs_code=False,
+    dtype=dtype_of,
+    check=lambda given: find_entry(given.location),
 )
 def listed(given: Given) -> Source:
     """A network of transformers, by the fields of its published configuration."""

@@ -17,8 +17,10 @@ from numbers import Real
 from typing import Any
 
 from neuralpower.errors import InputError, ModelError, unknown
+from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.networks.phases import DECODE, PREFILL, Pass, Phase, pass_of
+from neuralpower.networks.inputs import TOKENS, check_count
+from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Pass, Phase, pass_of
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, Platform
@@ -34,7 +36,7 @@ from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import optimizer_named, training_lifetimes
 from neuralpower.trace.tracer import trace
 
-PHASES = (FORWARD, TRAINING, PREFILL, DECODE)
+PHASES = (FORWARD, TRAINING, PREFILL, DECODE, GENERATE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
 CLOSE = 0.01  # of the answer: how far the bracket is closed for sizes above a hundred
 MOST_CALLS = 20_000  # in a trace, which takes seconds: a scan in Python makes more with each token
@@ -60,6 +62,9 @@ class Request:
     margin: float | None = None  # share of the memory that is kept free; None: as the platform says
     run: str = EAGER  # one of `trace.question.RUNS`
     weights: str | None = None  # how they are quantised, as `--weights` has it; None: as the checkpoint's
+    new_tokens: int | None = (
+        None  # generate: made after a prompt of `seq_len` tokens; None: as predict has it
+    )
 
     @property
     def length(self) -> int | None:
@@ -155,6 +160,11 @@ def _checked_margin(request: Request) -> float:
     Recipe(accumulation=request.accumulation)
     if request.context is not None and phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {phase}; leave it out")
+    check_count("new_tokens", request.new_tokens)
+    if request.new_tokens is not None and phase != GENERATE:
+        raise InputError(
+            f"new_tokens {request.new_tokens} belongs to phase generate, not to {phase}; leave it out"
+        )
     how = (request.optimizer, request.accumulation, request.checkpointing)
     if phase != TRAINING and how != (Request.optimizer, Request.accumulation, Request.checkpointing):
         what = "optimizer, accumulation and checkpointing"
@@ -272,7 +282,20 @@ class _Probe:
         return last + more * (last - before) / (calls - fewer) if calls > fewer else float("inf")
 
     def _memory(self, batch: int, length: int | None) -> Memory:
-        one = self._asked(batch, length)
+        """Of one pass; of a generation the larger of its prefill and its last step."""
+        size = f"batch {batch}{f', length {length}' if length else ''}"
+        stage(f"tracing {self.source.name}, {size} (trace {self.traces + 1})")
+        if self.request.phase != GENERATE:
+            return self._pass_memory(self._asked(batch, length, self.request.phase), batch, length)
+        passes = [self._asked(batch, length, PREFILL)]
+        made = self.request.new_tokens or TOKENS  # the first by the prefill
+        if made > 1:
+            context = (length or self.own_length or TOKENS) + made - 2
+            passes.append(self._asked(batch, context, DECODE))
+        found = (self._pass_memory(one, batch, length) for one in passes)
+        return max(found, key=lambda memory: memory.high_bytes)
+
+    def _pass_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
         inputs = one.inputs
         request, platform = self.request, self.request.platform
         if request.phase == TRAINING:
@@ -306,12 +329,13 @@ class _Probe:
         self.quantised = traced.quantised
         return traced
 
-    def _asked(self, batch: int, length: int | None) -> Pass:
+    def _asked(self, batch: int, length: int | None, name: str) -> Pass:
         """Shapes alone; notes the length that a model takes by itself."""
         about = InputRequest(batch, length, self.request.input_shape, self.dtype)
-        phase = Phase(PREFILL if self.request.phase == PREFILL else FORWARD)
-        if decodes := self.request.phase == DECODE:
-            about, phase = replace(about, seq_len=self.request.seq_len), Phase.decode(context=length)
+        phase = Phase(PREFILL if name == PREFILL else FORWARD)
+        if decodes := name == DECODE:
+            own = self.request.seq_len if self.request.phase == DECODE else None
+            about, phase = replace(about, seq_len=own), Phase.decode(context=length)
         one = pass_of(self.source, about, phase, self.module)
         if length is None:
             ids = one.inputs.kwargs.get("input_ids")

@@ -16,6 +16,7 @@ import numpy as np
 from torch import nn
 
 from neuralpower.errors import NeuralPowerError, one_line
+from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.sources import InputRequest, resolve
@@ -98,6 +99,7 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
     framework = predictor.platform.framework
     recorded = Weighing(weights, predictor.hardware)
     for index, members in _families(points, recorded):
+        stage("predicting points:", int(np.isfinite(memory).sum()), count)
         used, took, told = tables_of(members)
         notes |= told
         traces += took

@@ -49,6 +49,7 @@ class SweepPoint:
     coverage: float | None
     best: bool = False  # on the Pareto front of its model
     error: str = ""
+    phase: str = FORWARD
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def sweep(
         notes[predictor.platform.memory_note or HEAPLESS] = None
         room = memory_bytes if memory_bytes is not None else device_memory(predictor)
         found += _swept(name, points, explored, predictor, room)
-    front, best = _front(found)
+    front, best = pareto_front(found)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(found))
     return Sweep(marked, front, traces, tuple(notes))
 
@@ -156,7 +157,7 @@ def _swept(
         )
 
 
-def _front(points: Sequence[SweepPoint]) -> tuple[str, set[int]]:
+def pareto_front(points: Sequence[SweepPoint]) -> tuple[str, set[int]]:
     """What the Pareto front is of, and where it is; of what may not fit, nothing."""
     known = [point for point in points if not point.error]
     energy = bool(known) and all(point.energy_j is not None for point in known)

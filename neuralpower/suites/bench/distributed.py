@@ -22,7 +22,7 @@ from neuralpower.processes.tether import environment, tethered
 from neuralpower.suites.bench.options import Options
 
 ADDRESS = "127.0.0.1"
-TAKEN = "port {}: in use by another process; choose another --master_port, or 0 for any that is free"
+TAKEN = "port {}: in use by another process; choose another --master-port, or 0 for any that is free"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def device_of(options: Options, world: World) -> torch.device:
     index = int(asked) if asked.isdigit() else world.local_rank
     needed = max(index + 1, options.num_gpus)
     if needed > count:
-        there = f"{count} {'is' if count == 1 else 'are'} there; choose --num_gpus {count} or fewer"
+        there = f"{count} {'is' if count == 1 else 'are'} there; choose --num-gpus {count} or fewer"
         raise DeviceError(f"{needed} GPUs asked for, {there}")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
@@ -155,7 +155,7 @@ def failure_of(said: str, code: int) -> NeuralPowerError:
         return OutOfMemory("a process was killed, as for want of memory; choose a smaller batch")
     if not told and ended < 0:
         name = signal.Signals(-ended).name
-        return DeviceError(f"a process ended by {name}; with --num_gpus 1 it may say why")
+        return DeviceError(f"a process ended by {name}; with --num-gpus 1 it may say why")
     text = told[0] if told else (said.strip().splitlines() or ["torchrun said nothing"])[-1][:300]
     if "out of memory" in text:
         return OutOfMemory(text)

@@ -62,7 +62,7 @@ class Images(Dataset[tuple[Tensor, int]]):
             except UNREADABLE as error:
                 why = one_line(error)
                 self._skipped[own % LOADERS] += 1
-        rule = f"none of its {len(self)} images can be read ({why}); give another --data_dir"
+        rule = f"none of its {len(self)} images can be read ({why}); give another --data-dir"
         raise InputError(f"{self.store.where}: {rule}")
 
     @property
@@ -101,7 +101,7 @@ def open_store(backend: str, where: Path) -> FolderStore | CaffeStore:
     """The images under a path; raises InputError."""
     check_regular(where)
     if not is_there(where):
-        raise InputError(f"{where}: there is no such file or folder; give another --data_dir")
+        raise InputError(f"{where}: there is no such file or folder; give another --data-dir")
     _pillow()
     return FolderStore(where) if backend == "image_folder" else CaffeStore(where)
 
@@ -113,7 +113,7 @@ class FolderStore:
         self.where = where
         self.classes = sorted(p.name for p in where.iterdir() if p.is_dir()) if where.is_dir() else []
         if not self.classes:
-            rule = "no folder of images per class in it (class/image.jpg); give another --data_dir"
+            rule = "no folder of images per class in it (class/image.jpg); give another --data-dir"
             raise InputError(f"{where}: {rule}")
         self.items = [
             (str(file), label)
@@ -123,7 +123,7 @@ class FolderStore:
         ]
         if not self.items:
             count = len(self.classes)
-            raise InputError(f"{where}: {count} classes without an image file; give another --data_dir")
+            raise InputError(f"{where}: {count} classes without an image file; give another --data-dir")
 
     def read(self, number: int) -> tuple[Image, int]:
         """An image and the number of its folder; raises one of UNREADABLE."""
@@ -140,7 +140,7 @@ class CaffeStore:
         _extra("lmdb", "Caffe's databases need lmdb")
         file = where / "data.mdb" if where.is_dir() else where
         if not file.is_file():
-            rule = "holds no data.mdb, so it is no LMDB; give another --data_dir or --data_backend"
+            rule = "holds no data.mdb, so it is no LMDB; give another --data-dir or --data-backend"
             raise InputError(f"{where}: {rule}")
         with self._transaction() as (opened, transaction):
             needed, size = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"], file.stat().st_size
@@ -150,7 +150,7 @@ class CaffeStore:
             first = transaction.get(self.items[0]) if self.items else None
         self.close()
         if first is None:
-            raise InputError(f"{where}: an empty database; give another --data_dir")
+            raise InputError(f"{where}: an empty database; give another --data-dir")
         try:
             parse_datum(first)
         except InputError as error:
@@ -168,7 +168,7 @@ class CaffeStore:
             with self._opened[1].begin() as transaction:
                 yield self._opened[1], transaction
         except lmdb.Error as error:
-            raise InputError(f"{self.where}: no LMDB ({error}); give another --data_dir") from None
+            raise InputError(f"{self.where}: no LMDB ({error}); give another --data-dir") from None
 
     def close(self) -> None:
         """Close the database; the next read opens it again."""

@@ -152,7 +152,7 @@ class Loaded:
         except RuntimeError as error:
             if "DataLoader worker" not in str(error):
                 raise
-            ways = "choose a smaller batch or --num_loader_threads 0"
+            ways = "choose a smaller batch or --num-loader-threads 0"
             raise DeviceError(f"{first_line(error)}; {ways}") from None
         highest = int(labels.max())
         if self.classes is not None and highest >= self.classes:

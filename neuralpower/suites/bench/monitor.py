@@ -118,7 +118,7 @@ class Monitor:
     def write(self, path: Path) -> None:
         """A line of names, then one per sample, "-" for what is not known; raises InputError."""
         lines = [self.columns, *(map(_cell, sample) for sample in self.samples)]
-        with writing(path, "--monitor_file"):
+        with writing(path, "--monitor-file"):
             path.parent.mkdir(parents=True, exist_ok=True)
             with aside(path) as new:
                 new.write_text("".join(" ".join(line) + "\n" for line in lines))

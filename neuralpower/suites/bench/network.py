@@ -33,7 +33,7 @@ class TooLarge(OutOfMemory):
     """A batch that does not fit, and the largest that does; 0 for none."""
 
     def __init__(self, text: str, largest_batch: int) -> None:
-        way_out = f"the largest that fits is {largest_batch}; choose --batch_size {largest_batch}"
+        way_out = f"the largest that fits is {largest_batch}; choose --batch-size {largest_batch}"
         if not largest_batch:
             way_out = "not even a batch of 1 fits; choose a smaller network or a device with more memory"
         super().__init__(f"{text}; {way_out}")

@@ -33,8 +33,8 @@ class Options:
     num_batches: int = _option(10, "Timed batches (100).", "N", 1)
     num_warmup_batches: int = _option(10, "Batches before them (1).", "N", 0)
     num_gpus: int = _option(1, "Devices, a process each (1).", "N", 1)
-    device: str = _option("cpu", "cpu or gpu (cpu).")
-    dtype: str = _option("float", "float, float32, float16, bfloat16 or float64 (float).")
+    device: str = _option("cpu", "cpu, cuda or cuda:0 (cpu).")
+    dtype: str = _option("float", "float32, float16, bfloat16 or float64 (float32).")
     autocast: bool = _option(False, "Keep float32 weights and compute products in the dtype.", TRUTH)
     data_dir: str = _option("", "Images; without it data are synthetic.", "PATH")
     data: str = _option("synthetic", "synthetic, or synthetic/pinned, /pageable, /device, /gpu.")
@@ -84,19 +84,26 @@ class Options:
         for name, option in FIELDS.items():
             value, least = getattr(self, name), option.metadata["least"]
             if least is not None and value < least:
-                raise InputError(f"{name} {value}: must be {least} or more; choose --{name} {max(least, 1)}")
+                raise InputError(
+                    f"{name} {value}: must be {least} or more; choose --{_spelled(name)} {max(least, 1)}"
+                )
         gpus, port = self.num_gpus, self.master_port
         if port >= 2**16:
             raise InputError(f"master_port {port}: a port is below 65536; choose another, or 0 for any")
         if self.data_loader_only and not self.data_dir:
-            text = "there is nothing to load; give --data_dir FOLDER"
+            text = "there is nothing to load; give --data-dir FOLDER"
             raise InputError(f"data_loader_only without a data_dir: {text}")
         if gpus > 1 and ":" in self.device:
             text = "each has its own; choose --device gpu"
             raise InputError(f"device {self.device} for {gpus} processes: {text}")
         if gpus > 1 and self.forward_only:
-            raise InputError(f"inference on {gpus} GPUs: it runs on one; leave out --num_gpus, or train")
+            raise InputError(f"inference on {gpus} GPUs: it runs on one; leave out --num-gpus, or train")
         return self
+
+
+def _spelled(name: str) -> str:
+    """A field as the command line spells it."""
+    return name.replace("_", "-")
 
 
 FIELDS = {option.name: option for option in fields(Options)}
@@ -135,7 +142,7 @@ def options_of(values: Mapping[str, Any]) -> Options:
     found = {name: value_of(name, value) for name, value in values.items() if value is not None}
     for required in ("model", "batch_size"):
         if required not in found:
-            raise InputError(f"no {required}: it must be given; add --{required}")
+            raise InputError(f"no {required}: it must be given; add --{_spelled(required)}")
     return Options(**{**COMMAND_LINE, **found}).checked()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from neuralpower.suites.roofline.records import OK, Data, Device, Network, Point, Roof, Work
 
 Method = Literal["Spearman", "Kendall"]
-FEWEST = 3  # networks for a rank correlation
+FEWEST = 5  # networks for a rank correlation: of fewer, any order is likely to come by chance
 NEAR = 1.5  # times a ratio of FLOP: within it a ratio of times is near
 COVERED = 0.5  # share of a predicted time that regressors must account for, before it is an example
 FLOP, PARAMETERS = "FLOP", "parameters"
@@ -68,13 +68,18 @@ class Placement:
 
     @property
     def of_peak(self) -> float:
-        """Share of the peak."""
-        return self.flops_per_s / self.roof.flops_per_s
+        """Share of the peak, 1 at the most."""
+        return min(1.0, self.flops_per_s / self.roof.flops_per_s)
 
     @property
     def of_attainable(self) -> float:
-        """Share of the roof above its intensity."""
-        return self.flops_per_s / self.roof.attainable(self.intensity)
+        """Share of the roof above its intensity, 1 at the most."""
+        return min(1.0, self.flops_per_s / self.roof.attainable(self.intensity))
+
+    @property
+    def clipped(self) -> bool:
+        """Whether it would lie above the roof: `of_attainable` is cut off at 1."""
+        return self.flops_per_s > self.roof.attainable(self.intensity)
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ class Gathering:
         seen: dict[tuple[Any, ...], str] = {}
         for model in dict.fromkeys(self.request.models):
             sketch = Sketch(model, torch_dtype(self.request.dtype))
-            label = short(model).removeprefix("zoo:").removeprefix("torchvision:").replace("?..", "*")
+            label = _label(model)
             while any(label == self.data.get(Network, other).label for other in self.sketches):
                 label += "'"
             network = sketch.network(label)
@@ -346,6 +346,14 @@ class Gathering:
         self.show(f"training step of {step.model}, batch {step.batch_size}: about {cost:.0f} s")
         dtype = self.request.dtype
         return _tried(step, lambda: _with_kinds(step, runner.training(step.model, step.batch_size, dtype)))
+
+
+def _label(model: str) -> str:
+    """A model's name in charts: without its source, its folders and its overrides."""
+    name = short(model).removeprefix("zoo:").removeprefix("torchvision:").replace("?..", "*")
+    if ".py:" in name:
+        name = name.rpartition(":")[2]
+    return name.rstrip("/").rpartition("/")[2] or model
 
 
 def _tried(record: Tried, run: Callable[[], Tried]) -> Tried:

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Pie, Pies, Series
-from neuralpower.report.page import Cell, Columns, Page, Part, Section, Table
+from neuralpower.report.page import Cell, Columns, Page, Part, Section, Share, Table
 from neuralpower.suites.roofline import analysis, chips
 from neuralpower.suites.roofline.analysis import Placement, View
 from neuralpower.suites.roofline.records import MEASURED, OK, Device, Network, Point, Training, Work
@@ -36,12 +36,12 @@ def comments(macro: str, *figures: Any) -> tuple[str, ...]:
 
 
 def page(view: View) -> Page:
-    """Everything."""
+    """The networks and their machine first, then times and utilisation; method and chips at the end."""
     missing = _missing(view)
     text = (*comments("method", view), *view.data.notes)
     method = Section("How this was made", text, (missing,) if missing.rows else ())
-    parts = (_chips, _networks, _benchmark, _utilisation, _training)
-    sections = (method, *(section for part in parts for section in part(view)))
+    parts = (_networks, _benchmark, _utilisation, _training)
+    sections = (*(section for part in parts for section in part(view)), method, _chips(view))
     return Page("Rooflines and runtimes", " ".join(comments("lead", view)), sections)
 
 
@@ -65,7 +65,8 @@ def _missing(view: View) -> Table:
     return Table.of("Points that are not there", by_device, columns)
 
 
-def _chips(view: View) -> list[Section]:
+def _chips(view: View) -> Section:
+    """All chips with a data sheet."""
     every = chips.sheets()
     known = {chip.slug: chip for chip in every}
     centre, mobile = ([known[s] for s in some if s in known] for some in (chips.DATA_CENTRE, chips.MOBILE))
@@ -77,6 +78,12 @@ def _chips(view: View) -> list[Section]:
         chips.roofline("Rooflines of data-centre chips", centre),
         chips.roofline("Rooflines of mobile, edge and consumer chips", mobile, own),
     )
+    on_chips = comments("on_chips", [roof for _, roof in roofs], ridges)
+    return Section("Appendix: chips", on_chips, (*charts, chips.table(every), chips.sources(every)))
+
+
+def _roofs(view: View) -> Section:
+    """What the devices of the report can do, measured and by their sheets."""
     table = Table.of(
         f"Roofs in {view.data.settings['dtype']}",
         [r for r in view.data.roofs if view.data.find(Device, r.device)],
@@ -90,12 +97,7 @@ def _chips(view: View) -> list[Section]:
             "how": lambda r: r.how,
         },
     )
-    on_chips = comments("on_chips", [roof for _, roof in roofs], ridges)
-    on_roof = comments("on_roof", view.data.roofs)
-    return [
-        Section("1 Chips", on_chips, (*charts, chips.table(every), chips.sources(every))),
-        Section("Theoretical and measured roofs", on_roof, (table,), level=3),
-    ]
+    return Section("The roof of the machine", comments("on_roof", view.data.roofs), (table,), level=3)
 
 
 def _networks(view: View) -> list[Section]:
@@ -118,7 +120,8 @@ def _networks(view: View) -> list[Section]:
     )
     on_networks, on_verdicts = (comments(f"on_{what}", view) for what in ("networks", "verdicts"))
     return [
-        Section("2 Networks: work and memory", on_networks, parts),
+        Section("1 Networks: work and memory", on_networks, parts),
+        _roofs(view),
         Section("Networks on the rooflines", ("Where the roof ends above each network.",), overlays, level=3),
         Section("Bound by memory or by compute", on_verdicts, (table,), level=3),
     ]
@@ -176,7 +179,8 @@ def _roof_lines(view: View, device: Device, series: Sequence[Series]) -> list[Se
     lines = []
     known = [x for one in series for x in one.x if x]  # what only moves data has no logarithm
     for roof in view.roofs(device):
-        low, high = min([*known, roof.ridge]) / 3, max([*known, roof.ridge]) * 3
+        # far enough down and right that both axes are logarithmic, on which alone a roof is straight
+        low, high = min([*known, roof.ridge]) / 10, max([*known, roof.ridge]) * 3
         what = f"{roof.flops_per_s / 1e12:.3g} TFLOP/s, {roof.bytes_per_s / 1e9:.4g} GB/s"
         points = [(x, roof.attainable(x), what) for x in (low, roof.ridge, high)]
         lines.append(Series.of(f"roof, {roof.origin}", points, mode="lines", dash=not roof.samples))
@@ -203,15 +207,17 @@ def _benchmark(view: View) -> list[Section]:
     devices = view.data.devices
     scatter = [_scatter(view, d, what) for what in ("FLOP", "parameters") for d in devices]
     found = [analysis.correlation(view, b, m) for b in view.batch_sizes for m in METHODS]
-    heat = [_heatmap(c) for c in found]
-    ranks = _rank_table(found)
+    enough = [c for c in found if c.networks >= analysis.FEWEST]
+    few = {c.batch_size: " ".join(comments("too_few", c)) for c in found if c not in enough}
+    heat = [_heatmap(c) for c in enough]
+    ranks = [_rank_table(enough)] if enough else []
     throughput = tuple(_throughput(view, d) for d in devices)
     legend = "Colour and symbol: batch size; name: network."
     on_prediction = comments("on_prediction", view)
     on_throughput = comments("on_throughput", view)
     return [
-        Section("3 Runtimes", (legend,), (*scatter, _time_table(view))),
-        Section("Rank correlations", (), (*heat, ranks), level=3),
+        Section("2 Runtimes", (legend,), (*scatter, _time_table(view))),
+        Section("Rank correlations", tuple(few.values()), (*heat, *ranks), level=3),
         Section("Do FLOP or parameters say how long a network takes?", on_prediction, (), level=3),
         Section("Throughput", on_throughput, throughput, level=3),
     ]
@@ -299,7 +305,7 @@ def _utilisation(view: View) -> list[Section]:
     gaps = [
         gap
         for device in view.data.devices
-        for roof in view.roofs(device)
+        if (roof := view.roof(device)) is not None
         for batch in view.batch_sizes
         for gap in analysis.gaps(view, device, batch, roof)
     ]
@@ -311,19 +317,22 @@ def _utilisation(view: View) -> list[Section]:
         "roof": lambda g: g.roof.origin,
         "achieved, GFLOP/s": lambda g: g.flops_per_s / 1e9,
         "attainable, GFLOP/s": lambda g: g.roof.attainable(g.intensity) / 1e9,
-        "of the peak, %": lambda g: g.of_peak * 100,
-        "of the attainable, %": lambda g: g.of_attainable * 100,
+        "of the peak": lambda g: Share(g.of_peak),
+        "of the attainable": lambda g: Share(g.of_attainable),
+        "clipped": lambda g: "yes" if g.clipped else "",
     }
-    table = Table.of("Achieved against peak and against the attainable roof", gaps, columns)
+    note = "Against the roof measured here where there is one, else the data sheet's; cut off at 100 %."
+    table = Table.of("Achieved against peak and against the attainable roof", gaps, columns, note)
     charts = (_achieved(view, device) for device in view.data.devices)
-    return [Section("4 Utilisation", comments("on_gaps", view), (*charts, table))]
+    return [Section("3 Utilisation", comments("on_gaps", view), (*charts, table))]
 
 
 def _achieved(view: View, device: Device) -> XY:
     series = _by_batch(view, device, lambda _, work, runtime_s: (work.intensity, work.flops / runtime_s))
     every = (*_roof_lines(view, device, series), *series)
     title = f"Achieved performance on the roofline, {device.label}"
-    return XY(title, f"{INTENSITY} moved", "FLOP/s", every, True, True)
+    note = "A name stands at the largest batch."
+    return XY(title, f"{INTENSITY} moved", "FLOP/s", every, True, True, note=note)
 
 
 def _training(view: View) -> list[Section]:
@@ -348,14 +357,15 @@ def _training(view: View) -> list[Section]:
         BarSeries("FLOP", tuple(t.flops_ratio for t in own)),
         BarSeries("time", tuple(t.time_ratio for t in own)),
     )
-    names = tuple(labels[t.model] for t in own)
+    several = len({t.device for t in own}) > 1
+    names = tuple(f"{labels[t.model]}, {t.device}" if several else labels[t.model] for t in own)
     bars = Bars("Backward over forward pass", "backward : forward", names, ratios)
     table = Table.of("Forward and backward pass", own, columns)
     apart = _taken_apart(own)
     pies = tuple(_pies(t, labels[t.model]) for t in apart)
     on_training, on_kinds = comments("on_training", own, labels), comments("on_kinds", apart, labels)
     return [
-        Section("5 Inference and training", on_training, (bars, table)),
+        Section("4 Inference and training", on_training, (bars, table)),
         Section("Time, FLOP and memory by layer kind", on_kinds, (*pies, _kind_table(own, labels)), level=3),
     ]
 
@@ -392,7 +402,7 @@ def _pies(step: Training, label: str) -> Pies:
     note = f"Batch {step.batch_size}, {step.device}; kinds below {MINOR:.0%} in every pie are other."
     if step.forward_s is None:
         note += f" Times are missing: {step.reason}."
-    return Pies(f"Layer kinds of {label}", tuple(pies), note)
+    return Pies(f"Layer kinds of {label} on {step.device}", tuple(pies), note)
 
 
 def _kind_table(steps: Sequence[Training], labels: dict[str, str]) -> Table:

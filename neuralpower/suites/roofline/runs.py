@@ -1,8 +1,4 @@
-"""Times of real runs on a device, warmed up and synchronised; and the roof that it really has.
-
-The roof is FLOP/s of large matrix products and B/s of a large copy. A product's work is 2 n^3 FLOP; a copy of
-s bytes reads s and writes s. The best of several sizes counts, each by the statistic of the networks' times.
-"""
+"""Times of real runs on a device, warmed up and synchronised; and the roof that it really has."""
 
 from __future__ import annotations
 
@@ -30,6 +26,7 @@ from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.profiling.settings import Keywords
 from neuralpower.profiling.steps import clock_of, title_of
+from neuralpower.suites.roofline.measured_roof import measured_roof
 from neuralpower.suites.roofline.records import HERE, Roof
 
 CUDA_SAMPLES = 20
@@ -37,7 +34,7 @@ CUDA_LIMIT_S = 2.0  # after which no further sample begins, from the fifth on
 TRAINING_REPEATS = 3
 Sizes = Mapping[str, tuple[int, ...]]  # by type of device
 PRODUCTS: Sizes = {"cpu": (1024, 2048, 3072), "cuda": (4096, 8192, 16384)}
-COPIES: Sizes = {"cpu": (2**27, 2**28), "cuda": (2**30, 2**32)}  # bytes: several times the last-level cache
+TRIADS: Sizes = {"cpu": (2**26, 2**27), "cuda": (2**30, 2**31)}  # bytes of an array: beyond any cache
 
 
 class Runner:
@@ -45,7 +42,7 @@ class Runner:
 
     def __init__(self, place: torch.device) -> None:
         self.place = place
-        self.products, self.copies = PRODUCTS[place.type], COPIES[place.type]
+        self.products, self.triads = PRODUCTS[place.type], TRIADS[place.type]
         self.generator = random.Random(0)
         self.sentinel: Sentinel | None = None
 
@@ -153,33 +150,6 @@ class Runner:
         return resolve(model).call(request, device=str(self.place))
 
     def roof(self, dtype: str) -> Roof:
-        """Time products and copies."""
-        best: list[tuple[float, int]] = []  # rate of products, then of copies, and its size
-        counts: list[int] = []
-        for sizes, make in ((self.products, _product), (self.copies, _copy)):
-            rates = []
-            for size in sizes:
-                call, work = make(size, self.place, torch_dtype(dtype))
-                samples = self.samples(call)
-                del call  # and what it holds, before the next is made
-                rates.append((work / self.statistic(samples), size))
-                counts.append(len(samples))
-            best.append(max(rates, key=lambda rate: rate[0]))
-        (flops, side), (bandwidth, copied) = best
-        how = (
-            f"product of two {side} x {side} matrices, 2 n^3 FLOP; copy of {copied / 2**20:.0f} MiB, "
-            f"read and written; warmed up, {min(counts)} samples each"
-        )
-        return Roof(self.name, HERE, flops, bandwidth, how, min(counts))
-
-
-def _product(side: int, place: torch.device, dtype: torch.dtype) -> tuple[Call, int]:
-    """A call, and its FLOP."""
-    left, right = (torch.randn(side, side, device=place, dtype=torch.float32).to(dtype) for _ in range(2))
-    return Call(torch.mm, (left, right), {}), 2 * side**3
-
-
-def _copy(amount: int, place: torch.device, dtype: torch.dtype) -> tuple[Call, int]:
-    """A call, and the bytes that it reads and writes, whatever the dtype."""
-    source = torch.ones(amount // 4, dtype=torch.float32, device=place)
-    return Call(torch.empty_like(source).copy_, (source,), {}), 2 * amount
+        """What the device does at most, measured here."""
+        found = measured_roof(self.samples, self.place, torch_dtype(dtype), self.products, self.triads)
+        return Roof(self.name, HERE, found.flops_per_s, found.bytes_per_s, found.how, found.samples)

@@ -618,8 +618,8 @@ def test_noise_is_no_failure_in_the_progress_bar() -> None:
     progress = Progress(
         100, 10, Estimate(90, 0, 9, 1), measured=10, failed=2, noisy=3, spent_s=1, budget_s=60
     )
-    assert pace(progress) == "10/s, 9 s left, 2 failed, 3 noisy"
-    assert pace(replace(progress, noisy=0)) == "10/s, 9 s left, 2 failed"
+    assert pace(progress) == "10/s, whole plan: 9 s left, budget: 59 s left, 2 failed, 3 noisy"
+    assert pace(replace(progress, noisy=0)) == "10/s, whole plan: 9 s left, budget: 59 s left, 2 failed"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,158 @@
+"""The words that options take: listed by --help, completed by the shell, refused before torch is imported.
+
+The lists stand here as plain words, since the modules that act on them import torch; a test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import typer
+from typer import Option
+
+from neuralpower.dtypes import AUTOCAST_DTYPES, DTYPES, MEASURABLE, full_name
+from neuralpower.errors import unknown
+
+PHASES = ("forward", "training", "prefill", "decode", "generate", "backward")
+FITTED_PHASES = ("forward", "training", "prefill", "decode", "generate")
+EVALUATED_PHASES = ("forward", "training", "prefill", "decode")
+RAN_PHASES = ("forward", "training")  # of networks that are run here under a profiler
+COLLECTED_PHASES = ("forward", "backward", "optimizer")
+RUNS = ("eager", "graph", "compile", "engine")
+VIEWS = ("layer", "kind", "module")
+ROWS = ("layer", "module", "kind", "operator")
+SORTS = ("runtime_s", "flops", "bytes", "parameters", "memory", "calls", "order")
+UNITS = ("flop", "mac")
+CONVENTIONS = ("matmul", "all-ops", "thop", "fvcore", "pytorch-api")
+OPTIMIZERS = ("sgd", "rmsprop", "adam", "adamw", "adagrad", "sparseadam")
+SCORES = ("latency", "energy", "memory")
+LEARNERS = ("hybrid", "lasso")
+PRESETS = ("quick", "standard", "full")
+EXECUTORS = ("local", "ray")
+SUMMARIES = ("exploration", "weak", "strong", "statistics", "time", "all")
+LAB_STEPS = ("all", "train", "profile", "report", "compare")
+TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "speech", "zoo")
+FORMATS = ("table", "json", "csv", "md", "html")
+USUAL_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that --help names
+WEIGHTS = tuple("int4 int8 w8a8 fp8 nvfp4 mxfp4 nf4 awq gptq q4_k_m q8_0".split())
+PARADNN_OPTIMIZERS = ("rms", "sgd", "momentum", "adam")
+RMSPROPS = ("paradnn", "tensorflow", "ifarm", "pytorch", "keras")
+PARADNN_MODES = {"train": "training", "infer": "forward", "inference": "forward"}
+HISTORIC = {"step": "training"}  # words of older programs
+LONGEST = 24  # letters of a list that --help shows in place of the option's value
+
+Words = Sequence[str] | Callable[[], Sequence[str]]
+
+
+def choice(
+    what: str,
+    words: Words,
+    *names: str,
+    help: str = "",
+    default: str = "",
+    several: bool = False,
+    known: Callable[[str], bool] | None = None,
+    historic: Mapping[str, str] | None = None,
+    kind: Callable[..., Any] = Option,
+    **how: Any,
+) -> Any:
+    """An option whose value is one of `words`, or `several` of them with commas.
+
+    Args:
+        what: what a word names, in refusals.
+        words: all of them, or a function that lists them when they are asked for.
+        names: of the option, as in "--phase".
+        help: its text; words that are too long for the column of values are added.
+        default: a sentence on what holds where none is given.
+        several: whether commas part several.
+        known: whether another word is meant, too, such as an alias.
+        historic: words that are taken for others.
+        kind: typer's `Option`, or its `Argument`.
+        how: what else that takes.
+    """
+    listed = () if callable(words) else tuple(words)
+    shown = "|".join(listed)
+    short = bool(listed) and len(shown) <= LONGEST and not several and "metavar" not in how
+    how.setdefault("metavar", f"<{shown}>" if short else f"<{what.split()[0]}>")
+    if listed and not short:
+        help = f"{help.rstrip('.')}: {', '.join(listed)}."
+    help = f"{help} {default}".strip()
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
+        return [f"{before}{comma}{word}" for word in _listed(words) if word.startswith(last)]
+
+    def check(context: typer.Context, value: Any) -> Any:
+        if value is None or context.resilient_parsing:
+            return value
+        if isinstance(value, (list, tuple)):
+            return [one(text) for text in value]
+        if not several:
+            return one(str(value))
+        return ",".join(one(part.strip()) for part in str(value).split(",")) if value.strip() else value
+
+    def one(text: str) -> str:
+        text = (historic or {}).get(text, text)
+        if text and text not in _listed(words) and not (known is not None and known(text)):
+            raise unknown(what, text, _listed(words))
+        return text
+
+    return kind(*names, help=help, callback=check, autocompletion=complete, **how)
+
+
+def _listed(words: Words) -> Sequence[str]:
+    return words() if callable(words) else words
+
+
+def power_meters() -> tuple[str, ...]:
+    """Names of power meters, and what stands for any and none."""
+    from neuralpower.measure.meters import METERS
+    from neuralpower.measure.meters.base import CHOICES
+
+    return (*CHOICES, *METERS)
+
+
+def dtype_choice(help: str, *names: str, default: str = "", several: bool = False, **how: Any) -> Any:
+    """An option for element types, in any of their spellings; `default` as in `choice`."""
+    usual = ", ".join(USUAL_DTYPES)
+    return choice(
+        "dtype",
+        lambda: MEASURABLE,
+        *names,
+        help=f"{help.rstrip('.')}: {usual}, tf32, ...",
+        default=default,
+        several=several,
+        known=lambda text: full_name(text) in DTYPES,
+        metavar="<dtype,...>" if several else "<dtype>",
+        **how,
+    )
+
+
+def cast_choice(help: str, **how: Any) -> Any:
+    """An option for the types that autocast takes products in."""
+    return choice(
+        "dtype of an autocast",
+        AUTOCAST_DTYPES,
+        help=help,
+        known=lambda text: full_name(text) in AUTOCAST_DTYPES,
+        **how,
+    )
+
+
+def measured_choice(help: str) -> Any:
+    """An option for the types that collections measure, with commas."""
+    return choice(
+        "dtype", MEASURABLE, help=help, several=True, known=lambda text: full_name(text) in MEASURABLE
+    )
+
+
+def optimizer_choice(help: str, *more: str, **how: Any) -> Any:
+    """An option for an optimizer, with its implementation behind a colon: adamw:fused."""
+    known = (*OPTIMIZERS, *more)
+    return choice("optimizer", known, help=help, known=lambda text: text.partition(":")[0] in known, **how)
+
+
+def weights_choice(help: str, **how: Any) -> Any:
+    """An option for how weights are quantised; groups and rarer names are read later."""
+    return choice("weights", WEIGHTS, help=help, known=lambda text: True, **how)

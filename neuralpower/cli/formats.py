@@ -1,0 +1,106 @@
+"""Results in the form that was asked for: table, JSON, CSV, Markdown or HTML page; printed, or in a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neuralpower.cli.output import say
+from neuralpower.cli.parsing import check_file
+from neuralpower.errors import InputError
+from neuralpower.files.json_files import json_text
+
+if TYPE_CHECKING:
+    from neuralpower.report.page import Page
+
+TABLE, JSON, CSV, MARKDOWN, HTML = "table", "json", "csv", "md", "html"
+ENDINGS = {".json": JSON, ".jsonl": JSON, ".csv": CSV, ".md": MARKDOWN, ".html": HTML, ".htm": HTML}
+NUMBER = re.compile(r"[-+]?[\d.,]+([ %]|e[-+]?\d|/|$)|-$")  # a number, with its unit, or what is not known
+Rows = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A result in its forms, each made when it is asked for."""
+
+    title: str
+    table: Callable[[], str]
+    json: Callable[[], Any]  # plain values, or a text that is JSON already
+    rows: Callable[[], Rows]  # a header, then rows in SI units
+    shown: Callable[[], Rows] | None = None  # the same for readers; None: as `rows`
+    lead: Callable[[], Sequence[str]] = tuple  # what stands above them
+    page: Callable[[], Page] | None = None  # of HTML, where it is more than the rows
+
+
+def form_of(form: str | None, out: Path | None, as_json: bool) -> str:
+    """The form that options ask for; raises InputError where they contradict each other. Writes nothing."""
+    if as_json and form not in (None, JSON):
+        raise InputError(f"--json and --format {form}: leave one of them out")
+    ending = None if out is None else ENDINGS.get(out.suffix.lower())
+    return JSON if as_json else form or ending or TABLE
+
+
+def check_out(out: Path | None, form: str) -> None:
+    """Make the file's folder, and raise InputError where it cannot be written: call it before long work."""
+    check_file(out, f"result.{'txt' if form == TABLE else form}")
+
+
+def give(answer: Answer, form: str, out: Path | None = None) -> None:
+    """Print the answer in that form, or write it to the file."""
+    text = _FORMS[form](answer)
+    if out is None:
+        say(text)
+        return
+    from neuralpower.files.atomic import replace_file
+
+    replace_file(out, text.rstrip("\n") + "\n")
+
+
+def _json(answer: Answer) -> str:
+    value = answer.json()
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _csv(answer: Answer) -> str:
+    from neuralpower.files.csv_files import csv_text
+
+    return csv_text(answer.rows()).rstrip("\n")
+
+
+def _markdown(answer: Answer) -> str:
+    from neuralpower.files import markdown
+
+    header, *rows = _readable(answer)
+    right = [all(NUMBER.match(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lead = (f"{markdown.inline(line)}  " for line in answer.lead())
+    return "\n".join(
+        [f"# {markdown.inline(answer.title)}", "", *lead, "", *markdown.table(header, rows, right)]
+    )
+
+
+def _html(answer: Answer) -> str:
+    from neuralpower.report.page import Page, Section, Table, html_text
+
+    if answer.page is not None:
+        return html_text(answer.page())
+    header, *rows = _readable(answer)
+    table = Table("", tuple(header), tuple(map(tuple, rows)))
+    return html_text(Page(answer.title, "", (Section("", tuple(answer.lead()), (table,)),)))
+
+
+def _readable(answer: Answer) -> list[list[str]]:
+    """The rows as texts; "-" for what is not known."""
+    rows = (answer.shown or answer.rows)()
+    return [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+
+
+_FORMS: dict[str, Callable[[Answer], str]] = {
+    TABLE: lambda answer: answer.table(),
+    JSON: _json,
+    CSV: _csv,
+    MARKDOWN: _markdown,
+    HTML: _html,
+}

@@ -1,0 +1,164 @@
+"""Names of models, predictors and devices: completed by the shell, and checked before torch is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import typer
+
+from neuralpower.errors import InputError, PredictorError, unknown
+from neuralpower.files.paths import is_file
+
+REPORT = "roofline"  # the name of the only report, which may stand before its networks
+HERE = ("cpu", "cuda", "cuda:0")  # devices of this machine, as torch names them
+
+
+def _checked(check: Callable[[str], None]) -> Callable[[typer.Context, Any], Any]:
+    """A callback that checks a name, or several; while the shell completes, everything passes."""
+
+    def checked(context: typer.Context, value: Any) -> Any:
+        if value is not None and not context.resilient_parsing:
+            for name in value if isinstance(value, (list, tuple)) else [str(value)]:
+                check(name)
+        return value
+
+    return checked
+
+
+# ---- models ----
+
+
+def check_model(name: str) -> None:
+    """Raise ModelError for a text that can be no model."""
+    from neuralpower.networks.sources import check_known
+
+    check_known(name)
+
+
+def check_side(text: str) -> None:
+    """The same for a side of a comparison: MODEL, MODEL@PREDICTOR or @PREDICTOR."""
+    model, at, predictor = text.partition("@")
+    if model.strip():
+        check_model(model)
+    if at and predictor.strip():
+        check_predictor(predictor)
+
+
+def check_model_or_list(text: str) -> None:
+    """The same for MODEL or @LIST, which is read later."""
+    if text.strip() and not text.startswith("@") and text != REPORT:
+        check_model(text)
+
+
+def completed_models(incomplete: str) -> list[str]:
+    """Models that begin so: of the catalogue, the zoo and transformers."""
+    from neuralpower.networks.catalogue import catalogue
+    from neuralpower.networks.known_names import transformers_names, zoo_names
+
+    found = [*catalogue(), *(f"zoo:{name}" for name in zoo_names())]
+    if incomplete.startswith("transformers:"):
+        found += [f"transformers:{name}" for name in sorted(transformers_names()[0])]
+    return _completions([*found, "transformers:"], incomplete)
+
+
+# ---- predictors ----
+
+
+def predictor_names() -> list[str]:
+    """Names of predictors, those of nearer folders first."""
+    from neuralpower.files.predictor_folders import predictor_folders
+
+    return [
+        *dict.fromkeys(file.stem for folder in predictor_folders() for file in sorted(folder.glob("*.json")))
+    ]
+
+
+def check_predictor(text: str) -> None:
+    """Raise PredictorError for a name that no predictor, no file and no device has."""
+    from neuralpower.devices.names import matching
+    from neuralpower.devices.spec import find_spec
+
+    known = predictor_names()
+    for name in text.split(","):
+        name = name.strip()
+        if not name or "@" in name or name in known or is_file(name) or os.path.lexists(name):
+            continue
+        if matching(name, {one: () for one in known}):
+            continue
+        try:
+            find_spec(name)
+        except InputError as error:
+            if " may be " in str(error):
+                raise
+            raise unknown("predictor", name, known, PredictorError) from None
+
+
+def completed_predictors(incomplete: str) -> list[str]:
+    """Predictors that begin so; behind @ the devices."""
+    before, at, device = incomplete.rpartition("@")
+    if at:
+        return [f"{before}@{name}" for name in completed_devices(device)]
+    return _several(incomplete, predictor_names())
+
+
+# ---- devices ----
+
+
+def check_device(text: str) -> None:
+    """Raise InputError for a device that is neither known nor here, nor a file."""
+    from neuralpower.devices.host import cuda_number
+    from neuralpower.devices.spec import spec_of
+
+    for name in text.split(","):
+        if name.strip().partition(":")[0] in ("cpu", "cuda"):
+            cuda_number(name.strip())
+        elif name.strip():
+            spec_of(name.strip())
+
+
+def check_place(name: str) -> None:
+    """Raise InputError for a device that is not one of this machine's: cpu, cuda or cuda:N."""
+    from neuralpower.devices.host import cuda_number
+    from neuralpower.devices.spec import find_spec
+
+    try:
+        cuda_number(name)
+    except InputError:
+        try:
+            found = find_spec(name).name
+        except InputError:
+            found = ""
+        if not found:
+            raise
+        way = f"write cpu or cuda:0, or `neuralpower predict --device {name}`"
+        raise InputError(f"device {name!r} is {found}; this command measures here: {way}") from None
+
+
+def completed_devices(incomplete: str) -> list[str]:
+    """Devices with a spec sheet, and those of this machine, that begin so."""
+    from neuralpower.devices.spec import known_specs
+
+    return _several(incomplete, [*known_specs(), *HERE])
+
+
+def completed_places(incomplete: str) -> list[str]:
+    """Devices of this machine that begin so."""
+    return _completions(HERE, incomplete)
+
+
+def _several(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Completions of the last of several names with commas."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in _completions(names, last)]
+
+
+def _completions(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+checked_model, checked_side = _checked(check_model), _checked(check_side)
+checked_models = _checked(check_model_or_list)
+checked_predictors_or_none = _checked(lambda text: None if text == "none" else check_predictor(text))
+checked_predictor, checked_device, checked_place = map(_checked, (check_predictor, check_device, check_place))

@@ -1,0 +1,10 @@
+"""The headings under which --help lists options."""
+
+INPUT = "Input"
+TARGET = "Device and predictor"
+LANGUAGE = "Language models"
+TRAINING = "Training"
+MEASURING = "Measuring"
+SPACE = "Grid"
+OUTPUT = "Output"
+GENERAL = "General"

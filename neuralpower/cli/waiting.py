@@ -1,0 +1,160 @@
+"""A line on stderr for whoever waits: what a command is at after two seconds, the time left after five.
+
+The line is there only where stderr is a terminal. It goes before anything else is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TextIO
+
+from neuralpower.files.stages import heard_by
+from neuralpower.files.terminal import Visible, shown_by, visible
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+FIRST_S = 2.0  # before a line is shown
+LEFT_S = 5.0  # from when on it says how much time is left
+FEWEST = 2  # parts by which the time of the others is judged
+BEGUN = "starting"
+
+
+class Waiting:
+    """The line of one command."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock, self.begun_s = clock, clock()
+        self.text, self.done, self.since_s = BEGUN, 0, self.begun_s
+        self.total: int | None = None
+        self.ended = False
+        self._live: Live | None = None
+        self._spinner: Spinner | None = None
+        self._timer: threading.Timer | None = None
+        self._lock = threading.RLock()
+
+    def hear(self, text: str, done: int = 0, total: int | None = None) -> None:
+        """Take note of a stage; show the line if it stays."""
+        if text != self.text:
+            self.since_s = self.clock()
+        self.text, self.done, self.total = text, done, total
+        self.resume()
+
+    def line(self) -> str:
+        """The stage, its parts, and the time that is gone and left."""
+        now_s = self.clock()
+        spent_s, stage_s = now_s - self.begun_s, now_s - self.since_s
+        parts = f" {self.done} of {self.total}" if self.total else ""
+        known = self.total is not None and self.done >= FEWEST and spent_s >= LEFT_S
+        left_s = stage_s / self.done * (self.total - self.done) if known and self.total else 0.0
+        left = f", about {said(left_s)} left" if known else ""
+        return f"{visible(self.text)}{parts}, {said(spent_s)}{left}"
+
+    def resume(self) -> None:
+        """Show the line when the command has taken a while."""
+        with self._lock:
+            if self._timer is None and not self.ended:
+                self._timer = threading.Timer(max(FIRST_S - self.clock() + self.begun_s, 0.2), self._show)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def pause(self) -> None:
+        """Take the line away: something else is printed now."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        with self._lock:
+            if self._timer is None or self._live is not None:
+                return
+            self._spinner = Spinner("dots")
+            console = Console(file=shown_by(sys.stderr), highlight=False)
+            self._live = Live(
+                get_renderable=self._drawn,
+                console=console,
+                refresh_per_second=8,
+                transient=True,
+                redirect_stdout=False,  # what is printed meanwhile goes through `Pausing`
+                redirect_stderr=False,
+            )
+            self._live.start()
+
+    def _drawn(self) -> Spinner:
+        from rich.text import Text
+
+        assert self._spinner is not None  # made before the display that draws it
+        self._spinner.update(text=Text(self.line(), overflow="ellipsis", no_wrap=True))
+        return self._spinner
+
+
+class Pausing(Visible):
+    """A stream whose texts find no line in their way."""
+
+    def __init__(self, waiting: Waiting, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.waiting = waiting
+
+    def write(self, text: str) -> int:
+        """Write a text; how many letters it had."""
+        self.waiting.pause()
+        count = super().write(text)
+        self.waiting.resume()
+        return count
+
+
+_waiting: Waiting | None = None
+
+
+@contextlib.contextmanager
+def shown_while_it_takes(wanted: bool) -> Iterator[None]:
+    """Show the line within, where it is wanted and stderr is a terminal."""
+    global _waiting
+    stream = shown_by(sys.stderr)
+    if not wanted or _waiting is not None or not stream.isatty():
+        yield
+        return
+    _waiting = Waiting()
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (Pausing(_waiting, shown_by(one)) for one in before)
+    try:
+        with heard_by(_waiting.hear):
+            _waiting.resume()
+            yield
+    finally:
+        _waiting.pause()
+        _waiting = None
+        sys.stdout, sys.stderr = before
+
+
+def pause() -> None:
+    """Take the line away, since results follow; the next stage brings it back."""
+    if _waiting is not None:
+        _waiting.pause()
+
+
+def end() -> None:
+    """Take the line away for good: the command has a display of its own."""
+    if _waiting is not None:
+        _waiting.ended = True
+        _waiting.pause()
+
+
+def said(seconds: float) -> str:
+    """A time in the unit that people count in: 45 s, 3 min, 2.5 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,301 @@
+"""Pages of a prediction, a comparison and a sweep; their charts alone as PNG or SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from neuralpower.errors import InputError
+from neuralpower.learn.predictor import Predictor
+from neuralpower.predict.explore.compare import Comparison, Side
+from neuralpower.predict.explore.sweep import Sweep
+from neuralpower.predict.prediction import Prediction, Row
+from neuralpower.predict.timeline import Omitted, Stage, memory_bytes, timed
+from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
+from neuralpower.report.module_tree import module_tree, row_columns
+from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, tokens, unit_of
+from neuralpower.report.page import Cell, Columns, Page, Section, Share, Table, write_html
+from neuralpower.report.sweep_charts import Swept
+
+NAMED = 6  # layers whose names stand on the roofline
+INTENSITY = "FLOP per byte moved"
+FITTED = "fitted to measured layers"  # a roof without a data sheet
+
+
+def draw(page: Page, path: Path) -> None:
+    """Write a page as HTML, or its charts as one PNG or SVG; raises InputError."""
+    check_plot(path)
+    if path.suffix == ".html":
+        write_html(page, path)
+        return
+    from neuralpower.report.matplotlib_charts import save_together
+
+    save_together([chart for _, chart in page.charts()], path)
+
+
+# ---- a prediction ----
+
+
+def prediction_page(
+    prediction: Prediction, stages: Sequence[Stage | Omitted] = (), predictor: Predictor | None = None
+) -> Page:
+    """The totals, kinds, modules, layers on the roofline, and memory over time.
+
+    Args:
+        prediction: what was predicted.
+        stages: what `predict.case.predict` tells its `seen` of, for the memory over time.
+        predictor: who predicted it, for the roof and the memory over time.
+    """
+    p = prediction
+    sections = [
+        Section("At a glance", tuple(tokens(p)), (_totals([p], ["value"]),)),
+        Section("Layer kinds", (), (_kind_bars({"": p}), _kind_table(p))),
+        Section(
+            "Modules",
+            ("Repeated blocks stand in one line, with their numbers in brackets.",),
+            (module_tree(p),),
+        ),
+        Section("Roofline", _roofline_text(p), (_roofline(p, predictor),)),
+    ]
+    if p.memory is not None:
+        over_time = [] if predictor is None else [*_memory_over_time(stages, predictor)]
+        sections.append(Section("Memory", (), (*over_time, _memory_table({"bytes": p}))))
+    if notes := (*p.notes, *p.remarks):
+        sections.append(Section("Notes", tuple(f"- {text}" for text in notes)))
+    return Page(p.model, _what(p), tuple(sections))
+
+
+def _what(p: Prediction) -> str:
+    """How it is run, on what, and how that is known."""
+    known = p.origin or p.predictor
+    return (
+        f"Batch {p.batch_size}, {p.dtype}, {p.phase}, run {p.run}, on {p.device} ({known}). Nothing was run."
+    )
+
+
+TOTALS: Mapping[str, Callable[[Prediction], str]] = {
+    "latency": lambda p: bounded(p.runtime_s, "s"),
+    "power": lambda p: "-" if p.power_w is None else bounded(p.power_w, "W"),
+    "energy": lambda p: "-" if p.energy_j is None else bounded(p.energy_j, "J"),
+    "memory": lambda p: "-" if p.memory is None else binary(p.memory.value_bytes),
+    "memory at most": lambda p: "-" if p.memory is None else binary(p.memory.high_bytes),
+    "work": lambda p: quantity(p.flops, "FLOP"),
+    "parameters": lambda p: f"{p.parameters:,}",
+    "coverage": lambda p: f"{p.coverage:.1%}",
+    "extrapolated": lambda p: f"{p.extrapolated:.1%}",
+}
+
+
+def _totals(predictions: Sequence[Prediction], names: Sequence[str]) -> Table:
+    """A column for each prediction; bounds are those of 90 %."""
+    rows = tuple((what, *(text(p) for p in predictions)) for what, text in TOTALS.items())
+    rows = tuple(row for row in rows if set(row[1:]) != {"-"})
+    return Table("Latency, memory and work, with 90 % bounds", ("quantity", *names), rows)
+
+
+def _kind_bars(predictions: Mapping[str, Prediction]) -> Bars:
+    """Latency by kind with its bounds, the slowest first; predictions beside each other."""
+    kinds = {name: {row.kind: row for row in p.by_kind()} for name, p in predictions.items()}
+    total: dict[str, float] = {}
+    for rows in kinds.values():
+        for kind, row in rows.items():
+            total[kind] = total.get(kind, 0.0) + row.runtime_s
+    shown = sorted(total, key=lambda kind: -total[kind])[:14]
+    size, unit = unit_of([row.runtime_s for rows in kinds.values() for row in rows.values()], TIMES)
+
+    def bounds(row: Row | None) -> tuple[float, float] | None:
+        return None if row is None else (row.low_s / size, row.high_s / size)
+
+    series = tuple(
+        BarSeries(
+            name,
+            tuple(rows[kind].runtime_s / size if kind in rows else None for kind in shown),
+            tuple(bounds(rows.get(kind)) for kind in shown),
+        )
+        for name, rows in kinds.items()
+    )
+    note = "Whiskers: 90 % bounds."
+    return Bars("Latency by layer kind", f"latency, {unit}", tuple(shown), series, note=note)
+
+
+def _kind_table(p: Prediction) -> Table:
+    columns: Columns[Row] = {
+        "kind": lambda row: row.kind,
+        **row_columns(p),
+        "bound by": lambda row: row.bound,
+        "known": lambda row: row.basis,
+    }
+    return Table.of("Share of each kind", p.by_kind(), columns)
+
+
+def _roof(p: Prediction, predictor: Predictor | None) -> tuple[str, float, float] | None:
+    """(origin, FLOP/s, B/s) of the device: the data sheet's, else as fitted to its layers, else None."""
+    if predictor is None:
+        return None
+    hardware = predictor.hardware
+    if hardware is not None and hardware.memory_bytes_per_s > 1 and hardware.peak(p.dtype) > 1:
+        return "data sheet", hardware.peak(p.dtype), hardware.memory_bytes_per_s
+    if not predictor.rooflines:
+        return None
+    fitted = predictor.roofline(p.dtype)
+    return FITTED, fitted.flops_per_s, fitted.bytes_per_s
+
+
+def _roofline_text(p: Prediction) -> tuple[str, ...]:
+    still = sum(row.share for row in p.rows if not row.flops)
+    rest = f" Layers that only move data are not on it: {still:.1%} of the time." if still else ""
+    return (f"A point is a layer, or several equal ones: how fast it computes over its FLOP per byte.{rest}",)
+
+
+def _roofline(p: Prediction, predictor: Predictor | None) -> XY:
+    """The layers by kind, the slowest named, and the device's roof above them."""
+    rows = [row for row in p.rows if row.flops and row.bytes and row.runtime_s > 0]
+    slowest = sorted(rows, key=lambda row: -row.share)[:NAMED]
+    kinds: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: -row.share):
+        kinds.setdefault(row.kind, []).append(row)
+    names = _names([row.path for row in slowest])
+    series = []
+    roof = _roof(p, predictor)
+    if roof is not None and rows:
+        origin, flops_per_s, bytes_per_s = roof
+        ridge = flops_per_s / bytes_per_s
+        along = [row.flops / row.bytes for row in rows]
+        # a decade down, so that both axes are logarithmic, on which alone a roof is straight
+        ends = (min([*along, ridge]) / 10, ridge, max([*along, ridge]) * 2)
+        line = [(x, min(flops_per_s, x * bytes_per_s)) for x in ends]
+        series.append(Series.of(f"roof ({origin})", line, mode="lines"))
+    for kind, some in kinds.items():
+        points: list[Named] = [
+            (row.flops / row.bytes, row.flops / row.runtime_s, f"{row.path or '(model)'}, {row.share:.1%}")
+            for row in some
+        ]
+        labels = tuple(names.get(row.path, "") if row in slowest else "" for row in some)
+        series.append(Series.of(kind, points, labels=labels))
+    note = "Names: the layers that take longest."
+    if roof is not None and roof[0] == FITTED:
+        note += (
+            " No data sheet is known: the line is what layers reach on the whole, so that some lie above it."
+        )
+    return XY(
+        f"Layers on the roofline of {p.device}", INTENSITY, "FLOP/s", tuple(series), True, True, note=note
+    )
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    """The last names of each path, as many as tell it from the others."""
+    found = {}
+    for path in paths:
+        parts = path.split(".")
+        ends = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
+        others = [f".{other}" for other in paths if other != path]
+        found[path] = next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), path)
+    return found
+
+
+def _memory_over_time(stages: Sequence[Stage | Omitted], predictor: Predictor) -> Iterator[XY]:
+    """Bytes of living tensors over the predicted time; nothing where they are not known."""
+    points: list[tuple[float, float]] = []
+    begun_s = 0.0
+    for stage in stages:
+        if isinstance(stage, Stage) and stage.has_memory:
+            calls = timed(stage, predictor)
+            starts = [call.start_s if call.host_start_s is None else call.host_start_s for call in calls]
+            times = [begun_s + start for start in (*starts, stage.prediction.runtime_s.value)]
+            points += zip(times, map(float, memory_bytes(stage, calls)), strict=True)
+        begun_s += stage.runtime_s if isinstance(stage, Omitted) else stage.prediction.runtime_s.value
+    if len(points) < 2:
+        return
+    second, time = unit_of([point[0] for point in points], TIMES)
+    byte, size = unit_of([point[1] for point in points], SIZES)
+    steps: list[tuple[Number, Number]] = []
+    for x, y in points:
+        if steps and steps[-1][1] != y / byte:
+            steps.append((x / second, steps[-1][1]))
+        if not steps or steps[-1][1] != y / byte or x == points[-1][0]:
+            steps.append((x / second, y / byte))
+    series = (Series.of("tensors alive", steps, mode="lines"),)
+    note = "Weights, inputs and activations, without what the framework and the allocator take."
+    yield XY("Memory over time", f"time, {time}", f"memory, {size}", series, note=note)
+
+
+def _memory_table(predictions: Mapping[str, Prediction]) -> Table:
+    """What takes the memory at the peak, the largest first."""
+    memories = {name: p.memory.parts for name, p in predictions.items() if p.memory is not None}
+    parts: dict[str, int] = {}
+    for memory in memories.values():
+        for part, size in memory.items():
+            parts[part] = max(parts.get(part, 0), size)
+    shown = sorted((part for part in parts if parts[part]), key=lambda part: -parts[part])
+    rows: list[tuple[Cell, ...]] = [
+        (part, *(binary(memory[part]) for memory in memories.values())) for part in shown
+    ]
+    header = [*memories]
+    if len(memories) == 1:
+        header, whole = ["share", *header], sum(parts.values()) or 1
+        rows = [(row[0], Share(parts[part] / whole), *row[1:]) for part, row in zip(shown, rows, strict=True)]
+    return Table("Memory at the peak, by what it is for", ("part", *header), tuple(rows))
+
+
+# ---- a comparison ----
+
+
+def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
+    """Two predictions beside each other: totals, kinds, memory."""
+    a, b = sides
+    faster, chance = ("A", found.a_faster) if found.a_faster >= 0.5 else ("B", 1 - found.a_faster)
+    r = found.ratio
+    lead = (
+        f"A: {found.a}. B: {found.b}. "
+        f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g}, 90 %). "
+        f"{faster} is faster with a probability of {min(chance, 0.999):.1%}."
+    )
+    predictions = {"A": a.prediction, "B": b.prediction}
+    size, unit = unit_of([side.runtime_s.value for side in sides], TIMES)
+    times = BarSeries(
+        "latency",
+        tuple(side.runtime_s.value / size for side in sides),
+        tuple((side.runtime_s.low / size, side.runtime_s.high / size) for side in sides),
+    )
+    bars = Bars(
+        "Latency",
+        f"latency, {unit}",
+        (f"A: {found.a}", f"B: {found.b}"),
+        (times,),
+        note="Whiskers: 90 % bounds.",
+    )
+    sections = [
+        Section("At a glance", (), (bars, _totals([a.prediction, b.prediction], ["A", "B"]))),
+        Section("Layer kinds", (), (_kind_bars(predictions),)),
+    ]
+    if a.prediction.memory is not None and b.prediction.memory is not None:
+        sections.append(Section("Memory", (), (_memory_table(predictions),)))
+    notes = dict.fromkeys(f"- {name}: {text}" for name, p in predictions.items() for text in p.remarks)
+    if notes:
+        sections.append(Section("Notes", tuple(notes)))
+    return Page(f"{found.a} against {found.b}", lead, tuple(sections))
+
+
+# ---- a sweep ----
+
+
+def sweep_page(result: Sweep) -> Page:
+    """Latency against energy or throughput, both and the memory over what is swept, and all points.
+
+    Raises InputError where no point has a latency.
+    """
+    known = [point for point in result.points if point.runtime_s is not None]
+    if not known:
+        raise InputError("no point has a latency: there is nothing to plot")
+    swept = Swept(result, known)
+    devices = ", ".join(dict.fromkeys(point.device for point in known))
+    points, traces = counted(len(result.points), "point"), counted(result.traces, "trace")
+    lead = f"{points} on {devices}, from {traces}. Nothing was run."
+    charts = (swept.front(), *swept.curves())
+    sections = [
+        Section("What it takes", (f"Numbers beside points: {swept.word}.",), charts),
+        Section("Points", (f"* Pareto-optimal ({result.front}).",), (swept.table(),)),
+    ]
+    if result.notes:
+        sections.append(Section("Notes", tuple(f"- {text}" for text in result.notes)))
+    return Page(result.points[0].model, lead, tuple(sections))

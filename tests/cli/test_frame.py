@@ -1,0 +1,335 @@
+"""The frame of the command line: headings, examples, choices, completion, spellings, formats, checks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuralpower import cli
+from neuralpower.cli import choices, known_names, output
+from neuralpower.cli.commands import respelled
+from neuralpower.cli.formats import form_of
+from neuralpower.errors import InputError
+from neuralpower.layers.optimizer import CLASSES
+from neuralpower.learn.train import LEARNERS
+from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.networks.catalogue import TASKS
+from neuralpower.networks.known_names import transformers_names, zoo_names
+from neuralpower.networks.phases import PREDICTED
+from neuralpower.networks.zoo import ZOO
+from neuralpower.predict.explore.fit import PHASES as FITTED
+from neuralpower.predict.explore.score import BY
+from neuralpower.profiling.conventions import CONVENTIONS, UNITS
+from neuralpower.profiling.result import SORTS, VIEWS
+from neuralpower.profiling.steps import PHASES as RAN
+from neuralpower.suites.bench.summaries import SUMMARIES
+from neuralpower.suites.lab.run import STEPS
+from neuralpower.suites.paradnn.learning import COMPAT, LAYER_FUNCTIONS
+from neuralpower.trace.question import RUNS
+from tests.program import done, run
+
+ROOT = Path(__file__).parents[2]
+NETWORK = "zoo:deep_mnist"
+BELOW = ("fc", "cnn", "rnn", "report", "merge", "matmul", "roof")  # paradnn
+COMMANDS = [*(name for name in cli.COMMANDS if name != "paradnn"), *(f"paradnn {name}" for name in BELOW)]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+# ---- help ----
+
+
+def test_the_program_alone_says_what_to_try() -> None:
+    tried = [line for line in done().splitlines() if line.startswith("  neuralpower ")]
+    assert len(tried) == 3
+
+
+def test_the_help_lists_the_commands_under_their_headings() -> None:
+    text = done("-h")
+    places = [text.index(f"─ {panel} ") for panel in ("Predict", "Measure", "Learn", "Suites")]
+    assert places == sorted(places)
+    assert (
+        text.index("predict  ") < text.index("profile  ") < text.index("collect-data") < text.index("bench  ")
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_short_help_headings_and_two_examples(name: str) -> None:
+    text = done(*name.split(), "-h")
+    for long, short in (("--verbose", "-v"), ("--quiet", "-q"), ("--help", "-h")):
+        assert re.search(rf"{long} +{short} ", text)
+    assert "─ General ─" in text
+    _, _, examples = text.partition("Examples")
+    assert examples.count("neuralpower ") >= 2
+    assert "[bold]" not in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_are_commands_with_options_that_exist(name: str) -> None:
+    text = done(*name.split(), "-h")
+    usage, _, examples = text.partition("Examples")
+    words = " ".join(examples.split()).split()
+    for word in words:
+        if word.startswith("-"):
+            assert word in usage, word
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_output_has_its_short_name(name: str) -> None:
+    text = done(*name.split(), "-h")
+    assert ("--out " in text) == (" -o " in text)
+    if name.split()[0] != "paradnn":  # whose -b is --benchmark
+        assert ("--batch-size " in text) == (" -b " in text)
+
+
+def test_help_of_a_command_by_its_name() -> None:
+    assert done("help", "merge") == done("merge", "--help")
+
+
+# ---- choices ----
+
+
+@pytest.mark.parametrize(
+    ("listed", "known"),
+    [
+        (choices.PHASES, PREDICTED),
+        (choices.FITTED_PHASES, FITTED),
+        (choices.RAN_PHASES, RAN),
+        (choices.RUNS, RUNS),
+        (choices.ROWS, VIEWS),
+        (choices.SORTS, SORTS),
+        (choices.UNITS, UNITS),
+        (choices.CONVENTIONS, CONVENTIONS),
+        (choices.OPTIMIZERS, CLASSES),
+        (choices.SCORES, BY),
+        (choices.LEARNERS, LEARNERS),
+        (choices.PRESETS, PRESETS),
+        (choices.SUMMARIES, [*SUMMARIES, "all"]),
+        (choices.LAB_STEPS, [*STEPS, "compare"]),
+        (choices.TASKS, [*TASKS, "zoo"]),
+        (choices.PARADNN_OPTIMIZERS, LAYER_FUNCTIONS),
+        (choices.RMSPROPS, COMPAT),
+    ],
+)
+def test_the_words_of_options_are_those_that_modules_know(listed: Any, known: Any) -> None:
+    assert sorted(listed) == sorted(known)
+
+
+def test_names_read_from_files_are_those_that_are_imported() -> None:
+    from transformers.models.auto import configuration_auto
+
+    assert list(zoo_names()) == sorted(ZOO)
+    assert transformers_names()[0] >= vars(configuration_auto)["CONFIG_MAPPING_NAMES"].keys()
+
+
+# ---- checks before torch ----
+
+UNKNOWN = [
+    ("predict", "nothing"),
+    ("predict", "zoo:nothing"),
+    ("predict", "transformers:nothing"),
+    ("predict", NETWORK, "--predictor", "nothing"),
+    ("predict", NETWORK, "--device", "nothing"),
+    ("predict", NETWORK, "--phase", "nothing"),
+    ("predict", NETWORK, "--dtype", "nothing"),
+    ("predict", NETWORK, "--format", "nothing"),
+    ("sweep", NETWORK, "--dtype", "float32,nothing"),
+    ("sweep", NETWORK, "--device", "h100,nothing"),
+    ("compare", NETWORK, "zoo:nothing"),
+    ("compare", NETWORK, "@nothing"),
+    ("fit", NETWORK, "--device", "nothing"),
+    ("score", "file.jsonl", "--by", "nothing"),
+    ("profile", NETWORK, "--device", "nothing"),
+    ("evaluate", "zoo:nothing"),
+    ("report", "zoo:nothing", "--out", "report"),
+    ("calibrate", "--from", "nothing"),
+    ("collect-data", "--power", "nothing"),
+    ("lab", "nothing"),
+    ("models", "--task", "nothing"),
+    ("bench", "--phase", "nothing"),
+    ("paradnn", "fc", "--phase", "nothing"),
+]
+CHECKED = """
+import contextlib, io, json, sys
+from neuralpower import cli
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["neuralpower", *arguments]
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
+        cli.main()
+    print(json.dumps([err.getvalue(), [name for name in ("torch", "transformers") if name in sys.modules]]))
+"""
+
+
+def test_what_is_not_known_is_told_before_torch_is_imported() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", CHECKED, json.dumps(UNKNOWN)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(answers) == len(UNKNOWN)
+    for arguments, (said, imported) in zip(UNKNOWN, answers, strict=True):
+        assert said.startswith("error: "), arguments
+        assert "nothing" in said, arguments
+        assert said.count("\n") == 1, arguments
+        assert imported == [], arguments
+
+
+def test_a_device_elsewhere_is_told_apart_from_an_unknown_one() -> None:
+    said = run("profile", NETWORK, "--device", "h100").err
+    assert "this command measures here" in said
+    assert "predict --device h100" in said
+
+
+def test_device_cpu_is_this_machine_in_every_command() -> None:
+    named = json.loads(done("predict", NETWORK, "--device", "cpu", "--json"))
+    assert named == json.loads(done("predict", NETWORK, "--json"))
+    assert "there is no such GPU here" in run("predict", NETWORK, "--device", "cuda:77").err
+
+
+# ---- spellings ----
+
+
+def test_historic_spellings_are_taken_and_not_listed() -> None:
+    plain = done("predict", NETWORK, "--batch-size", 3, "--dtype", "float32")
+    assert done("predict", NETWORK, "--batch_size=3", "--dtype", "float") == plain
+    assert done("predict", NETWORK, "-b", 3) == plain
+    assert "--batch_size" not in done("bench", "-h")
+
+
+def test_an_option_is_respelled_only_where_the_command_has_it() -> None:
+    known = {"--batch-size", "--out", "--seq_len"}
+    given = ["--batch_size=3", "--output", "x", "--seq_len", "--other_name", "--", "--batch_size"]
+    assert respelled(given, known) == [
+        *("--batch-size=3", "--out", "x", "--seq_len", "--other_name", "--"),
+        "--batch_size",
+    ]
+
+
+def test_a_step_is_the_phase_training() -> None:
+    step, training = (
+        json.loads(done("predict", NETWORK, "--phase", phase, "--json")) for phase in ("step", "training")
+    )
+    assert step == training
+    assert step["phase"] == "training"
+
+
+def test_the_phase_of_a_benchmark_is_forward_only() -> None:
+    said = run("bench", "--model", "deep_mnist", "-b", 1, "--phase", "training", "--forward-only")
+    assert (said.code, said.out) == (2, "")
+    assert "--phase and --forward-only contradict each other" in said.err
+
+
+# ---- forms of results ----
+
+
+def test_the_form_is_that_of_the_option_or_of_the_files_ending() -> None:
+    assert form_of(None, None, False) == "table"
+    assert form_of(None, Path("a/b.html"), False) == "html"
+    assert form_of("csv", Path("a/b.html"), False) == "csv"
+    assert form_of(None, None, True) == form_of("json", None, True) == "json"
+    with pytest.raises(InputError, match="leave one of them out"):
+        form_of("csv", None, True)
+
+
+RESULTS = [
+    (("predict", NETWORK), "kind"),
+    (("compare", NETWORK, "zoo:sensor_net"), "name"),
+    (("sweep", NETWORK, "-b", "1,2"), "batch_size"),
+    (("sweep", NETWORK, "--phase", "training", "-b", "1"), "phase"),
+    (("fit", NETWORK, "--memory", "8GB"), "fits"),
+    (("score", "candidates.jsonl"), "rank"),
+    (("models", "resnet*"), "parameters"),
+    (("devices",), "what"),
+    (("devices", "--specs"), "device"),
+]
+
+
+@pytest.fixture
+def _candidates() -> None:
+    Path("candidates.jsonl").write_text(json.dumps({"model": NETWORK}) + "\n")
+
+
+@pytest.mark.usefixtures("_candidates")
+@pytest.mark.parametrize(("command", "column"), RESULTS, ids=[" ".join(c) for c, _ in RESULTS])
+def test_a_result_has_every_form(command: tuple[str, ...], column: str) -> None:
+    rows = list(csv.DictReader(io.StringIO(done(*command, "--format", "csv"))))
+    assert rows
+    assert column in rows[0]
+    assert done(*command, "--json") == done(*command, "--format", "json")
+    written = done(*command, "--format", "md").splitlines()
+    rule = next(i for i, line in enumerate(written) if line.startswith("| ---"))
+    assert len({line.count("|") for line in written[rule - 1 :]}) == 1
+    page = done(*command, "--format", "html")
+    assert page.lstrip().lower().startswith("<!doctype html>")
+    assert "<table" in page
+
+
+def test_a_result_is_written_where_the_folder_is_not_there_yet() -> None:
+    place = Path("deep") / "er" / "rows.json"
+    assert done("predict", NETWORK, "-o", place) == ""
+    assert json.loads(place.read_text())["model"] == NETWORK
+    done("predict", NETWORK, "--csv", "other/rows.csv", "--trace-file", "third/trace.json")
+    assert Path("other/rows.csv").is_file()
+    assert Path("third/trace.json").is_file()
+
+
+def test_a_quiet_command_keeps_its_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.at_level(output.QUIET):
+        output.tell("note: so it is")
+        output.tell("Warning: beware")
+    assert capsys.readouterr().err == "Warning: beware\n"
+    assert output.level() == output.USUAL
+
+
+# ---- completion ----
+
+
+@pytest.fixture
+def _shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("_NEURALPOWER_COMPLETE", "complete_bash")
+    yield
+
+
+def completed(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+    """What bash is offered for the last of the words."""
+    monkeypatch.setenv("COMP_WORDS", " ".join(["neuralpower", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    return run().out.split()
+
+
+@pytest.mark.usefixtures("_shell")
+def test_the_shell_completes_commands_words_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completed(monkeypatch, "pre") == ["predict"]
+    assert completed(monkeypatch, "predict", "zoo:resnet5") == ["zoo:resnet50"]
+    assert completed(monkeypatch, "predict", "llama-3.1-8") == ["llama-3.1-8b"]
+    assert "transformers:bert" in completed(monkeypatch, "predict", "transformers:ber")
+    assert completed(monkeypatch, "predict", NETWORK, "--phase", "dec") == ["decode"]
+    assert completed(monkeypatch, "predict", NETWORK, "--device", "nvidia-h100-s") == [
+        "nvidia-h100-sxm5-80gb"
+    ]
+    assert "amd-epyc-2c" in completed(monkeypatch, "compare", NETWORK, "--predictor", "amd")
+    assert completed(monkeypatch, "sweep", NETWORK, "--device", "cpu,nvidia-l40") == [
+        *("cpu,nvidia-l40", "cpu,nvidia-l40s")
+    ]
+    assert completed(monkeypatch, "collect-data", "--phase", "forward,opt") == ["forward,optimizer"]
+    assert completed(monkeypatch, "profile", NETWORK, "--device", "c") == [*known_names.HERE]
+    assert completed(monkeypatch, "predict", NETWORK, "--predictor", "nvidia@nvidia-t") == [
+        "nvidia@nvidia-t4"
+    ]
