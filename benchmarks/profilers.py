@@ -35,7 +35,7 @@ Counter = Callable[[nn.Module, Inputs], float]  # multiply-adds
 
 def neuralpower_macs(model: nn.Module, inputs: Inputs) -> float:
     """This one."""
-    found = profile(model, inputs.args, inputs.kwargs, runtime=False, flop_unit="mac")
+    found = profile(model, inputs.args, inputs.kwargs, runtime=False, flop_unit="mac", convention="matmul")
     assert found.total.macs is not None
     return float(found.total.macs)
 

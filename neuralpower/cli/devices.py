@@ -68,6 +68,7 @@ def _machine() -> Answer:
     from neuralpower.learn.predictor_lookup import known_predictors, readable
     from neuralpower.measure.meters import MeterUnavailable
     from neuralpower.measure.meters.nvml import list_gpus
+    from neuralpower.report.number_format import binary
 
     cpu = read_cpu()
     found, refused = readable(known_predictors())
@@ -85,10 +86,11 @@ def _machine() -> Answer:
         "predictors": [{"name": n, **{key: getattr(p, key) for key in shown}} for n, p in found.items()],
     }
     rows: list[tuple[str, str, str]] = []
+    memory = f"{binary(cpu.memory_bytes)}, " if cpu.memory_bytes is not None else ""
     vectors = " ".join(flag for flag in cpu.flags if flag.startswith(("avx", "amx", "sve")))
-    rows.append(("cpu", "", f"{cpu.name}, {cpu.cores} cores, {vectors}"))
+    rows.append(("cpu", "", f"{cpu.name}, {cpu.cores} cores, {memory}{vectors}"))
     for gpu in gpus:
-        memory = f"{gpu.memory_bytes / 2**30:.0f} GiB, " if gpu.memory_bytes is not None else ""
+        memory = f"{binary(gpu.memory_bytes)}, " if gpu.memory_bytes is not None else ""
         rows.append(("gpu", "", f"{gpu.name}, {memory}driver {gpu.driver}, {gpu.uuid}"))
     if not gpus:
         rows.append(("gpu", "none", f"{missing or 'the NVIDIA driver lists no GPU'}"))
@@ -127,6 +129,8 @@ def _grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> st
 
 
 def _specs(specs: list[DeviceSpec]) -> Answer:
+    from neuralpower.report.number_format import binary
+
     units = {
         **{"peak_flops_float32": 1e12, "peak_flops_bfloat16": 1e12, "memory_bytes_per_s": 1e9},
         **{"cores": 1, "limit_w": 1},
@@ -135,24 +139,30 @@ def _specs(specs: list[DeviceSpec]) -> Answer:
     for sheet in specs:
         figures = [(sheet.get(key), unit) for key, unit in units.items()]
         cells = ["-" if value is None else f"{value / unit:.4g}" for value, unit in figures]
-        rows.append([sheet.slug, sheet.device_class, *cells])
-    header = ["device", "class", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"]
-    raw = [[s.slug, s.device_class, *(s.get(key) for key in units)] for s in specs]
+        rows.append([sheet.slug, sheet.device_class, binary(sheet.get("memory_bytes")), *cells])
+    header = ["device", "class", "memory", "fp32 TFLOP/s", "bf16 TFLOP/s", "GB/s", "cores", "W"]
+    keys = ("memory_bytes", *units)
+    raw = [[s.slug, s.device_class, *(s.get(key) for key in keys)] for s in specs]
     return Answer(
         title=f"{len(specs)} devices",
         table=lambda: _grid(header, rows, left=2),
         json=lambda: {"schema": 1, "specs": {spec.slug: spec.to_json() for spec in specs}},
-        rows=lambda: [["device", "class", *units], *raw],
+        rows=lambda: [["device", "class", *keys], *raw],
         shown=lambda: [header, *rows],
     )
 
 
 def _sheet(spec: DeviceSpec) -> Answer:
+    from neuralpower.report.number_format import binary
+
     parts = (spec.name, spec.device_class, spec.vendor, spec.year)
     lead = [visible(", ".join(str(part) for part in parts if part is not None))]
     if spec.aliases:
         lead.append(visible(f"reported as {', '.join(spec.aliases)}"))
-    rows = [[key, f"{v.value:.12g} {KEYS[key].unit}", v.source] for key, v in spec.values.items()]
+    rows = [
+        [key, binary(v.value) if KEYS[key].unit == "B" else f"{v.value:.12g} {KEYS[key].unit}", v.source]
+        for key, v in spec.values.items()
+    ]
     return Answer(
         title=spec.name,
         table=lambda: "\n".join([*lead, "", _grid(["value", "", "source"], rows, left=3)]),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Argument, Exit, Option, Typer
 
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
     from neuralpower.networks.phases import Phase
     from neuralpower.platforms import Platform
+    from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as swept
     from neuralpower.predict.explore.compare import Side
 
+Noted = TypeVar("Noted", "swept.Sweep", "fitting.Fit")
 TOKENS = ("context", "prompt", "new_tokens")
 app = Typer()
 
@@ -79,7 +82,10 @@ class Sweep(OptionGroup):
     run: shared_options.Run = None
     memory: Annotated[
         str | None,
-        Option(help="Of the device, such as 24GB; default: its spec sheet's.", rich_help_panel=TARGET),
+        Option(
+            help="Of the device: 24GiB (as of a 24 GB card), or 24GB (24 x 10^9 bytes); default: its own.",
+            rich_help_panel=TARGET,
+        ),
     ] = None
     tokens: SweptTokens
     training: shared_options.Training
@@ -106,6 +112,7 @@ def sweep(asked: Sweep) -> None:
     from neuralpower.predict.explore import sweep as sweeping
     from neuralpower.report.explored import sweep_table
     from neuralpower.report.pictures import draw, sweep_page
+    from neuralpower.report.tables import note_lines, warning_lines
 
     parsing.check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
@@ -118,7 +125,7 @@ def sweep(asked: Sweep) -> None:
     found = _swept(asked, predictors)
     if all(point.error for point in found.points):
         raise InputError(f"no point can be predicted: {found.points[0].error}")
-    _warn(predictors)
+    found = _noted(found, asked.memory)
     rows = [vars(found.points[0]), *(vars(p).values() for p in found.points)]
     if asked.csv is not None:
         write_csv(asked.csv, rows)
@@ -126,11 +133,12 @@ def sweep(asked: Sweep) -> None:
         draw(sweep_page(found), asked.plot)
     answer = Answer(
         title=f"{asked.model}: {len(found.points)} points",
-        table=lambda: sweep_table(found, asked.top),
+        table=lambda: sweep_table(found, asked.top, marked=True),
         json=lambda: sweeping.to_json(found),
         rows=lambda: [[*row] for row in rows],
-        lead=lambda: found.notes,
+        lead=lambda: [*warning_lines(found.warnings), *note_lines(found.notes)],
         page=lambda: sweep_page(found),
+        warnings=found.warnings,
     )
     give(answer, form, asked.output.out)
 
@@ -244,6 +252,7 @@ def compare(asked: Compare) -> None:
     from neuralpower.predict.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
     from neuralpower.report.pictures import comparison_page, draw
+    from neuralpower.report.tables import warning_lines
 
     parsing.check_plot(asked.plot)
     check_out(asked.output.out, form)
@@ -251,7 +260,6 @@ def compare(asked: Compare) -> None:
     found = compared(*sides)
     if asked.plot is not None:
         draw(comparison_page(found, sides), asked.plot)
-    _warn({id(side.predictor): side.predictor for side in sides}.values())
 
     def rows(cell: Callable[[float], Any] = float) -> Rows:
         times = ((found.a, found.a_s), (found.b, found.b_s))
@@ -260,11 +268,12 @@ def compare(asked: Compare) -> None:
 
     answer = Answer(
         title=f"{found.a} against {found.b}",
-        table=lambda: comparison_table(found),
+        table=lambda: comparison_table(found, marked=True),
         json=found.to_json,
         rows=rows,
-        lead=lambda: comparison_table(found).splitlines()[-1:],
+        lead=lambda: [*warning_lines(found.warnings), *comparison_table(found).splitlines()[-1:]],
         page=lambda: comparison_page(found, sides),
+        warnings=found.warnings,
     )
     give(answer, form, asked.output.out)
 
@@ -343,6 +352,7 @@ def score(asked: Scored) -> None:
     stage("importing torch and transformers")
 
     from neuralpower.predict.explore.score import score as scored
+    from neuralpower.predict.explore.score import warnings_of
     from neuralpower.report.explored import score_table
 
     learnt = parsing.predictor(asked.predictor, asked.device)
@@ -350,20 +360,22 @@ def score(asked: Scored) -> None:
     found = scored(lines.splitlines(), learnt, by, trust_code=asked.trust_code)
     for one in found:
         if one.error:
-            tell(f"warning: {file} line {one.line}: {one.error}")
+            tell(f"Warning: {file} line {one.line}: {one.error}")
     if all(one.error for one in found):
         raise InputError(
             f"{file}: none of {len(found)} candidates could be scored; the warnings above say why"
         )
     if by != "latency" and not any(one.rank for one in found):
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
-    _warn([learnt])
+    for text in warnings_of(found, learnt):
+        tell(f"Warning: {text}")
     if learnt.platform.memory_note:
-        tell(f"note: {learnt.platform.memory_note}")
+        tell(f"Note: {learnt.platform.memory_note}")
+    about = f"forward, by {by}, on {learnt.device} ({learnt.name})"
     shown = [one.to_json() for one in found]
     answer = Answer(
         title=f"{len(found)} candidates by {by}, on {learnt.device}",
-        table=lambda: score_table(found, asked.top),
+        table=lambda: score_table(found, asked.top, about),
         json=lambda: "\n".join(map(json_text, shown)),
         rows=lambda: [[*shown[0]], *([*one.values()] for one in shown)],
     )
@@ -395,7 +407,7 @@ class Fit(OptionGroup):
     device: shared_options.Device = None
     memory: Annotated[
         str | None,
-        Option(help="Instead of the device's, such as 24GB or 80GiB.", rich_help_panel=TARGET),
+        Option(help="Instead of the device's: 24GiB (as of a 24 GB card), or 24GB.", rich_help_panel=TARGET),
     ] = None
     margin: Annotated[
         float | None,
@@ -466,12 +478,13 @@ def fit(asked: Fit) -> None:
         **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)
+    found = _noted(found, asked.memory)
     shown = found.to_json()
     plain = (str, int, float, type(None))
     flat = {n: value for n, value in shown.items() if n != "schema" and isinstance(value, plain)}
     answer = Answer(
         title=f"{asked.model}: {'fits' if found.fits else 'does not fit'}",
-        table=lambda: fit_table(found, request, name),
+        table=lambda: fit_table(found, request, name, marked=True),
         json=lambda: shown,
         rows=lambda: [[*flat], [*flat.values()]],
         shown=lambda: [["figure", "value"], *([name, value] for name, value in flat.items())],
@@ -496,6 +509,14 @@ def _prompt(asked: Fit) -> int | None:
     return length if prompt is None else prompt
 
 
+def _noted(found: Noted, memory: str | None) -> Noted:
+    """The result, with a note where --memory may mean another size than the user thinks."""
+    from neuralpower.predict.explore.fit import reading
+
+    read = reading(memory) if memory is not None else ""
+    return dataclasses.replace(found, notes=(*found.notes, read)) if read else found
+
+
 def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]:
     """(bytes, platform, name) of what the model is to fit into; raises InputError."""
     from neuralpower.devices.host import read_cpu
@@ -512,13 +533,7 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
         spec = spec_of(device)
         own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
     if memory is not None:
-        return parsed(memory), platform, f"of {name}" if device else "as given"
+        return parsed(memory), platform, name if device else f"{platform.called} of {memory}"
     if own is None:
         raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
     return float(int(own)), platform, name
-
-
-def _warn(predictors: Iterable[Predictor]) -> None:
-    for predictor in predictors:
-        for text in predictor.foreign():
-            tell(f"warning: {predictor.name}: {text}")

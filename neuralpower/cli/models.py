@@ -139,7 +139,7 @@ def _zoo_table(found: Sequence[dict[str, Any]]) -> str:
     for m in found:
         sizes = ["x".join(map(str, m["input_shape"])), str(m["classes"]), f"{m['parameters']:,}"]
         rows.append([m["id"], m["title"], *sizes, quantity(m["flops"], "FLOP")])
-    return grid(["id", "title", "input", "classes", "parameters", "FLOP"], rows, left=3)
+    return grid(["id", "title", "input", "classes", "parameters", "FLOP (matmul)"], rows, left=3)
 
 
 def _built(id: str) -> dict[str, Any]:

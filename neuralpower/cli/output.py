@@ -16,7 +16,15 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from neuralpower.cli import waiting
-from neuralpower.files.terminal import Visible, shown_by, visible, visible_lines
+from neuralpower.files.terminal import (
+    Visible,
+    has_colours,
+    shown,
+    shown_by,
+    styled,
+    visible,
+    visible_lines,
+)
 from neuralpower.processes.text_streams import quiet
 
 GONE = 141  # the exit code where nobody reads on: 128 + SIGPIPE, as a shell has it of other programs
@@ -31,6 +39,10 @@ class _Results:
 
     def __init__(self, descriptor: int, encoding: str) -> None:
         self.descriptor, self.encoding = descriptor, encoding
+
+    def isatty(self) -> bool:
+        """Whether a terminal shows them."""
+        return os.isatty(self.descriptor)
 
     def write(self, text: str) -> None:
         """All of it; raises ReaderGone, and OSError where the disk is full."""
@@ -52,22 +64,30 @@ _recording: list[list[str]] | None = None
 
 
 def say(text: object = "", end: str = "\n") -> None:
-    """Print a result, made visible. Raises ReaderGone, and OSError where the disk is full."""
+    """Print a result, made visible, with its styles on a terminal.
+
+    Raises ReaderGone, and OSError where the disk is full.
+    """
     if _recording is not None:
         _recording.append(["say", f"{text}{end}".removesuffix("\n")])
     waiting.pause()
-    where = _results if _results is not None else sys.stdout
-    where.write(visible_lines(f"{text}{end}"))
+    where = _results if _results is not None else shown_by(sys.stdout)
+    encoding = getattr(where, "encoding", None) or "utf-8"
+    where.write(shown(visible_lines(f"{text}{end}"), has_colours(where.isatty()), encoding))
     if isinstance(where, io.TextIOBase):
         where.flush()
 
 
 def tell(text: object) -> None:
-    """Print one line on stderr, made visible; of a quiet command warnings alone."""
+    """Print one line on stderr, made visible, a warning in yellow on a terminal; if quiet, warnings alone."""
     if _recording is not None:
         _recording.append(["tell", f"{text}"])
-    if _level > QUIET or f"{text}".lower().startswith("warning"):
-        print(visible(text), file=sys.stderr)
+    line, where = visible(text), shown_by(sys.stderr)
+    is_warning = line.startswith("Warning:")
+    if _level > QUIET or is_warning:
+        waiting.pause()
+        print(shown(styled(line, "weak" if is_warning else ""), has_colours(where.isatty())), file=where)
+        waiting.resume()
 
 
 def level() -> int:

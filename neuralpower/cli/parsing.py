@@ -110,7 +110,7 @@ def usual_dtype(model: str, learnt: Predictor | None = None) -> str:
             continue
         if one != found:
             lacks = f"which {learnt.name} does not know"
-            tell(f"note: {model} was published in {found}, {lacks}: it is taken in {one}")
+            tell(f"Note: {model} was published in {found}, {lacks}; predicted in {one}")
         return one
     return found
 

@@ -166,7 +166,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     answer = replace(answer, page=lambda: prediction_page(prediction, stages, learnt))
     give(answer, form, asked.output.out)
     if asked.strict is not None and prediction.coverage < asked.strict:
-        lost = ", ".join(u.operator for u in prediction.unmodelled[:5]) or "kinds without a regressor"
+        lost = ", ".join(prediction.uncovered[:5])
         text = f"coverage {prediction.coverage:.1%} is below {asked.strict:.1%}: {lost}"
         raise CoverageError(f"{text}; lower --strict, or collect the kinds")
 
@@ -174,7 +174,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
 def _table(prediction: Prediction, view: View) -> str:
     from neuralpower.report.tables import prediction_table
 
-    return prediction_table(prediction, view.by, view.depth, view.top)
+    return prediction_table(prediction, view.by, view.depth, view.top, marked=True)
 
 
 def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str = "kind") -> Answer:
@@ -183,7 +183,7 @@ def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str 
 
     def shown() -> Rows:
         p = prediction
-        rows = p.by_kind() if by == "kind" else p.by_module(3) if by == "module" else p.rows
+        rows = p.by_kind() if by == "kind" else p.by_module(3) if by == "module" else p.with_launches
         header = [by, "calls", "latency", "share", "FLOP", "bound", "basis"]
         cells = (
             (row.kind if by == "kind" else row.path or "(model)", row.count, quantity(row.runtime_s, "s"))
@@ -199,6 +199,7 @@ def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str 
         rows=lambda: prediction_cells(prediction),
         shown=shown,
         lead=lambda: table().partition("\n\n")[0].splitlines(),
+        warnings=prediction.warnings,
     )
 
 

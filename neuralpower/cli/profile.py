@@ -62,9 +62,9 @@ class Rows(OptionGroup):
     depth: shared_options.Depth = 3
     top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
     unit: Annotated[str, choice("FLOP unit", UNITS, help="Unit of work; 1 mac is 2 flop.")] = "flop"
-    convention: Annotated[str, choice("convention", CONVENTIONS, help="Which operators count as work")] = (
-        "matmul"
-    )
+    convention: Annotated[
+        str, choice("convention", CONVENTIONS, help="What counts as work; all-ops: as predict")
+    ] = "all-ops"
     strict: Annotated[bool, Option("--strict", help="Exit 3 where an operator's work is not counted.")] = (
         False
     )
@@ -122,7 +122,7 @@ def profile(asked: Profile) -> None:
     say(
         json_text(result.to_json())
         if asked.as_json
-        else result.table(asked.rows.sort, asked.rows.top, **view)
+        else result.table(asked.rows.sort, asked.rows.top, marked=True, **view)
     )
     if asked.rows.strict and result.unmodelled:
         names = ", ".join(u.operator for u in result.unmodelled[:5])

@@ -146,6 +146,12 @@ def pause() -> None:
         _waiting.pause()
 
 
+def resume() -> None:
+    """Bring the line back after a remark."""
+    if _waiting is not None:
+        _waiting.resume()
+
+
 def end() -> None:
     """Take the line away for good: the command has a display of its own."""
     if _waiting is not None:

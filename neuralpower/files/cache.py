@@ -17,7 +17,7 @@ from typing import Any
 SWITCH = "NEURALPOWER_CACHE"  # another folder, or one of OFF
 OFF = ("", "0", "off", "no", "false")
 MOST_BYTES = 32 * 2**20  # of all answers; the ones that were not asked for longest go first
-SCHEMA = 1
+SCHEMA = 2
 
 
 def cache_folder() -> Path | None:

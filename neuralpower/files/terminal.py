@@ -7,6 +7,7 @@ print: `\x1b` is the escape that begins a terminal's commands, `\u202e` a mark t
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -18,8 +19,16 @@ HIDDEN = (
     "\u2028-\u202e\u2060-\u206f\ufeff"  # separators of lines and paragraphs, embeddings, overrides, isolates
     "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"  # annotations, halves of letters, tags
 )
+# Marks of a style in the program's own texts: private letters, which `shown` replaces, and no name may hold.
+STYLES = {"bold": "1", "good": "32", "weak": "33", "bad": "31"}  # by name, how ECMA-48 (SGR) numbers each
+BEGINS = {name: chr(0xE100 + number) for number, name in enumerate(STYLES)}
+ENDS = "\ue1ff"
+MARKS = "".join((*BEGINS.values(), ENDS))
+ANY_MARK = re.compile(f"[{MARKS}]")
+BLOCKS = "\u258f\u258e\u258d\u258c\u258b\u258a\u2589\u2588"  # one eighth of a cell to all of it
+WITHOUT_BLOCKS = str.maketrans(BLOCKS, "   #####")
 UNSAFE = re.compile(f"[{HIDDEN}]")
-UNSAFE_IN_A_LINE = re.compile(f"[{HIDDEN}\t\n]")
+UNSAFE_IN_A_LINE = re.compile(f"[{HIDDEN}{MARKS}\t\n]")
 SHORT = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
 
@@ -38,6 +47,35 @@ def _escape(match: re.Match[str]) -> str:
     if letter in SHORT:
         return SHORT[letter]
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def styled(text: str, style: str) -> str:
+    """The text between marks of one of STYLES; as it is for ""."""
+    return f"{BEGINS[style]}{text}{ENDS}" if style and text else text
+
+
+def unstyled(text: str) -> str:
+    """The text without marks."""
+    return ANY_MARK.sub("", text)
+
+
+def shown(text: str, colours: bool, encoding: str = "utf-8") -> str:
+    """The text as a stream gets it: marks as a terminal's commands or none, blocks as `#` if it has none."""
+    if colours:
+        codes = {mark: f"\x1b[{STYLES[name]}m" for name, mark in BEGINS.items()} | {ENDS: "\x1b[0m"}
+        text = ANY_MARK.sub(lambda match: codes[match[0]], text)
+    else:
+        text = unstyled(text)
+    try:
+        BLOCKS.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return text.translate(WITHOUT_BLOCKS)
+    return text
+
+
+def has_colours(is_terminal: bool) -> bool:
+    """Whether a stream gets colours: a terminal does, unless NO_COLOR is set or it cannot show any."""
+    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class Visible:

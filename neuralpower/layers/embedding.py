@@ -18,7 +18,7 @@ from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.terms import either
 
 RENORM = "aten.embedding_renorm_"  # what `max_norm` runs before a lookup
-RENORMED = "each row that is looked up is taken to be longer than max_norm, and to be scaled"
+RENORMED = "each row that is looked up is assumed longer than max_norm, and scaled"
 
 
 @layer_kind("embedding", "aten.embedding", "aten._embedding_bag", "aten._embedding_bag_forward_only")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +15,23 @@ from neuralpower.learn.regressor import NINETY
 MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: learnt on relatives of the device
 WEIGHTS_LAW = "weights law"  # of quantised weights, from what was learnt of plain ones (`weight_only.py`)
 EXTRAPOLATED, BYTES, ROOFLINE = "extrapolated", "bytes law", "roofline"
-BASES = (MEASURED, IN_RANGE, CARRIED, EXTRAPOLATED, BYTES, WEIGHTS_LAW, ROOFLINE)  # the best known first
-UNLEARNT = (WEIGHTS_LAW, ROOFLINE)  # what coverage is without
+BORROWED = "borrowed"  # from a regressor that was trained on other calls: another group or another dtype
+BASES = (
+    MEASURED,
+    IN_RANGE,
+    CARRIED,
+    EXTRAPOLATED,
+    BYTES,
+    BORROWED,
+    WEIGHTS_LAW,
+    ROOFLINE,
+)  # best known first
+UNLEARNT = (BORROWED, WEIGHTS_LAW, ROOFLINE)  # what coverage is without
+# how times of a named device are known, in words
+TRAINED_HERE, CARRIED_BY = "trained on this device", "carried from relatives by bandwidth and peaks"
+LIKE, BY_ITS_BYTES, BARE = "borrowed from like calls", "by its bytes", "roofline, wide bounds"
+ORIGINS = (TRAINED_HERE, CARRIED_BY, LIKE, BY_ITS_BYTES, BARE)
+TOLD = 0.005  # share of the time from which on a way to know it is named
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
 BY_ROOFLINE, BY_BYTES, BY_WEIGHTS = -1, -2, -3  # numbers that are no regressor's
 ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose code differs
@@ -124,6 +140,14 @@ class Estimates:
         deviation = np.sqrt(variance / np.maximum(apart, 1e-30) ** 2 + system**2)
         low, high = (value * np.exp(side * NINETY * deviation) for side in (-1, 1))
         return Totals(value, low, high, deviation)
+
+
+def in_words(origins: Mapping[str, float]) -> str:
+    """How times are known, the largest share first; shares below TOLD are left out."""
+    told = {name: share for name, share in origins.items() if share >= TOLD} or {BARE: 1.0}
+    if len(told) == 1:
+        return next(iter(told))
+    return ", ".join(f"{share:.0%} {name}" for name, share in sorted(told.items(), key=lambda one: -one[1]))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,14 @@ def whole_kind(kind: str) -> Key:
     return kind, ANY, ANY, ANY
 
 
+def named(key: Key) -> str:
+    """In words: "linear vector (float32, forward)"; without what is pooled."""
+    kind, dtype, phase, group = key
+    how = ", ".join(part for part in (dtype, phase) if part != ANY)
+    words = " ".join(part for part in (kind, "" if group in (ALL, ANY) else group) if part)
+    return f"{words} ({how})" if how else words
+
+
 def groups_of(key: Key) -> frozenset[str]:
     """The groups that its regressor has learnt, one or several together."""
     return frozenset(key[3].split(TOGETHER))

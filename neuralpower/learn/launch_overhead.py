@@ -85,8 +85,8 @@ class Dispatch:
         if not self.elsewhere:
             return ""
         return (
-            f"the host is not known: it is taken to issue a call in {self.unknown_s * 1e6:.2g} us in the "
-            "median, as that of the measured GPU did, within a factor of 2"
+            f"launch overhead is assumed: {self.unknown_s * 1e6:.2g} us a call, as on the measured host, "
+            "within a factor of 2"
         )
 
     @property

@@ -45,6 +45,21 @@ class Answer:
     issue: Issue | None = None
     derived: tuple[str, ...] = ()  # kinds that a gradient goes through and whose backward pass was not learnt
     assumptions: tuple[str, ...] = ()  # in words
+    warnings: tuple[str, ...] = ()  # in words: why the bounds may be too narrow
+
+    @property
+    def own(self) -> Array:
+        """[tasks] the device's part of each estimate: without launches that a queue of calls hides.
+
+        All of it where the host's part is known apart.
+        """
+        hidden = np.zeros(len(self.shares)) if self.issue is not None else self.estimates.hidden_s
+        return np.asarray(1 - hidden / np.maximum(self.estimates.runtime_s, 1e-30))
+
+    @property
+    def device_s(self) -> Array:
+        """[tasks] seconds of the device, of the parts that are done."""
+        return np.asarray(self.shares * self.own * self.estimates.runtime_s)
 
     @property
     def kernels_s(self) -> Array:
@@ -105,6 +120,7 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         issue=issue,
         derived=tuple(sorted(kind for kind in with_gradient if not predictor.has_learnt(kind, BACKWARD))),
         assumptions=(*predictor.assumed(layers), *([host] if host else [])),
+        warnings=predictor.foreign(),
     )
 
 

@@ -23,20 +23,28 @@ from neuralpower.layers.sweep import Draw
 from neuralpower.learn import keys
 from neuralpower.learn.carried_power import carried_power
 from neuralpower.learn.estimates import (
+    BARE,
     BASES,
+    BORROWED,
     BY_BYTES,
+    BY_ITS_BYTES,
     BY_ROOFLINE,
     BY_WEIGHTS,
     CARRIED,
+    CARRIED_BY,
     EXTRAPOLATED,
     IN_RANGE,
+    LIKE,
     MEASURED,
+    ORIGINS,
     ROOFLINE_FACTOR,
+    TRAINED_HERE,
     WIDE,
     Estimates,
     Powers,
     Roofline,
     Totals,
+    in_words,
 )
 from neuralpower.learn.features import describe, describe_power
 from neuralpower.learn.keys import INTEGER, Key, groups_of, once, rows_by, unquantised, whole_kind
@@ -58,11 +66,8 @@ HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 HIDDEN_SHARE = 2 / 3
 LONGEST_S, MOST_W = 1e30, 1e9  # a prediction beyond these was not learnt of a device
 WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing
-# how times of a named device are known, in words
-TRAINED_HERE, CARRIED_BY = "trained on this device", "carried from relatives by bandwidth and peaks"
-BY_ITS_BYTES, BARE = "by its bytes", "roofline, wide bounds"
-ORIGINS = (TRAINED_HERE, CARRIED_BY, BY_ITS_BYTES, BARE)
-TOLD = 0.005  # share of the time from which on a way is named
+ONLY = ("only there", "only here")  # ends of words on vector extensions (`devices.host.unlike`)
+NOISY = 0.25  # median distance of a layer's quartiles, over its lower one, from which on a device was noisy
 NOT, NEAR, LEARNT = range(3)  # how well a predictor knows a layer; near: other code of its kind was learnt
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
@@ -167,26 +172,24 @@ class Predictor:
         """Whether it has a regressor of the kind in that phase."""
         return any((kind, phase) in one._in_phases for one in (self, *self.others))
 
+    def origins(self, found: Estimates) -> Array:
+        """[layers], how the device's time of each is known, one of ORIGINS."""
+        starts = np.cumsum([0, *(len(one.regressors) for one in (self, *self.others))])
+        owner = np.searchsorted(starts, found.regressor, side="right") - 1
+        carried = np.array([one.carried for one in (self, *self.others)])[np.clip(owner, 0, len(self.others))]
+        by_bytes, borrowed = np.isin(found.regressor, (BY_BYTES, BY_WEIGHTS)), BASES.index(BORROWED)
+        return np.select(
+            [found.regressor == BY_ROOFLINE, by_bytes, found.basis_code == borrowed, carried],
+            [BARE, BY_ITS_BYTES, LIKE, CARRIED_BY],
+            TRAINED_HERE,
+        )
+
     def origin(self, found: Estimates, seconds: Array) -> str:
         """In words, how the device's times are known: by shares of `seconds` [layers], of a named device."""
         if not self.answers:
             return ""
-        starts = np.cumsum([0, *(len(one.regressors) for one in (self, *self.others))])
-        owner = np.searchsorted(starts, found.regressor, side="right") - 1
-        carried = np.array([one.carried for one in (self, *self.others)])[np.maximum(owner, 0)]
-        label = np.select(
-            [found.regressor == BY_ROOFLINE, np.isin(found.regressor, (BY_BYTES, BY_WEIGHTS)), carried],
-            [BARE, BY_ITS_BYTES, CARRIED_BY],
-            TRAINED_HERE,
-        )
-        total = max(float(np.sum(seconds)), 1e-30)
-        shares = {name: float(np.sum(seconds[label == name]) / total) for name in ORIGINS}
-        told = {name: share for name, share in shares.items() if share >= TOLD} or {BARE: 1.0}
-        if len(told) == 1:
-            return next(iter(told))
-        return ", ".join(
-            f"{share:.0%} {name}" for name, share in sorted(told.items(), key=lambda one: -one[1])
-        )
+        label, total = self.origins(found), max(float(np.sum(seconds)), 1e-30)
+        return in_words({name: float(np.sum(seconds[label == name]) / total) for name in ORIGINS})
 
     def check(self, dtype: str, phase: str) -> None:
         """Raise PredictorError unless it knows the dtype, the phase and its device."""
@@ -370,11 +373,13 @@ class Predictor:
         t = np.maximum(t, least)
         spread = regressor.spread if exact else regressor.spread.widened(WIDE)
         low, high = _bounds(spread, t, outside)
-        far = (outside > EXTRAPOLATION_OCTAVES) if exact else np.full(rows, True)
+        far = outside > EXTRAPOLATION_OCTAVES
         measured = exact & regressor.has_measured(problem.config)
         inside = CARRIED if self.carried else IN_RANGE
         code = np.select(
-            [measured, far], [BASES.index(MEASURED), BASES.index(EXTRAPOLATED)], BASES.index(inside)
+            [np.full(rows, not exact), measured, far],
+            [BASES.index(basis) for basis in (BORROWED, MEASURED, EXTRAPOLATED)],
+            BASES.index(inside),
         )
         return Estimates(
             t,
@@ -507,39 +512,47 @@ class Predictor:
         return alike if entry.torch == dtype else []
 
     def assumed(self, layers: Sequence[Layer]) -> tuple[str, ...]:
-        """In words: what stands in for groups not learnt, and what is not known of the device."""
+        """In words: what was borrowed for calls without data, and what is not known of the device."""
         different = list(dict.fromkeys(layers))
         texts = []
         for key, near in dict.fromkeys(self._near(different)):
-            taken = f"is taken as {' '.join(near)}, within a factor of {ROOFLINE_FACTOR:g}"
-            texts.append(said(key) or f"{' '.join(key)} was not learnt and {taken}")
+            borrowed = f"borrowed from {keys.named(near)}, within a factor of {ROOFLINE_FACTOR:g}"
+            texts.append(said(key) or f"no data for {keys.named(key)}: {borrowed}")
         hardware = self._known_hardware()
         if any(layer.multiplies for layer in different):
             unknown = list(self.view.unknown(hardware))
             if unknown:
                 texts.append(
-                    f"of {self.device} no {' and no '.join(unknown)} is known: its products are taken to "
-                    "reach what its units could, which its power limit may not allow"
+                    f"no {' and no '.join(unknown)} is known for {self.device}: its products are assumed to "
+                    "reach their peak, which a power limit may prevent"
                 )
-        return (*texts, *self.foreign())
+        wider = next((one.dataset["wider_for"] for one in self.others if "wider_for" in one.dataset), None)
+        if wider := self.dataset.get("wider_for", wider):
+            texts.append(f"carried times are not from devices by {wider}; their bounds are wider")
+        told = ("name ", "cores ")  # by the warning
+        unlike = [text for text in self.dataset.get("unlike") or () if not text.startswith(told)]
+        if apart := [text for text in unlike if not text.endswith(ONLY)]:
+            texts.append(f"the predictor's machine differs from this one: {'; '.join(apart)}")
+        return tuple(texts)
 
     def foreign(self) -> tuple[str, ...]:
-        """In words: why the device may be unlike all that it was learnt on; bounds do not allow for that."""
+        """In words: why the device may be unlike all that it was trained on; bounds do not allow for that."""
         texts = []
-        if self.dataset.get("unlike"):
-            texts.append(
-                f"it was learnt on another CPU ({'; '.join(self.dataset['unlike'])}), and bounds do not "
-                "allow for that: calibrate it on this one, or collect and train"
-            )
+        if unlike := self.dataset.get("unlike"):
+            cores = self.hardware.cores if self.hardware is not None else 0
+            said = f"no predictor for this machine ({self.dataset.get('here') or 'another CPU'})"
+            if not any(text.startswith(("name ", "cores ")) for text in unlike):
+                flags = all(text.endswith(ONLY) for text in unlike)
+                said = f"this machine has other {'vector extensions' if flags else 'caches'}"
+            way = f"Fix: neuralpower calibrate --from {self.name}"
+            texts.append(f"{said}; figures are for {self.device}, {cores:g} cores. {way}")
         texts += [f"left out: {reason}" for reason in self.dataset.get("left_out") or ()]
         vendor = self.dataset.get("unknown_vendor")
         if vendor:
-            texts.append(f"nothing was learnt on devices by {vendor}, and bounds do not allow for that")
-        wider = next((one.dataset["wider_for"] for one in self.others if "wider_for" in one.dataset), None)
-        if wider := self.dataset.get("wider_for", wider):
-            texts.append(
-                f"what is carried was not learnt on devices by {wider}: its bounds are wider for that"
-            )
+            texts.append(f"no device by {vendor} was measured; bounds may be too narrow")
+        spread = self.dataset.get("spread") or 0.0
+        if spread > NOISY:
+            texts.append(f"the measuring machine was noisy: half of a layer's runs lie {spread:.0%} apart")
         return tuple(texts)
 
     def _near(self, layers: Sequence[Layer]) -> Iterator[tuple[Key, Key]]:

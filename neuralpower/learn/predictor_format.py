@@ -199,6 +199,8 @@ class CardPart(Part, frozen=True):
     calibrated_from: str = ""
     calibrated_with: Count = 0
     unlike: list[str] = []
+    here: str = ""
+    spread: NotNegative | None = None
     unknown_vendor: str | None = None
 
 

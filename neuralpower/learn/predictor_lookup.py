@@ -124,7 +124,8 @@ def default_predictor(cpu: Cpu) -> Predictor:
     found = _of_cpus(named) or _of_cpus(readable(known)[0].values())
     if found:
         best = min(found, key=lambda predictor: len(predictor.unlike(cpu)))
-        return dataclasses.replace(best, dataset={**best.dataset, "unlike": best.unlike(cpu)})
+        here = {"unlike": best.unlike(cpu), "here": f"{cpu.name}, {cpu.cores} cores"}
+        return dataclasses.replace(best, dataset={**best.dataset, **here})
     raise InputError(
         "there is no predictor yet: run collect-data and train-predictor, or name a file with --predictor"
     )

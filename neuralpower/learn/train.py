@@ -228,8 +228,19 @@ def _about(datasets: Sequence[Dataset], rows: Read, platform: Platform) -> dict[
         "hardware": first.meta.get("hardware", {}),
         "sessions": first.meta.get("sessions", []),
         "source": first.meta.get("source"),
+        "spread": _spread(datasets),
         "trained": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def _spread(datasets: Sequence[Dataset]) -> float | None:
+    """How far apart the quartiles of a layer's runs lie, in the median of all rows; None where not known."""
+    ends = ("runtime_q25_s", "runtime_q75_s")
+    tables = [t for dataset in datasets for t in dataset.tables.values() if set(ends) <= set(t)]
+    known = [np.array([table[end].astype(float) for end in ends]) for table in tables]
+    low, high = np.concatenate(known, axis=1) if known else np.empty((2, 0))
+    usable = (low > 0) & np.isfinite(low) & np.isfinite(high)
+    return float(np.median(high[usable] / low[usable] - 1)) if usable.any() else None
 
 
 def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:

@@ -54,9 +54,8 @@ def said(key: Key) -> str:
     if not once(group).endswith(QUANTISED) or not _wide(dtype):
         return ""
     return (
-        f"{kind} {dtype} {phase} with quantised weights was not learnt: it takes {WIDENED:g} times what "
-        "reading as many bytes takes, or its compute where that is longer; bounds are "
-        f"{LOW:g} and {HIGH:g} times that, and wider where reading itself is uncertain"
+        f"no data for {kind} ({dtype}, {phase}) with quantised weights: estimated as {WIDENED:g} times the "
+        f"reading of as many bytes, or its compute where that is longer ({LOW:g} to {HIGH:g} times)"
     )
 
 

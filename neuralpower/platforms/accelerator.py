@@ -11,9 +11,8 @@ FRAMEWORK = Framework(600_000_000, 600_000_000, 0.1, 0.1, 0)
 # median, and 92 % of the peaks above the high figure. Language models' servers leave a tenth free.
 MARGINS = {FORWARD: 0.1, TRAINING: 0.3}
 ASSUMED = (
-    "on an accelerator, memory beside tensors is an assumed overhead, not an upper bound: of 72 training "
-    "steps on an A100 the prediction was 30 % too low in the median, and 92 % of the real peaks lay above "
-    "its high figure"
+    "memory beside tensors is assumed on an accelerator, no upper bound: of 72 training steps on an A100, "
+    "92 % took more than the high figure, and the median was 30 % too low"
 )
 
 # A step of a recurrent layer that was not learnt is two kernels of 3 to 5 us.

@@ -135,7 +135,8 @@ def _with_room(prediction: Prediction, predictor: Predictor) -> Prediction:
     if memory is None:
         return prediction
     said = (predictor.platform.memory_note,) if memory.assumed else ()
-    return replace(prediction, assumptions=(*prediction.assumptions, *said, *_too_little(memory, predictor)))
+    warned = (*prediction.warned, *_too_little(memory, predictor))
+    return replace(prediction, assumptions=(*prediction.assumptions, *said), warned=warned)
 
 
 def _too_little(memory: Memory, predictor: Predictor) -> Iterator[str]:
@@ -146,10 +147,16 @@ def _too_little(memory: Memory, predictor: Predictor) -> Iterator[str]:
     margin = predictor.platform.margin(memory.phase)
     needed = memory.high_bytes + predictor.platform.framework.process_bytes
     if memory.low_bytes > room:
-        fits, takes = "does not fit", f"{memory.low_bytes / 1e9:.3g} GB at least"
+        said, takes = "out of memory", f"at least {_gib(memory.low_bytes)}"
     elif needed > room * (1 - margin):
-        most = "and what is not modelled" if memory.assumed else "at most"
-        fits, takes = "may not fit", f"{needed / 1e9:.3g} GB {most}"
+        said, takes = "may run out of memory", f"up to {_gib(needed)}"
+        if margin:
+            takes += f", with {margin:.0%} to keep free"
     else:
         return
-    yield f"it {fits} into the device's {room / 1e9:.3g} GB: it takes {takes}; fit says what would"
+    yield f"{said}: needs {takes}; the device has {_gib(room)}. Fix: neuralpower fit finds what fits"
+
+
+def _gib(size: float) -> str:
+    """Binary, as drivers and data sheets count memory."""
+    return f"{size / 2**30:.3g} GiB" if size < 999.5 * 2**30 else f"{size / 2**30:.0f} GiB"

@@ -14,7 +14,7 @@ import numpy as np
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.carried_power import idle_power
-from neuralpower.learn.estimates import ROOFLINE, ROOFLINE_FACTOR, Estimates
+from neuralpower.learn.estimates import BARE, ORIGINS, ROOFLINE, ROOFLINE_FACTOR, Estimates, in_words
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.prediction import (
@@ -82,11 +82,11 @@ def composed(
     answer = ask(predictor, work, question)
     rows = [*_rows(answer)]
     rows += [unmodelled_row(*missing) for missing in zip(answer.unknown, answer.unknown_s, strict=True)]
-    shared, total = with_shares(rows)
     busy = Interval(*answer.busy)
     runtime = _runtime(answer, busy)
     hardware = predictor.hardware
-    power, energy, reason = _energy(shared, busy, runtime, hardware)
+    power, energy, reason = _energy(rows, busy, runtime, hardware)
+    origins = _origins(predictor, answer)
     training = None
     if question.phase == TRAINING:
         peaks = {} if hardware is None else hardware.peak_flops_per_s
@@ -99,8 +99,8 @@ def composed(
         dtype=question.dtype,
         phase=question.phase,
         runtime_s=runtime,
-        rows=shared,
-        unmodelled=_unmodelled(answer, total),
+        rows=with_shares(rows, runtime.value),
+        unmodelled=_unmodelled(answer, runtime.value),
         parameters=work.parameters,
         method=work.method,
         notes=work.notes,
@@ -110,7 +110,9 @@ def composed(
         idle_s=None if answer.issue is None else runtime.value - busy.value,
         training=training,
         assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
-        origin=predictor.origin(answer.estimates, answer.shares * answer.estimates.runtime_s),
+        origin=in_words(origins) if predictor.answers else "",
+        origins=origins,
+        warned=answer.warnings,
         passes=work.passes,
         run=question.run,
         weights=work.quantised,
@@ -118,9 +120,19 @@ def composed(
     )
 
 
+def _origins(predictor: Predictor, answer: Answer) -> dict[str, float]:
+    """Shares of the layers' time by how they are known."""
+    seconds, label = answer.device_s, predictor.origins(answer.estimates)
+    times = {name: float(np.sum(seconds[label == name])) for name in ORIGINS}
+    times[BARE] += sum(answer.unknown_s)
+    total = sum(times.values()) or 1.0
+    return {name: taken / total for name, taken in times.items() if taken}
+
+
 def _rows(answer: Answer) -> Iterator[Row]:
-    """Equal tasks of repeated blocks together."""
+    """Equal tasks of repeated blocks together; times are the device's."""
     tasks, estimates, roof = answer.tasks, answer.estimates, answer.roof
+    own = answer.own
     basis = estimates.basis
     grouped: dict[tuple[object, ...], list[int]] = {}
     for i, task in enumerate(tasks):
@@ -134,9 +146,9 @@ def _rows(answer: Answer) -> Iterator[Row]:
             ranges([tasks[i].path for i in index]),
             task.layer.kind,
             len(index),
-            n * float(estimates.runtime_s[first]),
-            n * float(estimates.low_s[first]),
-            n * float(estimates.high_s[first]),
+            n * float(own[first] * estimates.runtime_s[first]),
+            n * float(own[first] * estimates.low_s[first]),
+            n * float(own[first] * estimates.high_s[first]),
             round(len(index) * flops),
             round(len(index) * size),
             "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",
@@ -155,11 +167,11 @@ def unmodelled_row(missing: UnmodelledCall, seconds: float) -> Row:
     return Row(missing.path, missing.operator, 1, seconds, *bounds, 0, missing.bytes, "memory", ROOFLINE)
 
 
-def _unmodelled(answer: Answer, total: float) -> tuple[Unmodelled, ...]:
+def _unmodelled(answer: Answer, whole_s: float) -> tuple[Unmodelled, ...]:
     times: dict[tuple[str, str], list[float]] = {}
     for call, taken in zip(answer.unknown, answer.unknown_s, strict=True):
         times.setdefault((call.operator, call.reason), []).append(taken)
-    return tuple(Unmodelled(*name, len(some), sum(some), sum(some) / total) for name, some in times.items())
+    return tuple(Unmodelled(*name, len(some), sum(some), sum(some) / whole_s) for name, some in times.items())
 
 
 def _training(answer: Answer, recipe: Recipe, batch_size: int, peak_flops_per_s: float | None) -> Training:
@@ -192,13 +204,15 @@ def _energy(
 
     A row of unknown power draws what the others do, within idle and limit.
     """
-    known = [(row.power_w, row.share) for row in rows if row.power_w is not None]
+    total = sum(row.runtime_s for row in rows) or 1.0
+    known = [(row.power_w, row.runtime_s / total) for row in rows if row.power_w is not None]
     if not known or hardware is None:
-        return None, None, "the predictor has not learnt power, and no power limit of the device is known"
+        return None, None, "the predictor has no power data, and the device's power limit is not known"
     covered = sum(share for _, share in known)
     limited = hardware.limit_w is not None
     if covered < ENERGY_COVERAGE and not limited:
-        return None, None, f"power is learnt for {covered:.0%} of the time; {ENERGY_COVERAGE:.0%} are needed"
+        said = f"power data covers {covered:.0%} of the time ({ENERGY_COVERAGE:.0%} needed)"
+        return None, None, said
     waiting = 1 - busy.value / runtime.value if runtime.value > busy.value else 0.0
     if waiting > NEGLIGIBLE_IDLE and hardware.idle_w is None and not limited:
         text = f"the device idles {waiting:.0%} of the time, and what it then draws is not known"

@@ -5,12 +5,20 @@ from __future__ import annotations
 import html
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
-from neuralpower.learn.estimates import BASES, EXTRAPOLATED, IN_RANGE, UNLEARNT
+from neuralpower.learn.estimates import (
+    BASES,
+    BORROWED,
+    EXTRAPOLATED,
+    IN_RANGE,
+    TRAINED_HERE,
+    UNLEARNT,
+    in_words,
+)
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.trace.question import EAGER
@@ -22,7 +30,10 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 BOUNDS = ("value", "low", "high")  # of an interval
-VISIBLY = 1.05  # times the network's: from here on its rows' sum wants an explanation
+LAUNCHES = "launch overhead"  # kind of the row of what the device waits for its host's launches
+HOST = "host"  # bound of that row
+NEGLIGIBLE = 1e-9  # of the time: rounding of a sum
+COVERED, TRAINED = 0.9, 0.5  # shares of the time below which a prediction warns
 HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
 
 
@@ -55,7 +66,10 @@ SUMMED = ("count", "runtime_s", "low_s", "high_s", "flops", "bytes", "share")  #
 
 @dataclass(frozen=True)
 class Row:
-    """`count` equal calls together; `path` names their modules, ranges of repeated blocks in brackets."""
+    """`count` equal calls together; `path` names their modules, ranges of repeated blocks in brackets.
+
+    Times are the device's: what the host's launches add is `Prediction.launch_row`.
+    """
 
     path: str
     kind: str
@@ -167,6 +181,8 @@ class Prediction:
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
     origin: str = ""  # of a device by its name, how its times are known, in words
+    origins: Mapping[str, float] = field(default_factory=dict)  # the same as shares of the layers' time
+    warned: tuple[str, ...] = ()  # in words: why the bounds may be too narrow, or what cannot be
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
     savings: Savings | None = None  # of the way to run, where calls were joined
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
@@ -179,20 +195,45 @@ class Prediction:
 
     @property
     def coverage(self) -> float:
-        """Share of the time that regressors account for; shares add up to 1 but for rounding."""
-        return max(0.0, 1 - sum(row.share for row in self.rows if row.basis in UNLEARNT))
+        """Share of the layers' time by regressors that were trained on such calls, not borrowed ones.
+
+        1 where no layer takes any time.
+        """
+        return min(max(0.0, 1 - self._share_by(*UNLEARNT)), 1.0)
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Kinds and operators without trained data, those that take most of the time first."""
+        rows = sorted((row for row in self.rows if row.basis in UNLEARNT), key=lambda row: -row.runtime_s)
+        return tuple(dict.fromkeys(row.kind for row in rows))
+
+    @property
+    def borrowed(self) -> float:
+        """Share of the layers' time by regressors that were trained on other calls."""
+        return self._share_by(BORROWED)
+
+    @property
+    def trained_here(self) -> float | None:
+        """Share of the layers' time that was trained on this device; None where that is not known."""
+        return self.origins.get(TRAINED_HERE, 0.0) if self.origins else None
+
+    def _share_by(self, *bases: str) -> float:
+        """Share of the layers' time that is known in these ways."""
+        total = sum(row.share for row in self.rows)
+        return sum(row.share for row in self.rows if row.basis in bases) / (total or 1.0)
 
     @property
     def power_share_trained(self) -> float | None:
-        """Share of the time whose power regressors say, the rest being carried; None where none is known."""
+        """Share of the layers' time whose power regressors say; None where none is known."""
         if self.power_w is None:
             return None
-        return min(sum(row.share for row in self.rows if row.power_trained), 1.0)
+        total = sum(row.share for row in self.rows)
+        return min(sum(row.share for row in self.rows if row.power_trained) / (total or 1.0), 1.0)
 
     @property
     def extrapolated(self) -> float:
-        """Share of the time outside what was sampled."""
-        return sum(row.share for row in self.rows if row.basis == EXTRAPOLATED)
+        """Share of the layers' time outside what was sampled."""
+        return self._share_by(EXTRAPOLATED)
 
     @property
     def host_bound(self) -> bool | None:
@@ -203,32 +244,86 @@ class Prediction:
 
     @property
     def basis(self) -> str:
-        """The least well known that makes up 5 % of the time."""
-        shares = {basis: sum(row.share for row in self.rows if row.basis == basis) for basis in BASES}
-        return next((basis for basis in reversed(BASES) if shares[basis] >= 0.05), IN_RANGE)
+        """The least well known that makes up 5 % of the layers' time."""
+        return next((basis for basis in reversed(BASES) if self._share_by(basis) >= 0.05), IN_RANGE)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why the figures are less sure than their bounds say, or cannot be, in words."""
+        texts = list(self.warned)
+        coverage, trained = self.coverage, self.trained_here
+        if coverage < COVERED:
+            texts.append(
+                f"only {percent(coverage)} of the time is covered by trained data; the rest is estimated"
+            )
+        if trained is not None and trained < TRAINED and coverage - trained > NEGLIGIBLE:
+            texts.append(
+                f"only {percent(trained)} of the time was trained on this device; the rest is carried over"
+            )
+        return tuple(texts)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was taken for granted, and why rows add up to more than the whole."""
+        """What was taken for granted."""
+        return self.assumptions
+
+    @property
+    def launch_row(self) -> Row | None:
+        """What the device waits for its host's launches: the rows' times and this one's add up to the whole.
+
+        None where it does not wait, or the host's part is not known apart. Its energy is what the rows leave.
+        """
         rows_s = sum(row.runtime_s for row in self.rows)
-        if rows_s <= VISIBLY * self.runtime_s.value:
-            return self.assumptions
-        total = f"the rows add up to {rows_s * 1e3:.3g} ms"
-        return *self.assumptions, f"{total}: each call holds the host's launch, which a queue of calls hides"
+        waits_s = self.runtime_s.value - rows_s
+        if waits_s <= NEGLIGIBLE * self.runtime_s.value:
+            return None
+        joules = [row.energy_j for row in self.rows]
+        power = None
+        if self.energy_j is not None and all(energy is not None for energy in joules):
+            left_j = max(self.energy_j.value - sum(energy or 0.0 for energy in joules), 0.0)
+            power = Interval(*(3 * (left_j / waits_s,)))
+        return Row(
+            path="",
+            kind=LAUNCHES,
+            count=sum(row.count for row in self.rows),
+            runtime_s=waits_s,
+            low_s=max(self.runtime_s.low - rows_s, 0.0),
+            high_s=max(self.runtime_s.high - rows_s, waits_s),
+            flops=0,
+            bytes=0,
+            bound=HOST,
+            basis=HOST,
+            share=waits_s / self.runtime_s.value,
+            power_w=power,
+        )
+
+    @property
+    def with_launches(self) -> tuple[Row, ...]:
+        """The layers' rows, and that of their launches where it takes time: they add up to the whole."""
+        return (*self.rows, *self._launches())
+
+    def _launches(self) -> list[Row]:
+        row = self.launch_row
+        return [] if row is None else [row]
 
     def by_kind(self) -> list[Row]:
-        """One row per kind, the slowest first."""
-        return _merged(self.rows, lambda row: ("", row.kind))
+        """One row per kind, and one for launch overhead, the slowest first."""
+        rows = [*_merged(self.rows, lambda row: ("", row.kind)), *self._launches()]
+        return sorted(rows, key=lambda row: -row.runtime_s)
 
     def by_module(self, depth: int = 2) -> list[Row]:
-        """One row per module down to `depth` names of its path, in the order they first run."""
-        return _merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""), in_order=True)
+        """One row per module down to `depth` names of its path, as they first run, then launch overhead."""
+        merged = _merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""))
+        return [*merged, *self._launches()]
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per folded layer, SI units: COLUMNS, as in `predict --csv`, and the `layer` itself."""
+        """One row per folded layer, SI units: COLUMNS, as in `predict --csv`, and the `layer` itself.
+
+        The last row is that of launch overhead, where there is any.
+        """
         import pandas as pd
 
-        cells = [{**row.cells(), "layer": row.layer} for row in self.rows]
+        cells = [{**row.cells(), "layer": row.layer} for row in self.with_launches]
         return pd.DataFrame(cells, columns=[*COLUMNS, "layer"])
 
     def _repr_html_(self) -> str:
@@ -260,7 +355,9 @@ class Prediction:
             "memory": self.memory.to_json() if self.memory else None,
             "power_reason": self.power_reason or None,
             "power_share_trained": self.power_share_trained,
-            **plain("host_bound flops parameters coverage extrapolated basis"),
+            **plain("host_bound flops parameters coverage borrowed trained_here extrapolated basis"),
+            "launch_overhead_s": sum(row.runtime_s for row in self._launches()),
+            "warnings": list(self.warnings),
             "unmodelled": [u.to_json() for u in self.unmodelled],
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
@@ -271,6 +368,7 @@ class Prediction:
             "passes": list(self.passes),
             "weights": None if self.weights is None else self.weights.to_json(),
             "layers": [row.to_json() for row in self.rows],
+            "by_kind": [row.to_json() for row in self.by_kind()],
         }
 
 
@@ -279,28 +377,47 @@ def joined(
 ) -> Prediction:
     """One prediction of several passes after each other, with all their rows, each with its share of all."""
     everything = (first, *others)
-    shared, total = with_shares([row for p in everything for row in p.rows])
+    rows = [row for p in everything for row in p.rows]
+    whole_s, total = runtime_s.value, sum(row.runtime_s for row in rows)
+    origins = merged_origins([(p.origins, sum(row.runtime_s for row in p.rows)) for p in everything])
     power = None
     if energy_j is not None:
         power = Interval(*(getattr(energy_j, bound) / getattr(runtime_s, bound) for bound in BOUNDS))
     return replace(
         first,
         runtime_s=runtime_s,
-        rows=shared,
-        unmodelled=tuple(replace(u, share=u.runtime_s / total) for p in everything for u in p.unmodelled),
+        rows=with_shares(rows, whole_s),
+        unmodelled=tuple(replace(u, share=u.runtime_s / whole_s) for p in everything for u in p.unmodelled),
         notes=tuple(dict.fromkeys(note for p in everything for note in p.notes)),
         power_w=power,
         energy_j=energy_j,
         power_reason=next((p.power_reason for p in everything if p.power_reason), ""),
         idle_s=None if first.idle_s is None else max(runtime_s.value - total, 0.0),
         assumptions=tuple(dict.fromkeys(text for p in everything for text in p.assumptions)),
+        warned=tuple(dict.fromkeys(text for p in everything for text in p.warned)),
+        origins=origins,
+        origin=in_words(origins) if first.origin else "",
     )
 
 
-def with_shares(rows: Sequence[Row]) -> tuple[tuple[Row, ...], float]:
-    """(the rows, each with its share of all, the time of all)."""
-    total = sum(row.runtime_s for row in rows) or 1e-12
-    return tuple(replace(row, share=row.runtime_s / total) for row in rows), total
+def percent(share: float) -> str:
+    """A share in whole percents, a small one with a digit behind the point."""
+    return f"{share:.{1 if 0 < share < 0.1 else 0}%}"
+
+
+def with_shares(rows: Sequence[Row], whole_s: float) -> tuple[Row, ...]:
+    """The rows, each with its share of the whole."""
+    return tuple(replace(row, share=row.runtime_s / max(whole_s, 1e-12)) for row in rows)
+
+
+def merged_origins(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
+    """Shares of all, from (shares of a part, its time) of each."""
+    total = sum(seconds for shares, seconds in parts if shares)
+    found: dict[str, float] = {}
+    for shares, seconds in parts:
+        for name, share in shares.items():
+            found[name] = found.get(name, 0.0) + share * seconds / (total or 1.0)
+    return found
 
 
 def ranges(paths: Sequence[str]) -> str:
@@ -320,12 +437,12 @@ def _runs(names: Sequence[str]) -> str:
     return ",".join(parts)
 
 
-def _merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]], in_order: bool = False) -> list[Row]:
-    """One row for each path and kind that `key` gives; a kind of "" stands for all that there are."""
+def _merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]]) -> list[Row]:
+    """One row for each path and kind that `key` gives, as they first run; a kind of "" stands for all."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
-    merged = [
+    return [
         Row(
             path,
             kind or ", ".join(sorted({r.kind for r in some})),
@@ -337,7 +454,6 @@ def _merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]], in_order
         )
         for (path, kind), some in groups.items()
     ]
-    return merged if in_order else sorted(merged, key=lambda row: -row.runtime_s)
 
 
 def _sums(rows: Sequence[Row]) -> dict[str, Any]:

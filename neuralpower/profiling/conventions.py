@@ -3,7 +3,8 @@
     matmul       2 FLOP per multiply-add of products, convolutions, attention and recurrent layers alone;
                  biases do not count, padding and causal masks save nothing: PyTorch's FlopCounterMode, with
                  attention, grouped convolutions' backward pass and recurrent layers counted everywhere
-    all-ops      as matmul, and every other kind by its formula (5 per normalised element, 8 per gelu, ...)
+    all-ops      as matmul, and every other kind by its formula (5 per normalised element, 8 per gelu, ...):
+                 the default, and what predictions and reports count
     fvcore       multiply-adds of linear, matmul and convolution, 2 to 5 per normalised element, one per
                  element that is average-pooled adaptively; no attention, no activations
     thop         the count of the library thop, which is run on the model
@@ -31,7 +32,8 @@ from neuralpower.layers import Layer
 from neuralpower.trace.records import LayerCall, ModuleCall, Trace
 from neuralpower.trace.undisturbed import undisturbed
 
-CONVENTIONS = ("matmul", "all-ops", "thop", "fvcore", "pytorch-api")
+ALL_OPS = "all-ops"  # as `predict` and `report` count
+CONVENTIONS = ("matmul", ALL_OPS, "thop", "fvcore", "pytorch-api")
 FORWARD_ONLY = ("thop", "fvcore", "pytorch-api")
 UNITS = {"flop": 1, "mac": 2}  # FLOP in one
 PRODUCTS = ("linear", "matmul", "attention", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "recurrent")

@@ -15,7 +15,7 @@ from neuralpower.files import markdown
 from neuralpower.files.atomic import aside
 from neuralpower.files.csv_files import csv_text
 from neuralpower.files.json_files import json_text
-from neuralpower.files.terminal import visible
+from neuralpower.files.terminal import styled, visible
 from neuralpower.profiling.conventions import UNITS
 from neuralpower.profiling.rows import (
     OVERHEAD,
@@ -35,7 +35,8 @@ from neuralpower.profiling.rows import (
 from neuralpower.profiling.steps import Runs, Spread
 from neuralpower.profiling.timeline import process
 from neuralpower.report.chrome import Process, document, write
-from neuralpower.report.tables import grid, percent, quantity
+from neuralpower.report.number_format import binary, many, share
+from neuralpower.report.tables import as_asked, grid, percent, quantity, warning_lines, with_bar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +45,7 @@ SCHEMA = 1
 VIEWS = ("layer", "module", "kind", "operator")
 SORTS = ("runtime_s", "flops", "bytes", "parameters", "memory", "calls", "order")
 ENDS = (REMAINDER, OVERHEAD)
+NOISY = 0.25  # of the median: from here on quartiles of runs this far apart are a busy machine's
 WITHIN = 0.1  # share of the whole that rows may leave unexplained
 COLUMNS = """
     path type kind operator phase count dtype runtime_s q25_s q75_s host_s share
@@ -216,11 +218,40 @@ class NetworkProfile:
         return {"layer": self.by_layer, "kind": self.by_kind, "operator": self.by_operator}[by]()
 
     def table(
-        self, sort: str = "runtime_s", top: int | None = None, *, by: str = "layer", depth: int | None = None
+        self,
+        sort: str = "runtime_s",
+        top: int | None = None,
+        *,
+        by: str = "layer",
+        depth: int | None = None,
+        marked: bool = False,
     ) -> str:
-        """A narrow table: the total, `top` rows of a view, what is left, what is not counted."""
-        header, cells = self._cells(sort, top, by, depth)
-        return "\n".join([self.headline(), "", grid(header, cells, left=2), *map(visible, self._foot())])
+        """A narrow table: the total, `top` rows of a view, what is left, what is not counted.
+
+        `marked` with styles for `cli.output.say`.
+        """
+        header, cells = self._cells(sort, top, by, depth, with_bar)
+        about, *totals = self.headline().splitlines()
+        head = [
+            *warning_lines(self.warnings),
+            about,
+            *(styled(line, "bold") for line in totals[:1]),
+            *totals[1:],
+        ]
+        return as_asked([*head, "", grid(header, cells, left=2), *map(visible, self._foot())], marked)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why its times are less sure than they look, in words."""
+        if self.total.spread is None:
+            return ()
+        low, middle, high = map(self.total.spread.quantile, (0.25, 0.5, 0.75))
+        apart = (high - low) / middle if middle else 0.0
+        if apart <= NOISY:
+            return ()
+        return (
+            f"this machine is busy: half of the runs lie {apart:.0%} apart. Fix: stop other work and repeat",
+        )
 
     def to_markdown(
         self, sort: str = "runtime_s", top: int | None = None, *, by: str = "layer", depth: int | None = None
@@ -240,26 +271,31 @@ class NetworkProfile:
             taken = f"{time} (quartiles {low} to {high}, {len(t.spread.samples_s)} runs)"
             if len(t.phases_s) > 1:
                 taken += " = " + " + ".join(f"{name} {quantity(v, 's')}" for name, v in t.phases_s.items())
-        memory = "" if t.peak_memory_bytes is None else f", peak memory {quantity(t.peak_memory_bytes, 'B')}"
+        memory = "" if t.peak_memory_bytes is None else f", peak memory {binary(t.peak_memory_bytes)}"
         power = "" if t.power_w is None else f", {quantity(t.power_w, 'W')}"
         batch, *sample = self.input_shape or ("-",)
         sizes = f"batch {batch}" + (f" of {'x'.join(map(str, sample))}" if sample else "")
         about = f"{visible(self.model)}, {sizes}, {self.dtype}, {self.phase}, on {visible(self.device)}"
-        work = f"{self._quantity(t.flops)} ({self.convention}), {quantity(t.parameters, '')}parameters"
-        return f"{about}: {taken}\n{work}{memory}{power}, coverage {self.coverage:.1%}"
+        work = f"{self._quantity(t.flops)} ({self.convention}), {many(t.parameters, 'parameters')}"
+        return f"{about}\nlatency {taken}{power}\n{work}{memory}, coverage {share(self.coverage)}"
 
     def _foot(self) -> list[str]:
         shares = ["" if u.share is None else f", {u.share:.1%}" for u in self.unmodelled]
         listed = zip(self.unmodelled, shares, strict=True)
         foot = [f"unmodelled: {u.operator} x{u.count}{share} ({u.reason})" for u, share in listed]
-        foot += [f"power: {self.power_reason}"] if self.power_reason else []
-        return foot + [f"note: {note}" for note in self.notes]
+        foot += [f"Note: no power: {self.power_reason}"] if self.power_reason else []
+        return foot + [f"Note: {note}" for note in self.notes]
 
     def _quantity(self, flops: int | None) -> str:
         return quantity(None if flops is None else flops / UNITS[self.flop_unit], self.unit)
 
     def _cells(
-        self, sort: str, top: int | None, by: str, depth: int | None
+        self,
+        sort: str,
+        top: int | None,
+        by: str,
+        depth: int | None,
+        shown: Callable[[float], str] = percent,
     ) -> tuple[list[str], list[list[str]]]:
         if sort not in SORTS:
             raise unknown("order", sort, SORTS)
@@ -270,45 +306,46 @@ class NetworkProfile:
             rows.sort(key=lambda row: _place(row, sort))
         if by == "module":
             header = ["module", "type", "calls", "total", "self", "share", self.unit, "parameters", "memory"]
-            cells = [self._module_cells(row, sort == "order") for row in rows if isinstance(row, ModuleRow)]
+            modules = [row for row in rows if isinstance(row, ModuleRow)]
+            cells = [self._module_cells(row, sort == "order", shown) for row in modules]
         else:
             header = [by, "kind" if by == "layer" else "phase", "calls", "time", "share", self.unit]
             header += ["bytes", "parameters", "memory", "bound"]
-            cells = [self._row_cells(row, by) for row in rows if isinstance(row, Row)]
+            cells = [self._row_cells(row, by, shown) for row in rows if isinstance(row, Row)]
         end = len(rows) - sum(row.path in ENDS for row in rows)
         if top and end > top:
             hidden = rows[top:end]
             rest = [f"({len(hidden)} more)", "", str(sum(row.count for row in hidden))]
             if by != "module":  # modules contain each other
                 left = sums(hidden, "runtime_s", "share")
-                rest += [quantity(left["runtime_s"], "s"), percent(left["share"])]
+                rest += [quantity(left["runtime_s"], "s"), _share(left["share"], shown)]
             cells[top:end] = [[*rest, *[""] * (len(header) - len(rest))]]
         if by != "module":
             t = self.total
-            times = [quantity(t.runtime_s, "s"), percent(None if t.runtime_s is None else 1.0)]
+            times = [quantity(t.runtime_s, "s"), _share(None if t.runtime_s is None else 1.0, shown)]
             work = [self._quantity(t.flops), _bytes(_moved(t)), quantity(t.parameters, "").strip()]
-            cells.append(["total", "", "", *times, *work, _bytes(t.peak_memory_bytes), ""])
+            cells.append(["total", "", "", *times, *work, _size(t.peak_memory_bytes), ""])
         return header, cells
 
-    def _row_cells(self, row: Row, by: str) -> list[str]:
+    def _row_cells(self, row: Row, by: str, shown: Callable[[float], str]) -> list[str]:
         name = {"layer": row.path or "(model)", "kind": row.kind, "operator": row.operator or row.kind}[by]
         second = row.phase
         if by == "layer":
             second = row.kind if row.phase in ("forward", "", row.kind) else f"{row.kind} {row.phase}"
-        times = [quantity(row.runtime_s, "s"), percent(row.share)]
-        sizes = [_count(row.parameters), _bytes(row.activation_bytes), row.bound or ""]
+        times = [quantity(row.runtime_s, "s"), _share(row.share, shown)]
+        sizes = [_count(row.parameters), _size(row.activation_bytes), row.bound or ""]
         if not row.explains:
             return [row.path, "", "", *times, "", "", *sizes]
         return [name, second, str(row.count), *times, self._quantity(row.flops), _bytes(_moved(row)), *sizes]
 
-    def _module_cells(self, row: ModuleRow, indented: bool) -> list[str]:
+    def _module_cells(self, row: ModuleRow, indented: bool, shown: Callable[[float], str]) -> list[str]:
         apart = row.path.startswith("(")
         name = row.path or "(model)"
         if indented and row.path and not apart:
             name = "  " * row.depth + row.path.rpartition(".")[2]
         count, work = ("", "") if apart else (str(row.count), self._quantity(row.flops))
-        times = [quantity(row.runtime_s, "s"), quantity(row.self_s, "s"), percent(row.share)]
-        return [name, row.type, count, *times, work, _count(row.parameters), _bytes(row.activation_bytes)]
+        times = [quantity(row.runtime_s, "s"), quantity(row.self_s, "s"), _share(row.share, shown)]
+        return [name, row.type, count, *times, work, _count(row.parameters), _size(row.activation_bytes)]
 
     def records(self, by: str = "layer", depth: int | None = None) -> list[dict[str, Any]]:
         """The rows of a view as mappings, in SI units; the work is under `flops` or `macs`."""
@@ -352,6 +389,7 @@ class NetworkProfile:
             "unmodelled": [dataclasses.asdict(u) for u in self.unmodelled],
             "environment": dict(self.environment),
             "notes": list(self.notes),
+            "warnings": list(self.warnings),
             "layers": self.records(),
             "modules": self.records("module"),
         }
@@ -400,6 +438,15 @@ def _count(value: int) -> str:
 
 def _bytes(value: int | None) -> str:
     return "" if value == 0 else quantity(value, "B")
+
+
+def _size(value: int | None) -> str:
+    """Bytes of memory that are held."""
+    return "" if value == 0 else binary(value)
+
+
+def _share(value: float | None, shown: Callable[[float], str]) -> str:
+    return "-" if value is None else shown(value)
 
 
 def written(text: str, path: str | Path | None) -> str:

@@ -8,7 +8,7 @@ from typing import TypedDict
 import torch
 
 from neuralpower.errors import InputError, is_count, unknown
-from neuralpower.profiling.conventions import Rules, check_convention
+from neuralpower.profiling.conventions import ALL_OPS, Rules, check_convention
 from neuralpower.profiling.steps import PHASES
 from neuralpower.trace.recipe import Loss
 
@@ -48,7 +48,7 @@ class Settings:
     memory: bool = True
     power: str = "auto"
     flop_unit: str = "flop"
-    convention: str = "matmul"
+    convention: str = ALL_OPS
     custom: Rules | None = None
     seed: int = 0
     name: str | None = None

@@ -13,7 +13,8 @@ from neuralpower.quantisation.weights import Matrices, Weight
 
 MOST_NAMED = 6  # modules that stay as they are
 FOLDED = 3  # of one parent, from which on they are named together
-UNITS = ((1e12, 1e12, "TB"), (1e8, 1e9, "GB"), (0, 1e6, "MB"))  # from how many bytes on, and its own
+# From how many bytes on, and its own: binary, as of memory.
+UNITS = ((2.0**40, 2.0**40, "TiB"), (0.1 * 2**30, 2.0**30, "GiB"), (0, 2.0**20, "MiB"))
 
 
 @dataclass(frozen=True)

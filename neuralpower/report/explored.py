@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from neuralpower.files.terminal import visible
-from neuralpower.layers.base import FORWARD
+from neuralpower.files.terminal import styled, visible
 from neuralpower.networks.phases import DECODE
 from neuralpower.predict.explore.compare import Comparison
 from neuralpower.predict.explore.fit import Fit, Request
 from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
-from neuralpower.report.number_format import counted, plain
-from neuralpower.report.tables import grid, listed, memory_line, quantity
+from neuralpower.predict.prediction import LAUNCHES
+from neuralpower.report.number_format import binary, counted, plain
+from neuralpower.report.tables import (
+    Cell,
+    as_asked,
+    grid,
+    listed,
+    memory_line,
+    note_lines,
+    quantity,
+    warning_lines,
+)
 
+FITS = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
 MOST_SAID = 60  # characters of a reason in a cell
 
 
-def sweep_table(result: Sweep, top: int = 0) -> str:
-    """One line per point; a star marks the Pareto-optimal ones."""
+def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
+    """One line per point; a star marks the Pareto-optimal ones. `marked` with styles for `cli.output.say`."""
     many = len({p.predictor for p in result.points}) > 1
     shown = result.points[: top or None]
     columns: dict[str, Callable[[SweepPoint], str]] = {
@@ -32,20 +42,40 @@ def sweep_table(result: Sweep, top: int = 0) -> str:
         "90 %": _bounds,
         "samples": lambda p: "-" if p.samples_per_s is None else f"{plain(p.samples_per_s, 4)}/s",
         "energy": lambda p: quantity(p.energy_j, "J"),
-        "memory": lambda p: quantity(p.memory_bytes, "B"),
-        "up to": lambda p: quantity(p.memory_high_bytes, "B"),
-        "fits": lambda p: {True: "yes", False: "no", None: "-"}[p.fits],
+        "memory": lambda p: binary(p.memory_bytes),
+        "up to": lambda p: binary(p.memory_high_bytes),
+        "fits": lambda p: FITS[p.fits],
         "basis": lambda p: p.basis,
     }
+    waiting = [p for p in result.points if p.host_bound]
+    if waiting:
+        columns["bound by"] = lambda p: Cell(LAUNCHES, "weak") if p.host_bound else "-"
     if not many:
         del columns["predictor"]
     devices = ", ".join(dict.fromkeys(p.device for p in result.points))
-    phase = "" if result.points[0].phase == FORWARD else f", {result.points[0].phase},"
-    head = visible(f"{result.points[0].model}{phase} on {devices}")
+    head = visible(f"{result.points[0].model}, {result.points[0].phase}, {result.run}, on {devices}")
     more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
     points = f"{counted(len(result.points), 'point')} from {counted(result.traces, 'trace')}"
-    foot = [*more, f"* nothing else is better in {result.front}", points, *map(visible, result.notes)]
-    return "\n".join([head, "", listed(shown, columns, left=3 if many else 2), *foot])
+    notes = [*_bound(waiting, len(result.points)), *result.notes]
+    foot = [*more, f"* Pareto-optimal ({result.front})", points, *note_lines(notes)]
+    warnings = warning_lines([*result.warnings, *_too_large(result.points)])
+    return as_asked([*warnings, head, "", listed(shown, columns, left=3 if many else 2), *foot], marked)
+
+
+def _bound(waiting: Sequence[SweepPoint], points: int) -> Iterator[str]:
+    """That points take as long as their launches, whatever their size."""
+    if waiting:
+        most = max(point.launch_share or 0.0 for point in waiting)
+        yield (
+            f"{len(waiting)} of {counted(points, 'point')} bound by launch overhead, up to {most:.0%} of the "
+            "time: a larger batch or a faster device hardly changes the latency"
+        )
+
+
+def _too_large(points: Sequence[SweepPoint]) -> Iterator[str]:
+    """That points exceed the device's memory."""
+    if large := [point for point in points if point.fits is False]:
+        yield f"out of memory at {len(large)} of {counted(len(points), 'point')}: see column fits"
 
 
 def _bounds(one: SweepPoint | Score) -> str:
@@ -55,19 +85,21 @@ def _bounds(one: SweepPoint | Score) -> str:
     return f"{quantity(one.low_s, 's')} to {quantity(one.high_s, 's')}"
 
 
-def comparison_table(found: Comparison) -> str:
+def comparison_table(found: Comparison, *, marked: bool = False) -> str:
     """Both times, their ratio and which one is faster."""
     sides = ((f"A  {found.a}", found.a_s), (f"B  {found.b}", found.b_s))
     rows = [[name, *(quantity(seconds, "s") for seconds in (t.value, t.low, t.high))] for name, t in sides]
     r = found.ratio
     faster, chance = ("A", found.a_faster) if found.a_faster >= 0.5 else ("B", 1 - found.a_faster)
     ratio = f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g}, 90 %)"
-    verdict = f"the probability that {faster} is faster is {min(chance, 0.999):.1%}"
-    return f"{grid(['', 'latency', 'low', 'high'], rows)}\n{ratio}; {verdict}"
+    verdict = styled(f"{ratio}; {faster} is faster with probability {min(chance, 0.999):.1%}", "bold")
+    table = grid(["", "latency", "low", "high"], rows)
+    head = [visible(f"A against B: {found.about}"), ""] if found.about else []
+    return as_asked([*warning_lines(found.warnings), *head, table, verdict], marked)
 
 
-def score_table(scores: Sequence[Score], top: int) -> str:
-    """The best first, then those without a rank."""
+def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
+    """What was asked, `about` how and on what; the best first, then those without a rank."""
     ordered = sorted(scores, key=lambda s: (s.rank is None, s.rank or 0, s.line))
     shown = ordered[: top or None]
     columns: dict[str, Callable[[Score], str]] = {
@@ -76,30 +108,35 @@ def score_table(scores: Sequence[Score], top: int) -> str:
         "latency": lambda s: quantity(s.runtime_s, "s"),
         "90 %": _bounds,
         "energy": lambda s: quantity(s.energy_j, "J"),
-        "memory": lambda s: quantity(s.memory_bytes, "B"),
+        "memory": lambda s: binary(s.memory_bytes),
         "parameters": lambda s: quantity(s.parameters, ""),
         "basis": lambda s: s.basis or "-",
     }
-    table = listed(shown, columns, left=2)
-    return table if len(shown) == len(ordered) else f"{table}\n({len(ordered) - top} more)"
+    head = [visible(f"{counted(len(scores), 'candidate')}, {about}"), ""] if about else []
+    more = [f"({len(ordered) - top} more)"] if len(shown) < len(ordered) else []
+    return "\n".join([*head, listed(shown, columns, left=2), *more])
 
 
-def fit_table(found: Fit, request: Request, device: str) -> str:
+def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False) -> str:
     """Whether it fits, what takes the memory, and what would fit."""
     what = "context" if request.phase == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
     kept = f" with {found.margin:.0%} of it kept free (--margin)" if found.margin else ""
+    verdict = "fits" if found.fits else "does not fit"
+    asked = (
+        f"{request.model}, batch {request.batch_size}{length}, {request.dtype}, {request.phase}{optimizer}"
+    )
     lines = [
-        f"{request.model}, batch {request.batch_size}{length}, {request.dtype}, {request.phase}{optimizer}: "
-        f"{'fits' if found.fits else 'does not fit'} into {quantity(found.room_bytes, 'B')} ({device}){kept}",
+        visible(f"{asked}, {request.run}, on {device}"),
         *([] if found.weights is None else [found.weights.line]),
+        styled(f"{verdict} into {binary(found.room_bytes)}{kept}", "bold" if found.fits else "bad"),
         memory_line(found.memory),
         f"largest batch size: {found.largest_batch}",
     ]
     if found.longest is not None:
-        lines.append(f"longest context: {found.longest} (ended by {found.longest_reason})")
-    process = f" beside {quantity(found.process_bytes, 'B')} of the process" if found.process_bytes else ""
+        lines.append(f"longest context: {found.longest} (limit: {found.longest_reason})")
+    process = f" plus {binary(found.process_bytes)} of the process" if found.process_bytes else ""
     figure = "high figure" if found.memory.assumed else "upper bound"
-    lines.append(f"{counted(found.traces, 'trace')}; the {figure} of the memory is what has to fit{process}")
-    return "\n".join([*lines, *(f"note: {text}" for text in found.notes)])
+    lines.append(f"{counted(found.traces, 'trace')}, checked against the memory's {figure}{process}")
+    return as_asked([*lines, *note_lines(found.notes)], marked)

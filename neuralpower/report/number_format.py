@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from neuralpower.files.terminal import BLOCKS
 from neuralpower.networks.phases import spelled
 from neuralpower.predict.generation import Generation, Step
 from neuralpower.predict.prediction import Interval, Prediction
@@ -36,6 +37,27 @@ def binary(size: float | None) -> str:
     return f"{value:{'.3g' if abs(value) < 999.5 else '.0f'}} {prefixes[6 - power]}B"
 
 
+def share(value: float) -> str:
+    """A share as text has it: 100 %, 99.2 %, 0.7 %; more than nothing is never 0 %."""
+    percent = 100 * value
+    if 0 < percent < 0.05:
+        return "< 0.1 %"
+    text = f"{percent:.1f}"
+    return f"{text.removesuffix('.0')} %"
+
+
+def many(number: float, what: str) -> str:
+    """11.7 M parameters, 650 parameters."""
+    return f"{quantity(number, '').strip()} {what}"
+
+
+def bar(value: float, width: int = 8) -> str:
+    """A share as a bar of blocks, to an eighth of a letter; padded to its width."""
+    eighths = round(8 * width * min(max(value, 0.0), 1.0))
+    part = BLOCKS[eighths % 8 - 1] if eighths % 8 else ""
+    return (BLOCKS[-1] * (eighths // 8) + part).ljust(width)
+
+
 def plain(value: float, digits: int = 3) -> str:
     """At least `digits` digits, and all before the point: 0.0672, 162, 1083."""
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"
@@ -65,7 +87,7 @@ def tokens(prediction: Prediction) -> Iterator[str]:
     if isinstance(about, (Generation, Step)):
         energy = about.energy_per_token_j
         joules = "" if energy is None else f", {bounded(energy, 'J')} per token"
-        held = f", cache {quantity(about.cache_bytes, 'B')}" if about.cache_bytes else ""
+        held = f", cache {binary(about.cache_bytes)}" if about.cache_bytes else ""
         yield f"{plain(about.tokens_per_s.value)} tokens/s{joules}{held}"
 
 

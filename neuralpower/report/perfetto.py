@@ -80,6 +80,7 @@ def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str
         "host_bound": p.host_bound,
         "memory_bytes": p.memory.bounds_json() if p.memory else None,
         "coverage": p.coverage,
+        "warnings": list(p.warnings),
         "notes": [*p.notes, *p.remarks],
     }
 

@@ -10,37 +10,82 @@ from typing import Any, TypeVar
 import numpy as np
 
 from neuralpower.errors import InputError, one_line
-from neuralpower.files.terminal import visible
+from neuralpower.files.terminal import styled, unstyled, visible
 from neuralpower.layers.base import BACKWARD, FORWARD
+from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE, TOLD
 from neuralpower.learn.keys import Key
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import Trained
-from neuralpower.networks.phases import PHASES
 from neuralpower.predict.case import Case
 from neuralpower.predict.evaluate import Evaluation, summary
 from neuralpower.predict.memory.peak import Memory
-from neuralpower.predict.prediction import COLUMNS, Prediction, Row, Training
-from neuralpower.report.number_format import bounded, counted, plain, tokens
+from neuralpower.predict.prediction import COLUMNS, HOST_BOUND, LAUNCHES, Prediction, Row, Training
+from neuralpower.report.number_format import bar, binary, bounded, counted, many, plain, share, tokens
 from neuralpower.report.number_format import quantity as quantity
-from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import STEPS
 
 T = TypeVar("T")
+FLOP_CONVENTION = "all-ops"  # 2 per multiply-add, and every other operation: as `profile` counts by default
+# How a terminal shows each way to know a time.
+STYLE_OF_BASIS = {basis: "weak" for basis in BASES} | {MEASURED: "good", IN_RANGE: "good", ROOFLINE: "bad"}
 WIDEST = 24  # letters of a group
 PARTS = 6  # of a joined call that are named
 MOSTLY = 0.995  # of the time: from here on all of it, in whole percents
 
 
+class Cell(str):
+    """A cell's text, and one of `files.terminal.STYLES` for terminals."""
+
+    style: str
+
+    def __new__(cls, text: str, style: str) -> Cell:
+        """The text with its style."""
+        cell = super().__new__(cls, text)
+        cell.style = style
+        return cell
+
+
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table whose first `left` columns are flush left, the others flush right."""
+    """A table whose first `left` columns are flush left, the others flush right.
+
+    Cells of class `Cell` leave marks of their style, which `files.terminal.unstyled` takes out.
+    """
     lines = [[visible(cell) for cell in row] for row in (header, *rows)]
+    styles = [[getattr(cell, "style", "") for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ["-" * width for width in widths])
     sides = [str.ljust if i < left else str.rjust for i in range(len(widths))]
-    return "\n".join(
-        "  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    cells = [
+        [styled(side(cell, width), style) for side, cell, width, style in zip(sides, *row, strict=True)]
+        for row in ((line, widths, own) for line, own in zip(lines, styles, strict=True))
+    ]
+    cells.insert(1, ["-" * width for width in widths])
+    return "\n".join("  ".join(row).rstrip() for row in cells)
+
+
+def with_bar(value: float) -> str:
+    """A share in digits, and as a bar."""
+    return f"{value:6.1%} {bar(value)}"
+
+
+def basis_cell(basis: str) -> Cell:
+    """A way to know a time, in its colour."""
+    return Cell(basis, STYLE_OF_BASIS.get(basis, ""))
+
+
+def warning_lines(warnings: Iterable[str]) -> Iterator[str]:
+    """A yellow line each."""
+    return (styled(f"Warning: {visible(text)}", "weak") for text in warnings)
+
+
+def note_lines(notes: Iterable[str]) -> Iterator[str]:
+    """A line each."""
+    return (f"Note: {visible(text)}" for text in notes)
+
+
+def as_asked(lines: Iterable[str], marked: bool) -> str:
+    """The lines as one text, `marked` with styles or without."""
+    text = "\n".join(lines)
+    return text if marked else unstyled(text)
 
 
 def listed(records: Iterable[T], columns: Mapping[str, Callable[[T], str]], left: int = 1) -> str:
@@ -56,9 +101,9 @@ def percent(value: float | None, form: str = ".1%") -> str:
 def score_cells(regressor: Regressor) -> list[str]:
     """Held out: MAPE, RMSPE, medians of base and of base + residual, bias, error beyond, share inside."""
     s = regressor.scores
-    shares = [f"{share:.1%}" for share in (s.mape, s.rmspe, s.median_base)]
+    shares = [f"{one:.1%}" for one in (s.mape, s.rmspe, s.median_base)]
     shares += [f"{s.median:.1%}" if regressor.trees else "-", f"{s.bias:+.1%}", f"{s.beyond:.1%}"]
-    return ["-" if "nan" in share else share for share in (*shares, f"{s.inside:.0%}")]
+    return ["-" if "nan" in one else one for one in (*shares, f"{s.inside:.0%}")]
 
 
 def training_summary(trained: Trained) -> str:
@@ -110,45 +155,55 @@ def training_table(trained: Trained) -> str:
     return grid(header, rows, left=4)
 
 
-def prediction_table(prediction: Prediction, by: str, depth: int, top: int) -> str:
-    """The total, its rows, and remarks on their figures."""
+def prediction_table(prediction: Prediction, by: str, depth: int, top: int, *, marked: bool = False) -> str:
+    """Warnings, the totals, their rows, and notes; `marked` with styles for `cli.output.say`."""
     p = prediction
-    rows = p.by_kind() if by == "kind" else p.by_module(depth) if by == "module" else p.rows
+    rows = p.by_kind() if by == "kind" else p.by_module(depth) if by == "module" else [*p.with_launches]
     rows = sorted(rows, key=lambda row: -row.runtime_s) if by == "layer" else rows
     shown, rest = (rows[:top], rows[top:]) if top else (rows, [])
     powered = any(row.power_w is not None for row in p.rows)
     cells = [_cells(row, by, powered) for row in shown]
     if rest:
         count, seconds = sum(r.count for r in rest), sum(r.runtime_s for r in rest)
-        total = [str(count), quantity(seconds, "s"), f"{sum(r.share for r in rest):.1%}"]
+        total = [str(count), quantity(seconds, "s"), with_bar(sum(r.share for r in rest))]
         cells.append([f"({len(rest)} more)", "", *total, *[""] * (5 if powered else 3)])
     watts = ["power", "energy"] if powered else []
     names = [by, "kind" if by == "layer" else "", "calls", "latency", "share"]
     table = grid([*names, *watts, "FLOP", "bound", "basis"], cells, left=2)
-    return "\n".join([*_head(p, powered), *tokens(p), "", table, *map(visible, _foot(p))])
+    head = [*warning_lines(p.warnings), *_head(p, powered)]
+    return as_asked([*head, "", table, *map(visible, _foot(p)), *note_lines(_notes(p))], marked)
 
 
 def _head(p: Prediction, powered: bool) -> Iterator[str]:
     """The network, the device and the totals."""
     t = p.runtime_s
-    run = "" if p.run == EAGER and p.phase not in PHASES[1:] else f", run: {p.run}"
-    learnt = p.origin or p.predictor
-    head = f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}{run}, on {p.device} ({learnt})"
-    yield visible(head)
+    known = p.origin or p.predictor
+    yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, {p.run}, on {p.device} ({known})")
     if p.weights is not None:
         yield visible(p.weights.line)
     time, low, high = (quantity(seconds, "s") for seconds in (t.value, t.low, t.high))
-    work = f"{quantity(p.flops, 'FLOP')}, {quantity(p.parameters, '')}parameters"
-    known = f"coverage {p.coverage:.1%}, extrapolated {p.extrapolated:.1%}"
-    yield f"latency {time} ({low} to {high}, 90 %), {work}, {known}"
+    yield styled(f"latency {time} ({low} to {high}, 90 %){_throughput(p)}", "bold")
     if p.energy_j is not None and p.power_w is not None:
-        yield f"energy {bounded(p.energy_j, 'J')}, power {bounded(p.power_w, 'W')}{_trained(p)}"
+        joules, watts = bounded(p.energy_j, "J"), bounded(p.power_w, "W")
+        yield styled(f"energy {joules}, power {watts}", "bold") + _trained(p)
     elif powered:
-        yield f"energy is not known: {p.power_reason}"
+        yield f"energy unknown: {p.power_reason}"
+    yield from (styled(line, "bold") if "tokens/s" in line else line for line in tokens(p))
     if p.memory is not None:
         yield memory_line(p.memory)
+    borrowed = f", borrowed {share(p.borrowed)}" if p.borrowed >= TOLD else ""
+    covered = f"coverage {share(p.coverage)}{borrowed}, extrapolated {share(p.extrapolated)}"
+    yield f"{quantity(p.flops, 'FLOP')} ({FLOP_CONVENTION}), {many(p.parameters, 'parameters')}, {covered}"
     if p.savings is not None:
         yield str(p.savings)
+
+
+def _throughput(p: Prediction) -> str:
+    """Samples per second; of a language model's phases the tokens are said."""
+    if p.generation is not None or p.runtime_s.value <= 0:
+        return ""
+    samples = p.batch_size if p.training is None else p.training.samples
+    return f", {plain(samples / p.runtime_s.value)} samples/s"
 
 
 def joined_parts(parts: Sequence[str]) -> str:
@@ -159,56 +214,63 @@ def joined_parts(parts: Sequence[str]) -> str:
 
 def _trained(p: Prediction) -> str:
     """How much of the power was learnt, where that is not all."""
-    share = p.power_share_trained or 0.0
-    return "" if share > MOSTLY else f", {share:.0%} of the time trained"
+    trained = p.power_share_trained or 0.0
+    return "" if trained > MOSTLY else f", trained for {trained:.0%} of the time"
 
 
 def _foot(p: Prediction) -> Iterator[str]:
-    """Remarks on the figures."""
+    """The parts of a training step, and calls that no layer kind describes."""
+    if p.training is not None:
+        yield _training_line(p.training, p.runtime_s.value)
     for u in p.unmodelled:
         yield f"unmodelled: {u.operator} x{u.count}, {u.share:.1%} by roofline ({u.reason})"
-    if p.host_bound and p.idle_s:
-        yield f"launch-bound: the device waits for the host {p.idle_s / p.runtime_s.value:.0%} of the time"
-    if p.training is not None:
-        yield from _training_lines(p.training, p.runtime_s.value)
+
+
+def _notes(p: Prediction) -> Iterator[str]:
+    """What the figures take for granted."""
+    launches = p.launch_row
+    if launches is not None and launches.share > 1 - 1 / HOST_BOUND:
+        yield f"bound by launch overhead: the device waits for its host {launches.share:.0%} of the time"
+    if p.training is not None and p.training.derived:
+        yield f"no backward data for {', '.join(p.training.derived)}; estimated from their forward products"
     if p.method != "meta":
         yield f"traced on {p.method} tensors ({'; '.join(p.notes)})"
-    yield from (f"note: {text}" for text in p.remarks)
+    yield from p.remarks
 
 
-def _training_lines(training: Training, runtime_s: float) -> Iterator[str]:
+def _training_line(training: Training, runtime_s: float) -> str:
+    """The parts of a step, and how much of the peak it uses."""
     parts = ", ".join(f"{step} {quantity(time.value, 's')}" for step, time in training.steps.items())
     used = training.utilisation(runtime_s)
-    share = "" if used is None else f", {used:.1%} of the dense peak"
-    yield f"step: {parts}; {plain(training.samples / runtime_s)} samples/s{share} ({training.recipe})"
-    if training.derived:
-        text = "not measured backward, taken as the forward passes of their products"
-        yield f"{text}: {', '.join(training.derived)}"
+    of_peak = "" if used is None else f", {used:.1%} of the dense peak"
+    return f"step: {parts}{of_peak} ({training.recipe})"
 
 
 def memory_line(memory: Memory) -> str:
     """The peak with its bounds and its parts, the largest part first."""
     m = memory
-    value, low, high = (quantity(size, "B") for size in (m.value_bytes, m.low_bytes, m.high_bytes))
+    value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
     parts = sorted(((size, name) for name, size in m.parts.items() if size), reverse=True)
-    made_of = ", ".join(f"{name} {quantity(size, 'B')}" for size, name in parts)
+    made_of = ", ".join(f"{name} {binary(size)}" for size, name in parts)
     assumed = ", assumed, not an upper bound" if m.assumed else ""
     return f"memory {value} ({low} to {high}{assumed}): {made_of}"
 
 
 def _cells(row: Row, by: str, powered: bool) -> list[str]:
-    name = row.kind if by == "kind" else row.path or "(model)"
-    figures = [str(row.count), quantity(row.runtime_s, "s"), f"{row.share:.1%}"]
+    launches = row.kind == LAUNCHES
+    name = row.kind if by == "kind" or launches else row.path or "(model)"
+    figures = [str(row.count), quantity(row.runtime_s, "s"), with_bar(row.share)]
     if powered:
         figures += [quantity(row.power_w.value if row.power_w else None, "W"), quantity(row.energy_j, "J")]
     work = quantity(row.flops, "FLOP") if row.flops else "-"
     kind = f"{row.kind} ({joined_parts(row.parts)})" if row.parts else row.kind
-    return [name, kind if by == "layer" else "", *figures, work, row.bound, row.basis]
+    basis = Cell("", "") if launches else basis_cell(row.basis)
+    return [name, kind if by == "layer" and not launches else "", *figures, work, row.bound, basis]
 
 
 def prediction_cells(prediction: Prediction) -> list[Sequence[Any]]:
     """The lines of a CSV file: a header, then a row per folded layer, in SI units."""
-    return [COLUMNS, *([*map(row.cells().get, COLUMNS)] for row in prediction.rows)]
+    return [COLUMNS, *([*map(row.cells().get, COLUMNS)] for row in prediction.with_launches)]
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:

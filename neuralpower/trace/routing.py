@@ -63,8 +63,9 @@ class Routing:
         """The assumption in words."""
         hit = self.reached(pairs, per_token, experts)
         how = f"{self.tokens_per_expert} tokens each" if self.tokens_per_expert is not None else self.name
-        tokens = f"{pairs // per_token} tokens with {per_token} of {experts} experts each"
-        return f"routing {how}: {tokens} are taken to reach {hit} experts"
+        count = pairs // per_token
+        tokens = f"{count} token{'s' * (count != 1)} with {per_token} of {experts} experts each"
+        return f"routing {how}: {tokens}; {hit} experts assumed active"
 
 
 ROUTING = Routing()

@@ -80,7 +80,7 @@ def test_memory_of_an_accelerator_is_said_to_be_assumed_and_a_share_is_kept_free
     text = done(*FIT, "--phase", "training")
     assert "with 30% of it kept free (--margin)" in text
     assert "assumed, not an upper bound" in text
-    assert f"note: {ASSUMED}" in text
+    assert f"Note: {ASSUMED}" in text
     assert "kept free" not in done("fit", "zoo:deep_mnist", "--memory", "8GB")
     found = json.loads(done(*FIT, "--json"))
     assert (found["margin"], found["notes"], found["memory"]["assumed"]) == (
@@ -106,7 +106,7 @@ def test_a_margin_decides_what_fits() -> None:
 def test_predictions_for_an_accelerator_say_what_is_assumed() -> None:
     asked = ("zoo:deep_mnist", "--predictor", "nvidia-float32@nvidia-t4")
     assert ASSUMED in json.dumps(json.loads(done("predict", *asked, "--json")))
-    assert f"note: {ASSUMED}" in done("predict", *asked)
+    assert f"Note: {ASSUMED}" in done("predict", *asked)
     assert ASSUMED in done("sweep", *asked, "--batch-size", "1,2")
 
 

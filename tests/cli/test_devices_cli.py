@@ -42,7 +42,7 @@ def test_what_fits_several_or_none_is_refused() -> None:
 def test_compare_sweep_and_fit_take_it_too() -> None:
     assert "on nvidia-l4" in done("compare", "zoo:alexnet", "@l4", "--device", "h100")
     assert "on nvidia-l4, nvidia-l40s" in done("sweep", "zoo:alexnet", "--device", "l4,l40s")
-    assert "(NVIDIA H100-SXM5-80GB)" in done("fit", "zoo:alexnet", "--device", "h100")
+    assert "eager, on NVIDIA H100-SXM5-80GB\n" in done("fit", "zoo:alexnet", "--device", "h100")
 
 
 @pytest.mark.parametrize(

@@ -388,11 +388,11 @@ def test_reading_sheets_imports_no_torch() -> None:
 
 def test_all_sheets_are_listed() -> None:
     header, rule, *rows = done("devices", "--specs").splitlines()
-    assert header.split() == "device class fp32 TFLOP/s bf16 TFLOP/s GB/s cores W".split()
+    assert header.split() == "device class memory fp32 TFLOP/s bf16 TFLOP/s GB/s cores W".split()
     assert set(rule) == {"-", " "}
     assert [row.split()[0] for row in rows] == list(SPECS)
-    assert "nvidia-a100-sxm4-40gb gpu 19.5 312 1555 108 400".split() in [row.split() for row in rows]
-    assert "google-tpu-v5e tpu - 197 819 1 -".split() in [row.split() for row in rows]
+    assert "nvidia-a100-sxm4-40gb gpu 40 GiB 19.5 312 1555 108 400".split() in [row.split() for row in rows]
+    assert "google-tpu-v5e tpu 16 GiB - 197 819 1 -".split() in [row.split() for row in rows]
 
 
 def test_one_sheet_is_shown_with_its_sources() -> None:

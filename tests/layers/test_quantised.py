@@ -270,7 +270,7 @@ def test_where_no_such_layers_were_learnt_those_without_stand_in(kind: str, grou
 
 def test_a_prediction_says_what_stands_in() -> None:
     layer = dataclasses.replace(W4A16, dtype="float32")
-    said = "linear float32 forward with quantised weights was not learnt"
+    said = "no data for linear (float32, forward) with quantised weights"
     predictor = load("amd-epyc-2c")
     assert any(text.startswith(said) for text in predictor.assumed([layer]))
     plain, found = (predictor.estimate([one]) for one in (dataclasses.replace(layer, **PLAINLY), layer))

@@ -17,11 +17,11 @@ from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.sweep import Draw
 from neuralpower.learn.any_device import FOREIGN, REACHED_BANDWIDTH, for_device, roofline_of
-from neuralpower.learn.estimates import BASES, ROOFLINE, ROOFLINE_FACTOR
+from neuralpower.learn.estimates import BARE, BASES, CARRIED_BY, ROOFLINE, ROOFLINE_FACTOR, TRAINED_HERE
 from neuralpower.learn.intervals import _of_new_devices
 from neuralpower.learn.keys import ANY
 from neuralpower.learn.launch_overhead import Cost, Dispatch
-from neuralpower.learn.predictor import BARE, CARRIED_BY, TRAINED_HERE, Predictor
+from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import NINETY
 
@@ -125,7 +125,7 @@ def test_another_makers_device_has_wider_bounds_and_says_why() -> None:
     found = predictor.estimate(one)
     widths = [float(np.log(each.high_s / each.low_s)[0]) for each in (near, found)]
     assert widths[1] > widths[0] and widths[1] > 2 * NINETY * FOREIGN
-    assert any("AMD" in text for text in predictor.foreign())
+    assert any("not from devices by AMD" in text for text in predictor.assumed([linear(4096, "bfloat16")]))
 
 
 def test_a_processor_is_a_roofline_with_wide_bounds() -> None:

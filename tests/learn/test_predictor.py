@@ -158,19 +158,21 @@ def test_of_cpus_of_one_name_the_one_most_like_this_machine_predicts(
     asked = fresh("linear", 1)
     for cpu, name in ((older, "my-cpu-2c"), (newer, "my-cpu-2c-vnni")):
         found = predictors.default_predictor(cpu)
-        assert (found.name, found.assumed(asked)) == (name, ())
+        assert (found.name, found.assumed(asked), found.foreign()) == (name, (), ())
     found = predictors.default_predictor(replace(newer, flags=("avx2", "avx_vnni", "amx_tile")))
-    (note,) = found.assumed(asked)
+    (warning,) = found.foreign()
     assert found.name == "my-cpu-2c-vnni"
-    assert note.startswith(
-        "it was learnt on another CPU (amx_tile only here), and bounds do not allow for that"
-    )
-    assert found.foreign() == (note,)
+    assert warning.startswith("this machine has other vector extensions; figures are for My CPU, ")
+    assert warning.endswith("Fix: neuralpower calibrate --from my-cpu-2c-vnni")
+    assert found.assumed(asked) == ()  # which ones they are helps nobody
     save(predictor, tmp_path / "models" / "my-device-2c.json")
     assert predictors.default_predictor(replace(older, name="My Device")).device == "synthetic"
-    (note,) = predictors.default_predictor(replace(newer, name="Another")).assumed(asked)
-    assert "name " in note
-    assert "Another here" in note
+    (warning,) = predictors.default_predictor(replace(newer, name="Another")).foreign()
+    assert warning.startswith("no predictor for this machine (Another, 2 cores); figures are for ")
+    larger = predictors.default_predictor(replace(newer, llc_bytes=2**26))
+    assert "this machine has other caches" in larger.foreign()[0]
+    (note,) = larger.assumed(asked)
+    assert "llc_bytes 33554432 there, 67108864 here" in note
 
 
 def test_files_that_are_no_predictors_are_in_nobodys_way(

@@ -214,7 +214,7 @@ def test_a_network_is_the_hosts_or_the_devices(predictor: Predictor, batch: int,
     prediction = predicted(predictor, traced)
     assert prediction.host_bound is host_bound
     assert prediction.to_json()["host_bound"] is host_bound
-    assert ("launch-bound" in prediction_table(prediction, "kind", 3, 15)) is host_bound
+    assert ("bound by launch overhead" in prediction_table(prediction, "kind", 3, 15)) is host_bound
     assert prediction.runtime_s.value == pytest.approx(truth, rel=0.03)
     assert prediction.runtime_s.low <= truth <= prediction.runtime_s.high
     busy = sum(kernel_s(layer) for layer in traced.layers)

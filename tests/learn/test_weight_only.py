@@ -72,7 +72,7 @@ def test_what_the_law_speaks_of() -> None:
         ([MANY, int4(MANY)], False),
     ):
         assert is_weight_only(columns_of(Linear, layers)) == holds
-    assert "1.3 times what reading as many bytes takes" in said(
+    assert "1.3 times the reading of as many bytes" in said(
         ("linear", "float32", "forward", "vector quantised")
     )
     assert said(("linear", "float32", "forward", "vector")) == ""
@@ -81,5 +81,5 @@ def test_what_the_law_speaks_of() -> None:
 
 def test_a_remark_says_that_the_law_was_taken(predictor: Predictor) -> None:
     texts = predictor.assumed([int4(ONE_ROW)])
-    assert any("with quantised weights was not learnt" in text for text in texts)
+    assert any("with quantised weights: estimated as" in text for text in texts)
     assert not any("with quantised weights" in text for text in predictor.assumed([ONE_ROW]))

@@ -263,7 +263,7 @@ def test_a_mixture_is_traced_in_float32_and_says_what_it_assumed(predictor: Pred
     # two layers with two products each; 8 pairs over 5 experts: 1.6 rows each
     assert [(layer.batch, layer.rows) for layer in experts if layer.batch > 1] == [(5, 2)] * 4
     assert prediction.assumptions == (
-        "routing uniform: 4 tokens with 2 of 8 experts each are taken to reach 5 experts",
+        "routing uniform: 4 tokens with 2 of 8 experts each; 5 experts assumed active",
     )
     notes: Any = prediction.to_json()["trace"]
     assert prediction.assumptions[0] in notes["notes"]

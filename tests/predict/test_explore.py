@@ -29,7 +29,7 @@ from neuralpower.predict.explore.sweep import SweepPoint, pareto, sizes, sweep, 
 from neuralpower.predict.memory.peak import forward_memory
 from neuralpower.predict.prediction import Interval
 from neuralpower.report.explored import fit_table, sweep_table
-from neuralpower.report.tables import quantity
+from neuralpower.report.number_format import binary
 from neuralpower.trace.tracer import trace
 from tests.program import done, run
 
@@ -395,13 +395,15 @@ def predicted(batch: int, length: int) -> int:
 def test_one_trace_is_no_traces(predictor: Predictor) -> None:
     swept = sweep("zoo:deep_mnist", [predictor])
     table = sweep_table(swept, 0)
-    assert table.endswith("\n1 point from 1 trace\n" + "\n".join(swept.notes))
+    assert table.endswith("\n1 point from 1 trace\n" + "\n".join(f"Note: {note}" for note in swept.notes))
     assert any("allocator" in note for note in swept.notes)
     (point,) = swept.points
-    assert quantity(point.memory_high_bytes, "B") in table
+    assert binary(point.memory_high_bytes) in table
     request = Request("zoo:deep_mnist")
     found = replace(fit(request, 1e9), traces=1)
-    assert "\n1 trace; the upper bound" in fit_table(found, request, "as given")
+    assert "\n1 trace, checked against the memory's upper bound plus " in fit_table(
+        found, request, "as given"
+    )
 
 
 def test_what_is_wrong_with_a_point_ends_at_a_word(predictor: Predictor) -> None:
@@ -556,12 +558,18 @@ def test_commands_say_that_a_predictor_is_of_another_cpu(
     ):
         ran = run(*arguments)
         assert ran.code == 0
-        assert "warning: other: it was learnt on another CPU (amx_tile only here)" in ran.err
+        said = "Warning: " if arguments[0] == "compare" else "Warning: other: "
+        lines = [
+            *ran.err.splitlines(),
+            *ran.out.splitlines(),
+        ]  # of scores, which are lines of JSON, on stderr
+        assert lines[0].startswith(f"{said}this machine has other vector extensions; figures are for ")
+        assert run(*arguments, "--json").out[0] == "{"
 
 
 @pytest.mark.slow
 def test_fit_ends_with_0_or_1() -> None:
-    assert "fits into 1 GB" in done("fit", DEEP, "--memory", "1GB", "--seq-len", 8)
+    assert "fits into 954 MiB" in done("fit", DEEP, "--memory", "1GB", "--seq-len", 8)
     ran = run("fit", DEEP, "--memory", "1MB", "--seq-len", 8, "--json")
     answer = json.loads(ran.out)
     assert (ran.code, answer["fits"], answer["largest_batch_size"]) == (1, False, 0)

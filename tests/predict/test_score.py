@@ -300,7 +300,8 @@ def test_the_command_warns_of_broken_lines_and_scores_the_rest(tmp_path: Path) -
     file.write_text('{"layers": 3}\n\n' + json.dumps({"name": "good", "layers": [ROW]}) + "\n")
     ran = run("score", file, "--predictor", "amd-epyc-2c")
     assert ran.code == 0
-    assert f"warning: {file} line 1: layers must be a list" in ran.err
+    assert f"Warning: {file} line 1: layers must be a list" in ran.err
+    assert ran.out.startswith("2 candidates, forward, by latency, on AMD EPYC (amd-epyc-2c)\n")
     assert "good" in ran.out
     told = [
         json.loads(line) for line in done("score", file, "--predictor", "amd-epyc-2c", "--json").splitlines()

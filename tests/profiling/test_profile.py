@@ -81,12 +81,12 @@ class Function(nn.Module):
 
 def quick(model: nn.Module, args: Any = (), kwargs: Any = None, **options: Any) -> NetworkProfile:
     """A profile of few runs."""
-    return profile(model, args, kwargs, **{"warmup": 1, "repeat": 4, **options})
+    return profile(model, args, kwargs, **{"warmup": 1, "repeat": 4, "convention": "matmul", **options})
 
 
 def counts(model: nn.Module, *args: Any, **kwargs: Any) -> NetworkProfile:
-    """A profile that runs nothing."""
-    return profile(model, args, kwargs, runtime=False)
+    """A profile that runs nothing and counts products."""
+    return profile(model, args, kwargs, runtime=False, convention="matmul")
 
 
 def named(model: str, seq_len: int = 32, **options: Any) -> NetworkProfile:
@@ -176,7 +176,7 @@ def test_what_other_profilers_count_as_nothing(
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # need_weights and nested tensors
-        found = profile(model, args, runtime=False)
+        found = profile(model, args, runtime=False, convention="matmul")
     assert found.total.flops == flops
     assert found.unmodelled == ()
 
@@ -419,11 +419,11 @@ def test_rows_are_sorted_by_what_is_asked_for_and_by_work_where_nothing_was_time
     found = counts(model, torch.randn(1, 4))
 
     def order(**options: str) -> list[str]:
-        return [line.split()[0] for line in found.table(**options).splitlines()[5:-1]]
+        return [line.split()[0] for line in found.table(**options).splitlines()[6:-1]]
 
     assert order() == order(sort="flops") == ["1", "2", "0"]
     assert order(sort="order") == ["0", "1", "2"]
-    assert found.table(top=1).splitlines()[6].startswith("(2 more)")
+    assert found.table(top=1).splitlines()[7].startswith("(2 more)")
 
 
 def test_a_network_that_caches_for_its_class_can_be_trained_after_a_profile() -> None:
@@ -684,7 +684,7 @@ def test_the_command_prints_a_table_and_writes_files(tmp_path: Path) -> None:
         ),
         *("--csv", files[0], "--markdown", files[1], "--trace-file", files[2]),
     )
-    assert "3.41 MMAC (matmul), 144 k" in out
+    assert " MMAC (all-ops), 144 k parameters, " in out
     assert "(between operators)" in out and "more)" in out
     assert all(file.stat().st_size > 100 for file in files)
 
@@ -693,7 +693,9 @@ def test_the_command_counts_without_running_and_speaks_json() -> None:
     data = json.loads(done("profile", "zoo:alexnet", "--repeat", 0, "--json"))
     assert data["runtime_s"] is None
     assert data["parameters"] == 62_378_344
-    assert data["flops"] == pytest.approx(2.2705e9, rel=1e-3)
+    assert data["matmul_flops"] == pytest.approx(2.2705e9, rel=1e-3)
+    assert data["convention"] == "all-ops"
+    assert data["flops"] == data["matmul_flops"] + data["elementwise_flops"]
 
 
 def test_strict_ends_with_three_where_an_operator_is_not_counted(tmp_path: Path) -> None:

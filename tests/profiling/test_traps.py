@@ -43,8 +43,9 @@ SEEN: list[str] = []
 
 
 def flops(model: nn.Module, *args: Tensor, **options: Any) -> int:
-    """Work of one forward pass."""
-    found = profile(model.eval(), args, runtime=False, power="none", **options).total.flops
+    """Work of one forward pass, by default of its products."""
+    how = {"runtime": False, "power": "none", "convention": "matmul", **options}
+    found = profile(model.eval(), args, **how).total.flops
     assert found is not None
     return found
 

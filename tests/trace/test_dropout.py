@@ -19,7 +19,7 @@ from neuralpower.layers.attention import Attention
 from neuralpower.layers.columns import fingerprint
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.norm import Norm
-from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE
+from neuralpower.learn.estimates import BORROWED, IN_RANGE
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
@@ -175,7 +175,7 @@ def test_a_predictor_that_never_saw_dropout_takes_it_for_arithmetic_and_says_so(
     dropped = dataclasses.replace(DROPPED, elements=2**18)
     found = learnt(training=False).estimate([dropped, dataclasses.replace(dropped, function="neg")])
     assert found.runtime_s[0] == found.runtime_s[1]
-    assert found.basis[0] == EXTRAPOLATED
+    assert found.basis[0] == BORROWED
 
 
 def test_rows_of_attention_from_before_are_read_without_dropout() -> None:

@@ -132,7 +132,7 @@ def test_the_load_of_experts_follows_the_routing() -> None:
     assert load("worst") == (256, 16, 16)
     assert load("64") == (256, 4, 64)
     found = worked(QWEN, PREFILL, routing="uniform")
-    said = "of 64 tokens 16 of 16 experts are taken to get any, the fullest 25 (routing uniform)"
+    said = "routing uniform: 16 of 16 experts assumed active for 64 tokens, 25 at most for one"
     assert said in found.granted
 
 
@@ -223,7 +223,7 @@ def test_a_gated_delta_rule_is_one_call(model: str, function: str) -> None:
             value_size=32,
         )
         assert trace.unmodelled == ()
-        assert "recurrences over tokens are taken to run as one kernel a layer" in trace.granted
+        assert "recurrences over tokens are assumed to run as one kernel a layer" in trace.granted
 
 
 def test_a_scan_is_one_call() -> None:

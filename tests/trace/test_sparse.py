@@ -258,9 +258,7 @@ def test_max_norm_sorts_places_and_scales_rows_before_they_are_read() -> None:
     renorm = [(call.layer.kind, call.layer.to_row()["elements"]) for call in found.calls[:3]]
     assert renorm == [("movement", ROWS), ("reduction", NUMBERS), ("elementwise", NUMBERS)]
     assert found.unmodelled == ()
-    assert found.assumptions == (
-        "each row that is looked up is taken to be longer than max_norm, and to be scaled",
-    )
+    assert found.assumptions == ("each row that is looked up is assumed longer than max_norm, and scaled",)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "sparseadam"])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ class Comparison:
     b_s: Interval
     ratio: Interval  # A's time over B's
     a_faster: float  # probability
+    warnings: tuple[str, ...] = ()  # of either side, in words
+    about: str = ""  # what both sides are predicted as: phase, dtype, how run, device, where they agree
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -44,6 +47,7 @@ class Comparison:
             "b": {"name": self.b, "runtime_s": self.b_s.to_json()},
             "ratio": self.ratio.to_json(),
             "a_faster": self.a_faster,
+            "warnings": list(self.warnings),
         }
 
 
@@ -75,7 +79,25 @@ def compare(a: Side, b: Side) -> Comparison:
     faster = 0.5 if value == 1 else float(value < 1)
     if deviation:
         faster = 0.5 * math.erfc(math.log(value) / deviation / math.sqrt(2))
-    return Comparison(a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster)
+    return Comparison(
+        a.name, b.name, a.runtime_s, b.runtime_s, ratio, faster, tuple(_warnings(a, b)), _about(a, b)
+    )
+
+
+def _about(a: Side, b: Side) -> str:
+    """What is the same on both sides, as a line: how they run, and on what."""
+    fields = [
+        (p.phase, p.dtype, p.run, f"on {p.device} ({p.predictor})") for p in (a.prediction, b.prediction)
+    ]
+    return ", ".join(one for one, other in zip(*fields, strict=True) if one == other)
+
+
+def _warnings(a: Side, b: Side) -> Iterator[str]:
+    """What both sides warn of, then what one of them does, by its letter."""
+    first, second = a.prediction.warnings, b.prediction.warnings
+    yield from (text for text in first if text in second)
+    yield from (f"A: {text}" for text in first if text not in second)
+    yield from (f"B: {text}" for text in second if text not in first)
 
 
 def _deviation(interval: Interval) -> float:

@@ -116,6 +116,16 @@ def bytes_of(text: str | float) -> float:
     return float(match.group(1)) * UNITS[match.group(2)]
 
 
+def reading(text: str | float) -> str:
+    """In words, how a memory with a decimal unit is read; "" for any other."""
+    given = str(text).strip().lower()
+    if not isinstance(text, str) or not re.search(r"[kmgt]b$", given):
+        return ""
+    as_binary = re.sub(r"\s*([kmgt])b$", lambda found: f"{found.group(1).upper()}iB", given)
+    size = bytes_of(text) / 2**30
+    return f"{text} is read in powers of 1000: {size:.3g} GiB. A card sold as {text} may have {as_binary}"
+
+
 def fit(request: Request, room_bytes: float) -> Fit:
     """Whether the request fits into so many bytes, and what would.
 

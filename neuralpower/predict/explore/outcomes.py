@@ -15,7 +15,7 @@ from scipy.sparse import coo_array, csr_array
 
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
-from neuralpower.learn.estimates import BASES, ROOFLINE_FACTOR, UNLEARNT, Estimates
+from neuralpower.learn.estimates import BASES, ROOFLINE_FACTOR, TRAINED_HERE, UNLEARNT, Estimates
 from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
@@ -32,7 +32,9 @@ class Outcomes:
     low_s: Array
     high_s: Array
     energy_j: Array
-    coverage: Array  # share of the time that regressors account for
+    coverage: Array  # share of the layers' time by regressors that were trained on such calls
+    trained: Array  # the same, on this device
+    launch_s: Array  # that the device waits for its host
 
 
 def finite(value: float) -> float | None:
@@ -61,17 +63,22 @@ class Work:
             spread = float(np.exp(NINETY * predictor.dispatch.deviation))
             value = np.maximum(value, self.host_s)
             low, high = np.maximum(low, self.host_s / spread), np.maximum(high, self.host_s * spread)
-        apart = np.maximum(counts @ e.runtime_s + extra, 1e-30)
+        device_s = e.runtime_s - (e.hidden_s if self.host_s is None else 0.0)
+        apart = np.maximum(counts @ device_s + extra, 1e-30)
         known = np.isfinite(e.power_w)
-        covered = counts @ np.where(known, e.runtime_s, 0.0) / apart
+        covered = counts @ np.where(known, device_s, 0.0) / apart
         idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
-        powered = counts @ np.where(known, e.runtime_s * np.nan_to_num(e.power_w), 0.0)
+        powered = counts @ np.where(known, device_s * np.nan_to_num(e.power_w), 0.0)
         mean_w = powered / apart / np.maximum(covered, 1e-9)
         waits_j = (value - busy) * (np.where(value > busy, np.nan, 0.0) if idle_w is None else idle_w)
         energy = np.where(covered >= ENERGY_COVERAGE, mean_w * busy + waits_j, np.nan)
         codes = [BASES.index(basis) for basis in UNLEARNT]
-        unlearnt = counts @ np.where(np.isin(e.basis_code, codes), e.runtime_s, 0.0)
-        return Outcomes(value, low, high, energy, np.maximum(0.0, 1 - (unlearnt + extra) / apart))
+        unlearnt = counts @ np.where(np.isin(e.basis_code, codes), device_s, 0.0)
+        coverage = np.maximum(0.0, 1 - (unlearnt + extra) / apart)
+        trained = counts @ np.where(predictor.origins(e) == TRAINED_HERE, device_s, 0.0) / apart
+        cached = predictor.in_cache(e, counts)
+        waits_s = np.maximum(value - cached * (counts @ device_s) - extra, 0.0)
+        return Outcomes(value, low, high, energy, coverage, trained, waits_s)
 
 
 class Pool:

@@ -27,6 +27,7 @@ from neuralpower.files.json_files import parse_json
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.trust import check_model
+from neuralpower.predict.explore.doubts import doubts
 from neuralpower.predict.explore.lists import Lists
 from neuralpower.predict.explore.outcomes import Outcomes, finite
 from neuralpower.predict.explore.space import Point, explore
@@ -49,6 +50,8 @@ class Score:
     memory_bytes: float | None = None
     parameters: int | None = None
     basis: str | None = None  # formula, traced or layers: how its layers are known
+    coverage: float | None = None  # share of the layers' time by regressors that were trained on such calls
+    trained_here: float | None = None  # the same, on this device
     rank: int | None = None  # 1 for the best
     error: str = ""
 
@@ -95,6 +98,12 @@ def score(
     return [replace(score, rank=rank.get(line)) for line, score in found.items()]
 
 
+def warnings_of(scores: Sequence[Score], predictor: Predictor) -> list[str]:
+    """Why the scores are less sure than their bounds say, in words."""
+    coverages, trained = [one.coverage for one in scores], [one.trained_here for one in scores]
+    return [*doubts([predictor], coverages, trained, "candidates")]
+
+
 def _score_points(points: Mapping[int, Point], predictor: Predictor, found: dict[int, Score]) -> None:
     """Score models, by their lines."""
     known = {}
@@ -138,8 +147,12 @@ def _scored(score: Score, outcomes: Outcomes, i: int) -> Score:
     runtime_s, low_s, high_s = (
         float(one[i]) for one in (outcomes.runtime_s, outcomes.low_s, outcomes.high_s)
     )
-    energy_j = finite(outcomes.energy_j[i])
-    return replace(score, runtime_s=runtime_s, low_s=low_s, high_s=high_s, energy_j=energy_j)
+    known: dict[str, Any] = {
+        "energy_j": finite(outcomes.energy_j[i]),
+        "coverage": finite(outcomes.coverage[i]),
+        "trained_here": finite(outcomes.trained[i]),
+    }
+    return replace(score, runtime_s=runtime_s, low_s=low_s, high_s=high_s, **known)
 
 
 def _read(

@@ -14,16 +14,15 @@ from neuralpower.errors import InputError, is_count
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.case import device_memory
+from neuralpower.predict.explore.doubts import doubts
 from neuralpower.predict.explore.outcomes import finite
 from neuralpower.predict.explore.space import Explored, Point, explore
+from neuralpower.predict.prediction import HOST_BOUND
 from neuralpower.predict.weights import scheme_asked
 from neuralpower.trace.question import EAGER, checked_run
 
 MOST_POINTS = 10_000
-HEAPLESS = (
-    "memory is without what the allocator keeps of tensors that are gone; "
-    "its upper bound and predict have that, too"
-)
+HEAPLESS = "memory excludes what the allocator keeps of freed tensors; `up to` and `predict` include it"
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,16 @@ class SweepPoint:
     fits: bool | None
     basis: str  # formula or traced
     coverage: float | None
+    trained_here: float | None = None  # share of the layers' time that was trained on the device
+    launch_share: float | None = None  # of the time: what the device waits for its host's launches
     best: bool = False  # on the Pareto front of its model
     error: str = ""
     phase: str = FORWARD
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the host's launches set the pace, so that a larger batch hardly takes longer."""
+        return (self.launch_share or 0.0) > 1 - 1 / HOST_BOUND
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,8 @@ class Sweep:
     front: str  # what the front is of
     traces: int
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # why figures are less sure than their bounds say
+    run: str = EAGER
 
 
 def sweep(
@@ -102,7 +110,8 @@ def sweep(
         found += _swept(name, points, explored, predictor, room)
     front, best = pareto_front(found)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(found))
-    return Sweep(marked, front, traces, tuple(notes))
+    coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
+    return Sweep(marked, front, traces, tuple(notes), tuple(doubts(predictors, coverages, trained)), run)
 
 
 def _check(
@@ -153,6 +162,8 @@ def _swept(
             fits=None if usable_bytes is None or high is None else high + taken_bytes <= usable_bytes,
             basis=explored.basis[i],
             coverage=finite(o.coverage[i]),
+            trained_here=finite(o.trained[i]),
+            launch_share=finite(o.launch_s[i] / o.runtime_s[i]) if value else None,
             error=explored.errors.get(i, ""),
         )
 
@@ -211,4 +222,5 @@ def to_json(result: Sweep) -> dict[str, Any]:
     """As a JSON object."""
     points = [{name: v for name, v in vars(point).items() if name != "error" or v} for point in result.points]
     head = {"schema": 1, "front": result.front, "traces": result.traces}
-    return {**head, "notes": list(result.notes), "points": points}
+    said = {"notes": list(result.notes), "warnings": list(result.warnings)}
+    return {**head, **said, "points": points}

@@ -82,7 +82,7 @@ def _network() -> Section:
     """The data-flow graph as a table, counted on meta tensors: parameters and FLOP of one image."""
     with torch.device("meta"):
         model, image = MnistCnn().eval(), torch.empty(1, 1, 28, 28)
-    found = profile(model, image, runtime=False)
+    found = profile(model, image, runtime=False, convention="matmul")
     table = Table.of(
         "Data-flow graph",
         [row for row in found.rows if row.explains and row.count],

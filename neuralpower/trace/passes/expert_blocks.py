@@ -44,8 +44,8 @@ def expert_blocks(trace: Trace, question: Question) -> Trace:
         parts = ("choice", "up", "down")
         cut.add(flow.nodes[block.down], path, layer, border(flow, region), parts)
         notes[
-            f"of {block.tokens} tokens {load.hit} of {block.experts} experts are taken to get any, "
-            f"the fullest {load.fullest} (routing {question.routing.name})"
+            f"routing {question.routing.name}: {load.hit} of {block.experts} experts assumed active for "
+            f"{block.tokens} token{'s' * (block.tokens != 1)}, {load.fullest} at most for one"
         ] = None
     return replace(cut.made(), granted=(*trace.granted, *notes)) if cut.gone else trace
 

@@ -28,7 +28,7 @@ from neuralpower.trace.serving import served
 CHUNK, MAMBA_CHUNK = 64, 256  # tokens of engines' chunks: flash-linear-attention; mamba_ssm's usual
 OWN_DECAYS = 2  # weights of a module with one decay for a head: its rate and its bias
 SKIPPED = 3  # Mamba-2 adds its input, times a weight
-ONE_KERNEL = "recurrences over tokens are taken to run as one kernel a layer"
+ONE_KERNEL = "recurrences over tokens are assumed to run as one kernel a layer"
 
 
 @trace_pass(place="blocks", applies=lambda trace, asked: served(trace, asked) and bool(_modules(trace)))

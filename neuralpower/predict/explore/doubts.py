@@ -1,0 +1,38 @@
+"""Why figures of many networks are less sure than their bounds say: warnings of a sweep or of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from neuralpower.learn.predictor import Predictor
+from neuralpower.predict.prediction import COVERED, TRAINED, percent
+
+
+def doubts(
+    predictors: Iterable[Predictor],
+    coverages: Sequence[float | None],
+    trained: Sequence[float | None],
+    what: str = "points",
+) -> Iterator[str]:
+    """What is unlike the predictors' devices, and how many networks are little covered or trained.
+
+    Args:
+        predictors: that were asked.
+        coverages: of each network; None where it has no figures.
+        trained: of each, the share of its time that was trained on its device.
+        what: the networks are called.
+    """
+    for predictor in predictors:
+        yield from (f"{predictor.name}: {text}" for text in predictor.foreign())
+    covered = [value for value in coverages if value is not None]
+    if low := [value for value in covered if value < COVERED]:
+        yield (
+            f"{len(low)} of {len(covered)} {what} are covered by trained data for less than {COVERED:.0%} "
+            f"of the time, the least for {percent(min(low))}; the rest is estimated"
+        )
+    known = [(own, all_) for own, all_ in zip(trained, coverages, strict=True) if own is not None]
+    if few := [own for own, all_ in known if own < TRAINED and (all_ or 0.0) - own > 1e-9]:
+        yield (
+            f"{len(few)} of {len(known)} {what} were trained on their device for less than {TRAINED:.0%} "
+            f"of the time, the least for {percent(min(few))}; the rest is carried over"
+        )

@@ -1,0 +1,322 @@
+"""Answers at a glance: what a table says first, what it warns of, and what a terminal shows of it."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from neuralpower.cli import answers, output
+from neuralpower.devices.spec import find_spec
+from neuralpower.files.terminal import has_colours, shown, styled, unstyled, visible
+from neuralpower.learn.any_device import roofline_of
+from neuralpower.learn.estimates import (
+    BORROWED,
+    CARRIED,
+    CARRIED_BY,
+    IN_RANGE,
+    LIKE,
+    MEASURED,
+    ROOFLINE,
+    TRAINED_HERE,
+    WEIGHTS_LAW,
+)
+from neuralpower.learn.keys import ANY, named
+from neuralpower.predict.compose import compose
+from neuralpower.predict.explore.compare import Side, compare
+from neuralpower.predict.explore.fit import reading
+from neuralpower.predict.explore.sweep import Sweep, SweepPoint
+from neuralpower.predict.prediction import LAUNCHES, Interval, Prediction, Row, joined, with_shares
+from neuralpower.profiling import profile
+from neuralpower.report.explored import comparison_table, sweep_table
+from neuralpower.report.number_format import bar, binary, many, share
+from neuralpower.report.tables import prediction_table
+from neuralpower.trace.tracer import trace
+
+ESCAPE = re.compile(r"\x1b\[\d+m")
+
+
+def row(kind: str, seconds: float, basis: str = IN_RANGE, watts: float | None = None) -> Row:
+    power = None if watts is None else Interval(watts, watts, watts)
+    return Row(kind, kind, 1, seconds, seconds / 2, seconds * 2, 10**9, 10**6, "memory", basis, power_w=power)
+
+
+def prediction(rows: Sequence[Row], seconds: float, **more: object) -> Prediction:
+    fields = {
+        **{"model": "zoo:net", "predictor": "gpu", "device": "GPU", "batch_size": 4, "dtype": "bfloat16"},
+        **{"phase": "forward", "unmodelled": (), "parameters": 11_700_000, "method": "meta"},
+    }
+    return Prediction(
+        runtime_s=Interval(seconds, seconds / 2, seconds * 2),
+        rows=with_shares(rows, seconds),
+        **(fields | more),
+    )
+
+
+def lines(p: Prediction, by: str = "kind", marked: bool = False) -> list[str]:
+    return prediction_table(p, by, 3, 0, marked=marked).splitlines()
+
+
+# ---- what comes first ----
+
+
+def test_the_first_line_says_what_on_what_and_how_and_nothing_stands_before_it_without_a_doubt() -> None:
+    p = prediction([row("linear", 4e-3)], 4e-3, origins={TRAINED_HERE: 1.0})
+    first, headline, *_ = lines(p)
+    assert first == "zoo:net, batch 4, bfloat16, forward, eager, on GPU (gpu)"
+    assert headline == "latency 4 ms (2 ms to 8 ms, 90 %), 1000 samples/s"
+    assert p.warnings == () and p.to_json()["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("bases", "origins", "warnings"),
+    [
+        ((IN_RANGE, MEASURED), {TRAINED_HERE: 1.0}, []),
+        # a quarter of the time is not covered: 1 s of 4
+        ((IN_RANGE, ROOFLINE), {TRAINED_HERE: 0.75}, ["only 75% of the time is covered"]),
+        ((IN_RANGE, WEIGHTS_LAW), {TRAINED_HERE: 0.75}, ["only 75% of the time is covered"]),
+        ((IN_RANGE, BORROWED), {TRAINED_HERE: 0.75, LIKE: 0.25}, ["only 75% of the time is covered"]),
+        ((CARRIED, IN_RANGE), {CARRIED_BY: 0.75, TRAINED_HERE: 0.25}, ["only 25% of the time was trained"]),
+        (
+            (CARRIED, ROOFLINE),
+            {CARRIED_BY: 0.75},
+            ["only 75% of the time is covered", "only 0% of the time was trained"],
+        ),
+    ],
+)
+def test_warnings_come_before_everything_else(
+    bases: tuple[str, str], origins: dict[str, float], warnings: list[str]
+) -> None:
+    p = prediction([row("linear", 3.0, bases[0]), row("norm", 1.0, bases[1])], 4.0, origins=origins)
+    text = lines(replace(p, warned=("out of memory",)))
+    expected = ["out of memory", *warnings]
+    assert len(p.warnings) == len(warnings)
+    for line, begin in zip(text, expected, strict=False):
+        assert line.startswith(f"Warning: {begin}")
+    assert text[len(expected)].startswith("zoo:net, ")
+
+
+def test_a_borrowed_regressor_does_not_cover() -> None:
+    p = prediction([row("linear", 3.0), row("norm", 1.0, BORROWED)], 4.0)
+    assert (p.coverage, p.borrowed, p.extrapolated) == (0.75, 0.25, 0.0)
+    assert p.uncovered == ("norm",)
+    assert p.to_json()["borrowed"] == 0.25
+    assert "coverage 75 %, borrowed 25 %, extrapolated 0 %" in "\n".join(lines(p))
+
+
+def test_a_key_is_named_without_what_is_pooled() -> None:
+    assert named(("linear", "float32", "forward", "vector")) == "linear vector (float32, forward)"
+    assert named(("softmax", ANY, "forward", "all")) == "softmax (forward)"
+    assert named(("softmax", ANY, ANY, ANY)) == "softmax"
+
+
+# ---- sums ----
+
+
+def test_launches_are_a_row_that_completes_time_and_energy() -> None:
+    # 1 ms at 100 W and 1 ms at 300 W are 0.4 J; the other 2 ms of 4 take the other 0.1 J
+    joules = Interval(0.5, 0.4, 0.6)
+    rows = [row("linear", 1e-3, watts=100.0), row("norm", 1e-3, watts=300.0)]
+    p = prediction(rows, 4e-3, energy_j=joules, power_w=Interval(125.0, 100.0, 150.0))
+    views = (p.by_kind(), p.by_module(1), p.with_launches)
+    for view in views:
+        assert sum(one.runtime_s for one in view) == pytest.approx(4e-3)
+        assert sum(one.share for one in view) == pytest.approx(1)
+        assert sum(one.energy_j or 0 for one in view) == pytest.approx(0.5)
+    assert p.by_kind()[0].kind == LAUNCHES and p.by_kind()[0].share == pytest.approx(0.5)
+    assert len(p.rows) == 2
+    for by in ("kind", "layer", "module"):
+        (said,) = [line for line in lines(p, by) if line.startswith(LAUNCHES)]
+        assert " 2 ms " in said and " 50.0% ████ " in said
+    assert "Note: bound by launch overhead: the device waits for its host 50% of the time" in lines(p)
+    data = p.to_json()
+    assert data["launch_overhead_s"] == pytest.approx(2e-3)
+    kinds, layers = data["by_kind"], data["layers"]
+    assert isinstance(kinds, list) and isinstance(layers, list)
+    assert sum(one["runtime_s"] for one in kinds) == pytest.approx(4e-3)
+    assert len(layers) == 2
+    assert p.coverage == 1  # of what the device does
+    assert len(p.to_pandas()) == 3
+
+
+def test_what_waits_for_nobody_has_no_row_of_launches() -> None:
+    p = prediction([row("linear", 0.1), row("norm", 0.2)], 0.1 + 0.2)
+    assert p.launch_row is None and len(p.by_kind()) == 2 and p.to_json()["launch_overhead_s"] == 0
+
+
+def test_two_passes_together_say_how_all_of_their_time_is_known() -> None:
+    one = prediction([row("linear", 3.0)], 3.0, origins={TRAINED_HERE: 1.0}, origin="trained", warned=("a",))
+    other = prediction([row("linear", 1.0)], 2.0, origins={CARRIED_BY: 1.0}, origin="carried", warned=("a",))
+    both = joined(one, [other], Interval(5.0, 4.0, 6.0), None)
+    assert both.trained_here == pytest.approx(0.75)  # of the layers' 4 s
+    assert both.origin.startswith("75% trained on this device, 25% carried")
+    assert both.warned == ("a",)
+    launches = both.launch_row
+    assert launches is not None and launches.runtime_s == pytest.approx(1.0)
+
+
+def test_the_flop_of_a_network_are_the_same_in_profile_and_predict() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(784, 5))
+    x = torch.zeros(2, 3, 16, 16)
+    t4 = replace(roofline_of(find_spec("nvidia-t4")), answers=("float32",))
+    predicted = compose(trace(model.eval(), (x,)), t4, model="m", batch_size=2)
+    profiled = profile(model, x, runtime=False)
+    # conv 2*2*196*27*4, norm 5 a number, ReLU 1 a number, linear 2*2*784*5
+    assert profiled.total.flops == predicted.flops == 84_672 + 6 * 1_568 + 15_680
+    assert "(all-ops)" in profiled.table() and "(all-ops)" in "\n".join(lines(predicted))
+
+
+# ---- terminals ----
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def said(text: str, where: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(output, "_results", None)
+    monkeypatch.setattr(sys, "stdout", where)
+    output.say(text)
+    return where.getvalue()
+
+
+def test_only_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = prediction([row("linear", 3.0), row("norm", 1.0, ROOFLINE)], 4.0, warned=("beware",))
+    marked, plain = prediction_table(p, "kind", 3, 0, marked=True), prediction_table(p, "kind", 3, 0)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    on_screen = said(marked, Screen(), monkeypatch)
+    assert "\x1b[33mWarning: beware\x1b[0m" in on_screen
+    assert "\x1b[1mlatency 4 s" in on_screen
+    assert re.search(r"\x1b\[32m *in-range\x1b\[0m", on_screen)
+    assert re.search(r"\x1b\[31m *roofline\x1b\[0m", on_screen)
+    assert ESCAPE.sub("", on_screen) == said(marked, io.StringIO(), monkeypatch) == f"{plain}\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert said(marked, Screen(), monkeypatch) == f"{plain}\n"
+    monkeypatch.delenv("NO_COLOR")
+    assert has_colours(True) and not has_colours(False)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not has_colours(True)
+
+
+def test_a_warning_on_stderr_is_yellow_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    output.tell("Warning: \x1bbeware")
+    output.tell("done")
+    assert screen.getvalue() == "\x1b[33mWarning: \\x1bbeware\x1b[0m\ndone\n"
+
+
+def test_a_kept_answer_has_its_colours_where_it_is_printed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(answers, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(answers, "question_of", lambda model, options: {"model": model})
+    monkeypatch.setattr(output, "_results", None)
+    pipe, screen = io.StringIO(), Screen()
+    for where in (pipe, screen):
+        monkeypatch.setattr(sys, "stdout", where)
+        answers.answered("m", {}, lambda: output.say(styled("latency", "bold")))
+    assert pipe.getvalue() == "latency\n"
+    assert screen.getvalue() == "\x1b[1mlatency\x1b[0m\n"
+
+
+def test_a_name_cannot_bring_styles_of_its_own() -> None:
+    name = styled("net", "bad")
+    assert visible(name) == r"\ue103net\ue1ff"
+    p = prediction([row(name, 1.0)], 1.0, model=name)
+    assert "\x1b[31mnet" not in shown("\n".join(lines(p, marked=True)), colours=True)
+    assert unstyled(name) == "net"
+
+
+def test_blocks_are_letters_where_there_are_none() -> None:
+    assert shown("▏▌█", colours=False, encoding="ascii") == " ##"
+    assert shown("▏▌█", colours=False, encoding="utf-8") == "▏▌█"
+
+
+# ---- figures ----
+
+
+def test_memory_is_said_in_binary_units() -> None:
+    sizes = (None, 0, 512, 24 * 2**30, 85_899_345_920, 1010 * 2**20, 1.5 * 2**20, 2**40)
+    assert [*map(binary, sizes)] == ["-", "0 B", "512 B", "24 GiB", "80 GiB", "1010 MiB", "1.5 MiB", "1 TiB"]
+
+
+def test_how_a_decimal_size_is_read_is_said() -> None:
+    assert reading("24GB") == ("24GB is read in powers of 1000: 22.4 GiB. A card sold as 24GB may have 24GiB")
+    assert [reading(text) for text in ("24GiB", "512b", 24e9)] == ["", "", ""]
+
+
+def test_shares_and_counts_in_words() -> None:
+    assert [*map(share, (1.0, 0.992, 0.007, 0.0, 1e-5))] == ["100 %", "99.2 %", "0.7 %", "0 %", "< 0.1 %"]
+    assert (many(650, "parameters"), many(11.7e6, "parameters")) == ("650 parameters", "11.7 M parameters")
+
+
+def test_a_bar_is_exact_to_an_eighth_of_a_letter() -> None:
+    # 8 letters are 64 eighths
+    assert [bar(n / 64) for n in (0, 1, 8, 12, 64)] == [
+        "        ",
+        "▏       ",
+        "█       ",
+        "█▌      ",
+        "████████",
+    ]
+    assert bar(-0.2) == " " * 8 and bar(1.7) == "█" * 8
+
+
+# ---- comparisons and sweeps ----
+
+
+def test_a_comparison_says_what_both_sides_have_in_common_and_whose_a_doubt_is() -> None:
+    gpu = roofline_of(find_spec("nvidia-t4"))
+    sure = prediction([row("linear", 2.0)], 2.0, warned=("other machine",))
+    doubtful = replace(sure, rows=with_shares([row("linear", 2.0, ROOFLINE)], 2.0), run="graph")
+    found = compare(Side("a", sure, gpu), Side("b", doubtful, gpu))
+    assert comparison_table(found).splitlines()[:4] == [
+        "Warning: other machine",
+        "Warning: B: only 0% of the time is covered by trained data; the rest is estimated",
+        "A against B: forward, bfloat16, on GPU (gpu)",
+        "",
+    ]
+    assert found.to_json()["warnings"] == list(found.warnings)
+
+
+def point(**more: Any) -> SweepPoint:
+    names: dict[str, Any] = {
+        "model": "m",
+        "predictor": "p",
+        "device": "d",
+        "batch_size": 1,
+        "seq_len": None,
+        "dtype": "float32",
+    }
+    figures = dict.fromkeys(("energy_j", "memory_bytes", "memory_high_bytes", "fits"))
+    times = {"runtime_s": 1e-3, "low_s": 5e-4, "high_s": 2e-3, "samples_per_s": 1e3}
+    return SweepPoint(**{**names, **figures, **times, "basis": "formula", "coverage": 1.0, **more})
+
+
+def test_a_sweep_says_that_launches_set_the_pace_and_that_points_do_not_fit() -> None:
+    points = (point(launch_share=0.86, fits=False), point(launch_share=0.1, fits=True))
+    text = sweep_table(Sweep(points, "throughput and latency", 1, warnings=("beware",))).splitlines()
+    assert text[:2] == ["Warning: beware", "Warning: out of memory at 1 of 2 points: see column fits"]
+    assert text[2] == "m, forward, eager, on d"
+    assert sum("launch overhead" in line for line in text) == 2  # the point's, and the note
+    assert "Note: 1 of 2 points bound by launch overhead, up to 86% of the time: " in "\n".join(text)
+    assert "* Pareto-optimal (throughput and latency)" in text
+    none = sweep_table(Sweep((point(launch_share=None),), "throughput and latency", 1))
+    assert "launch overhead" not in none and "bound by" not in none
