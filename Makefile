@@ -28,7 +28,7 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 # Measure this machine for a few minutes, learn from that, and hold the predictor to two networks it has never seen.
 demo: setup
 	@$(BIN)/neuralpower collect-data --preset quick --out $(DEMO_DATASET)
-	@$(BIN)/neuralpower train-predictor $(DEMO_DATASET) --out $(DEMO_PREDICTOR)
+	@$(BIN)/neuralpower train-predictor $(DEMO_DATASET) --out $(DEMO_PREDICTOR) --quiet
 	@for model in $(DEMO_MODELS); do $(BIN)/neuralpower predict "$$model" --predictor $(DEMO_PREDICTOR) --top 5 || exit; done
 	@$(BIN)/neuralpower evaluate $(DEMO_MODELS) --predictor $(DEMO_PREDICTOR)
 

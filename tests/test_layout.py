@@ -44,15 +44,17 @@ PACKAGES: Mapping[str, str] = {
         collect.request collect.schedule collect.supervisor
     """,
     "learn": """
-        any_device calibrate carried_power codec estimates keys network_estimates pace predictor
-        predictor_lookup regressor train
+        any_device calibrate carried_power codec estimates keys network_estimates network_rows pace
+        predictor predictor_lookup regressor rows train
     """,
     "predict": """
-        case compose evaluate generation memory.peak prediction timeline weights
+        case compose evaluate generation measured memory.peak on_gpu prediction timeline weights
         explore.compare explore.fit explore.phases explore.score explore.sweep
     """,
     "api": "",
-    "report": "cards charts chrome explored number_format page perfetto pictures tables",
+    "report": """
+        cards charts chrome explored inspection measured number_format page perfetto pictures tables training
+    """,
     "profiling": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

@@ -59,7 +59,8 @@ neuralpower --help lists all commands, neuralpower models all models, neuralpowe
 NAMING = frozenset(
     """
     --address --autocast --config --csv --data-dir --device --device-spec --from --markdown
-    --measure --monitor-file --operators --out --output --plot --predictor --spec --tables --trace-file
+    --measure --measured --monitor-file --operators --out --output --plot --predictor --spec --tables
+    --trace-file
     """.split()
 )
 

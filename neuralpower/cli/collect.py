@@ -175,7 +175,7 @@ def _collected(request: Request, measuring: Executor, console: Console) -> Mappi
 
     times = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     columns = (TextColumn("{task.description}"), *times, TextColumn("{task.fields[rate]}"))
-    with Bar(*columns, console=console) as bar:
+    with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("planning", total=None, rate="")
         log = Log(console.is_terminal)
 

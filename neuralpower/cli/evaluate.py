@@ -1,8 +1,8 @@
-"""`neuralpower evaluate`: measure networks here, beside what was predicted."""
+"""`neuralpower evaluate`: predictions beside measurements, made here or elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,13 +11,22 @@ from typer import Argument, Option, Typer
 from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.choices import EVALUATED_PHASES
 from neuralpower.cli.commands import OptionGroup, examples, with_options
-from neuralpower.cli.known_names import checked_models, completed_models
+from neuralpower.cli.known_names import (
+    checked_device,
+    checked_models,
+    checked_predictors_or_baselines,
+    completed_devices,
+    completed_models,
+    completed_predictors,
+)
 from neuralpower.cli.output import say, tell
-from neuralpower.cli.panels import INPUT, LANGUAGE, MEASURING, OUTPUT
+from neuralpower.cli.panels import INPUT, LANGUAGE, MEASURING, OUTPUT, TARGET
 from neuralpower.errors import InputError, ModelError, first_line, one_line
 from neuralpower.files.json_files import json_text
+from neuralpower.files.stages import counted, stage
 
 if TYPE_CHECKING:
+    from neuralpower.learn.predictor import Predictor
     from neuralpower.networks.phases import Phase
     from neuralpower.predict.case import Case
     from neuralpower.predict.evaluate import Evaluation
@@ -41,17 +50,39 @@ class Evaluate(OptionGroup):
     panel = INPUT
 
     models: Annotated[
-        list[str],
+        list[str] | None,
         Argument(
             help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, "
             "its tokens.",
             callback=checked_models,
             autocompletion=completed_models,
         ),
-    ]
+    ] = None
     phase: Annotated[str, shared_options.phase_choice(EVALUATED_PHASES, "What is run")] = "forward"
     sizes: shared_options.Sizes
-    predictor: shared_options.Predictor = None
+    measured: Annotated[
+        Path | None,
+        Option(help="CSV of networks measured elsewhere: model, batch_size, dtype, latency_ms, device, ..."),
+    ] = None
+    device: Annotated[
+        str | None,
+        Option(
+            help="Where to measure: cpu or cuda:0. With --measured: the device that was measured.",
+            callback=checked_device,
+            autocompletion=completed_devices,
+            rich_help_panel=TARGET,
+        ),
+    ] = None
+    predictor: Annotated[
+        str | None,
+        Option(
+            help="Name or file; this device's by default. With --measured several, such as "
+            "neuralpower,mine.json,roofline.",
+            callback=checked_predictors_or_baselines,
+            autocompletion=completed_predictors,
+            rich_help_panel=TARGET,
+        ),
+    ] = None
     tokens: EvaluatedTokens
     training: shared_options.Training
     rounds: Annotated[
@@ -61,6 +92,15 @@ class Evaluate(OptionGroup):
     as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.", rich_help_panel=OUTPUT)] = (
         False
     )
+    plot: Annotated[
+        Path | None,
+        Option(
+            "--plot",
+            "--html",
+            help="--measured: predicted against measured, as FILE.html, .png or .svg.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
     trace_file: Annotated[
         Path | None,
         Option(
@@ -73,13 +113,27 @@ class Evaluate(OptionGroup):
 @app.command(
     epilog=examples(
         "neuralpower evaluate transformers:bert zoo:resnet50 --predictor models/mine.json",
-        "neuralpower evaluate @networks.txt --rounds 50 --json",
+        "neuralpower evaluate --measured networks.csv --predictor neuralpower,roofline --plot scatter.html",
     )
 )
 @with_options
 def evaluate(asked: Evaluate) -> None:
-    """Predict the networks, measure them, and print both; raises where none could be."""
-    from neuralpower.devices.host import read_cpu
+    """Compare predictions with measurements: of networks run here, or of a CSV file."""
+    if asked.measured is not None:
+        _compare(asked, asked.measured)
+        return
+    if not asked.models:
+        raise InputError(
+            "no network: name models, or give --measured FILE.csv of measurements made elsewhere"
+        )
+    if asked.plot is not None:
+        raise InputError("--plot belongs to --measured; leave it out")
+    _measure(asked)
+
+
+def _measure(asked: Evaluate) -> None:
+    """Predict the networks, run them here, and print both."""
+    from neuralpower.devices.host import cuda_number
 
     parsing.check_batch_size(asked.sizes.batch_size)
     if asked.rounds < 1:
@@ -87,31 +141,30 @@ def evaluate(asked: Evaluate) -> None:
     recipe = asked.training.recipe(asked.phase)
     shape = asked.sizes.shape
     phase = parsing.phase(asked.phase, asked.tokens.context, asked.tokens.prompt)
+    try:
+        gpu = asked.device is not None and cuda_number(asked.device) is not None
+    except InputError as no_place:
+        way = "for measurements made elsewhere give --measured FILE.csv"
+        raise InputError(f"evaluate measures on this machine: {no_place}; {way}") from None
 
     from neuralpower.files.atomic import check_place
-    from neuralpower.predict.evaluate import evaluate as run
     from neuralpower.report.chrome import write
     from neuralpower.report.tables import evaluation_json, evaluation_table
 
     if asked.trace_file is not None:
         check_place(asked.trace_file, "trace.json")
+        if gpu:
+            raise InputError("--trace-file: timelines are measured on the CPU alone; leave it out")
     cases = _cases(asked, shape, phase)
-    cpu = read_cpu()
-    learnt = parsing.predictor(asked.predictor)
-    learnt.check(asked.sizes.full_dtype, "forward")
-    apart = learnt.unlike(cpu)
-    if apart:
-        tell(f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}")
     way = "training" if asked.phase == "training" else "forward"
     how: Any = {"phase": way, "recipe": recipe, "show": tell}
     refused: list[tuple[Case, InputError]] = []
-    results = run(
-        cases, learnt, rounds=asked.rounds, threads=cpu.cores, refused=lambda *one: refused.append(one), **how
-    )
+    hears = {"refused": lambda *one: refused.append(one)}
+    learnt, results = (_on_gpu if gpu else _on_cpu)(asked, cases, how | hears)
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for case, error in refused:
-        tell(f"warning: {case.label}: {one_line(error)}")
+        tell(f"Warning: {case.label}: {one_line(error)}")
     if not results:
         raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
     say(json_text(evaluation_json(results, refused)) if asked.as_json else evaluation_table(results))
@@ -125,13 +178,78 @@ def evaluate(asked: Evaluate) -> None:
         raise ModelError(f"{failed} could not be evaluated; the warnings above say why")
 
 
+def _on_cpu(
+    asked: Evaluate, cases: Sequence[Case], how: Mapping[str, Any]
+) -> tuple[Predictor, Sequence[Evaluation]]:
+    """The predictor, and the networks measured on this CPU."""
+    from neuralpower.devices.host import read_cpu
+    from neuralpower.predict.evaluate import evaluate as run
+
+    cpu = read_cpu()
+    learnt = parsing.predictor(asked.predictor)
+    learnt.check(asked.sizes.full_dtype, "forward")
+    apart = learnt.unlike(cpu)
+    if apart:
+        tell(f"Warning: predictor {learnt.name} is of another device: {'; '.join(apart)}")
+    return learnt, run(cases, learnt, rounds=asked.rounds, threads=cpu.cores, **how)
+
+
+def _on_gpu(
+    asked: Evaluate, cases: Sequence[Case], how: Mapping[str, Any]
+) -> tuple[Predictor, Sequence[Evaluation]]:
+    """The predictor, and the networks measured on the GPU that was named; raises DeviceError without one."""
+    from neuralpower.devices.host import read_cpu
+    from neuralpower.measure import rig as rigs
+    from neuralpower.predict.on_gpu import evaluate_on, predictor_of
+
+    rig = rigs.open_rig(str(asked.device), "none", read_cpu().cores)
+    learnt = parsing.predictor(asked.predictor) if asked.predictor else predictor_of(rig)
+    learnt.check(asked.sizes.full_dtype, "forward")
+    return learnt, evaluate_on(rig, cases, learnt, **how)
+
+
+def _compare(asked: Evaluate, file: Path) -> None:
+    """Print what predictors say of the networks that were measured elsewhere."""
+    stage("importing torch and transformers")
+    from neuralpower.predict.measured import BEST, Asking, compare_measured, read_measurements
+    from neuralpower.report.measured import measured_json, measured_plot, measured_table
+
+    if asked.models:
+        raise InputError(f"--measured {file} names the networks; leave {', '.join(asked.models)} out")
+    parsing.check_plot(asked.plot)
+    names = list(parsing.names(asked.predictor, "predictor") or (BEST,))
+    rows, refused, notes = read_measurements(file, device=asked.device, trust_code=asked.trust_code)
+    asking = Asking(names)
+    compared = list(compare_measured(counted(rows, "predicting networks:", len(rows)), asking.predictors))
+    for line in (*notes, *asking.notes):
+        tell(f"Note: {line}")
+    reasons = [
+        f"{one.measurement.label}, {name}: {why}" for one in compared for name, why in one.refused.items()
+    ]
+    for line in (*refused, *reasons):
+        tell(f"Warning: {line}")
+    if not any(one.predictions for one in compared):
+        raise ModelError(f"{file}: no row could be compared; the warnings above say why")
+    shown = [*asking.predictors]
+    say(
+        json_text(measured_json(compared, shown, refused))
+        if asked.as_json
+        else measured_table(compared, shown)
+    )
+    if asked.plot is not None:
+        measured_plot(compared, shown, asked.plot)
+    if refused:
+        raise ModelError(f"{file}: {len(refused)} rows could not be compared; the warnings above say why")
+
+
 def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list[Case]:
     """The networks that are named, and those that the files list; raises InputError."""
     from neuralpower.predict.case import Case
 
-    parsing.check_named(asked.models, "model")
+    models = asked.models or []
+    parsing.check_named(models, "model")
     cases: list[Case] = []
-    for model in asked.models:
+    for model in models:
         is_list = model.startswith("@")
         if model == "@":
             raise InputError(
@@ -154,11 +272,11 @@ def _warn(results: Sequence[Evaluation]) -> None:
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
             text = f"two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"
-            tell(f"warning: {e.case.label}: {text}")
+            tell(f"Warning: {e.case.label}: {text}")
         if e.too_slow is not None:
             text = f"the sentinel took {e.too_slow:.2f} times its usual time, more than the predictor knows"
             advice = "not all of that is taken out, measure it again at a quieter time"
-            tell(f"warning: {e.case.label}: {text}; {advice}")
+            tell(f"Warning: {e.case.label}: {text}; {advice}")
 
 
 def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,20 +27,15 @@ from neuralpower.data.journal import NAME, read_journal
 from neuralpower.data.locations import fetched, is_remote
 from neuralpower.data.schema import KEY, READ, SAMPLES, SHORTEST_S, named, read_meta
 from neuralpower.data.screening import check_cells, number_column
-from neuralpower.errors import DatasetError, first_line, unknown
+from neuralpower.data.tables import NETWORK, read_table
+from neuralpower.errors import DatasetError, unknown
 from neuralpower.files.json_files import shown
-from neuralpower.files.paths import check_regular
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 SHORTEST_REST = 0.1  # of a backward pass that is hardly longer than autograd's start
-
-NETWORK = ("model", "batch", "input", "layers")  # columns of whole networks
-# A table of 20 columns for each of our kinds' fields, and of more rows than all collections here together, is
-# read. Wider and longer ones are mistakes, or made to fill the memory.
-MOST_COLUMNS, MOST_ROWS = 2000, 20_000_000
 
 
 @dataclass(frozen=True)
@@ -197,14 +191,10 @@ def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
     known = [*KINDS, "network"]
     for file in sorted((*folder.glob("*.parquet"), *folder.glob("*.csv"))):
         if file.stem not in known:
-            raise unknown(f"layer kind of {file}", file.stem, known, DatasetError)
-        check_regular(file, DatasetError)
-        try:
-            table = _read_parquet(file, samples) if file.suffix == ".parquet" else _read_csv(file)
-        except Exception as error:  # each reader has its own errors
-            text = f"{file}: cannot be read ({first_line(error)}); write it again, or take it away"
-            raise DatasetError(text) from None
-        parts.setdefault(file.stem, []).append(table)
+            known_ones = unknown(f"layer kind of {file}", file.stem, known)
+            way = f"neuralpower dataset check {file} --kind KIND --out FOLDER"
+            raise DatasetError(f"{known_ones} Fix: rename the file, or {way}")
+        parts.setdefault(file.stem, []).append(read_table(file, file.stem, samples))
     fresh: dict[str, list[dict[str, Any]]] = {}
     for kind, row in results(folder):
         if kind not in known:
@@ -223,73 +213,6 @@ def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
         table = pd.concat(some, ignore_index=True) if len(some) > 1 else some[0]
         tables[kind] = latest(table, ("config_id", "replicate"))
     return Dataset(folder, meta, tables)
-
-
-def _read_csv(file: Path) -> pd.DataFrame:
-    """A table with a row for each line of the file, empty for blank ones; raises ValueError."""
-    import pandas as pd
-
-    from neuralpower.layers import KINDS
-
-    with file.open("rb") as lines:
-        blank = sum(1 for _ in itertools.takewhile(lambda line: not line.strip(), lines))
-    with file.open("rb") as lines:
-        header = next(itertools.islice(lines, blank, None), b"")
-    if b"\0" in header:
-        raise ValueError("it is no text: its first line holds a byte 0")
-    _check_width(header.count(b",") + 1)
-    try:
-        with warnings.catch_warnings():
-            # about the first row; a last comma is no value
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            table = pd.read_csv(
-                file, skipinitialspace=True, skip_blank_lines=False, skiprows=blank, index_col=False
-            )
-    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        line = re.search(r"fields in line (\d+)", str(error))
-        if line or isinstance(error, Warning):
-            where = line.group(1) if line else blank + 2
-            raise ValueError(f"line {where} holds more values than line {blank + 1} names columns") from None
-        raise
-    if len(table.columns) == 1 and any(mark in table.columns[0] for mark in ";\t"):
-        raise ValueError("its values must be separated by commas")
-    table.columns = table.columns.str.strip()
-    known = KINDS[file.stem].field_names() if file.stem in KINDS else NETWORK
-    for name in (*known, *READ):
-        if f"{name}.1" in table or list(table.columns).count(name) > 1:  # pandas calls the second name.1
-            raise ValueError(f"column {name} stands twice")
-        near = [other for other in table.columns if other != name and other.lower() == name]
-        if near and name not in table:
-            raise ValueError(f"column {near[0]} is called {name}")
-    return table.reindex(range(-blank, len(table))).reset_index(drop=True) if blank else table
-
-
-def _read_parquet(file: Path, samples: bool) -> pd.DataFrame:
-    """A table with or without the columns of raw times; raises ValueError, and what pyarrow raises."""
-    import pandas as pd
-    import pyarrow.parquet
-
-    about = pyarrow.parquet.read_metadata(file)
-    _check_width(about.num_columns)
-    if about.num_rows > MOST_ROWS:  # a few bytes can say that a value repeats a million million times
-        raise ValueError(f"it has {about.num_rows:,} rows, more than the {MOST_ROWS:,} that are read")
-    names = pyarrow.parquet.read_schema(file).names
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"column {twice} stands twice")
-    columns = None if samples else [name for name in names if name not in SAMPLES]
-    table = pd.read_parquet(file, columns=columns)
-    if any(table.index.names):  # a column that pandas was told to number rows by
-        table = table.reset_index()
-    coded = table.columns[[isinstance(kind, pd.CategoricalDtype) for kind in table.dtypes]]
-    table = table.astype(dict.fromkeys(coded, object))
-    check_cells((*NETWORK, *READ), table)
-    return table
-
-
-def _check_width(columns: int) -> None:
-    if columns > MOST_COLUMNS:
-        raise ValueError(f"it has {columns:,} columns, more than the {MOST_COLUMNS:,} that are read")
 
 
 def results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -12,7 +12,7 @@ from typing import Any
 from neuralpower.data.dataset_format import SCHEMA, check_meta
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.files.atomic import replace_file
-from neuralpower.files.json_files import json_text, read_json
+from neuralpower.files.json_files import json_text, read_json, shown
 from neuralpower.files.paths import check_regular, is_file, is_folder
 
 SAMPLES = ("samples_s",)  # columns of raw times
@@ -24,6 +24,7 @@ SHORT = """
 """.split()
 # Columns of whole numbers, also where a row that failed has none.
 WHOLE = "flops bytes n block_k copies warmups attempt replicate ticks throttle_bits".split()
+FEWEST_ROWS = 10  # different configurations of a group that a regressor needs
 SHORTEST_S = 1e-8  # below it, as above LONGEST_S, a runtime is a broken clock or a wrong unit
 KEY = ("config_id", "device_key", "software_key", "protocol_version", "replicate")  # of a measurement
 READ = (  # columns of any row, beside its kind's fields
@@ -41,9 +42,9 @@ def read_meta(folder: Path) -> dict[str, Any]:
     """What `dataset.json` says; raises DatasetError where it or the folder is missing or cannot be used."""
     check_regular(folder, DatasetError)
     if is_file(folder):
-        raise DatasetError(
-            f"{folder}: is a file; a dataset is the folder of dataset.json and a table per layer kind"
-        )
+        table = folder.suffix in (".csv", ".parquet")
+        way = f"neuralpower dataset check {folder} --device NAME --out FOLDER" if table else "give its folder"
+        raise DatasetError(f"{folder}: is a file, and a dataset is a folder. Fix: {way}")
     if not is_folder(folder):
         near = {p.parent for p in folder.parent.glob("*/dataset.json")} if is_folder(folder.parent) else set()
         near |= {p.parent.parent for p in folder.parent.glob("*/shard-*/dataset.json")}
@@ -54,18 +55,28 @@ def read_meta(folder: Path) -> dict[str, Any]:
         meta: Any = read_json(file, mark=True, endless=True)  # Windows' editors begin a file with a mark
     except FileNotFoundError:
         raise DatasetError(
-            f'{folder}: has no dataset.json; it needs at least {{"schema": 1, "device": "..."}}'
+            f'{folder}: has no dataset.json; it needs at least {{"schema": 1, "device": "..."}}. '
+            f"Fix: neuralpower dataset init {folder} --device NAME"
         ) from None
     except (ValueError, OSError) as error:
         raise DatasetError(f"{file}: is no JSON ({error}); write it again") from None
     known = isinstance(meta, dict) and meta.get("schema") == SCHEMA and not isinstance(meta["schema"], bool)
     if not known or not meta.get("device"):
-        given = {name: meta.get(name) for name in ("schema", "device")} if isinstance(meta, dict) else meta
-        needed = f'{{"schema": {SCHEMA}, "device": "..."}}'
-        raise DatasetError(f"{file}: holds {given!r:.200}; needed are at least {needed}")
+        raise DatasetError(f'{file}: {_lack(meta)}; write at least {{"schema": {SCHEMA}, "device": "..."}}')
     with named(file):
         check_meta(meta)
     return dict(meta)
+
+
+def _lack(meta: Any) -> str:
+    """Why what a `dataset.json` holds is none, in words."""
+    if not isinstance(meta, dict):
+        return f"holds {shown(meta)}, but must be an object"
+    if not meta.get("device"):
+        return "names no device" if "device" not in meta else f"device is {shown(meta['device'])}"
+    if "schema" not in meta:
+        return "has no schema"
+    return f"schema is {shown(meta['schema'])}, and this version reads {SCHEMA}"
 
 
 @contextlib.contextmanager

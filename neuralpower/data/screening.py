@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from neuralpower.data.column_names import meant_by
 from neuralpower.data.dataset_format import LONGEST_S
+from neuralpower.data.schema import SHORTEST_S, named
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W
 from neuralpower.errors import DatasetError, unknown
 
@@ -20,11 +23,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from neuralpower.layers import Hardware, Layer
-from neuralpower.data.schema import SHORTEST_S, named
 
 SHORTEST_KERNEL_S = 3e-7  # of a GPU: no kernel takes less than 0.8 us there
 LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
+SHORTEST_WITH_POWER_S = 1e-4  # below, windows whose uncertainty nobody states say little of a call
+LARGEST_UNCERTAINTY = 0.1  # of a power that is learnt from
+QUARTILES = 1.35  # standard deviations from one quartile of a normal distribution to the other
+MOST_LINES = 5  # of refused rows that are named
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,8 @@ class Rows:
     dispatch_s: np.ndarray  # of the host, to issue one call; NaN where not measured
     line: np.ndarray  # of each row in its table, the header being line 1
     rejected: tuple[Rejected, ...]
+    repeats: np.ndarray  # measurements whose mean each row is
+    spread: np.ndarray  # standard deviation of one measurement's time over the mean; NaN where not known
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -70,7 +78,7 @@ class Rows:
         """Some of the rows."""
         from neuralpower.layers.columns import take
 
-        names = ("runtime_s", "slowdown", "power_w", "energy_u_rel", "dispatch_s", "line")
+        names = [f.name for f in dataclasses.fields(self) if f.name not in ("kind", "layer", "rejected")]
         parts = {name: getattr(self, name)[index] for name in names}
         return dataclasses.replace(self, layer=take(self.layer, index), rejected=(), **parts)
 
@@ -106,8 +114,9 @@ def screen(
     layer = as_columns(layer_kind, columns)
     _reject_impossible(layer, runtime, hardware, reject)
     power = _power(table, runtime, hardware, reject)
-    identity = pd.DataFrame({"config": fingerprint(layer), "runtime_s": runtime, "usable": reasons == ""})
-    reject(identity.duplicated(keep="first"), "repeats an earlier row")
+    if "config_id" in table:  # of a collection, whose rows are never alike; others' repeats are averaged
+        identity = pd.DataFrame({"config": fingerprint(layer), "s": runtime, "usable": reasons == ""})
+        reject(identity.duplicated(keep="first"), "repeats an earlier row")
     keep = reasons == ""
     blank = table.isna().all(axis=1).to_numpy()
     known = sentinel_s is not None and "sentinel_s" in table
@@ -123,20 +132,44 @@ def screen(
         _optional(table, "dispatch_s")[keep],
         np.flatnonzero(keep) + 2,
         rejected,
+        np.fmax(np.nan_to_num(_optional(table, "repeats")), 1.0)[keep],
+        _spread(table)[keep],
     )
+
+
+def metered(rows: Rows) -> np.ndarray:
+    """Rows with a power that can be learnt from, [rows], bool."""
+    stated = np.isfinite(rows.energy_u_rel)
+    sure = np.where(stated, rows.energy_u_rel <= LARGEST_UNCERTAINTY, rows.runtime_s >= SHORTEST_WITH_POWER_S)
+    return np.asarray(np.isfinite(rows.power_w) & sure)
+
+
+def missing_columns(needed: Iterable[str], table: pd.DataFrame) -> list[str]:
+    """Those of `needed` that a table lacks, and runtime_s where no other columns tell it."""
+    missing = [name for name in needed if name not in table]
+    if "runtime_s" not in table and not {"energy_j", "power_w"} <= set(table):
+        missing.append("runtime_s")
+    return missing
+
+
+def instead_of(given: Iterable[object], missing: Sequence[str], check: str = "FILE") -> str:
+    """In words, what columns of other names may be meant by; "" where none is. `check`: of which file."""
+    found = list(meant_by([*map(str, given)], missing))
+    if not found:
+        return ""
+    said = ", ".join(f"{one.given}: did you mean {one.words}?" for one in found)
+    return f"; {said} Fix: neuralpower dataset check {check} {' '.join(f'--map {m.mapping}' for m in found)}"
 
 
 def _check_columns(kind: str, layer_kind: type[Layer], table: pd.DataFrame) -> None:
     """Raise DatasetError where the table lacks a column that the kind needs, or cells hold lists."""
     defaults, names = layer_kind.defaults(), layer_kind.field_names()
     needed = [name for name in names if name not in defaults]
-    missing = [name for name in needed if name not in table]
-    if "runtime_s" not in table and not {"energy_j", "power_w"} <= set(table):
-        missing.append("runtime_s")
+    missing = missing_columns(needed, table)
     if missing:
         raise DatasetError(
             f"{kind}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; needed are "
-            f"{', '.join(needed)} and runtime_s, or energy_j and power_w"
+            f"{', '.join(needed)} and runtime_s, or energy_j and power_w{instead_of(table.columns, missing)}"
         )
     with named(Path(kind)):
         check_cells(names, table)
@@ -239,6 +272,13 @@ def _power(
     return power
 
 
+def _spread(table: pd.DataFrame) -> np.ndarray:
+    """Relative standard deviation of each row's time, [rows], by its repeats or by its samples' quartiles."""
+    stated, low, high = (_optional(table, f"runtime_{name}") for name in ("spread", "q25_s", "q75_s"))
+    with np.errstate(all="ignore"):
+        return np.where(np.isfinite(stated), stated, (high / low - 1) / QUARTILES)
+
+
 def _words(values: pd.Series, default: str) -> np.ndarray:
     """A column as text without spaces around it, `default` where it holds nothing."""
     words = values.astype(object).to_numpy(copy=True)
@@ -274,12 +314,35 @@ def _float(value: Any) -> float:
         return math.nan
 
 
-def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:
-    """One line per reason: how many rows, and the first lines that they stand on."""
-    reasons: dict[tuple[str, str], list[int]] = {}
+class Refusal(NamedTuple):
+    """Rows of one table that are refused for like reasons."""
+
+    table: str
+    rows: int
+    reason: str  # the first row's; reasons that differ in a value alone are alike
+    lines: str  # the first lines that they stand on
+
+
+def refusals(rejected: Sequence[Rejected]) -> Iterator[Refusal]:
+    """Refused rows by table and reason."""
+    found: dict[tuple[str, str], list[Rejected]] = {}
     for row in rejected:
         table = f"{row.dataset}: {row.kind}" if row.dataset else row.kind
-        reasons.setdefault((table, row.reason), []).append(row.line)
-    for (table, reason), lines in reasons.items():
-        shown = ", ".join(str(line) for line in sorted(lines)[:5])
-        yield f"{table}: {len(lines)} left out, {reason} (line {shown}{', ...' if len(lines) > 5 else ''})"
+        found.setdefault((table, without_values(row.reason)), []).append(row)
+    for (table, _), rows in found.items():
+        lines = sorted(row.line for row in rows)
+        others = len({row.reason for row in rows}) - 1
+        reason = f"{rows[0].reason}{f' (and {others} values like it)' if others else ''}"
+        shown = ", ".join(map(str, lines[:MOST_LINES])) + (", ..." if len(lines) > MOST_LINES else "")
+        yield Refusal(table, len(rows), reason, shown)
+
+
+def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:
+    """One line for rows left out for like reasons: how many, why, and the first lines that they stand on."""
+    for one in refusals(rejected):
+        yield f"{one.table}: {one.rows} left out, {one.reason} (line {one.lines})"
+
+
+def without_values(reason: str) -> str:
+    """A reason without the values that it quotes, and without what it proposes for them."""
+    return re.sub(r"(?<![A-Za-z])'.*?'(?![A-Za-z])", "''", reason).partition(": did you mean")[0]

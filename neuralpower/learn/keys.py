@@ -45,6 +45,13 @@ def stands_alone(key: Key) -> bool:
     return plain_group(key[3]) in KINDS[key[0]].alone
 
 
+def key_name(key: Key) -> str:
+    """In words: "movement sort (float32, forward)"."""
+    kind, dtype, phase, group = key
+    name = kind if group in (ALL, ANY, "") else f"{kind} {group}"
+    return f"{name} ({dtype}, {phase})" if dtype != ANY else name
+
+
 def once(group: str) -> str:
     """The group of the same calls where no loop makes them."""
     return group.removesuffix(f" {RECURRING}")

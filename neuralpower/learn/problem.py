@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from neuralpower.data.schema import FEWEST_ROWS as FEWEST_ROWS
 from neuralpower.platforms.views import DEGREES
 
 Array = np.ndarray
-FEWEST_ROWS = 10  # for a base
 FEWEST_FOR_RESIDUAL = 60
 LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
 # What an error beyond the sampled rows, or on a new device, counts beside one among them.

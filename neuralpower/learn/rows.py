@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.data.dataset import Dataset
+from neuralpower.data.repeats import averaged
 from neuralpower.data.schema import SHORTEST_S, named
-from neuralpower.data.screening import Rejected, Rows, screen
+from neuralpower.data.screening import LARGEST_UNCERTAINTY, Rejected, Rows, metered, screen
+from neuralpower.data.screening import SHORTEST_WITH_POWER_S as SHORTEST_WITH_POWER_S
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError
 from neuralpower.layers import Hardware
@@ -39,13 +41,16 @@ if TYPE_CHECKING:
 
 RUNTIME, POWER = "runtime_s", "power_w"  # what can be learnt, by its column
 ROWS_PER_DEVICE = 2000  # of a group; for a device never seen, known devices are scarce, not rows
-SHORTEST_WITH_POWER_S = 1e-4  # below, windows whose uncertainty nobody states say little of a call
 # Rows of which nineteen in twenty take less than so many times the shortest twentieth's, whatever their
 # sizes, are launches and noise. With 10 % of noise, 5 to 20 % of made-up layers beyond such rows lay within
 # their bounds, 90 % and more beyond others.
 ALIKE, SIZES_APART = 2.0, 16.0
 NOWHERE_NEAR = 0.005  # of the device's peaks: the fastest of ten rows and more reaches ten times that
-LARGEST_UNCERTAINTY = 0.1  # of a power that is learnt from
+# what makes a power usable, in words
+USABLE_POWER = (
+    f"of rows of {SHORTEST_WITH_POWER_S * 1e6:g} us or more, or with energy_u_rel up to "
+    f"{LARGEST_UNCERTAINTY:g}"
+)
 SLOWEST_ISSUE_S = (
     2e-3  # of a launch: PyTorch's take the host 2 to 200 us, the first in a process up to seconds
 )
@@ -78,6 +83,8 @@ class Read:
         self.doubts: list[str] = []
         self.work: list[Mapping[str, np.ndarray]] = []  # [3, rows] of FLOPs, bytes and seconds, by dtype
         self.usable = 0
+        self.stated: dict[str, int] = {}  # rows of each kind that state a power
+        self.spreads: list[np.ndarray] = []  # relative standard deviations of times, [rows] each
 
     def add(self, dataset: Dataset) -> None:
         """Take in a dataset; raises DatasetError where columns are missing, or peaks that pooling needs."""
@@ -89,7 +96,7 @@ class Read:
             _check_peaks(dataset, hardware)
         for kind, table in dataset.tables.items():
             if kind == "network":
-                self.doubts += [f"{dataset.name}: {unused}" for unused in _unused(table, view)]
+                self.doubts += [_of(of, unused) for unused in _unused(table, view)]
                 if view.pooled:
                     continue
                 with named(dataset.path):
@@ -99,24 +106,27 @@ class Read:
                 continue
             with named(dataset.path):
                 rows = screen(kind, table, dataset.sentinel_s, hardware)
+            rows = rows if "config_id" in table else averaged(rows)
             self.rejected += [replace(row, dataset=of) for row in rows.rejected]
             self.usable += len(rows)
             if len(rows):  # no machine has slow-downs so far from the others' for a moment
                 rows = replace(rows, slowdown=np.where(far_off(np.log(rows.slowdown)), 1.0, rows.slowdown))
-                self.doubts += [f"{dataset.name}: {doubt}" for doubt in _doubts(rows, hardware, view)]
+                self.doubts += [_of(of, doubt) for doubt in _doubts(rows, hardware, view)]
+                self.stated[kind] = self.stated.get(kind, 0) + int(np.isfinite(rows.power_w).sum())
                 self.work.append(_work(rows))
+                self.spreads.append(rows.spread[np.isfinite(rows.spread)])
                 self.issued.append(_issued(rows))
-            for key, part in _by_key(kind, rows, view):
+            for key, part in by_key(kind, rows, view):
                 device = self.devices.index(dataset.device)
                 t, slow = part.runtime_s, part.slowdown
                 problem = describe(part.layer, hardware, view, target=t, slowdown=slow, device=device)
                 some = _shared(part, problem.config) if view.pooled else np.arange(len(part))
                 self.parts[RUNTIME].setdefault(key, []).append(_Part(problem.at(some), part.line[some], of))
-                metered = part.at(_metered(part))
-                if len(metered) and not view.pooled:
-                    problem = describe_power(metered.layer, hardware, metered.runtime_s, metered.power_w)
+                powered = part.at(metered(part))
+                if len(powered) and not view.pooled:
+                    problem = describe_power(powered.layer, hardware, powered.runtime_s, powered.power_w)
                     for name in (key, whole_kind(kind)):
-                        self.parts[POWER].setdefault(name, []).append(_Part(problem, metered.line, of))
+                        self.parts[POWER].setdefault(name, []).append(_Part(problem, powered.line, of))
 
     def pool_small_groups(self) -> None:
         """Pool groups of a kind, dtype and phase that have too few rows each, but enough together.
@@ -157,14 +167,25 @@ class Read:
         """How many devices have rows of a regressor's runtime."""
         return len(np.unique(np.concatenate([part.problem.device for part in self.parts[RUNTIME][key]])))
 
+    @property
+    def noise(self) -> float | None:
+        """The typical relative standard deviation of one measurement; None where nothing tells."""
+        known = np.concatenate([np.empty(0), *self.spreads])
+        return float(np.median(known)) if len(known) else None
+
+    def powers(self) -> dict[str, int]:
+        """Rows with a usable power of each kind that states any; empty where several devices are pooled."""
+        known = {} if len(self.devices) > 1 else {kind: n for kind, n in sorted(self.stated.items()) if n}
+        return {kind: _count(self.parts[POWER].get(whole_kind(kind), [])) for kind in known}
+
     def few_powers(self) -> Iterator[str]:
-        """A doubt for each kind with powers that can be learnt from, but too few of them."""
-        for key, parts in sorted(self.parts[POWER].items()):
-            if key == whole_kind(key[0]) and _too_few(parts):
+        """A doubt for each kind with powers, too few of which can be learnt from."""
+        for kind, usable in self.powers().items():
+            parts = self.parts[POWER].get(whole_kind(kind), [])
+            if not parts or _too_few(parts):
                 yield (
-                    f"{key[0]}: {_count(parts)} powers are too few to learn from; {FEWEST_ROWS} "
-                    f"configurations are needed, of {SHORTEST_WITH_POWER_S * 1e6:g} us and more where "
-                    "energy_u_rel is not known"
+                    f"{kind}: power not trained: {usable} of {self.stated[kind]} powers are usable, "
+                    f"{FEWEST_ROWS} needed ({USABLE_POWER})"
                 )
 
     def problems(self, target: str) -> dict[Key, Problem]:
@@ -212,13 +233,6 @@ def _shared(rows: Rows, config: np.ndarray) -> np.ndarray:
     return np.sort(order[telling[order]][:ROWS_PER_DEVICE])
 
 
-def _metered(rows: Rows) -> np.ndarray:
-    """Rows with a power that can be learnt from, [rows], bool."""
-    stated = np.isfinite(rows.energy_u_rel)
-    sure = np.where(stated, rows.energy_u_rel <= LARGEST_UNCERTAINTY, rows.runtime_s >= SHORTEST_WITH_POWER_S)
-    return np.asarray(np.isfinite(rows.power_w) & sure)
-
-
 def _issued(rows: Rows) -> Observation:
     """The host's times, by what they depend on."""
     layer: Any = rows.layer
@@ -234,7 +248,7 @@ def _issues(rows: Rows) -> np.ndarray:
     return np.asarray((rows.dispatch_s >= SHORTEST_S) & (rows.dispatch_s <= most_s))
 
 
-def _by_key(kind: str, rows: Rows, view: View) -> list[tuple[Key, Rows]]:
+def by_key(kind: str, rows: Rows, view: View) -> list[tuple[Key, Rows]]:
     """The rows of each regressor."""
     groups = np.broadcast_to(np.asarray(view.group(rows.layer)), (len(rows),))
     if view.any_dtype(rows.layer):
@@ -268,30 +282,30 @@ def _check_peaks(dataset: Dataset, hardware: Hardware) -> None:
         )
 
 
+def _of(dataset: str, text: str) -> str:
+    """A doubt, with the dataset that it is about where there are several."""
+    return f"{dataset}: {text}" if dataset else text
+
+
 def _unused(networks: pd.DataFrame, view: View) -> Iterator[str]:
     """What is not learnt from a table of whole networks."""
     if view.pooled:
-        yield f"network: {len(networks)} rows, from which a predictor of several devices learns nothing"
+        yield f"network: {len(networks)} rows not used: a predictor of several devices trains on layers alone"
         return
-    metered = [name for name in ("power_w", "energy_j") if name in networks and networks[name].notna().any()]
-    if metered:
-        yield f"network: {' and '.join(metered)} are not learnt from; of whole networks only times are"
+    stated = [name for name in ("power_w", "energy_j") if name in networks and networks[name].notna().any()]
+    if stated:
+        yield f"network: {' and '.join(stated)} not used: whole networks train the time alone"
 
 
 def _doubts(rows: Rows, hardware: Hardware, view: View) -> Iterator[str]:
-    """Where no power or dispatch_s tells, no row comes near the device's peaks, or all take the same time."""
+    """Where no dispatch_s tells, no row comes near the device's peaks, or all take the same time."""
     powers = np.count_nonzero(np.isfinite(rows.power_w))
     if powers and view.pooled:
-        yield f"{rows.kind}: {powers} powers, from which a predictor of several devices learns nothing"
-    elif powers and not _metered(rows).any():
-        yield (
-            f"{rows.kind}: none of {powers} powers is learnt from: energy_u_rel is above "
-            f"{LARGEST_UNCERTAINTY:g}, or of calls below {SHORTEST_WITH_POWER_S * 1e6:g} us not known"
-        )
+        yield f"{rows.kind}: {powers} powers not used: a predictor of several devices trains the time alone"
     unlikely = np.count_nonzero(np.isfinite(rows.dispatch_s) & ~_issues(rows))
     if unlikely > len(rows) / 2:
         yield (
-            f"{rows.kind}: dispatch_s of {unlikely} rows is not learnt from: it is not above 0, or more than "
+            f"{rows.kind}: dispatch_s of {unlikely} rows not used: it must be above 0 and up to "
             f"{SLOWEST_ISSUE_S:g} s a launch; is it in seconds?"
         )
     layer = rows.layer
@@ -305,7 +319,7 @@ def _doubts(rows: Rows, hardware: Hardware, view: View) -> Iterator[str]:
     if len(rows) >= FEWEST_ROWS and times[1] < ALIKE * times[0] and sizes[1] > SIZES_APART * sizes[0]:
         yield (
             f"{rows.kind}: rows take nearly the same whatever their sizes ({times[0]:.3g} to {times[1]:.3g} "
-            "s); larger layers are a guess, and farther off than bounds say: measure some"
+            "s): these are launches. Larger layers will be guesses, outside their bounds; measure some"
         )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from neuralpower.errors import DatasetError, unknown
 from neuralpower.layers import KINDS, Hardware
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.fit import fit
-from neuralpower.learn.keys import Key
+from neuralpower.learn.keys import Key, key_name
 from neuralpower.learn.launch_overhead import Dispatch, Observation, learn_dispatch
 from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import Predictor
@@ -54,6 +54,8 @@ class Trained:
     skipped: Mapping[Key, int]  # groups with too few rows, and how many
     correction: Correction | None = None  # by whole networks
     doubts: tuple[str, ...] = ()  # tables that fit no device, and what was not learnt from
+    powers: Mapping[str, int] = field(default_factory=dict)  # usable ones of each kind that states any
+    noise: float | None = None  # typical relative standard deviation of one measurement
 
 
 def train(
@@ -117,7 +119,7 @@ def train(
     about = {**predictor.dataset, "networks": len(telling), "rejected": len(rejected)}
     doubts = (*rows.doubts, *rows.few_powers(), *_missed(fitted[RUNTIME]))
     predictor = dataclasses.replace(predictor, dataset=about)
-    return Trained(predictor, tuple(rejected), skipped, correction, doubts)
+    return Trained(predictor, tuple(rejected), skipped, correction, doubts, rows.powers(), rows.noise)
 
 
 def learn_power(dataset: Dataset, jobs: int = -1) -> dict[Key, Regressor]:
@@ -164,16 +166,14 @@ def _corrected(
     correction = correct(predictor, totals)
     if correction is None:
         rows.doubts.append(
-            f"network: no factor was learnt from {len(totals)} whole networks: held out, one is predicted "
-            "no better by what the others lie from the sum of their layers, or kinds that were not learnt "
-            "take most of their time"
+            f"network: no correction trained from {len(totals)} whole networks: it would not help those "
+            "held out, or untrained kinds take most of their time"
         )
         return predictor, None, totals
     if correction.after > UNRELATED:
         rows.doubts.append(
-            f"network: {correction.rows} whole networks lie {correction.after:.0%} from what layers say, "
-            "corrected and held out, and nothing was learnt from them; are both of one pass, of this "
-            "device, and in seconds?"
+            f"network: {correction.rows} whole networks lie {correction.after:.0%} from the sum of their "
+            "layers, and are not used. Are both of one pass, of this device, and in seconds?"
         )
         # networks that say nothing of the device say nothing of its host either
         return dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, [])), None, []
@@ -293,9 +293,8 @@ def _missed(fitted: Mapping[Key, Regressor]) -> Iterator[str]:
     for key, regressor in fitted.items():
         if regressor.scores.mape > MISSED:
             yield (
-                f"{' '.join(key)}: rows held out are missed by {regressor.scores.mape:.0%}, so its "
-                "predictions say nothing; are all of one device, in seconds, and is each field what the "
-                "kind means by it?"
+                f"{key_name(key)}: held-out rows are missed by {regressor.scores.mape:.0%}: its predictions "
+                "say nothing. Are all rows of one device, in seconds, and with the kind's own fields?"
             )
 
 

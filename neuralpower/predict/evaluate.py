@@ -11,6 +11,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -38,13 +39,29 @@ SPELL = 1.08  # times the sentinel's best in the run, from which a network is me
 AGAIN = 2  # times at most
 
 
+class Timed(Protocol):
+    """What was measured of one network: a CPU's `Timing`, or a GPU's."""
+
+    @property
+    def samples_s(self) -> tuple[float, ...]:
+        """The time of each round (s)."""
+
+    @property
+    def runtime_s(self) -> float:
+        """The statistic of them that is compared (s)."""
+
+    @property
+    def faults_per_call(self) -> float | None:
+        """Page faults of a call; None where nobody counts them."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """One network predicted and measured."""
 
     case: Case
     prediction: Prediction
-    timing: Timing
+    timing: Timed
     roofline_s: float
     flops_only_s: float
     slowdown: float  # of this network, by the machine's speed and how much its layers are known to feel it
@@ -54,7 +71,7 @@ class Evaluation:
 
     @property
     def measured_s(self) -> float:
-        """10th percentile over the rounds, as measured."""
+        """The statistic over the rounds, as measured: of a CPU their 10th percentile."""
         return self.timing.runtime_s
 
     @property
@@ -208,24 +225,33 @@ class _Run:
     def evaluation(self, i: int, timing: Timing, parts_s: Mapping[str, float]) -> Evaluation:
         """One network's prediction beside what was measured."""
         case, prediction, predictor = self.cases[i], self.predicted[i][0], self.predictor
-        roof, pace = predictor.roofline(case.dtype), Pace(timing.sentinel_s, timing.sentinel_again_s)
+        pace = Pace(timing.sentinel_s, timing.sentinel_again_s)
         rows = [(row.layer, row.runtime_s) for row in prediction.rows if row.layer is not None]
         found = predictor.estimate([layer for layer, _ in rows])
         # how many calls of each layer take the time of its row
         counts = np.array([seconds for _, seconds in rows]) / np.maximum(
             found.runtime_s, np.finfo(float).tiny
         )
-        return Evaluation(
+        return beside_baselines(
             case,
             prediction,
             timing,
-            roofline_s=sum(float(roof.seconds(row.flops, row.bytes)) for row in prediction.rows),
-            flops_only_s=prediction.flops / roof.flops_only_per_s,
+            predictor,
             slowdown=predictor.slowdown(found, pace, counts),
             parts_s=parts_s,
             over=predictor.over(pace) if self.here else None,
             too_slow=predictor.too_slow(pace) if self.here else None,
         )
+
+
+def beside_baselines(
+    case: Case, prediction: Prediction, timing: Timed, predictor: Predictor, **more: Any
+) -> Evaluation:
+    """The evaluation with the times of the two simplest predictors; `more`: its other fields."""
+    roof = predictor.roofline(case.dtype)
+    roofline_s = sum(float(roof.seconds(row.flops, row.bytes)) for row in prediction.rows)
+    flops_only_s = prediction.flops / roof.flops_only_per_s
+    return Evaluation(case, prediction, timing, roofline_s, flops_only_s, **more)
 
 
 def _in_slow_spells(results: Mapping[int, Evaluation]) -> dict[int, float]:
@@ -245,11 +271,17 @@ def _groups(sizes: Mapping[int, int]) -> list[list[int]]:
     return groups
 
 
-def built(case: Case) -> Call:
-    """The network on the CPU with random weights and inputs; a step's cache has random content."""
+def built(case: Case, device: str = "cpu") -> Call:
+    """The network on a device with random weights and inputs; a step's cache, on the CPU, has random content.
+
+    Raises InputError, also for a prefill or a step on another device than the CPU.
+    """
     source = resolve(case.model)
     if case.phase.name == FORWARD:
-        return source.call(case.request())
+        return source.call(case.request(), device)
+    if device != "cpu":
+        text = "is measured on the CPU alone; choose --phase forward or training"
+        raise InputError(f"phase {case.phase.name}: {text}")
     return cached_call(source, case.request(), case.phase)
 
 

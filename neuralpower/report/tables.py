@@ -1,26 +1,21 @@
-"""Trainings, predictions and evaluations as plain tables, CSV and JSON."""
+"""Predictions and evaluations as plain tables, CSV and JSON."""
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
-
-import numpy as np
 
 from neuralpower.errors import InputError, one_line
 from neuralpower.files.terminal import styled, unstyled, visible
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE, TOLD
-from neuralpower.learn.keys import Key
 from neuralpower.learn.regressor import Regressor
-from neuralpower.learn.train import Trained
 from neuralpower.predict.case import Case
 from neuralpower.predict.evaluate import Evaluation, summary
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import COLUMNS, HOST_BOUND, LAUNCHES, Prediction, Row, Training
-from neuralpower.report.number_format import bar, binary, bounded, counted, many, plain, share, tokens
+from neuralpower.report.number_format import bar, binary, bounded, many, plain, share, tokens
 from neuralpower.report.number_format import quantity as quantity
 from neuralpower.trace.recipe import STEPS
 
@@ -28,7 +23,6 @@ T = TypeVar("T")
 FLOP_CONVENTION = "all-ops"  # 2 per multiply-add, and every other operation: as `profile` counts by default
 # How a terminal shows each way to know a time.
 STYLE_OF_BASIS = {basis: "weak" for basis in BASES} | {MEASURED: "good", IN_RANGE: "good", ROOFLINE: "bad"}
-WIDEST = 24  # letters of a group
 PARTS = 6  # of a joined call that are named
 MOSTLY = 0.995  # of the time: from here on all of it, in whole percents
 
@@ -104,55 +98,6 @@ def score_cells(regressor: Regressor) -> list[str]:
     shares = [f"{one:.1%}" for one in (s.mape, s.rmspe, s.median_base)]
     shares += [f"{s.median:.1%}" if regressor.trees else "-", f"{s.bias:+.1%}", f"{s.beyond:.1%}"]
     return ["-" if "nan" in one else one for one in (*shares, f"{s.inside:.0%}")]
-
-
-def training_summary(trained: Trained) -> str:
-    """A few lines: the errors on held-out rows, and where they are largest."""
-    p = trained.predictor
-    targets = (("time", p.regressors), ("power", p.power or {}))
-    lines = [line for what, regressors in targets for line in _errors(what, regressors)]
-    kinds = counted(len({key[0] for key in p.regressors}), "layer kind")
-    return "\n".join([f"{p.device}: {kinds} learnt", *lines])
-
-
-def _errors(what: str, regressors: Mapping[Key, Regressor]) -> Iterator[str]:
-    """A sentence on all regressors of one target, and one on the least certain of several."""
-    scored = [
-        (r.scores.median if r.trees else r.scores.median_base, r.scores, k) for k, r in regressors.items()
-    ]
-    known = [one for one in scored if np.isfinite([one[0], one[1].mape, one[1].inside]).all()]
-    if not known:
-        return
-    known.sort(key=lambda one: one[0])
-    rows = np.array([scores.rows for _, scores, _ in known])
-    typical = known[int(np.searchsorted(np.cumsum(rows), rows.sum() / 2))][0]  # median of medians, by rows
-    mean, inside = np.average([(scores.mape, scores.inside) for _, scores, _ in known], axis=0, weights=rows)
-    yield (
-        f"{what}: typical error on held-out rows {typical:.1%}, mean {mean:.1%}; "
-        f"{inside:.0%} of {rows.sum():,} lie within their 90 % bounds"
-    )
-    median, scores, (kind, dtype, phase, group) = known[-1]
-    if len(known) > 1:
-        name = " ".join(part for part in (kind, group, dtype, phase) if part)
-        error = f"typical error {median:.1%} on {scores.rows:,} rows"
-        yield f"{what}: least certain is {name}: {error} (--verbose prints all)"
-
-
-def training_table(trained: Trained) -> str:
-    """Rows, degree, alpha, terms kept, and errors on held-out folds of each regressor."""
-    lost = Counter(row.kind for row in trained.rejected)
-    rows = []
-    p = trained.predictor
-    for target, regressors in (("", p.regressors), (" W", p.power or {})):
-        for (kind, dtype, phase, group), r in regressors.items():
-            name = group if len(group) <= WIDEST else group[: WIDEST - 3] + "..."
-            left_out = str(lost.pop(kind, ""))  # known by kind: shown beside its first group
-            about = [kind + target, name, dtype, phase, str(r.scores.rows), left_out]
-            fit = [r.basis(), str(r.degree), f"{r.alpha:.0e}", str(len(r.terms))]
-            rows.append([*about, *fit, *score_cells(r)])
-    header = ["kind", "group", "dtype", "phase", "rows", "left out", "base", "degree", "alpha", "terms"]
-    header += ["MAPE", "RMSPE", "median base", "base+residual", "bias", "beyond", "inside"]
-    return grid(header, rows, left=4)
 
 
 def prediction_table(prediction: Prediction, by: str, depth: int, top: int, *, marked: bool = False) -> str:

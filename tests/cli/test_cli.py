@@ -176,17 +176,18 @@ def test_the_version_is_the_packages() -> None:
 def test_training_prints_a_line_per_regressor_and_talks_on_stderr(trained: tuple[Path, Ran]) -> None:
     file, ran = trained
     assert ran.code == 0, ran.err
-    header, rule, *rest = ran.out.splitlines()
+    header, rule, *rest, last = ran.out.splitlines()
+    assert last.startswith("Typical error on held-out rows: ")
     assert header.split()[:5] == ["kind", "group", "dtype", "phase", "rows"]
     assert set(rule) == {"-", " "}
     kinds = {line.split()[0] for line in rest if "[" not in line}
     assert kinds == set(LEARNT)
     assert f"predictor: {file}" in ran.err
-    assert "too few for a fit of its own" in ran.err  # 60 rows of a norm in seven functions
+    assert re.search(r"^\w+ \w+ \(float32, forward\): skipped, \d rows; 10 needed\.$", ran.err, re.M)
     assert sum(line.count("] seconds = ") for line in rest) == len([line for line in rest if "[" not in line])
 
 
-def test_training_sums_up_in_a_few_lines(tmp_path: Path) -> None:
+def test_training_ends_with_a_sentence_for_anybody(tmp_path: Path) -> None:
     kinds = ("softmax", "linear")
     for kind in kinds:
         layers = list(draw(KINDS[kind], 60, 0, PRESETS["quick"]))
@@ -194,15 +195,21 @@ def test_training_sums_up_in_a_few_lines(tmp_path: Path) -> None:
         rows[5]["runtime_s"] = -1
         pd.DataFrame(rows).to_csv(tmp_path / f"{kind}.csv", index=False)
     (tmp_path / "dataset.json").write_text('{"schema": 1, "device": "Synthetic"}')
-    ran = run("train-predictor", tmp_path, "--jobs", "1", "--learner", "hybrid", "--out", tmp_path / "p.json")
+    asked = ("train-predictor", tmp_path, "--jobs", "1", "--learner", "hybrid", "--out", tmp_path / "p.json")
+    ran = run(*asked)
     assert ran.code == 0, ran.err
-    first, typical, least = ran.out.splitlines()
-    assert first == "Synthetic: 2 layer kinds learnt"
-    assert re.fullmatch(
-        r"time: typical error on held-out rows [\d.]+%, mean [\d.]+%; \d+% of \d+ lie within .*", typical
+    header, _, first, second, explained, last = ran.out.splitlines()
+    assert header.split("  ")[-1] == "inside bounds"
+    assert [line.split()[0] for line in (first, second)] == ["linear", "softmax"]
+    assert second.split()[1] == "59"
+    assert explained.startswith("(typical error: half of the held-out rows")
+    sentence = (
+        r"Typical error on held-out rows: [\d.]+ %\. Power not trained: no row has power_w or energy_j\."
     )
-    assert re.match(r"time: least certain is (softmax|linear) ", least)
+    assert re.fullmatch(sentence, last)
     assert ran.err.count("1 left out") == 2
+    quiet = run(*asked, "--quiet")
+    assert (quiet.out, quiet.err) == (f"{last}\n", "")
 
 
 def test_training_writes_the_predictor_and_its_card(predictor: Path) -> None:
@@ -731,7 +738,10 @@ GOOD = '{"schema": 1, "device": "x"}'
         ({}, ["unknown dataset"]),
         ({"softmax.csv": "rows,width,runtime_s\n"}, ["has no dataset.json", '"schema": 1']),
         ({"dataset.json": "{"}, ["dataset.json", "is no JSON", "write it again"]),
-        ({"dataset.json": '{"schema": 3, "device": "x"}'}, ["'schema': 3", '"schema": 1']),
+        (
+            {"dataset.json": '{"schema": 3, "device": "x"}'},
+            ["schema is 3, and this version reads 1", '"schema": 1'],
+        ),
         ({"dataset.json": GOOD}, ["holds no table", "collect-data --out"]),
         ({"dataset.json": GOOD, "softmx.csv": "a\n"}, ["'softmx'", "did you mean softmax"]),
         (

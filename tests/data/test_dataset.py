@@ -19,9 +19,11 @@ import pytest
 
 from neuralpower.data.dataset import Dataset, merge, read_dataset
 from neuralpower.data.journal import Journal, read_journal
+from neuralpower.data.repeats import averaged
 from neuralpower.data.schema import config_id, write_meta
 from neuralpower.data.screening import Rejected, Rows, screen, summarised
 from neuralpower.data.sealing import seal
+from neuralpower.data.tables import without_comments
 from neuralpower.errors import DatasetError, DeviceError, InputError, writing
 from neuralpower.files.atomic import replace_file
 from neuralpower.layers import KINDS
@@ -720,20 +722,36 @@ def test_a_bad_word_among_truths_costs_its_own_row_alone(tmp_path: Path) -> None
     assert columns(rows).strided.tolist() == [1, 0, 0, 1]
 
 
-def test_a_repeated_row_counts_once(tmp_path: Path) -> None:
+def test_repeated_rows_are_one_row_with_their_mean_and_their_spread(tmp_path: Path) -> None:
     table = needed()
-    rows = screened(tmp_path, pd.concat([table, table.loc[[1]]]))
+    again = table.loc[[1, 1]].assign(runtime_s=[4e-6, 7e-6], power_w=[np.nan, 50.0])
+    rows = screened(tmp_path, pd.concat([table, again]))
+    assert (len(rows), rows.rejected) == (7, ())
+    found = averaged(rows)
+    assert found.line.tolist() == [2, 3, 4, 5, 6]  # the first row of a configuration is where it stands
+    assert found.repeats.tolist() == [1, 3, 1, 1, 1]
+    # 4, 4 and 7 us: mean 5 us, deviations 1, 1 and 2 us, sqrt(6 / 2) = 1.73 us
+    assert found.runtime_s == pytest.approx([3e-6, 5e-6, 5e-6, 6e-6, 7e-6])
+    assert found.spread[1] == pytest.approx(3**0.5 / 5)
+    assert np.isnan(found.spread[[0, 2, 3, 4]]).all()
+    assert found.power_w[1] == 50
+    assert len(set(fingerprint(found.layer))) == 5
+
+
+def test_rows_that_are_means_already_keep_their_count_and_spread(tmp_path: Path) -> None:
+    table = needed().assign(repeats=[1, 4, 1, np.nan, 1], runtime_spread=[np.nan, 0.2, *[np.nan] * 3])
+    rows = averaged(screened(tmp_path, table))
+    assert rows.repeats.tolist() == [1, 4, 1, 1, 1]
+    assert rows.spread[1] == 0.2
+    again = averaged(screened(tmp_path, pd.concat([table, table.loc[[1]].assign(runtime_s=9e-6)])))
+    assert again.repeats[1] == 8
+    assert again.runtime_s[1] == pytest.approx(6.5e-6)
+
+
+def test_rows_of_a_collection_are_not_averaged_but_counted_once(tmp_path: Path) -> None:
+    table = needed().assign(config_id=list("abcde"), replicate=range(5))
+    rows = screened(tmp_path, pd.concat([table, table.loc[[1]].assign(replicate=7)]))
     assert rows.rejected == (Rejected("softmax", 7, "repeats an earlier row"),)
-    assert len(rows) == 5
-
-
-def test_a_second_measurement_of_a_configuration_is_no_repetition(tmp_path: Path) -> None:
-    table = needed()
-    rows = screened(tmp_path, pd.concat([table, table.loc[[1]].assign(runtime_s=4.1e-6)]))
-    assert rows.rejected == ()
-    config = fingerprint(rows.layer)
-    assert config[5] == config[1]
-    assert len(set(config)) == 5
 
 
 def test_a_good_row_that_repeats_one_that_was_left_out_is_kept(tmp_path: Path) -> None:
@@ -807,6 +825,36 @@ def test_reasons_are_summed_up_with_their_first_lines() -> None:
     ]
 
 
+def test_reasons_that_differ_in_a_value_are_one_line() -> None:
+    reasons = [f"unknown dtype 'float{i}': did you mean float{i + 1}?" for i in range(33, 53)]
+    rejected = [Rejected("softmax", line, reason) for line, reason in enumerate(reasons, 2)]
+    assert list(summarised(rejected)) == [
+        "softmax: 20 left out, unknown dtype 'float33': did you mean float34? (and 19 values like it) "
+        "(line 2, 3, 4, 5, 6, ...)"
+    ]
+
+
+def test_lines_that_begin_with_a_hash_are_comments(tmp_path: Path) -> None:
+    file = own(tmp_path, needed().assign(note='say "#"')) / "softmax.csv"
+    lines = file.read_text().splitlines()
+    lines[2] = lines[2].replace("3e-06", "-1").replace("4e-06", "-1")
+    file.write_text("\n".join(["# made here", " # it's by hand", *lines[:2], "#1,2,3,4", *lines[2:]]))
+    rows = screen("softmax", read_dataset(tmp_path).tables["softmax"])
+    assert rows.rejected == (Rejected("softmax", 6, "runtime_s is not above 0"),)
+    assert rows.line.tolist() == [4, 7, 8, 9]
+
+
+def test_a_hash_within_quotes_begins_no_comment() -> None:
+    assert without_comments(b'a,b\n"x\n#y",1\n#z\n') == b'a,b\n"x\n#y",1\n\n'
+
+
+def test_a_missing_column_names_what_may_stand_for_it() -> None:
+    table = needed().rename(columns={"runtime_s": "Latency (ms)"})
+    said = r"Latency \(ms\): did you mean runtime_s \(seconds\)\? Fix: neuralpower dataset check FILE --map "
+    with pytest.raises(DatasetError, match=said + """'runtime_s="Latency \\(ms\\)"/1000'"""):
+        screen("softmax", table)
+
+
 def test_of_several_datasets_a_row_is_named_with_its_own(tmp_path: Path) -> None:
     table, other = needed(40), needed(40).assign(width=lambda rows: rows["width"] + 1)
     table.loc[3, "runtime_s"], other.loc[4, "runtime_s"], other.loc[30, "runtime_s"] = -1.0, -1.0, 1.0
@@ -850,11 +898,11 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
     [
         (
             '{"schema": 2, "device": "x"}',
-            '\'schema\': 2, .*; needed are at least ."schema": 1, "device": "..."',
+            'schema is 2, and this version reads 1; write at least ."schema": 1, "device": "..."',
         ),
-        ('{"schema": 1}', "'device': None"),
-        ('{"device": "x"}', "'schema': None"),
-        ("[1, 2]", "holds .1, 2.; needed"),
+        ('{"schema": 1}', "names no device; write at least"),
+        ('{"device": "x"}', "has no schema; write at least"),
+        ("[1, 2]", "holds .1, 2., but must be an object; write"),
         ("{", "is no JSON .*; write it again"),
         ("\ufffe", "is no JSON"),
         pytest.param("[" * 100_000, "is no JSON", id="nested"),
@@ -1035,7 +1083,7 @@ def test_rows_that_predict_none_of_each_other_are_asked_about(tmp_path: Path) ->
     found = train(
         read_dataset(own(tmp_path, rows.assign(runtime_s=rows.runtime_s * every_second), "linear")), jobs=1
     )
-    assert any("rows held out are missed by" in doubt and "in seconds" in doubt for doubt in found.doubts)
+    assert any("held-out rows are missed by" in doubt and "in seconds" in doubt for doubt in found.doubts)
     plain = train(read_dataset(own(tmp_path, rows, "linear")), jobs=1)
     assert plain.doubts == ()
 
@@ -1143,7 +1191,7 @@ def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Pa
     with pytest.raises(DatasetError, match=r"unknown dataset '.*/labtop': .*laptop") as raised:
         read_dataset(tmp_path / "labtop")
     assert "empty" not in str(raised.value)
-    with pytest.raises(DatasetError, match="is a file; a dataset is the folder"):
+    with pytest.raises(DatasetError, match="is a file, and a dataset is a folder. Fix: give its folder"):
         read_dataset(tmp_path / "laptop" / "dataset.json")
     with pytest.raises(DatasetError, match="unknown dataset .*: there is none"):
         read_dataset(tmp_path / "nowhere" / "at all")

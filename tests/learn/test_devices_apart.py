@@ -311,7 +311,7 @@ def test_of_whole_networks_a_predictor_of_several_devices_learns_nothing_and_say
     first, second = (dataset(name, ("softmax",), 40) for name in ("small", "large"))
     found = train([dataclasses.replace(first, tables={**first.tables, "network": networks}), second], jobs=1)
     assert found.doubts == (
-        "small: network: 3 rows, from which a predictor of several devices learns nothing",
+        "small: network: 3 rows not used: a predictor of several devices trains on layers alone",
     )
     assert (found.predictor.dataset["networks"], found.rejected) == (0, ())
 

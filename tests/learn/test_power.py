@@ -155,8 +155,9 @@ def test_a_wrong_power_of_a_few_is_left_out(change: dict[str, float]) -> None:
 def test_power_that_a_meter_is_not_sure_of_is_not_learnt() -> None:
     found = train(dataset(stated=0.3), learner="lasso", jobs=1)
     assert found.predictor.power is None
-    said = "none of 200 powers is learnt from: energy_u_rel is above 0.1, or of calls below 100 us not known"
-    assert f"known: linear: {said}" in found.doubts
+    usable = "(of rows of 100 us or more, or with energy_u_rel up to 0.1)"
+    assert f"linear: power not trained: 0 of 200 powers are usable, 10 needed {usable}" in found.doubts
+    assert found.powers == dict.fromkeys(KINDS_MEASURED, 0)
     assert len(found.doubts) == len(KINDS_MEASURED)
 
 
@@ -167,9 +168,8 @@ def test_powers_too_few_to_learn_from_are_told() -> None:
     found = train(Dataset(Path("known"), about, {"softmax": few}), learner="lasso", jobs=1)
     assert found.predictor.power is None
     (said,) = found.doubts
-    assert said.startswith(
-        "softmax: 9 powers are too few to learn from; 10 configurations are needed, of 100 us and more"
-    )
+    assert said.startswith("softmax: power not trained: 9 of 9 powers are usable, 10 needed (of rows of 100 ")
+    assert found.powers == {"softmax": 9}
 
 
 def test_of_powers_a_predictor_of_several_devices_learns_nothing_and_says_so() -> None:
@@ -180,7 +180,7 @@ def test_of_powers_a_predictor_of_several_devices_learns_nothing_and_says_so() -
         for name in ("one", "two")
     )
     found = train([first, second], jobs=1)
-    said = "softmax: 200 powers, from which a predictor of several devices learns nothing"
+    said = "softmax: 200 powers not used: a predictor of several devices trains the time alone"
     assert found.doubts == (f"one: {said}", f"two: {said}")
 
 

@@ -659,9 +659,7 @@ def test_what_a_network_draws_is_not_learnt_and_that_is_said() -> None:
         train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
         for table in (networks.assign(power_w=-5.0, energy_j="?"), networks)
     )
-    assert found.doubts == (
-        "synthetic: network: power_w and energy_j are not learnt from; of whole networks only times are",
-    )
+    assert found.doubts == ("network: power_w and energy_j not used: whole networks train the time alone",)
     assert (found.rejected, plain.doubts) == ((), ())
 
 

@@ -1,0 +1,175 @@
+"""`neuralpower dataset`: your own measurements, from an empty template to a folder that can be trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from typer import Argument, Option
+
+from neuralpower.cli import merge, parsing, shared_options
+from neuralpower.cli.commands import examples
+from neuralpower.cli.output import say, tell
+from neuralpower.cli.panels import OUTPUT
+from neuralpower.errors import InputError
+from neuralpower.files.json_files import json_text
+from neuralpower.files.paths import is_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from neuralpower.data.dataset import Dataset
+    from neuralpower.data.screening import Rows
+    from neuralpower.report.inspection import Table
+
+app = typer.Typer(name="dataset", no_args_is_help=True)
+MERGED = examples(
+    "neuralpower dataset merge datasets/monday datasets/tuesday --out datasets/mine",
+    "neuralpower dataset merge s3://bucket/a s3://bucket/b -o datasets/fleet",
+)
+REFUSED = 1  # the exit code of a check that refuses rows
+AS_JSON = Option(False, "--json", help="Print the figures as JSON.", rich_help_panel=OUTPUT)
+
+
+@app.command(
+    epilog=examples(
+        "neuralpower dataset init datasets/mine --kind linear,conv2d --device h100",
+        "neuralpower dataset init datasets/mine --kind network",
+    )
+)
+def init(
+    folder: Path = Argument(help="The folder to write."),
+    kind: list[str] = Option(["linear"], help="Layer kind, or network; repeat it, or use commas."),
+    device: str = Option("My device", help="Its name; one of `devices --specs` brings its peaks."),
+) -> None:
+    """Write a dataset folder to fill in: dataset.json and a commented CSV table per layer kind."""
+    from neuralpower.data.templates import write_templates
+
+    kinds = dict.fromkeys(name for text in kind for name in parsing.names(text, "kind") or ())
+    for file in write_templates(folder, [*kinds], device):
+        say(file)
+    tell(f"Next: fill in the tables, then run: neuralpower dataset check {folder}")
+
+
+@app.command(
+    epilog=examples(
+        "neuralpower dataset check datasets/mine",
+        "neuralpower dataset check bench.csv --map runtime_s=latency_ms/1000 --device l40s -o datasets/l40s",
+    )
+)
+def check(
+    source: str = Argument(
+        help="A dataset folder, a place such as s3://bucket/name, or one table: FILE.csv or FILE.parquet."
+    ),
+    kind: str | None = Option(None, help="Layer kind of the table; by default its name or its columns say."),
+    map_: list[str] = Option(
+        [], "--map", help="COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000; repeat it for more."
+    ),
+    device: str | None = Option(None, help="The device that was measured, where no dataset.json says it."),
+    out: Path | None = Option(
+        None,
+        "--out",
+        "-o",
+        help="Write the usable rows to this folder, repeats averaged.",
+        rich_help_panel=OUTPUT,
+    ),
+    trust_code: shared_options.TrustCode = False,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Check rows, name the refused ones by line with a fix, and write the usable ones.
+
+    Exit code 1 where rows are refused.
+    """
+    from neuralpower.data.expressions import mapping
+    from neuralpower.data.importing import read_file, with_columns
+    from neuralpower.report.inspection import check_lines, read_tables, refused_json
+
+    columns = mapping(map_)
+    if is_file(source):
+        dataset = read_file(Path(source), kind, columns, device)
+    elif device is not None:
+        raise InputError(f"--device {device}: dataset.json in {source} names the device; leave it out")
+    else:
+        dataset = with_columns(_dataset(source), columns, kind)
+    if out is not None:
+        _check_writable(dataset, source, device)
+    tables = read_tables(dataset, trust_code)
+    refused = sum(len(table.rejected) for table in tables)
+    if as_json:
+        usable = {table.kind: table.usable for table in tables}
+        say(json_text({"schema": 1, "usable": usable, "refused": refused_json(tables)}))
+    else:
+        for line in check_lines(tables):
+            say(line)
+    if out is not None:
+        _write(out, dataset, tables)
+    if not as_json:
+        _next(refused, tables, out or (None if is_file(source) else Path(source)))
+    if refused:
+        raise typer.Exit(REFUSED)
+
+
+@app.command(
+    epilog=examples(
+        "neuralpower dataset inspect datasets/mine", "neuralpower dataset inspect datasets/mine --json"
+    )
+)
+def inspect(
+    folder: str = Argument(help="A dataset folder, or a place such as s3://bucket/name."),
+    trust_code: shared_options.TrustCode = False,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Show a dataset: device, time span, noise, power, rows per kind, and what is too little to train."""
+    from neuralpower.report.inspection import inspection, inspection_json, read_tables
+
+    dataset = _dataset(folder)
+    tables = read_tables(dataset, trust_code)
+    say(json_text(inspection_json(dataset, tables)) if as_json else inspection(dataset, tables))
+
+
+app.command("merge", epilog=MERGED)(merge.merge)
+
+
+def _dataset(folder: str) -> Dataset:
+    from neuralpower.data.dataset import read_dataset
+
+    parsing.check_named([folder], "dataset")
+    return read_dataset(folder, samples=False)
+
+
+def _check_writable(dataset: Dataset, source: str, device: str | None) -> None:
+    """Raise InputError for rows of an unnamed device, and for a collection, which is copied by merge."""
+    if is_file(source) and device is None and not is_file(Path(source).parent / "dataset.json"):
+        raise InputError("--out: which device was measured? Add --device, such as --device 'NVIDIA L40S'")
+    if any("config_id" in table for table in dataset.tables.values()):
+        text = "is a collection, and its rows stay as they are"
+        raise InputError(f"{source}: {text}; copy it with `neuralpower dataset merge {source} --out FOLDER`")
+
+
+def _write(out: Path, dataset: Dataset, tables: list[Table]) -> None:
+    """Write the usable rows; of whole networks all but those that are refused."""
+    from neuralpower.data.importing import write_tables
+
+    found: dict[str, Rows | pd.DataFrame] = {}
+    for table in tables:
+        if table.rows is not None:
+            found[table.kind] = table.rows
+        else:
+            refused = {row.line - 2 for row in table.rejected}
+            given = dataset.tables[table.kind]
+            found[table.kind] = given[[i not in refused for i in range(len(given))]]
+    for file in write_tables(out, dataset.meta, found):
+        tell(f"written: {file}")
+
+
+def _next(refused: int, tables: list[Table], folder: Path | None) -> None:
+    """Say what comes next."""
+    usable = sum(table.usable for table in tables)
+    left = f"{refused} refused, {usable} usable" if refused else f"all {usable} rows usable"
+    if not usable:
+        tell("no usable row: nothing can be trained yet")
+    elif folder is None:
+        tell(f"{left}. Next: add --device NAME --out FOLDER to write a dataset")
+    else:
+        tell(f"{left}. Next: neuralpower train-predictor {folder} --out models/{folder.resolve().name}.json")

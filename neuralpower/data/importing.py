@@ -1,0 +1,168 @@
+"""Your own tables on their way into a dataset: read, mapped, and written as a clean folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neuralpower.data.dataset import Dataset
+from neuralpower.data.expressions import mapped
+from neuralpower.data.repeats import COUNT, SPREAD
+from neuralpower.data.schema import read_meta, write_meta
+from neuralpower.data.screening import Rows, instead_of, missing_columns
+from neuralpower.data.tables import read_table
+from neuralpower.errors import DatasetError, unknown, writing
+from neuralpower.files.csv_files import write_csv
+from neuralpower.files.paths import is_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NETWORK_COLUMNS = ("model", "batch")
+READ = (".csv", ".parquet")
+
+
+def read_file(file: Path, kind: str | None, columns: Mapping[str, str], device: str | None = None) -> Dataset:
+    """A dataset of one table, with `columns` computed from its own; the device is `device` or the folder's.
+
+    Raises:
+        DatasetError: no table, no kind that its columns tell, or columns are missing.
+        InputError: an expression that cannot be computed.
+    """
+    if file.suffix not in READ:
+        raise DatasetError(f"{file}: is no table; give a .csv or .parquet file, or a dataset folder")
+    known = _known_kinds()
+    if kind is not None and kind not in known:
+        raise unknown("layer kind", kind, known, DatasetError)
+    table = read_table(file, kind or file.stem, samples=False)
+    kind = kind or (file.stem if file.stem in known else None)
+    if kind is None:
+        kind = guessed([*map(str, table.columns), *columns], file)
+    table = mapped(table, columns, words_of(kind))
+    missing = missing_columns(needed_by(kind), table)
+    if missing:
+        found = ", ".join(missing)
+        check = f"{file} --kind {kind}"
+        raise DatasetError(
+            f"{file}: column{'s' * (len(missing) > 1)} {found} missing; a {kind} table needs "
+            f"{', '.join(needed_by(kind))} and runtime_s{instead_of(table.columns, missing, check)}"
+        )
+    meta: Mapping[str, Any] = {"device": device or "unnamed device"}
+    if is_file(file.parent / "dataset.json"):
+        meta = {**read_meta(file.parent), **({"device": device} if device else {})}
+    return Dataset(file, meta, {kind: table})
+
+
+def with_columns(dataset: Dataset, columns: Mapping[str, str], kind: str | None = None) -> Dataset:
+    """A dataset with `columns` computed in all its tables, or in that of one kind; raises as `read_file`."""
+    if kind is not None and kind not in dataset.tables:
+        raise unknown(f"table in {dataset.path}", kind, dataset.tables, DatasetError)
+    tables = {name: table for name, table in dataset.tables.items() if kind in (None, name)}
+    return dataclasses.replace(
+        dataset, tables={name: mapped(table, columns, words_of(name)) for name, table in tables.items()}
+    )
+
+
+def guessed(columns: Sequence[str], file: Path) -> str:
+    """The kind whose fields a table has; raises DatasetError where none or several may be meant."""
+    fits = [kind for kind in _known_kinds() if set(needed_by(kind)) <= set(columns)]
+    most = max((len(needed_by(kind)) for kind in fits), default=0)
+    best = [kind for kind in fits if len(needed_by(kind)) == most]
+    if len(best) == 1:
+        return best[0]
+    maybe = f"; its columns fit {', '.join(best)}" if best else ""
+    raise DatasetError(
+        f"{file}: its name is no layer kind{maybe}; add --kind, such as --kind {(*best, 'linear')[0]}"
+    )
+
+
+def needed_by(kind: str) -> tuple[str, ...]:
+    """The columns that a kind's table must have, beside runtime_s."""
+    from neuralpower.layers import KINDS
+
+    if kind == "network":
+        return NETWORK_COLUMNS
+    defaults = KINDS[kind].defaults()
+    return tuple(name for name in KINDS[kind].field_names() if name not in defaults)
+
+
+def words_of(kind: str) -> tuple[str, ...]:
+    """The columns of a kind that hold words or truths rather than numbers."""
+    from neuralpower.layers import KINDS
+
+    if kind == "network":
+        return ("model", "input", "dtype", "phase", "status", "layers")
+    texts = [field.name for field in dataclasses.fields(KINDS[kind]) if field.type in ("str", "bool")]
+    return (*texts, "status")
+
+
+def write_tables(out: Path, meta: Mapping[str, Any], tables: Mapping[str, Rows | pd.DataFrame]) -> list[Path]:
+    """Write tables of usable rows, and `dataset.json` where the folder has none; the files' paths.
+
+    Raises DatasetError: a table is there already, the folder is of another device, or cannot be written.
+    """
+    files = {kind: out / f"{kind}.csv" for kind in tables}
+    if is_file(out / "dataset.json"):
+        there = read_meta(out)["device"]
+        if there != meta["device"]:
+            raise DatasetError(
+                f"{out}: is of {there}, the rows are of {meta['device']}; choose another --out"
+            )
+    for file in files.values():
+        if file.exists() or file.with_suffix(".parquet").exists():
+            raise DatasetError(f"{file}: is there already; choose another --out")
+    with writing(out, "--out", DatasetError):
+        out.mkdir(parents=True, exist_ok=True)
+        if not is_file(out / "dataset.json"):
+            write_meta(out, {name: value for name, value in meta.items() if name != "schema"})
+    for kind, rows in tables.items():
+        write_csv(files[kind], _cells(rows) if isinstance(rows, Rows) else _frame_cells(rows))
+    return [*files.values()]
+
+
+def _cells(rows: Rows) -> Iterator[Sequence[Any]]:
+    """A header, then a line for each row: the fields that differ from their defaults, times and powers."""
+    layer, count = rows.layer, len(rows)
+    defaults = layer.defaults()
+    columns: dict[str, Sequence[Any]] = {}
+    for field in dataclasses.fields(layer):
+        values = np.broadcast_to(np.asarray(getattr(layer, field.name)), (count,))
+        if field.name not in defaults or field.name == "dtype" or (values != defaults[field.name]).any():
+            columns[field.name] = [_plain(value, str(field.type)) for value in values.tolist()]
+    figures = {
+        "runtime_s": rows.runtime_s,
+        "power_w": rows.power_w,
+        "energy_u_rel": rows.energy_u_rel,
+        "dispatch_s": rows.dispatch_s,
+        SPREAD: rows.spread,
+    }
+    for name, numbers in figures.items():
+        if np.isfinite(numbers).any():
+            columns[name] = ["" if number != number else number for number in numbers.tolist()]
+    if (rows.repeats > 1).any():
+        columns[COUNT] = [int(number) for number in rows.repeats]
+    yield list(columns)
+    yield from zip(*columns.values(), strict=True)
+
+
+def _frame_cells(table: pd.DataFrame) -> Iterator[Sequence[Any]]:
+    yield list(table.columns)
+    filled = table.dropna(how="all").astype(object)
+    yield from filled.where(filled.notna(), "").itertuples(index=False, name=None)
+
+
+def _plain(value: Any, declared: str) -> Any:
+    """A field's value as people write it."""
+    if declared == "bool":
+        return "true" if value else "false"
+    return int(value) if declared == "int" else value
+
+
+def _known_kinds() -> list[str]:
+    from neuralpower.layers import KINDS
+
+    return [*KINDS, "network"]

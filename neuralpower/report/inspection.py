@@ -1,0 +1,236 @@
+"""What a dataset holds, what of it is refused and how to mend that, and what is too little to train."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuralpower.data.dataset import Dataset
+from neuralpower.data.repeats import averaged
+from neuralpower.data.schema import FEWEST_ROWS, named
+from neuralpower.data.screening import Rejected, Rows, metered, refusals, screen
+from neuralpower.data.templates import EXAMPLE
+from neuralpower.layers import Hardware
+from neuralpower.layers.columns import fingerprint
+from neuralpower.learn.keys import Key, key_name, recurs, stands_alone
+from neuralpower.learn.network_rows import read_totals
+from neuralpower.learn.rows import USABLE_POWER, by_key, hardware_from
+from neuralpower.platforms import platform_of
+from neuralpower.report.number_format import counted, quantity
+from neuralpower.report.tables import listed
+
+MOST_NAMED = 8  # groups of too few rows
+WAYS = {  # a part of a reason for which rows are refused, and what to do about it
+    "runtime_s is no number": "write seconds without a unit, such as 0.0015",
+    "runtime_s is not above 0": "delete the row, or measure it again",
+    "runtime_s is outside": "give seconds: --map runtime_s=runtime_s/1000 if they are milliseconds",
+    "faster than the device's peak": "check the unit of runtime_s, and the peaks in dataset.json",
+    "FLOP/s": "check the unit of runtime_s, and the sizes",
+    "no kernel ran": "check the unit of runtime_s, or delete the row",
+    "did you mean": "use one of these spellings",
+    "unknown": "use one of the documented spellings (docs/datasets.md)",
+    "whole number": "write a size such as 64; 0 is allowed where nothing is",
+    "true nor false": "write true or false",
+    "is missing": "fill in the cell",
+    "possible layer": "check the sizes: none may be 0",
+    "status": "only rows with status ok are used; clear the cell to use the row",
+    "power": "check the unit (watts), or clear the cell",
+    "energy": "check the unit (joules), or clear the cell",
+    " W, ": "check the unit (watts), or clear the cell",
+    "repeats an earlier row": "nothing: the row counts once",
+    "column `layers`": "give the layers of a step in column layers",
+}
+OTHERWISE = "correct the row, or delete it"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One kind's table after the checks."""
+
+    kind: str
+    given: int  # rows that hold something, without the examples of a template
+    usable: int
+    examples: int
+    rejected: tuple[Rejected, ...]
+    rows: Rows | None  # one for each configuration where repeats are averaged; None of whole networks
+    groups: Mapping[Key, Rows]  # what each regressor would be trained on
+
+    @property
+    def repeats(self) -> int:
+        """Usable rows that are averaged into others."""
+        return 0 if self.rows is None else self.usable - len(self.rows)
+
+
+def read_tables(dataset: Dataset, trust_code: bool = False) -> list[Table]:
+    """The tables of a dataset, checked row by row; raises DatasetError where columns are missing.
+
+    Models of whole networks are traced; `trust_code` also lets those be that run code.
+    """
+    hardware = hardware_from(dataset.meta)
+    found = []
+    for kind, table in sorted(dataset.tables.items()):
+        with named(dataset.path):
+            if kind == "network":
+                totals, rejected = read_totals(table, hardware, trust_code=trust_code)
+                found.append(_table(kind, len(totals), tuple(rejected), None, {}))
+                continue
+            screened = screen(kind, table, dataset.sentinel_s, hardware)
+        rows = screened if "config_id" in table else averaged(screened)
+        groups = dict(by_key(kind, rows, platform_of(hardware).view(1)))
+        found.append(_table(kind, len(screened), screened.rejected, rows, groups))
+    return found
+
+
+def _table(
+    kind: str, usable: int, rejected: tuple[Rejected, ...], rows: Rows | None, groups: Mapping[Key, Rows]
+) -> Table:
+    refused = tuple(row for row in rejected if row.reason != f"status {EXAMPLE}")
+    return Table(kind, usable + len(refused), usable, len(rejected) - len(refused), refused, rows, groups)
+
+
+def check_lines(tables: Sequence[Table]) -> Iterator[str]:
+    """What is usable of each table, what is refused and how to mend it."""
+    for table in tables:
+        parts = [f"{table.kind}: {table.usable:,} of {counted(table.given, 'row')} usable"]
+        if table.repeats and table.rows is not None:
+            spread = _median(table.rows.spread[table.rows.repeats > 1])
+            apart = "" if spread is None else f" (typical spread {100 * spread:.1f} %)"
+            parts.append(f"{counted(len(table.rows), 'configuration')}: repeats are averaged{apart}")
+        if table.examples:
+            parts.append(f"{counted(table.examples, 'example row')} of the template skipped")
+        yield "; ".join(parts)
+        for one in refusals(table.rejected):
+            place = f"line{'s' * (one.rows > 1)} {one.lines}"
+            yield f"  {counted(one.rows, 'row')} refused, {place}: {one.reason}. Fix: {way_out(one.reason)}."
+        if table.rows is not None:
+            yield from (f"  {line}" for line in _power_line(table.rows))
+
+
+def way_out(reason: str) -> str:
+    """What to do about rows that are refused for a reason."""
+    return next((way for part, way in WAYS.items() if part in reason), OTHERWISE)
+
+
+def _power_line(rows: Rows) -> Iterator[str]:
+    stated, usable = int(np.isfinite(rows.power_w).sum()), int(metered(rows).sum())
+    if stated and usable < FEWEST_ROWS:
+        yield f"power: {usable} of {stated} powers are usable, {FEWEST_ROWS} needed ({USABLE_POWER})"
+
+
+def inspection(dataset: Dataset, tables: Sequence[Table]) -> str:
+    """Device, time span, noise and power; rows by kind, dtype and phase; what is too little to train."""
+    hardware = hardware_from(dataset.meta)
+    layers = [table for table in tables if table.rows is not None]
+    rows = [table.rows for table in layers if table.rows is not None]
+    powers, count = sum(int(metered(one).sum()) for one in rows), sum(map(len, rows))
+    spread = _median(np.concatenate([np.empty(0), *(one.spread for one in rows)]))
+    refused = sum(len(table.rejected) for table in tables)
+    lines = [
+        f"{dataset.path}: {dataset.device} ({_known(hardware)})",
+        f"measured: {_span(dataset.meta.get('sessions') or [])}",
+        f"rows: {sum(table.usable for table in tables):,} usable, {refused:,} refused"
+        + (" (neuralpower dataset check says why)" if refused else ""),
+        "noise: " + ("not known" if spread is None else f"one measurement varies by {100 * spread:.1f} %"),
+        f"power: usable in {powers:,} of {count:,} rows" if powers else "power: no usable row",
+        "",
+        listed([line for table in tables for line in _by_phase(table)], COLUMNS, left=3),
+    ]
+    few = list(too_few(layers))
+    if few:
+        named_ones = ", ".join(f"{name} {rows}" for name, rows in few[:MOST_NAMED])
+        more = f", and {len(few) - MOST_NAMED} more" if len(few) > MOST_NAMED else ""
+        lines.append(f"too little to train ({FEWEST_ROWS} configurations needed): {named_ones}{more}")
+    return "\n".join(lines)
+
+
+COLUMNS: Mapping[str, Any] = {
+    "kind": lambda line: line["kind"],
+    "dtype": lambda line: line["dtype"],
+    "phase": lambda line: line["phase"],
+    "rows": lambda line: f"{line['rows']:,}",
+    "runtime": lambda line: (
+        "-" if line["low_s"] is None else f"{quantity(line['low_s'], 's')} to {quantity(line['high_s'], 's')}"
+    ),
+    "spread": lambda line: "-" if line["spread"] is None else f"{100 * line['spread']:.1f} %",
+    "power": lambda line: f"{line['powers']:,}" if line["powers"] else "-",
+}
+
+
+def _by_phase(table: Table) -> Iterator[dict[str, Any]]:
+    """A line for each dtype and phase of a table; one for whole networks."""
+    if table.rows is None:
+        nothing = dict.fromkeys(("low_s", "high_s", "spread"))
+        yield {"kind": table.kind, "dtype": "-", "phase": "-", "rows": table.usable, **nothing, "powers": 0}
+        return
+    dtypes, phases = (np.asarray(getattr(table.rows.layer, name), dtype=str) for name in ("dtype", "phase"))
+    for dtype, phase in sorted(set(zip(dtypes.tolist(), phases.tolist(), strict=True))):
+        some = table.rows.at(np.flatnonzero((dtypes == dtype) & (phases == phase)))
+        yield {
+            "kind": table.kind,
+            "dtype": dtype,
+            "phase": phase,
+            "rows": len(some),
+            "low_s": float(some.runtime_s.min()),
+            "high_s": float(some.runtime_s.max()),
+            "spread": _median(some.spread),
+            "powers": int(metered(some).sum()),
+        }
+
+
+def too_few(tables: Sequence[Table]) -> Iterator[tuple[str, int]]:
+    """(Name, configurations) of each group that has too few, alone and together with others of its kind."""
+    counts = {
+        key: len(np.unique(fingerprint(rows.layer))) for table in tables for key, rows in table.groups.items()
+    }
+    small = {key: count for key, count in counts.items() if count < FEWEST_ROWS}
+    for key, count in small.items():
+        beside = [n for other, n in small.items() if other[:3] == key[:3] and recurs(other) == recurs(key)]
+        if stands_alone(key) or sum(beside) < FEWEST_ROWS:
+            yield key_name(key), count
+
+
+def inspection_json(dataset: Dataset, tables: Sequence[Table]) -> dict[str, Any]:
+    """The same figures in SI units and shares."""
+    layers = [table for table in tables if table.rows is not None]
+    return {
+        "schema": 1,
+        "dataset": str(dataset.path),
+        "device": dataset.device,
+        "sessions": len(dataset.meta.get("sessions") or []),
+        "rows": [line for table in tables for line in _by_phase(table)],
+        "refused": refused_json(tables),
+        "too_few": [{"group": name, "configurations": count} for name, count in too_few(layers)],
+    }
+
+
+def refused_json(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """Each refused row: kind, line, reason and way out."""
+    return [
+        {"kind": row.kind, "line": row.line, "reason": row.reason, "fix": way_out(row.reason)}
+        for table in tables
+        for row in table.rejected
+    ]
+
+
+def _known(hardware: Hardware) -> str:
+    """In words, what is known of the device."""
+    if hardware.peak_flops_per_s and hardware.memory_bytes_per_s > 1:
+        return f"{hardware.platform}, peaks known"
+    return f"{hardware.platform}, peaks not known: impossible times cannot be told; add hardware"
+
+
+def _span(sessions: Sequence[Mapping[str, Any]]) -> str:
+    days = sorted(str(session["utc"])[:10] for session in sessions if session.get("utc"))
+    if not days or not re.fullmatch(r"\d{4}-\d\d-\d\d", days[0]):
+        return "when is not said"
+    span = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    return f"{span}, {counted(len(sessions), 'session')}"
+
+
+def _median(values: np.ndarray) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else None
