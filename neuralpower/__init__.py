@@ -1,38 +1,72 @@
-"""Runtime, power, energy and memory of neural networks, layer by layer: predicted or profiled."""
+"""Latency, power, energy and memory of neural networks on a device: predicted without it, or profiled here.
+
+    predict     a network on a device, from its layers
+    sweep       batch sizes, lengths and dtypes
+    compare     two networks, or two devices
+    fit         does it fit into the memory, and what would
+    score       thousands of candidates, ranked
+    load        a predictor, to ask it often
+    profile     measure a network on this machine
+
+Results print as the tables of the command line; names hold SI units (`runtime_s`, `memory_bytes`).
+"""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from neuralpower.version import __version__
+# The package of that name is imported first: an import that comes later would hide the function.
+importlib.import_module("neuralpower.predict")
+
+from neuralpower import errors  # noqa: E402
+from neuralpower.functions import compare, fit, load, predict, profile, score, sweep  # noqa: E402
+from neuralpower.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from neuralpower import compat as compat
     from neuralpower.api import LoadedPredictor as LoadedPredictor
-    from neuralpower.api import load as load
     from neuralpower.compat import Profile as Profile
     from neuralpower.networks.phases import Phase as Phase
-    from neuralpower.profiling import profile as profile
+    from neuralpower.predict.prediction import Prediction as Prediction
     from neuralpower.trace.recipe import Recipe as Recipe
 
-__all__ = ["LoadedPredictor", "Phase", "Profile", "Recipe", "__version__", "compat", "load", "profile"]
+__all__ = [
+    "LoadedPredictor",
+    "Phase",
+    "Prediction",
+    "Profile",
+    "Recipe",
+    "__version__",
+    "compare",
+    "compat",
+    "errors",
+    "fit",
+    "load",
+    "predict",
+    "profile",
+    "score",
+    "sweep",
+]
 
 _HOMES = {
     "LoadedPredictor": "neuralpower.api",
     "Phase": "neuralpower.networks.phases",
+    "Prediction": "neuralpower.predict.prediction",
     "Profile": "neuralpower.compat",
     "Recipe": "neuralpower.trace.recipe",
     "compat": "neuralpower.compat",
-    "load": "neuralpower.api",
-    "profile": "neuralpower.profiling",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Public names whose modules need torch are imported when they are first asked for (PEP 562)."""
-    import importlib
-
     if name not in _HOMES:
         raise AttributeError(f"module 'neuralpower' has no attribute {name!r}")
     home = importlib.import_module(_HOMES[name])
     return home if name == "compat" else getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    """All public names, also those that are not imported yet."""
+    return sorted({*globals(), *__all__})

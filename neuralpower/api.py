@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from types import NoneType
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 import torch
 from torch import nn
+from typing_extensions import Unpack
 
 from neuralpower.devices.host import read_cpu
-from neuralpower.errors import InputError, is_count, unknown
+from neuralpower.dtypes import full_name
+from neuralpower.errors import InputError, ModelError, is_count
+from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_files import known_predictors
+from neuralpower.networks.callables import as_network
+from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.requests import Asked, asked_of, given_to
+from neuralpower.networks.source import Source
 from neuralpower.networks.sources import published_dtype, resolve
+from neuralpower.options import check_options
 from neuralpower.predict.case import device_memory, predict, run_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
@@ -29,12 +38,35 @@ from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep, sweep
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.weights import scheme_asked
-from neuralpower.trace.question import EAGER
+from neuralpower.profiling import NetworkProfile, profile
+from neuralpower.profiling.settings import Keywords
+from neuralpower.report.notebook import Panel, drawn
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
+
+class PredictOptions(TypedDict, total=False):
+    """What is rarely said of a prediction."""
+
+    seq_len: int | None  # tokens of each sample
+    input_shape: Sequence[int] | None  # of one sample
+    recipe: Recipe  # of training: optimizer, accumulation, checkpointing
+    run: str | None  # eager, graph, compile or engine
+    weights: str | None  # how they are quantised: "int4:128", "fp8", "q4_k_m"
+
+
+class SweepOptions(TypedDict, total=False):
+    """What is rarely said of a sweep."""
+
+    input_shape: Sequence[int] | None  # of one sample
+    run: str  # eager, graph, compile or engine
+    weights: str | None  # how they are quantised
+
+
 FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # of what is asked of `fit`
+SIZES = ("batch_size", "dtype", "phase", *PredictOptions.__annotations__)  # of what is asked of `predict`
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
+Model = str | Path | nn.Module | Callable[..., Any]
 
 
 def _on_cpu(asked: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
@@ -49,9 +81,9 @@ def _on_cpu(asked: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     return answered
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LoadedPredictor:
-    """What was learnt of a device, ready to be asked; nothing is run on any device."""
+    """What was trained for a device, ready to be asked; nothing is run on any device."""
 
     predictor: Predictor
 
@@ -62,11 +94,22 @@ class LoadedPredictor:
 
     @property
     def device(self) -> str:
-        """What it was learnt on."""
+        """The device that it predicts."""
         return self.predictor.device
 
+    def __repr__(self) -> str:
+        """One line: its name, device, dtypes and phases."""
+        p = self.predictor
+        return f"LoadedPredictor({self.name}, on {self.device}: {', '.join(p.dtypes)}; {', '.join(p.phases)})"
+
+    def _repr_html_(self) -> str:
+        """A panel for notebooks."""
+        p = self.predictor
+        about = f"dtypes {', '.join(p.dtypes)}; phases {', '.join(p.phases)}"
+        return drawn(Panel(self.name, f"predictor of {self.device}: {about}"))
+
     def on(self, device: str | Path) -> LoadedPredictor:
-        """The same for a device that it was learnt on, or another by its spec sheet.
+        """The same for a device that it was trained on, or another by its spec sheet.
 
         Raises:
             PredictorError: it holds for one device alone, or not for one of that class.
@@ -77,64 +120,76 @@ class LoadedPredictor:
     @_on_cpu
     def predict(
         self,
-        model: str | Path | nn.Module,
+        model: Model,
         inputs: Any = None,
         *,
         batch_size: int | None = None,
-        seq_len: int | None = None,
-        input_shape: Sequence[int] | None = None,
         dtype: str | torch.dtype | None = None,
         phase: str | Phase = FORWARD,
-        recipe: Recipe = RECIPE,
-        run: str | None = None,
-        weights: str | None = None,
+        **options: Unpack[PredictOptions],
     ) -> Prediction:
         """Latency, power, energy and memory of one pass.
 
         Args:
-            model: as the command line has it, or a module, which is not changed.
-            inputs: what its forward is called with: a tensor, a tuple of positions or a mapping of keywords;
-                by default made from the model's configuration and the sizes below.
+            model: a module, which is not changed; a function of the inputs, or one that builds a module; or
+                a name, as the command line takes it.
+            inputs: what the forward is called with: a tensor, a tuple of positions, a mapping of keywords;
+                or a shape for a tensor, batch first: (1, 3, 224, 224). By default made from the model's
+                configuration and the sizes below.
             batch_size: samples; else the first size of the first tensor of `inputs` or of the model's, or 1.
-            seq_len: tokens per sample.
-            input_shape: of one sample.
-            dtype: of weights and floating inputs, where inputs are made; else a module's own, or float32.
+            dtype: of weights and floating inputs, where inputs are made; else a module's own, or that in
+                which a model was published, or float32.
             phase: "forward", "training" or "backward"; or a language model's "prefill", "decode" or
                 "generate", with sizes as `Phase.decode(batch=8, context=4096)`.
-            recipe: of training: optimizer, accumulation, checkpointing.
-            run: "eager", "graph", "compile" or "engine" (`neuralpower.trace.question.RUNS`); by default
-                "engine" for a language model's phases on a GPU, else "eager".
-            weights: how they are quantised: "int4:128", "fp8", "q4_k_m"; by default as a checkpoint's are.
+            **options: `seq_len` (tokens of each sample), `input_shape` (of one sample), `recipe` (of
+                training), `run` ("eager", "graph", "compile" or "engine"; by default "engine" for a language
+                model's phases on a GPU, else "eager"), `weights` ("int4:128", "fp8", "q4_k_m": how they are
+                quantised; by default as a checkpoint's are).
 
         Raises:
-            InputError: an unknown phase, way to run or quantisation, sizes beside `inputs`, sizes that the
-                model does not take, or `inputs` of another dtype than asked for.
+            InputError: an unknown option, phase, way to run or quantisation, sizes beside `inputs`, sizes
+                that the model does not take, or `inputs` of another dtype than asked for.
             ModelError: the model cannot be found, built or traced.
-            PredictorError: a dtype or phase that was not learnt.
+            PredictorError: a dtype or phase that was not trained.
         """
+        check_options("option of predict", options, SIZES)
+        recipe = options.get("recipe", RECIPE)
+        _check(batch_size, recipe)
         asked = phase if isinstance(phase, Phase) else Phase(phase)
         asked.check(PREDICTED)
         asked, way = (asked, FORWARD) if asked.name in PHASES else (replace(asked, name=FORWARD), asked.name)
-        _check(batch_size, recipe)
-        asked_dtype = str(dtype).removeprefix("torch.") if dtype is not None else None
-        dtype = asked_dtype or _dtype(model)
-        self.predictor.check(dtype, FORWARD if way == TRAINING else way)
-        source = resolve(model)
-        if inputs is None:
-            shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
-            request = InputRequest(int(batch_size or 1), seq_len, shape, torch_dtype(dtype))
-            runs: Asked = asked_of(source, request, asked, own_batch=batch_size is None)
-        elif seq_len is not None or input_shape is not None:
-            both = "sizes and inputs are both given, and inputs have their sizes"
-            raise InputError(f"{both}; leave one of them out")
-        elif asked != Phase():
-            both = f"inputs and the phase {asked.name} are both given"
-            raise InputError(f"{both}, and it makes its own inputs; leave one out")
-        else:
-            runs = given_to(source, inputs, dtype, batch_size, checked=asked_dtype is not None)
-        how: Any = {"run": run_of(self.predictor, run, asked, way), "weights": scheme_asked(weights)}
-        question = question_of(self.predictor, phase=way, dtype=dtype, recipe=recipe, **how)
-        return predict(runs, self.predictor, question, model=str(source.name))[0]
+        network = as_network(model)
+        given, note = self._dtype(network, dtype)
+        self.predictor.check(given, FORWARD if way == TRAINING else way)
+        source = resolve(network)
+        runs = _runs(source, inputs, _Sizes(batch_size, given, dtype is not None, asked, options))
+        question = question_of(
+            self.predictor,
+            phase=way,
+            dtype=given,
+            recipe=recipe,
+            run=run_of(self.predictor, options.get("run"), asked, way),
+            weights=scheme_asked(options.get("weights")),
+        )
+        with _explained(inputs):
+            found = predict(runs, self.predictor, question, model=str(source.name))[0]
+        return replace(found, assumptions=(*note, *found.assumptions)) if note else found
+
+    def _dtype(self, model: Any, asked: str | torch.dtype | None) -> tuple[str, tuple[str, ...]]:
+        """The dtype asked for, else a model's own, or for a named model the nearest that is trained; notes.
+
+        Raises ModelError.
+        """
+        if asked is not None:
+            return _named(asked), ()
+        own = _dtype(model)
+        nearest = (
+            predictor_lookup.nearest_dtype(self.predictor, own) if isinstance(model, (str, Path)) else own
+        )
+        if nearest == own:
+            return own, ()
+        lacks = f"which {self.name} does not know"
+        return nearest, (f"{model} was published in {own}, {lacks}; predicted in {nearest}",)
 
     @_on_cpu
     def score(
@@ -149,43 +204,39 @@ class LoadedPredictor:
             raise InputError(f"candidates {candidates!r:.40}: {must}")
         return score(candidates, self.predictor, by, trust_code=trust_code)
 
-    @_on_cpu
     def sweep(
         self,
-        model: str | nn.Module,
+        model: Model,
         *,
         batch_sizes: Sequence[int] = (1,),
         lengths: Sequence[int | None] = (None,),
         dtypes: Sequence[str] | None = None,
-        input_shape: Sequence[int] | None = None,
         memory: str | float | None = None,
-        run: str = EAGER,
-        weights: str | None = None,
+        **options: Unpack[SweepOptions],
     ) -> Sweep:
-        """A grid of sizes from few traces; raises as `neuralpower.predict.explore.sweep`.
+        """A grid of sizes from few traces.
 
-        `memory`: of the device, such as "24GB", or bytes. `dtypes`: a module's own by default, else float32.
-        `input_shape`: of one sample. `run` and `weights`: as in `predict`.
+        Args:
+            model: as in `predict`.
+            batch_sizes: samples.
+            lengths: tokens of each sample; None leaves them to the model.
+            dtypes: of weights and inputs; a model's own by default, else float32.
+            memory: of the device, such as "24GB", or bytes; by default what its spec sheet says.
+            **options: `input_shape` (of one sample), `run` and `weights`, as in `predict`.
+
+        Raises:
+            InputError: an unknown option, what is no list, or a size that is no positive whole number.
+            PredictorError: a dtype that was not trained.
         """
-        return sweep(
-            model,
-            [self.predictor],
-            batch_sizes=batch_sizes,
-            lengths=lengths,
-            dtypes=dtypes or (_dtype(model),),
-            input_shape=input_shape,
-            memory_bytes=None if memory is None else bytes_of(memory),
-            run=run,
-            weights=weights,
-        )
+        grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
+        return swept(model, [self], memory=memory, **grid, **options)
 
-    def compare(self, a: str | nn.Module, b: str | nn.Module, **sizes: Any) -> Comparison:
+    def compare(self, a: Model, b: Model, **sizes: Any) -> Comparison:
         """Two models on this device: the ratio of their times; `sizes` as those of `predict`."""
-        found = [self.predict(model, **sizes) for model in (a, b)]
-        return compare(*(Side(prediction.model, prediction, self.predictor) for prediction in found))
+        return compared((self, a), (self, b), **sizes)
 
     @_on_cpu
-    def fit(self, model: str | nn.Module, memory: str | float | None = None, **request: Any) -> Fit:
+    def fit(self, model: Model, memory: str | float | None = None, **request: Any) -> Fit:
         """Whether a model fits into the device's memory, or another: "24GB", or bytes.
 
         `request` has the fields of `explore.fit.Request`; its `dtype` is by default a module's, or float32.
@@ -196,22 +247,201 @@ class LoadedPredictor:
         room = bytes_of(memory) if memory is not None else device_memory(self.predictor)
         if room is None:
             raise InputError(f"{self.device}: its memory is not known; give memory, such as '24GB'")
-        for name in request:
-            if name not in FIELDS:
-                raise unknown("field of a request", name, FIELDS)
-        request = {"dtype": _dtype(model), "platform": self.predictor.platform, **request}
-        return fit(Request(model, **request), room)
+        check_options("field of a request", request, FIELDS)
+        model = as_network(model)
+        dtype = _named(request.get("dtype") or _dtype(model))
+        request = {"platform": self.predictor.platform, **request, "dtype": dtype}
+        return replace(fit(Request(model, **request), room), device=self.device)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What is asked of a model's inputs."""
+
+    batch_size: int | None
+    dtype: str
+    checked: bool  # whether the caller named the dtype
+    phase: Phase
+    options: PredictOptions
+
+
+def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
+    """The pass or the generation that runs; raises InputError and ModelError."""
+    seq_len, shape = sizes.options.get("seq_len"), sizes.options.get("input_shape")
+    if inputs is None:
+        shape = tuple(shape) if isinstance(shape, Iterable) else shape
+        request = InputRequest(int(sizes.batch_size or 1), seq_len, shape, torch_dtype(sizes.dtype))
+        return asked_of(source, request, sizes.phase, own_batch=sizes.batch_size is None)
+    if seq_len is not None or shape is not None:
+        both = "sizes and inputs are both given, and inputs have their sizes"
+        raise InputError(f"{both}; leave one of them out")
+    if sizes.phase != Phase():
+        both = f"inputs and the phase {sizes.phase.name} are both given"
+        raise InputError(f"{both}, and it makes its own inputs; leave one out")
+    whole = one_shape(inputs)
+    if whole is not None:
+        return _of_shape(source, whole, sizes)
+    inputs = with_tensors(inputs, torch_dtype(sizes.dtype))
+    return given_to(source, inputs, sizes.dtype, sizes.batch_size, checked=sizes.checked)
+
+
+@contextlib.contextmanager
+def _explained(inputs: Any) -> Iterator[None]:
+    """Say how a shape was read where a model does not run with it."""
+    try:
+        yield
+    except ModelError as error:
+        whole = one_shape(inputs)
+        if whole is None:
+            raise
+        read = f"shape {whole} is a batch of {whole[0]}; for one sample of it write {(1, *whole)}"
+        raise ModelError(f"{read}: {error}") from error
+
+
+def _of_shape(source: Source, whole: tuple[int, ...], sizes: _Sizes) -> Asked:
+    """The pass over one tensor of a shape; for a language model (samples, tokens). Raises InputError."""
+    batch, *sample = whole
+    if sizes.batch_size not in (None, batch):
+        raise InputError(
+            f"shape {whole} begins with a batch of {batch}, and batch_size is {sizes.batch_size}; "
+            "leave batch_size out"
+        )
+    dtype = torch_dtype(sizes.dtype)
+    if not sample:
+        tensor = torch.ones(whole, dtype=dtype)
+        return given_to(source, tensor, sizes.dtype, batch, checked=sizes.checked)
+    return _first_taken(whole, dtype, lambda request: asked_of(source, request, sizes.phase))
+
+
+def _first_taken(
+    whole: tuple[int, ...], dtype: torch.dtype, take: Callable[[InputRequest], Answer]
+) -> Answer:
+    """What `take` makes of a tensor of that shape, or of texts, where a model reads (samples, tokens)."""
+    batch, *sample = whole
+    try:
+        return take(InputRequest(batch, None, tuple(sample) or None, dtype))
+    except ModelError:
+        raise
+    except InputError:
+        if len(sample) != 1:
+            raise
+        return take(InputRequest(batch, sample[0], None, dtype))
+
+
+def compared(a: tuple[LoadedPredictor, Model], b: tuple[LoadedPredictor, Model], **sizes: Any) -> Comparison:
+    """Two models, each on a predictor's device; the device is named where there are two."""
+    several = a[0].predictor is not b[0].predictor
+    sides = []
+    for loaded, model in (a, b):
+        found = loaded.predict(model, **sizes)
+        name = f"{found.model} on {loaded.name}" if several else found.model
+        sides.append(Side(name, found, loaded.predictor))
+    return compare(*sides)
+
+
+@_on_cpu
+def swept(
+    model: Model,
+    predictors: Sequence[LoadedPredictor],
+    *,
+    memory: str | float | None = None,
+    dtypes: Sequence[str] | None = None,
+    **asked: Any,
+) -> Sweep:
+    """A grid of sizes by several predictors; raises as `LoadedPredictor.sweep`."""
+    known = ("batch_sizes", "lengths", "dtypes", "memory", *SweepOptions.__annotations__)
+    check_options("option of sweep", asked, known)
+    model = as_network(model)
+    if dtypes is None:
+        dtypes = (predictors[0]._dtype(model, None)[0],)
+    elif isinstance(dtypes, (list, tuple)):  # what is no list is refused later
+        dtypes = [_named(dtype) for dtype in dtypes]
+    room = None if memory is None else bytes_of(memory)
+    return sweep(model, [one.predictor for one in predictors], dtypes=dtypes, memory_bytes=room, **asked)
+
+
+def profiled(model: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: Keywords) -> NetworkProfile:
+    """The profile of a network that runs here, which may be a name, with inputs that may be a shape.
+
+    Raises as `neuralpower.profiling.profile`.
+    """
+    check_options("setting of a profile", settings, Keywords.__annotations__)
+    model, whole = as_network(model), one_shape(args)
+    if isinstance(model, (str, Path)) or (callable(model) and not isinstance(model, nn.Module)):
+        return _profiled_source(resolve(model), whole, (args, kwargs), settings)
+    if isinstance(model, nn.Module):
+        dtype = torch_dtype(_dtype(model))
+        args = torch.ones(whole, dtype=dtype) if whole is not None else with_tensors(args, dtype)
+        kwargs = with_tensors(kwargs, dtype)
+    return profile(model, args, kwargs, **settings)
+
+
+def _profiled_source(
+    source: Source, whole: tuple[int, ...] | None, given: tuple[Any, Any], settings: Keywords
+) -> NetworkProfile:
+    """The profile of a network by its source, with inputs of a shape, those given, or its own."""
+    dtype = torch_dtype(_dtype(source.name))
+    place = str(settings.get("device") or "cpu") if settings.get("runtime", True) else "meta"
+    module = source.build(place, dtype)
+    if settings.get("phase") == TRAINING:
+        module.train()
+    args, kwargs = given
+    if whole is not None or (not kwargs and isinstance(args, tuple) and not args):
+        shape = whole or (source.batch_size(None),)
+        made = _first_taken(shape, dtype, lambda request: source.inputs(module, request, device=place))
+        args, kwargs = made.args, made.kwargs
+    named: Keywords = {"name": source.name, **settings}
+    return profile(module, with_tensors(args, dtype), with_tensors(kwargs, dtype), **named)
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:
-    """The predictor of that name or file; by default this machine's, else one that was learnt on a CPU.
+    """The predictor of a device, or one by its name or file; by default this machine's.
+
+    Args:
+        name: a device in any usual spelling ("h100", "RTX 4090"): all that is known of it, as `--device`
+            has it on the command line; else a predictor's name, its file, or NAME@DEVICE.
 
     Raises:
         PredictorError: there is none of that name, or the file cannot be used.
+        InputError: several devices have that name.
     """
-    if name is not None:
-        return LoadedPredictor(predictor_lookup.load(name))
-    return LoadedPredictor(predictor_lookup.default_predictor(read_cpu()))
+    return LoadedPredictor(predictor_lookup.all_known(name))
+
+
+def chosen(
+    device: str | Path | torch.device | None = None, predictor: str | Path | LoadedPredictor | None = None
+) -> LoadedPredictor:
+    """What answers for a device, a predictor, both, or this machine; raises as `load`."""
+    device = str(device) if isinstance(device, torch.device) else device
+    if isinstance(predictor, LoadedPredictor):
+        return predictor if device is None else predictor.on(device)
+    for what, named in (("device", device), ("predictor", predictor)):
+        if not isinstance(named, (str, Path, NoneType)):
+            raise InputError(f"{what} {named!r:.40}: must be a name or a file; write 'h100', or leave it out")
+    return _read(device, predictor, _stamps(device, predictor))
+
+
+def _stamps(*named: str | Path | None) -> tuple[object, ...]:
+    """What changes where a predictor's file does, or one that is named."""
+    own = (Path(one) for one in named if one is not None and is_file(one))
+    files = [(str(file.resolve()), file.stat()) for file in (*known_predictors().values(), *own)]
+    return tuple((path, about.st_mtime_ns, about.st_size) for path, about in files)
+
+
+@functools.lru_cache(maxsize=8)
+def _read(device: str | Path | None, predictor: str | Path | None, _: object) -> LoadedPredictor:
+    """The same, kept while no predictor's file changes."""
+    if device is None:
+        return load(predictor)
+    return LoadedPredictor(predictor_lookup.chosen(predictor, device))
+
+
+def own_memory() -> float:
+    """Bytes of this machine's memory; raises InputError where that is not known."""
+    found = read_cpu().memory_bytes
+    if found is None:
+        raise InputError("this machine's memory is not known; give memory, such as '24GB'")
+    return float(found)
 
 
 def _check(batch_size: int | None, recipe: Any) -> None:
@@ -222,7 +452,12 @@ def _check(batch_size: int | None, recipe: Any) -> None:
         raise InputError(f"recipe {recipe!r:.40}: must be a Recipe, such as neuralpower.Recipe('adam')")
 
 
-def _dtype(model: str | Path | nn.Module) -> str:
+def _named(dtype: str | torch.dtype) -> str:
+    """The full name of a dtype: "bfloat16" for "bf16" and torch.bfloat16."""
+    return full_name(str(dtype).removeprefix("torch."))
+
+
+def _dtype(model: Any) -> str:
     """That of a module's weights, or in which a model of the catalogue or the hub was published."""
     if isinstance(model, (str, Path)):
         return published_dtype(str(model)) or "float32"

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import logging
 import random
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,30 +28,6 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def predictor() -> LoadedPredictor:
     return neuralpower.load("amd-epyc-2c")
-
-
-@pytest.mark.slow
-def test_the_documented_blocks_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(ROOT)
-    names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/api.md").read_text(), re.S)
-    for block in blocks:
-        exec(compile(block, "docs/api.md", "exec"), names)  # the blocks are ours
-    assert capsys.readouterr().out.splitlines() == [
-        "True",
-        "True",
-        "['path', 'kind', 'runtime_s']",
-        "32 ['linear', 'activation', 'linear']",
-        "weights int4, groups of 64, float32 wte, wpe left out: 0.189 GiB instead of 0.464 GiB, "
-        "4.25 bits per quantised weight True",
-        "[1, 2, 3]",
-        "[True, True, True]",
-        "True",
-        "True",
-    ]
-    assert len(blocks) == 4
 
 
 def test_a_name_is_predicted_as_on_the_command_line(predictor: LoadedPredictor) -> None:
@@ -153,16 +128,13 @@ def test_a_batch_of_numpys_numbers_can_be_written_as_json(predictor: LoadedPredi
         assert json.loads(json.dumps(found.to_json()))["batch_size"] == 2
 
 
-def test_a_prediction_is_frozen_and_shows_itself(predictor: LoadedPredictor) -> None:
+def test_a_prediction_is_frozen_and_becomes_a_table(predictor: LoadedPredictor) -> None:
     found = predictor.predict("zoo:deep_mnist")
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.flops = 0  # type: ignore[misc]
     table = found.to_pandas()
     assert table["runtime_s"].tolist() == [row.runtime_s for row in found.rows]
     assert table["power_w"].isna().all()
-    shown = found._repr_html_()
-    assert shown.startswith("<p><b>zoo:deep_mnist, batch 1, float32, forward, on AMD EPYC</b>")
-    assert "MB" in shown and "<table" in shown
 
 
 class Largest(nn.Module):

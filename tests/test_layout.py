@@ -16,6 +16,8 @@ ALL = "*"  # nearly every module is used from outside, or by the commands alone:
 PACKAGES: Mapping[str, str] = {
     "version": "",
     "errors": "",
+    "options": "",
+    "shown": "",
     "dtypes": "",
     "quantisation": ALL,
     "files": ALL,
@@ -30,8 +32,9 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        catalogue families hub inputs known_names mixed_dtypes phases promised_values refusals call_cache
-        requests running size_limits source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
+        callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases
+        promised_values refusals call_cache requests running size_limits source sources sources.base trust
+        users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing
@@ -45,17 +48,19 @@ PACKAGES: Mapping[str, str] = {
     """,
     "learn": """
         any_device calibrate carried_power codec estimates keys network_estimates network_rows pace
-        predictor predictor_lookup regressor rows train
+        predictor predictor_files predictor_lookup regressor rows train
     """,
     "predict": """
-        case compose evaluate generation measured memory.peak on_gpu prediction timeline weights
+        case compose evaluate generation measured memory.peak on_gpu prediction timeline tree weights
         explore.compare explore.fit explore.phases explore.score explore.sweep
     """,
-    "api": "",
     "report": """
-        cards charts chrome explored inspection measured number_format page perfetto pictures tables training
+        cards charts chrome explored inspection measured notebook number_format page perfetto pictures shown
+        tables training
     """,
     "profiling": ALL,
+    "api": "",
+    "functions": "",
     "zoo": "",  # at the place that users import, as compat
     "compat": "",
     "suites": ALL,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuralpower.dtypes import full_name
-from neuralpower.errors import InputError, PredictorError
-from neuralpower.files.paths import check_read, check_regular, is_file, is_folder, is_there
+from neuralpower.errors import InputError
+from neuralpower.files.paths import check_read, check_regular, is_folder, is_there
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 dtype = full_name
-NEAREST = ("float16", "float32")  # what a model of 16 bits is run in where its own type is not known
 
 
 def names(text: str | None, what: str) -> tuple[str, ...] | None:
@@ -101,38 +100,15 @@ def usual_dtype(model: str, learnt: Predictor | None = None) -> str:
     from neuralpower.networks.sources.base import published_dtype
 
     found = published_dtype(model) or "float32"
-    for one in (found, *NEAREST):
-        if learnt is None:
-            break
-        try:
-            learnt.check(one, "forward")
-        except PredictorError:
-            continue
-        if one != found:
-            lacks = f"which {learnt.name} does not know"
-            tell(f"Note: {model} was published in {found}, {lacks}; predicted in {one}")
-        return one
-    return found
+    if learnt is None:
+        return found
+    from neuralpower.learn.predictor_lookup import nearest_dtype
 
-
-def target(device: str | None) -> str | None:
-    """The device that `--device` names: None for this machine's CPU, a GPU's own name for cuda:0.
-
-    Raises InputError for a GPU that is not here.
-    """
-    if device is None or device.partition(":")[0] not in ("cpu", "cuda"):
-        return device
-    from neuralpower.devices.host import cuda_number
-    from neuralpower.measure.meters import MeterUnavailable
-    from neuralpower.measure.meters.nvml import list_gpus
-
-    number = cuda_number(device)
-    if number is None:
-        return None
-    try:
-        return list_gpus()[number].name
-    except (MeterUnavailable, IndexError):
-        raise InputError(f"device {device!r}: there is no such GPU here; name one, such as h100") from None
+    nearest = nearest_dtype(learnt, found)
+    if nearest != found:
+        lacks = f"which {learnt.name} does not know"
+        tell(f"Note: {model} was published in {found}, {lacks}; predicted in {nearest}")
+    return nearest
 
 
 def predictor(name: str | None, device: str | None = None, dtype: str | None = None) -> Predictor:
@@ -141,19 +117,9 @@ def predictor(name: str | None, device: str | None = None, dtype: str | None = N
     A device without a predictor's name gets what answers best for it. Raises InputError, also where both name
     a device, and where the device lacks the dtype. Imports torch.
     """
-    from neuralpower.devices.host import read_cpu
-    from neuralpower.devices.spec import spec_of
-    from neuralpower.learn.any_device import for_device
-    from neuralpower.learn.predictor_lookup import default_predictor, load, on
+    from neuralpower.learn.predictor_lookup import chosen
 
-    device = target(device)
-    if device is None:
-        return load(name) if name else default_predictor(read_cpu())
-    if name is None:
-        return for_device(spec_of(device), dtype)
-    if "@" in name and not is_file(name):
-        raise InputError(f"predictor {name} and device {device} both name a device; leave one out")
-    return on(load(name), device)[0]
+    return chosen(name or None, device, dtype)
 
 
 def lengths(text: str | None) -> tuple[int, ...] | None:

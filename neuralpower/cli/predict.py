@@ -34,7 +34,7 @@ class View(OptionGroup):
 
     panel = OUTPUT
 
-    by: Annotated[str, choice("view", VIEWS, help="Rows of the table.")] = "kind"
+    by: Annotated[str, choice("view", VIEWS, help="Rows of the table; tree: all modules.")] = "kind"
     depth: shared_options.Depth = 3
     top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
 
@@ -183,7 +183,9 @@ def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str 
 
     def shown() -> Rows:
         p = prediction
-        rows = p.by_kind() if by == "kind" else p.by_module(3) if by == "module" else p.with_launches
+        rows = (
+            p.by_kind() if by == "kind" else p.by_module(3) if by in ("module", "tree") else p.with_launches
+        )
         header = [by, "calls", "latency", "share", "FLOP", "bound", "basis"]
         cells = (
             (row.kind if by == "kind" else row.path or "(model)", row.count, quantity(row.runtime_s, "s"))

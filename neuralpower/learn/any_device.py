@@ -17,7 +17,7 @@ from neuralpower.dtypes import floats_of, full_name
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import known_predictors, load, readable
+from neuralpower.learn.predictor_files import known_predictors, read_predictor, readable
 from neuralpower.learn.regressor import NINETY
 from neuralpower.platforms import platform_of
 
@@ -105,7 +105,7 @@ def _relatives(spec: DeviceSpec) -> Sequence[Predictor]:
     if POOLED not in known or platform_of(spec.hardware()).family == "cpu":
         return []
     # of which kinds and dtypes it has rows of this device is not known
-    there = dataclasses.replace(load(POOLED).on(spec.hardware(), spec.slug), carried=True)
+    there = dataclasses.replace(read_predictor(known[POOLED]).on(spec.hardware(), spec.slug), carried=True)
     if spec.vendor == MAKER:
         return [there]
     wider = {

@@ -1,42 +1,74 @@
-"""Predictors found by name."""
+"""The predictor that a name, a device or nothing at all asks for, in any usual spelling."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from neuralpower.devices.host import Cpu
+from neuralpower.devices.host import Cpu, read_cpu
 from neuralpower.devices.names import matching
 from neuralpower.devices.spec import find_spec, known_spec, spec_of
-from neuralpower.errors import InputError, PredictorError, one_line, unknown
-from neuralpower.files.json_files import read_json
+from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
-from neuralpower.files.predictor_folders import predictor_folders
+from neuralpower.layers.base import FORWARD
+from neuralpower.learn.any_device import for_device
+from neuralpower.learn.here import target
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_format import from_json
+from neuralpower.learn.predictor_files import file_of, known_predictors, read_predictor, readable
 from neuralpower.platforms import hardware_of
 
-
-def known_predictors() -> dict[str, Path]:
-    """Files by name; a nearer folder hides a farther one."""
-    found: dict[str, Path] = {}
-    for folder in predictor_folders():
-        for file in sorted(folder.glob("*.json")):
-            found.setdefault(file.stem, file)
-    return found
+NEAREST = ("float16", "float32")  # what a model of 16 bits is run in where its own type is not known
 
 
-def readable(names: Iterable[str]) -> tuple[dict[str, Predictor], list[PredictorError]]:
-    """The predictors of these names, and why the others cannot be read."""
-    found, refused = {}, []
-    for name in names:
+def chosen(name: str | Path | None, device: str | Path | None = None, dtype: str | None = None) -> Predictor:
+    """The predictor of a name or file, on a device if one is named; without both, this machine's.
+
+    A device may be one of this machine's: "cpu", "cuda" or "cuda:0". All that is known of a device answers
+    where no predictor is named (`any_device.for_device`). `dtype`: one that will be asked for.
+
+    Raises:
+        PredictorError: as `load`; the device lacks the dtype.
+        InputError: the device is not known, or both `name` and `device` name one.
+    """
+    device = target(device)
+    if device is None:
+        return default_predictor(read_cpu()) if name is None else load(name)
+    if name is None:
+        return for_device(spec_of(str(device)), dtype)
+    if "@" in str(name) and not is_file(name):
+        raise InputError(f"predictor {name} and device {device} both name a device; leave one out")
+    return on(load(name), device)[0]
+
+
+def all_known(name: str | Path | None = None) -> Predictor:
+    """All that is known of the device that a name means, else the predictor of that name; or this machine's.
+
+    `load` reads the file alone where a predictor has a device's name. Raises as `chosen`.
+    """
+    if isinstance(name, str) and "@" not in name and not is_file(name):
         try:
-            found[name] = load(name)
-        except PredictorError as error:
-            refused.append(error)
-    return found, refused
+            spec = find_spec(name)
+        except InputError as unclear:
+            try:
+                return load(name)
+            except InputError as error:
+                raise (unclear if " may be " in str(unclear) else error) from None
+        if name == spec.slug or name not in known_predictors():
+            return for_device(spec)
+    return chosen(name)
+
+
+def nearest_dtype(predictor: Predictor, wanted: str) -> str:
+    """The dtype, or the nearest that the predictor knows; where it knows none of these, the dtype."""
+    for one in (wanted, *NEAREST):
+        try:
+            predictor.check(one, FORWARD)
+        except PredictorError:
+            continue
+        return one
+    return wanted
 
 
 def load(name: str | Path) -> Predictor:
@@ -50,33 +82,24 @@ def load(name: str | Path) -> Predictor:
     """
     if not isinstance(name, (str, os.PathLike)):
         raise unknown("predictor", name, known_predictors(), PredictorError)
-    path = Path(name)
-    if not is_file(path):
-        text, known = str(name), known_predictors()
+    text = str(name)
+    if not is_file(name):
         parts = [(text[:at], text[at + 1 :]) for at, mark in enumerate(text) if mark == "@"]
         if parts:  # the names of many CPUs have one of their own
+            known = known_predictors()
             learnt, device = next((p for p in parts if p[0] in known or is_file(p[0])), parts[-1])
             there, slug = on(load(learnt), device)
             return dataclasses.replace(there, name=f"{Path(learnt).stem}@{slug}")
-        if str(name) in known:
-            path = known[str(name)]
-        elif not os.path.lexists(path):
-            return _spelled(text, known)
-    try:
-        data = read_json(path)
-    except (ValueError, OSError) as error:
-        raise PredictorError(
-            f"{path}: is no predictor file, or cut off ({one_line(error)}); train it again with "
-            "train-predictor"
-        ) from None
-    return from_json(data, path.stem, str(path))
+    file = file_of(name)
+    return _spelled(text) if file is None else read_predictor(file)
 
 
-def _spelled(name: str, known: Mapping[str, Path]) -> Predictor:
+def _spelled(name: str) -> Predictor:
     """The predictor whose name, or whose device's, is meant; raises PredictorError."""
+    known = known_predictors()
     found = matching(name, {one: () for one in known})
     if len(found) == 1:
-        return load(found[0])
+        return read_predictor(known[found[0]])
     try:
         spec = find_spec(name)
     except InputError as error:
@@ -86,8 +109,6 @@ def _spelled(name: str, known: Mapping[str, Path]) -> Predictor:
         if " may be " in str(error):
             raise
         raise unknown("predictor", name, known, PredictorError) from None
-    from neuralpower.learn.any_device import for_device  # which looks predictors up
-
     return for_device(spec)
 
 
@@ -120,7 +141,8 @@ def default_predictor(cpu: Cpu) -> Predictor:
         PredictorError: one of its name cannot be read.
     """
     known = known_predictors()
-    named = [load(name) for name in known if name == cpu.slug or name.startswith(f"{cpu.slug}-")]
+    slugs = (name for name in known if name == cpu.slug or name.startswith(f"{cpu.slug}-"))
+    named = [read_predictor(known[name]) for name in slugs]
     found = _of_cpus(named) or _of_cpus(readable(known)[0].values())
     if found:
         best = min(found, key=lambda predictor: len(predictor.unlike(cpu)))

@@ -20,6 +20,7 @@ from neuralpower.predict.generation import predict_generation, with_step
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Seen, Stage
+from neuralpower.predict.tree import module_shapes
 from neuralpower.predict.weights import scheme_asked, with_weights
 from neuralpower.trace.follow import Followed, Grown, follow
 from neuralpower.trace.question import Question, checked_run, usual_run
@@ -100,7 +101,8 @@ def predict(
     found = follow(asked, question)
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
-        return _with_room(prediction, predictor), found.prefill
+        modules = module_shapes(found.asked.prefill.module, found.work)
+        return _with_room(replace(prediction, modules=modules), predictor), found.prefill
     return _predict_pass(found, predictor, question, model=model, seen=seen), found.trace
 
 
@@ -115,7 +117,9 @@ def _predict_pass(
         memory = forward_memory(found.work, platform=predictor.platform)
     elif found.lifetimes is not None:
         memory = training_memory(found.lifetimes, platform=predictor.platform)
-    prediction = replace(prediction, memory=memory, assumptions=(*prediction.assumptions, *found.notes))
+    assumptions = (*prediction.assumptions, *found.notes)
+    modules = module_shapes(one.module, found.work)
+    prediction = replace(prediction, memory=memory, assumptions=assumptions, modules=modules)
     if seen is not None:
         name = one.name if question.phase == FORWARD else question.phase
         seen(Stage(name, found.work, prediction, found.lifetimes))

@@ -158,6 +158,7 @@ def _rows(answer: Answer) -> Iterator[Row]:
             step=task.step,
             layer=task.layer,
             parts=task.parts,
+            paths=tuple(tasks[i].path for i in index),
         )
 
 

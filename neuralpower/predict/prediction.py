@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import (
@@ -20,13 +20,16 @@ from neuralpower.learn.estimates import (
     in_words,
 )
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.predict.tree import ModuleShape, Tree, tree_of
 from neuralpower.quantisation.totals import Quantised
+from neuralpower.shown import Shown, drawn_by
 from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
 from neuralpower.trace.records import Savings
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 SCHEMA = 1
 BOUNDS = ("value", "low", "high")  # of an interval
@@ -87,6 +90,7 @@ class Row:
     step: str = FORWARD  # of a training step: forward, backward or optimizer
     layer: Layer | None = None  # None of what is not modelled, and of different ones together
     parts: tuple[str, ...] = ()  # names of the calls that a trace pass joined to this one, in order
+    paths: tuple[str, ...] = field(default=(), repr=False)  # of each of its calls, which `path` sums up
 
     @property
     def energy_j(self) -> float | None:
@@ -156,9 +160,12 @@ class Training:
         }
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What a network will take on a device; times in seconds."""
+@dataclass(frozen=True, repr=False)
+class Prediction(Shown):
+    """What a network will take on a device; times in seconds.
+
+    `print` gives the table of `neuralpower predict`. Predictions are compared with `==`, and can be pickled.
+    """
 
     model: str
     predictor: str
@@ -187,6 +194,7 @@ class Prediction:
     savings: Savings | None = None  # of the way to run, where calls were joined
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
     weights: Quantised | None = None  # None where they are as `dtype` says
+    modules: tuple[ModuleShape, ...] = field(default=(), compare=False)  # of the network; what `tree` shows
 
     @property
     def flops(self) -> int:
@@ -316,28 +324,40 @@ class Prediction:
         merged = _merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""))
         return [*merged, *self._launches()]
 
+    def tree(self, depth: int = 3) -> Tree:
+        """The module tree down to `depth` names of a path: output shapes, parameters, FLOP, latency, memory.
+
+        `print` draws it; to go through its lines, iterate. Raises InputError for a depth below 1.
+        """
+        return tree_of(self, depth)
+
+    def plot(self, by: str = "kind", *, top: int = 15, ax: Axes | None = None) -> Axes:
+        """Bars of the latency (ms) by "kind", "layer" or "module", the slowest `top` of them.
+
+        Args:
+            by: what has a bar of its own.
+            top: how many bars; the others are one bar together.
+            ax: where to draw; by default axes of a new figure.
+
+        Raises:
+            InputError: another `by`, or there is no matplotlib.
+        """
+        axes: Axes = drawn_by().plot(self, by, top, ax)
+        return axes
+
     def to_pandas(self) -> pd.DataFrame:
         """One row per folded layer, SI units: COLUMNS, as in `predict --csv`, and the `layer` itself.
 
         The last row is that of launch overhead, where there is any.
-        """
-        import pandas as pd
 
+        Raises InputError where there is no pandas.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise InputError("to_pandas needs pandas: pip install pandas") from None
         cells = [{**row.cells(), "layer": row.layer} for row in self.with_launches]
         return pd.DataFrame(cells, columns=[*COLUMNS, "layer"])
-
-    def _repr_html_(self) -> str:
-        """For notebooks: the totals, and the ten slowest rows."""
-        t = self.runtime_s
-        parts = [f"latency {t.value * 1e3:.3g} ms ({t.low * 1e3:.3g} to {t.high * 1e3:.3g}, 90 %)"]
-        if self.energy_j is not None:
-            parts.append(f"energy {self.energy_j.value:.3g} J")
-        if self.memory is not None:
-            parts.append(f"memory {self.memory.value_bytes / 1e6:.0f} MB")
-        head = f"{self.model}, batch {self.batch_size}, {self.dtype}, {self.phase}, on {self.device}"
-        columns = ["path", "kind", "count", "runtime_s", "share", "bound", "basis"]
-        table = self.to_pandas().nlargest(10, "runtime_s")[columns]
-        return f"<p><b>{html.escape(head)}</b><br>{', '.join(parts)}</p>{table.to_html(index=False)}"
 
     def to_json(self) -> dict[str, object]:
         """The contract of `predict --json`."""

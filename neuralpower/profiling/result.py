@@ -35,6 +35,7 @@ from neuralpower.profiling.rows import (
 from neuralpower.profiling.steps import Runs, Spread
 from neuralpower.profiling.timeline import process
 from neuralpower.report.chrome import Process, document, write
+from neuralpower.report.notebook import Figure, Line, Panel, drawn
 from neuralpower.report.number_format import binary, many, share
 from neuralpower.report.tables import as_asked, grid, percent, quantity, warning_lines, with_bar
 
@@ -45,6 +46,7 @@ SCHEMA = 1
 VIEWS = ("layer", "module", "kind", "operator")
 SORTS = ("runtime_s", "flops", "bytes", "parameters", "memory", "calls", "order")
 ENDS = (REMAINDER, OVERHEAD)
+TOP = 15  # rows that `print` shows
 NOISY = 0.25  # of the median: from here on quartiles of runs this far apart are a busy machine's
 WITHIN = 0.1  # share of the whole that rows may leave unexplained
 COLUMNS = """
@@ -110,9 +112,12 @@ class Total:
         return self.flops / self.runtime_s if self.flops is not None and self.runtime_s else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NetworkProfile:
-    """One network on one device; times in seconds, FLOP by `convention`, 1 multiply-add = 2 FLOP."""
+    """One network on one device; times in seconds, FLOP by `convention`, 1 multiply-add = 2 FLOP.
+
+    `print` gives the table of `neuralpower profile`.
+    """
 
     model: str
     device: str
@@ -279,6 +284,41 @@ class NetworkProfile:
         work = f"{self._quantity(t.flops)} ({self.convention}), {many(t.parameters, 'parameters')}"
         return f"{about}\nlatency {taken}{power}\n{work}{memory}, coverage {share(self.coverage)}"
 
+    def __str__(self) -> str:
+        """The table that the command prints."""
+        return self.table(top=TOP)
+
+    def __repr__(self) -> str:
+        """One line: the network, the device and the time."""
+        about = f"{visible(self.model)}, {self.dtype}, {self.phase}, on {visible(self.device)}"
+        return f"NetworkProfile({about}: {_time(self.total.runtime_s)})"
+
+    def _repr_html_(self) -> str:
+        """A panel for notebooks: the kinds with their shares; no scripts."""
+        t = self.total
+        peak = binary(t.peak_memory_bytes)
+        figures: tuple[Figure, ...] = (
+            Figure("time", _time(t.runtime_s)),
+            Figure("work", self._quantity(t.flops)),
+        )
+        lines = [
+            Line(
+                row.kind,
+                None if row.share is None else min(max(row.share, 0.0), 1.0),
+                (str(row.count), quantity(row.runtime_s, "s"), percent(row.share), self._quantity(row.flops)),
+            )
+            for row in self.by_kind()
+            if not _idle(row)
+        ]
+        header = ("kind", "", "calls", "time", "share", self.unit)
+        about = f"{self.dtype}, {self.phase}, on {self.device}"
+        figures = (*figures, Figure("peak memory", peak))
+        return drawn(Panel(self.model, about, figures, header, tuple(lines), self.notes, self.warnings))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: all but the way to count again, which needs the network."""
+        return {**vars(self), "recount": None}
+
     def _foot(self) -> list[str]:
         shares = ["" if u.share is None else f", {u.share:.1%}" for u in self.unmodelled]
         listed = zip(self.unmodelled, shares, strict=True)
@@ -434,6 +474,10 @@ def _place(row: Row | ModuleRow, sort: str) -> tuple[bool, float]:
 
 def _count(value: int) -> str:
     return quantity(value, "").strip() if value else ""
+
+
+def _time(seconds: float | None) -> str:
+    return "not timed" if seconds is None else quantity(seconds, "s")
 
 
 def _bytes(value: int | None) -> str:

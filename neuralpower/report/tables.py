@@ -101,7 +101,12 @@ def score_cells(regressor: Regressor) -> list[str]:
 
 
 def prediction_table(prediction: Prediction, by: str, depth: int, top: int, *, marked: bool = False) -> str:
-    """Warnings, the totals, their rows, and notes; `marked` with styles for `cli.output.say`."""
+    """Warnings, the totals, their rows, and notes; `marked` with styles for `cli.output.say`.
+
+    `by`: "kind", "layer", "module", or "tree", which is drawn down to `depth` as a whole.
+    """
+    if by == "tree":
+        return str(prediction.tree(depth))
     p = prediction
     rows = p.by_kind() if by == "kind" else p.by_module(depth) if by == "module" else [*p.with_launches]
     rows = sorted(rows, key=lambda row: -row.runtime_s) if by == "layer" else rows

@@ -883,7 +883,7 @@ def test_evaluate_refuses_before_it_measures(predictor: Path, arguments: list[st
 def test_no_predictor_at_all_is_answered_with_how_to_get_one(
     monkeypatch: pytest.MonkeyPatch, networks: Path
 ) -> None:
-    monkeypatch.setattr("neuralpower.learn.predictor_lookup.predictor_folders", lambda: [Path("models")])
+    monkeypatch.setattr("neuralpower.learn.predictor_files.predictor_folders", lambda: [Path("models")])
     ran = run("predict", f"{networks}:blocks", "--input-shape", "32")
     refused(ran, "there is no predictor yet", "collect-data and train-predictor", "--predictor")
     assert "predictor  none" in done("devices")

@@ -17,6 +17,7 @@ from neuralpower.devices.host import Cpu
 from neuralpower.errors import DatasetError, InputError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.linear import Linear
+from neuralpower.learn import predictor_files
 from neuralpower.learn import predictor_lookup as predictors
 from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
@@ -179,13 +180,13 @@ def test_files_that_are_no_predictors_are_in_nobodys_way(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(predictors, "predictor_folders", lambda: [Path("models")])
+    monkeypatch.setattr(predictor_files, "predictor_folders", lambda: [Path("models")])
     save(predictor, tmp_path / "models" / "my-device.json")
     for name, text in (("config", '{"model_type": "bert"}'), ("cut", "{"), ("older", '{"schema": 1}')):
         (tmp_path / "models" / f"{name}.json").write_text(text)
     another = Cpu("Another", 2, 2, 2**15, 2**20, 2**25, 2**34, ("avx2",), virtual=True)
     assert predictors.default_predictor(another).name == "my-device"
-    found, refused = predictors.readable(predictors.known_predictors())
+    found, refused = predictor_files.readable(predictor_files.known_predictors())
     assert list(found) == ["my-device"]
     assert [str(error).split("'")[1] for error in refused if "schema" in str(error)] == ["config", "older"]
     (tmp_path / "models" / "another-2c.json").write_text('{"schema": 1}')  # of this machine's name

@@ -21,6 +21,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.platforms import CPU
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose
+from neuralpower.predict.explore import fit as fitting
 from neuralpower.predict.explore.compare import Side, compare
 from neuralpower.predict.explore.fit import Request, bytes_of, fit, largest
 from neuralpower.predict.explore.forms import Solver
@@ -446,7 +447,7 @@ class Scan(nn.Module):
 def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
     phase: str, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("neuralpower.predict.explore.fit.MOST_CALLS", 3000)
+    monkeypatch.setattr(fitting, "MOST_CALLS", 3000)
     found = [fit(Request(Scan(), seq_len=length, phase=phase), 8e9) for length in (4, 7)]
     assert {(one.longest, one.longest_reason.partition(",")[0]) for one in found} == {(longest, "the calls")}
     less = fit(Request(Scan(), seq_len=36, phase=phase), 8e9)

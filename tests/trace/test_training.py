@@ -34,6 +34,7 @@ from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.running import META, WAYS, Run
+from neuralpower.predict import evaluate as evaluation
 from neuralpower.predict.case import Case
 from neuralpower.predict.compose import compose
 from neuralpower.predict.evaluate import evaluate
@@ -694,7 +695,7 @@ def test_a_steps_slow_down_is_that_of_all_its_layers(
         calls[0]()
         return [Timing((2.0,), 2.0, 2.0, 2.0, 0.0, 0.0, 0.0)]
 
-    monkeypatch.setattr("neuralpower.predict.evaluate.time_calls", timed)
+    monkeypatch.setattr(evaluation, "time_calls", timed)
     (e,) = evaluate([Case("zoo:deep_mnist", 2)], followed, phase="training", recipe=Recipe("sgd"))
     rows = [row for row in e.prediction.rows if row.layer is not None]
     backward = [row.runtime_s for row in rows if row.layer is not None and row.layer.phase == "backward"]
@@ -710,7 +711,7 @@ def at_paces(monkeypatch: pytest.MonkeyPatch, *rounds: list[float]) -> Iterator[
     def timed(*_: object, **__: object) -> list[Timing]:
         return [Timing((pace,), pace, pace, pace, 0.0, 0.0, 0.0) for pace in next(paces)]
 
-    monkeypatch.setattr("neuralpower.predict.evaluate.time_calls", timed)
+    monkeypatch.setattr(evaluation, "time_calls", timed)
     return paces
 
 
@@ -752,7 +753,7 @@ def test_what_fails_when_it_is_measured_once_more_was_measured(
 ) -> None:
     lost = [RuntimeError("no memory is left")]
     timings = iter([[Timing((2.0,), 2.0, 2.0, 2.0, 0.0, 0.0, 0.0)], lost, lost])
-    monkeypatch.setattr("neuralpower.predict.evaluate.time_calls", lambda *_, **__: next(timings))
+    monkeypatch.setattr(evaluation, "time_calls", lambda *_, **__: next(timings))
     here = dataclasses.replace(
         learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25)
     )

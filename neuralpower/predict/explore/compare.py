@@ -24,11 +24,12 @@ from neuralpower.learn.estimates import ROOFLINE_FACTOR
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
 from neuralpower.predict.prediction import Interval, Prediction
+from neuralpower.shown import Shown
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A against B."""
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
+    """A against B. `print` gives the command's table."""
 
     a: str
     b: str

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -27,6 +27,7 @@ from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised
+from neuralpower.shown import Shown
 from neuralpower.trace.follow import shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
@@ -72,9 +73,9 @@ class Request:
         return self.context if self.phase == DECODE else self.seq_len
 
 
-@dataclass(frozen=True)
-class Fit:
-    """The answer; sizes are None where nothing is to be said of them."""
+@dataclass(frozen=True, repr=False)
+class Fit(Shown):
+    """The answer; sizes are None where nothing is to be said of them. `print` gives the command's table."""
 
     fits: bool
     memory: Memory
@@ -87,6 +88,9 @@ class Fit:
     margin: float = 0.0  # share of the room that is kept free, for what is not modelled
     notes: tuple[str, ...] = ()  # what the answer takes for granted
     weights: Quantised | None = None  # None where they are as the dtype says
+    # what was asked, with the model's name
+    request: Request | None = field(default=None, compare=False)
+    device: str = ""  # whose memory it is
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -157,6 +161,7 @@ def fit(request: Request, room_bytes: float) -> Fit:
         margin=margin,
         notes=(request.platform.memory_note,) if request.platform.memory_note else (),
         weights=probe.quantised,
+        request=replace(request, model=str(probe.source.name)),
     )
 
 

@@ -6,20 +6,26 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
+from typing_extensions import Unpack
 
 from neuralpower.errors import InputError, is_count
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
+from neuralpower.options import check_options
 from neuralpower.predict.case import device_memory
 from neuralpower.predict.explore.doubts import doubts
 from neuralpower.predict.explore.outcomes import finite
 from neuralpower.predict.explore.space import Explored, Point, explore
 from neuralpower.predict.prediction import HOST_BOUND
 from neuralpower.predict.weights import scheme_asked
+from neuralpower.shown import Shown
 from neuralpower.trace.question import EAGER, checked_run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_POINTS = 10_000
 HEAPLESS = "memory excludes what the allocator keeps of freed tensors; `up to` and `predict` include it"
@@ -58,9 +64,9 @@ class SweepPoint:
         return (self.launch_share or 0.0) > 1 - 1 / HOST_BOUND
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """All points, in the order of the grid."""
+@dataclass(frozen=True, repr=False)
+class Sweep(Shown):
+    """All points, in the order of the grid. `print` gives the command's table."""
 
     points: tuple[SweepPoint, ...]
     front: str  # what the front is of
@@ -68,6 +74,23 @@ class Sweep:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()  # why figures are less sure than their bounds say
     run: str = EAGER
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per point, SI units; raises InputError where there is no pandas."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise InputError("to_pandas needs pandas: pip install pandas") from None
+        return pd.DataFrame([vars(point) for point in self.points])
+
+
+class Options(TypedDict, total=False):
+    """What is rarely said of a sweep."""
+
+    input_shape: Sequence[int] | None  # of one sample
+    memory_bytes: float | None  # of the device, instead of its spec sheet's
+    run: str  # one of `neuralpower.trace.question.RUNS`; eager by default
+    weights: str | None  # how they are quantised, as `--weights`
 
 
 def sweep(
@@ -77,21 +100,19 @@ def sweep(
     batch_sizes: Sequence[int] = (1,),
     lengths: Sequence[int | None] = (None,),
     dtypes: Sequence[str] = ("float32",),
-    input_shape: Sequence[int] | None = None,
-    memory_bytes: float | None = None,
-    run: str = EAGER,
-    weights: str | None = None,
+    **options: Unpack[Options],
 ) -> Sweep:
-    """Predict the grid; `input_shape` of one sample, `memory_bytes` of the device, else its spec sheet's.
-
-    `run` is one of `neuralpower.trace.question.RUNS`; `weights`: how they are quantised, as `--weights`.
+    """Predict the grid; see `Options`.
 
     Raises:
         InputError: what is no list, a size that is not whole and positive, no point, too many points, an
             unknown way to run.
         PredictorError: a dtype that a predictor has not learnt.
     """
-    checked_run(run)
+    check_options("option of a sweep", options, Options.__annotations__)
+    run = checked_run(options.get("run", EAGER))
+    input_shape, weights = options.get("input_shape"), scheme_asked(options.get("weights"))
+    memory_bytes = options.get("memory_bytes")
     _check(predictors, batch_sizes, lengths, dtypes)
     shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
     points = [  # with integers of Python's, since JSON has none of NumPy's
@@ -102,7 +123,7 @@ def sweep(
     found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
     for predictor in predictors:
-        explored = explore(points, predictor, scheme_asked(weights))
+        explored = explore(points, predictor, weights)
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
         notes[predictor.platform.memory_note or HEAPLESS] = None

@@ -24,7 +24,8 @@ from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError, NeuralPowerError, one_line
 from neuralpower.layers.base import torch_dtype
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_lookup import default_predictor, known_predictors, load
+from neuralpower.learn.predictor_files import known_predictors
+from neuralpower.learn.predictor_lookup import default_predictor, load
 from neuralpower.networks.sources import resolve
 from neuralpower.predict.compose import compose
 from neuralpower.predict.prediction import Prediction

@@ -1,0 +1,270 @@
+"""What `neuralpower` answers in one call each. Importing it imports neither torch nor a predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neuralpower.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from typing_extensions import Unpack
+
+    from neuralpower.api import LoadedPredictor, PredictOptions, SweepOptions
+    from neuralpower.networks.phases import Phase
+    from neuralpower.predict.explore.compare import Comparison
+    from neuralpower.predict.explore.fit import Fit
+    from neuralpower.predict.explore.score import Score
+    from neuralpower.predict.explore.sweep import Sweep
+    from neuralpower.predict.prediction import Prediction
+    from neuralpower.profiling import NetworkProfile
+    from neuralpower.profiling.settings import Keywords
+
+    Model = str | Path | nn.Module | Callable[..., Any]
+    Device = str | Path
+    Named = str | Path | LoadedPredictor
+
+
+def predict(
+    model: Model,
+    inputs: Any = None,
+    *,
+    device: Device | None = None,
+    predictor: Named | None = None,
+    batch_size: int | None = None,
+    dtype: str | torch.dtype | None = None,
+    phase: str | Phase = "forward",
+    **options: Unpack[PredictOptions],
+) -> Prediction:
+    """Predict latency, power, energy and memory of a network on a device, without running it.
+
+    Args:
+        model: an nn.Module, a function, or a name ("zoo:resnet18", "llama-3.1-8b", "hf:ORG/NAME").
+        inputs: a tensor, a tuple or mapping of them, or a shape, batch first: (1, 3, 224, 224).
+        device: "h100", "RTX 4090", ...; by default this machine's CPU.
+        predictor: instead of, or beside, a device: a name, a file, or what `load` gives.
+        batch_size: samples, where `inputs` do not say it.
+        dtype: of weights and inputs; by default the model's own.
+        phase: "forward", "training", "prefill", "decode", "generate", or a `Phase` with sizes.
+        **options: `seq_len`, `input_shape`, `recipe`, `run`, `weights`; see `LoadedPredictor.predict`.
+
+    Raises:
+        InputError: an impossible or unknown argument; ModelError and PredictorError are kinds of it.
+
+    Example:
+        >>> import neuralpower, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU())
+        >>> prediction = neuralpower.predict(model, (32, 64), device="h100")
+        >>> prediction.batch_size, prediction.parameters, prediction.device
+        (32, 16640, 'nvidia-h100-sxm5-80gb')
+        >>> prediction.runtime_s.low < prediction.runtime_s.value < prediction.runtime_s.high
+        True
+    """
+    from neuralpower import api
+
+    loaded = api.chosen(device, predictor)
+    return loaded.predict(model, inputs, batch_size=batch_size, dtype=dtype, phase=phase, **options)
+
+
+def compare(
+    a: Model,
+    b: Model | None = None,
+    *,
+    device: Device | Sequence[Device] | None = None,
+    predictor: Named | None = None,
+    **sizes: Any,
+) -> Comparison:
+    """Compare two networks on a device, or one network on two devices: the ratio of their times.
+
+    Args:
+        a: as the model of `predict`.
+        b: the other one; leave it out to compare two devices.
+        device: for both, or a pair of devices, the first for `a`.
+        predictor: as in `predict`.
+        **sizes: as `predict` takes them: `inputs`, `batch_size`, `dtype`, `phase`, ...
+
+    Raises:
+        InputError: as `predict`; neither two networks nor two devices.
+
+    Example:
+        >>> import neuralpower
+        >>> neuralpower.compare("zoo:resnet18", "zoo:resnet34", device="h100").a_faster > 0.9
+        True
+        >>> neuralpower.compare("zoo:resnet18", device=("h100", "t4"), batch_size=8).ratio.value < 1
+        True
+    """
+    from neuralpower import api
+
+    pair = _several(device) or (None,)
+    if len(pair) > 2 or (b is None and len(pair) < 2):
+        raise InputError(
+            "compare takes two networks, or one on two devices: device=('h100', 'a100-sxm4-80gb')"
+        )
+    first = api.chosen(pair[0], predictor)
+    second = first if len(pair) == 1 else api.chosen(pair[1], predictor)
+    return api.compared((first, a), (second, a if b is None else b), **sizes)
+
+
+def sweep(
+    model: Model,
+    *,
+    device: Device | Sequence[Device] | None = None,
+    predictor: Named | None = None,
+    batch_sizes: Sequence[int] = (1,),
+    lengths: Sequence[int | None] = (None,),
+    dtypes: Sequence[str] | None = None,
+    memory: str | float | None = None,
+    **options: Unpack[SweepOptions],
+) -> Sweep:
+    """Predict a grid of batch sizes, lengths and dtypes on one device or several, from few traces.
+
+    Args:
+        model: as in `predict`.
+        device: one, or a list of them.
+        predictor: as in `predict`.
+        batch_sizes: samples.
+        lengths: tokens of each sample; None leaves them to the model.
+        dtypes: of weights and inputs; by default the model's own.
+        memory: of the device, such as "24GB"; by default what its spec sheet says.
+        **options: `input_shape` of one sample, `run`, `weights`.
+
+    Raises:
+        InputError: as `predict`; what is no list of sizes.
+
+    Example:
+        >>> import neuralpower
+        >>> grid = neuralpower.sweep("zoo:deep_mnist", device="h100", batch_sizes=(1, 2, 4))
+        >>> [(point.batch_size, point.fits) for point in grid.points]
+        [(1, True), (2, True), (4, True)]
+    """
+    from neuralpower import api
+
+    loaded = [api.chosen(one, predictor) for one in _several(device) or (None,)]
+    grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
+    return api.swept(model, loaded, memory=memory, **grid, **options)
+
+
+def fit(
+    model: Model,
+    memory: str | float | None = None,
+    *,
+    device: Device | None = None,
+    predictor: Named | None = None,
+    **request: Any,
+) -> Fit:
+    """Say whether a network fits into a device's memory, the largest batch and the longest context that do.
+
+    Args:
+        model: as in `predict`.
+        memory: instead of the device's: "24GB", "80GiB", or bytes.
+        device: as in `predict`; by default this machine.
+        predictor: as in `predict`.
+        **request: `batch_size`, `seq_len`, `input_shape`, `dtype`, `phase`, `optimizer`, `context`,
+            `accumulation`, `checkpointing`, `margin`, `run`, `weights`.
+
+    Raises:
+        InputError: as `predict`; the device's memory is not known.
+
+    Example:
+        >>> import neuralpower
+        >>> found = neuralpower.fit("zoo:resnet18", device="h100", batch_size=8)
+        >>> found.fits, found.largest_batch > 100
+        (True, True)
+    """
+    from neuralpower import api
+
+    loaded = api.chosen(device, predictor)
+    if memory is None and device is None and predictor is None:
+        memory = api.own_memory()
+    return loaded.fit(model, memory, **request)
+
+
+def score(
+    candidates: Iterable[str | Mapping[str, Any]],
+    *,
+    device: Device | None = None,
+    predictor: Named | None = None,
+    by: str = "latency",
+    trust_code: bool = False,
+) -> list[Score]:
+    """Rank many candidates, each a model with changes, or a list of layers.
+
+    Args:
+        candidates: JSON objects, or lines that hold one.
+        device: as in `predict`.
+        predictor: as in `predict`.
+        by: "latency", "energy" or "memory".
+        trust_code: whether candidates may name functions and exported programs, which run code.
+
+    Raises:
+        InputError: what is no list of candidates; an unknown `by`.
+
+    Example:
+        >>> import neuralpower
+        >>> row = {"kind": "linear", "rows": 128, "in_features": 64, "bias": True}
+        >>> widths = [{"layers": [{**row, "out_features": width}]} for width in (64, 4096)]
+        >>> [one.rank for one in neuralpower.score(widths, device="h100")]
+        [1, 2]
+    """
+    from neuralpower import api
+
+    return api.chosen(device, predictor).score(candidates, by, trust_code=trust_code)
+
+
+def load(name: str | Path | None = None) -> LoadedPredictor:
+    """Load a predictor once, to ask it often: it has `predict`, `sweep`, `compare`, `fit` and `score`.
+
+    Args:
+        name: a device in any usual spelling: all that is known of it, as `--device` has it on the command
+            line; else a predictor's name, its file, or NAME@DEVICE. By default this machine's.
+
+    Raises:
+        PredictorError: there is none of that name, or the file cannot be used.
+        InputError: several devices have that name.
+
+    Example:
+        >>> import neuralpower
+        >>> h100 = neuralpower.load("h100")
+        >>> [h100.predict("zoo:deep_mnist", batch_size=size).batch_size for size in (1, 8)]
+        [1, 8]
+    """
+    from neuralpower import api
+
+    return api.load(name)
+
+
+def profile(
+    model: Model, args: Any = (), kwargs: Mapping[str, Any] | None = None, **settings: Unpack[Keywords]
+) -> NetworkProfile:
+    """Measure a network here: work, traffic, memory and time of every layer. It runs.
+
+    Args:
+        model: as in `predict`; a module is left as it was.
+        args: positional inputs in a tuple or list, the only one, or a shape: (1, 3, 224, 224).
+        kwargs: inputs by keyword.
+        **settings: `repeat`, `warmup`, `phase`, `power`, ...; see `neuralpower.profiling.profile`.
+
+    Raises:
+        InputError: no network, or an unknown or impossible setting.
+        ModelError: the forward or backward raises.
+        DeviceError: no clock for the device, or out of memory.
+
+    Example:
+        >>> import neuralpower, torch
+        >>> found = neuralpower.profile(torch.nn.Linear(64, 256), (32, 64), repeat=2)
+        >>> found.total.flops == 2 * 32 * 64 * 256
+        True
+    """
+    from neuralpower import api
+
+    return api.profiled(model, args, kwargs, settings)
+
+
+def _several(device: Device | Sequence[Device] | None) -> tuple[Device, ...]:
+    """The devices that are named; none where nothing is."""
+    if device is None:
+        return ()
+    return (device,) if isinstance(device, (str, Path)) else tuple(device)

@@ -1,0 +1,28 @@
+"""Devices of this machine, as torch names them: which one "cpu", "cuda" or "cuda:1" is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from neuralpower.devices.host import cuda_number
+from neuralpower.errors import InputError
+
+
+def target(device: str | Path | None) -> str | Path | None:
+    """The device that a name means: None for this machine's CPU, a GPU's own name for cuda:0.
+
+    Raises InputError for a GPU that is not here.
+    """
+    if device is None or str(device).partition(":")[0] not in ("cpu", "cuda"):
+        return device
+    number = cuda_number(str(device))
+    if number is None:
+        return None
+
+    from neuralpower.measure.meters import MeterUnavailable
+    from neuralpower.measure.meters.nvml import list_gpus
+
+    try:
+        return list_gpus()[number].name
+    except (MeterUnavailable, IndexError):
+        raise InputError(f"device {device!r}: there is no such GPU here; name one, such as h100") from None

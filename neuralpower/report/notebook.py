@@ -1,0 +1,212 @@
+"""Results as panels of a notebook: headline figures, and a table whose bars are elements; no scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+
+from neuralpower.predict.explore.compare import Comparison
+from neuralpower.predict.explore.fit import Fit
+from neuralpower.predict.explore.sweep import Sweep
+from neuralpower.predict.prediction import Interval, Prediction
+from neuralpower.predict.tree import Tree
+from neuralpower.report.number_format import binary, many, quantity
+from neuralpower.report.tables import percent
+from neuralpower.report.templating import render
+
+MOST_ROWS = 20  # of a panel
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One headline figure."""
+
+    name: str
+    value: str
+    about: str = ""  # its bounds
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a panel's table; `part` is the length of its bar, from 0 to 1."""
+
+    name: str
+    part: float | None
+    cells: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What a notebook shows of a result."""
+
+    title: str
+    about: str = ""
+    figures: tuple[Figure, ...] = ()
+    header: tuple[str, ...] = ()  # of the names, the bars, then the cells
+    lines: tuple[Line, ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def html(result: object) -> str:
+    """A panel as markup, with its own styles."""
+    return drawn(panel(result))
+
+
+def drawn(shown: Panel) -> str:
+    """A panel as markup."""
+    return render("notebook.html.j2", panel=shown)
+
+
+@singledispatch
+def panel(result: object) -> Panel:
+    """What is shown of a result."""
+    raise NotImplementedError(type(result).__name__)
+
+
+def bounds(name: str, value: Interval, unit: str) -> Figure:
+    """A figure with its bounds."""
+    low, high = quantity(value.low, unit), quantity(value.high, unit)
+    return Figure(name, quantity(value.value, unit), f"{low} to {high}")
+
+
+@panel.register
+def _(result: Prediction) -> Panel:
+    p = result
+    figures = [bounds("latency", p.runtime_s, "s")]
+    if p.energy_j is not None:
+        figures.append(bounds("energy", p.energy_j, "J"))
+    if p.power_w is not None:
+        figures.append(bounds("power", p.power_w, "W"))
+    if p.memory is not None:
+        m = p.memory
+        span = f"{binary(m.low_bytes)} to {binary(m.high_bytes)}"
+        figures.append(Figure("memory", binary(m.value_bytes), span))
+    figures.append(Figure("work", quantity(p.flops, "FLOP"), many(p.parameters, "parameters")))
+    figures.append(Figure("coverage", f"{p.coverage:.1%}", f"extrapolated {p.extrapolated:.1%}"))
+    lines = [
+        Line(
+            row.kind,
+            row.share,
+            (
+                str(row.count),
+                quantity(row.runtime_s, "s"),
+                f"{row.share:.1%}",
+                quantity(row.flops, "FLOP") if row.flops else "-",
+                row.bound,
+                row.basis,
+            ),
+        )
+        for row in p.by_kind()
+    ]
+    return Panel(
+        p.model,
+        f"batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device}",
+        tuple(figures),
+        ("kind", "", "calls", "latency", "share", "FLOP", "bound", "basis"),
+        *_cut(lines, p.remarks),
+        p.warnings,
+    )
+
+
+def _cut(lines: Sequence[Line], notes: Sequence[str] = ()) -> tuple[tuple[Line, ...], tuple[str, ...]]:
+    """(the first lines, the notes and how many lines there are more)."""
+    rest = len(lines) - MOST_ROWS
+    return tuple(lines[:MOST_ROWS]), (*notes, *([f"{rest} more rows: print shows them"] if rest > 0 else []))
+
+
+@panel.register
+def _(result: Tree) -> Panel:
+    p = result.prediction
+    lines = [
+        Line(
+            "\N{NO-BREAK SPACE}" * 3 * one.depth + one.name + (f" x{one.times}" if one.times > 1 else ""),
+            one.share,
+            (
+                one.type,
+                "x".join(map(str, one.output)) or "-",
+                quantity(one.parameters, "").strip() if one.parameters else "-",
+                quantity(one.flops, "FLOP") if one.flops else "-",
+                quantity(one.runtime_s, "s"),
+                binary(one.memory_bytes) if one.memory_bytes else "-",
+            ),
+        )
+        for one in result
+    ]
+    about = f"batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device}"
+    header = ("module", "", "type", "output", "parameters", "FLOP", "latency", "memory")
+    return Panel(p.model, about, (bounds("latency", p.runtime_s, "s"),), header, tuple(lines), (), p.warnings)
+
+
+@panel.register
+def _(result: Sweep) -> Panel:
+    longest = max((p.runtime_s for p in result.points if p.runtime_s is not None), default=0.0) or 1.0
+    lines = [
+        Line(
+            f"{'* ' if p.best else ''}batch {p.batch_size}" + (f", length {p.seq_len}" if p.seq_len else ""),
+            None if p.runtime_s is None else p.runtime_s / longest,
+            (
+                p.device,
+                p.dtype,
+                quantity(p.runtime_s, "s"),
+                "-" if p.samples_per_s is None else f"{p.samples_per_s:.4g}/s",
+                quantity(p.energy_j, "J"),
+                binary(p.memory_bytes),
+                {True: "yes", False: "no", None: "-"}[p.fits],
+            ),
+        )
+        for p in result.points
+    ]
+    header = ("point", "", "device", "dtype", "latency", "samples", "energy", "memory", "fits")
+    name = result.points[0].model if result.points else "-"
+    return Panel(
+        name, f"* Pareto-optimal ({result.front})", (), header, *_cut(lines, result.notes), result.warnings
+    )
+
+
+@panel.register
+def _(result: Comparison) -> Panel:
+    longest = max(result.a_s.high, result.b_s.high) or 1.0
+    sides = (("A", result.a, result.a_s), ("B", result.b, result.b_s))
+    lines = [
+        Line(
+            f"{side}: {name}",
+            seconds.value / longest,
+            tuple(quantity(value, "s") for value in (seconds.value, seconds.low, seconds.high)),
+        )
+        for side, name, seconds in sides
+    ]
+    faster, chance = ("A", result.a_faster) if result.a_faster >= 0.5 else ("B", 1 - result.a_faster)
+    r = result.ratio
+    figures = (
+        Figure("A's time / B's", f"{r.value:.3g}", f"{r.low:.3g} to {r.high:.3g}"),
+        Figure("faster", faster, f"probability {percent(min(chance, 0.999))}"),
+    )
+    return Panel(
+        f"{result.a} or {result.b}",
+        "",
+        figures,
+        ("", "", "latency", "low", "high"),
+        tuple(lines),
+        (),
+        result.warnings,
+    )
+
+
+@panel.register
+def _(result: Fit) -> Panel:
+    asked, room = result.request, result.room_bytes or 1.0
+    parts = sorted(((size, name) for name, size in result.memory.parts.items() if size), reverse=True)
+    lines = [Line(name, min(size / room, 1.0), (binary(size),)) for size, name in parts]
+    m = result.memory
+    figures = [
+        Figure("fits", "yes" if result.fits else "no", f"into {binary(result.room_bytes)}"),
+        Figure("memory", binary(m.value_bytes), f"up to {binary(m.high_bytes)}"),
+        Figure("largest batch", str(result.largest_batch)),
+    ]
+    if result.longest is not None:
+        figures.append(Figure("longest context", str(result.longest), f"limit: {result.longest_reason}"))
+    about = "" if asked is None else f"batch {asked.batch_size}, {asked.dtype}, {asked.phase}"
+    name = "fit" if asked is None else str(asked.model)
+    return Panel(name, about, tuple(figures), ("memory", "", "size"), tuple(lines), result.notes)

@@ -1,0 +1,183 @@
+"""How results look in Python: a text for `print`, one line for `repr`, a panel for notebooks, bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import TYPE_CHECKING
+
+from neuralpower.errors import InputError, unknown
+from neuralpower.files.terminal import visible
+from neuralpower.predict.explore.compare import Comparison
+from neuralpower.predict.explore.fit import Fit
+from neuralpower.predict.explore.sweep import Sweep
+from neuralpower.predict.prediction import Prediction
+from neuralpower.predict.tree import Branch, Tree
+from neuralpower.report.explored import comparison_table, fit_table, sweep_table
+from neuralpower.report.notebook import html as html
+from neuralpower.report.number_format import binary, bounded, counted
+from neuralpower.report.tables import as_asked, listed, percent, prediction_table, quantity, warning_lines
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+VIEWS = ("kind", "layer", "module")
+DEPTH, TOP = 3, 15  # of the table, as the command's
+WIDE = 0.35  # inches of a bar
+
+
+@singledispatch
+def text(result: object) -> str:
+    """The table that the command prints."""
+    raise NotImplementedError(type(result).__name__)
+
+
+@singledispatch
+def line(result: object) -> str:
+    """What it is and its headline figures."""
+    raise NotImplementedError(type(result).__name__)
+
+
+def title(prediction: Prediction) -> str:
+    """The network, how it is run, and where."""
+    p = prediction
+    return visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device}")
+
+
+@text.register
+def _(result: Prediction) -> str:
+    return prediction_table(result, "kind", DEPTH, TOP)
+
+
+@line.register
+def _(result: Prediction) -> str:
+    energy = "" if result.energy_j is None else f", energy {quantity(result.energy_j.value, 'J')}"
+    memory = "" if result.memory is None else f", memory {binary(result.memory.value_bytes)}"
+    return f"Prediction({title(result)}: latency {bounded(result.runtime_s, 's')}{energy}{memory})"
+
+
+@text.register
+def _(result: Tree) -> str:
+    whole = result.prediction
+    columns = {
+        "module": lambda one: one[0],
+        "output": lambda one: _shape(one[1]),
+        "parameters": lambda one: quantity(one[1].parameters, "").strip() if one[1].parameters else "-",
+        "FLOP": lambda one: quantity(one[1].flops, "FLOP") if one[1].flops else "-",
+        "latency": lambda one: quantity(one[1].runtime_s, "s"),
+        "share": lambda one: percent(one[1].share),
+        "memory": lambda one: binary(one[1].memory_bytes) if one[1].memory_bytes else "-",
+    }
+    foot = f"latency {bounded(whole.runtime_s, 's')}; memory of a line: its weights and outputs"
+    table = listed([*_drawn(result.root)], columns, left=2)
+    return as_asked([*warning_lines(whole.warnings), title(whole), "", table, "", foot], marked=False)
+
+
+@line.register
+def _(result: Tree) -> str:
+    lines = sum(1 for _ in result)
+    return f"Tree({title(result.prediction)}: {counted(lines, 'line')}, depth {result.depth})"
+
+
+def _drawn(branch: Branch, before: str = "", end: str = "") -> list[tuple[str, Branch]]:
+    """(what a line begins with, the branch) of a branch and all below it."""
+    kind = f" ({branch.type})" if branch.type not in ("", branch.name) else ""
+    times = f" x{branch.times}" if branch.times > 1 else ""
+    found = [(f"{before}{end}{branch.name}{kind}{times}", branch)]
+    inner = before + {"": "", "├─ ": "│  ", "└─ ": "   "}[end]
+    for n, below in enumerate(branch.branches, 1):
+        found += _drawn(below, inner, "└─ " if n == len(branch.branches) else "├─ ")
+    return found
+
+
+def _shape(branch: Branch) -> str:
+    """[1, 64, 56, 56], and how many tensors more."""
+    if not branch.outputs:
+        return "-"
+    more = f" +{branch.outputs - 1}" if branch.outputs > 1 else ""
+    return f"{[*branch.output]}{more}"
+
+
+@text.register
+def _(result: Sweep) -> str:
+    return sweep_table(result) if result.points else "no point was swept"
+
+
+@line.register
+def _(result: Sweep) -> str:
+    points = counted(len(result.points), "point")
+    known = [point.runtime_s for point in result.points if point.runtime_s is not None]
+    span = f", latency {quantity(min(known), 's')} to {quantity(max(known), 's')}" if known else ""
+    devices = ", ".join(dict.fromkeys(point.device for point in result.points))
+    name = result.points[0].model if result.points else "-"
+    return visible(f"Sweep({name} on {devices}: {points}{span})")
+
+
+@text.register
+def _(result: Comparison) -> str:
+    return comparison_table(result)
+
+
+@line.register
+def _(result: Comparison) -> str:
+    r = result.ratio
+    ratio = f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g})"
+    return visible(f"Comparison(A {result.a}, B {result.b}: {ratio})")
+
+
+@text.register
+def _(result: Fit) -> str:
+    if result.request is None:  # made by hand
+        return line(result)
+    return fit_table(result, result.request, result.device or result.request.platform.called)
+
+
+@line.register
+def _(result: Fit) -> str:
+    asked = result.request
+    name = "" if asked is None else f"{asked.model}, batch {asked.batch_size}, {asked.dtype}, {asked.phase}: "
+    verdict = "fits" if result.fits else "does not fit"
+    needs = binary(result.memory.high_bytes)
+    into = f"{verdict} into {binary(result.room_bytes)}, needs up to {needs}"
+    return visible(f"Fit({name}{into}, largest batch {result.largest_batch})")
+
+
+def plot(prediction: Prediction, by: str = "kind", top: int = TOP, ax: Axes | None = None) -> Axes:
+    """Bars of the latency (ms), the slowest on top; raises InputError."""
+    if by not in VIEWS:
+        raise unknown("view", by, VIEWS)
+    if not isinstance(top, int) or top < 1:
+        raise InputError(f"top {top!r}: must be a whole number, 1 or more; choose {TOP}")
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise InputError("plot needs matplotlib: pip install 'neuralpower[report]'") from None
+    names, values = _bars(prediction, by, top)
+    if ax is None:
+        _, ax = pyplot.subplots(figsize=(8, 1.2 + WIDE * len(names)), layout="constrained")
+    bars = ax.barh(range(len(names)), values, color="#0b63a5")
+    ax.bar_label(bars, [quantity(value / 1e3, "s") for value in values], padding=4, fontsize=8)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.margins(x=0.15)
+    ax.set_xlabel("latency (ms)")
+    ax.set_title(title(prediction), loc="left", fontsize=10)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _bars(prediction: Prediction, by: str, top: int) -> tuple[list[str], list[float]]:
+    """(names, ms) of the slowest `top` rows, and of the others together."""
+    if by == "module":
+        rows: Sequence[tuple[str, float]] = [
+            (row.path or "(model)", row.runtime_s) for row in prediction.by_module(DEPTH)
+        ]
+    elif by == "kind":
+        rows = [(row.kind, row.runtime_s) for row in prediction.by_kind()]
+    else:
+        rows = [(f"{row.path or '(model)'} ({row.kind})", row.runtime_s) for row in prediction.rows]
+    rows = sorted(rows, key=lambda row: -row[1])
+    if len(rows) > top:
+        rest = rows[top:]
+        rows = [*rows[:top], (f"({len(rest)} more)", sum(seconds for _, seconds in rest))]
+    return [visible(name) for name, _ in rows], [seconds * 1e3 for _, seconds in rows]
