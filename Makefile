@@ -12,7 +12,7 @@ DEMO_DATASET := datasets/demo
 DEMO_PREDICTOR := models/demo.json
 DEMO_MODELS := "transformers:MobileBertModel?num_hidden_layers=12" "zoo:densenet121"
 
-.PHONY: setup demo test lint benchmark
+.PHONY: setup demo test lint benchmark docs readme package
 
 setup: $(INSTALLED)
 
@@ -44,3 +44,15 @@ lint: setup
 # Each file of benchmarks/ prints one table.
 benchmark: setup
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)" || exit; done
+
+# The site, into build/site; a broken link is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+# Run the commands that the README and the pages show, and write their outputs, the table of devices and the picture.
+readme: setup
+	$(BIN)/python -m docs.generate.outputs $(README_ARGS)
+
+# The wheel, and a first prediction with nothing else of this checkout.
+package: setup
+	.ci/first-prediction $(BIN)/python

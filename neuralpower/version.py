@@ -1,3 +1,3 @@
 """The version of neuralpower, which the files that it writes carry."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,62 +1,131 @@
-"""What the README shows is run: Python blocks as they are, commands as they are typed."""
+"""What the README and the pages show is run: Python blocks as they are, commands as they are typed."""
 
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from docs.generate import outputs, picture, tables
 from neuralpower import cli
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
-COMMANDS = [
-    shlex.split(line.removeprefix("$ "), comments=True)[1:]
-    for block in re.findall(r"```console\n(.*?)```", README, re.S)
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PAGES = {name: (ROOT / name).read_text() for name in outputs.PAGES}
+HAND_WRITTEN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+CONSOLE = {
+    f"{page.relative_to(ROOT)}: {line}": shlex.split(line.removeprefix("$ "), comments=True)[1:]
+    for page in HAND_WRITTEN
+    for block in re.findall(r"```(?:console|bash)\n(.*?)```", page.read_text(), re.S)
     for line in block.splitlines()
-    if line.removeprefix("$ ").startswith("neuralpower ")
+    if re.match(r"(\$ )?neuralpower \w", line) and "..." not in line and not re.search(r"[|>]|[A-Z]{5}", line)
+}
+SHOWN = [
+    (name, commands, shown)
+    for name, page in PAGES.items()
+    for commands, shown in outputs.blocks(page)
+    if all(command.startswith("neuralpower predict") for command in commands)
 ]
-WITHOUT_A_DEVICE = ("predict", "devices")
 
 
-def test_the_readme_has_commands_and_code() -> None:
-    shown = {command[0] for command in COMMANDS}
-    assert shown >= {"predict", "devices", "collect-data", "train-predictor", "evaluate"}
-    assert shown >= {"sweep", "compare", "fit", "score", "profile", "bench", "paradnn", "report", "lab"}
-    assert "make demo" in README
-    assert "make test" in README
+def test_the_readme_is_short_and_pages_are_no_longer_than_300_lines() -> None:
+    assert len(README.splitlines()) <= 150
+    long = {page.name: len(page.read_text().splitlines()) for page in HAND_WRITTEN}
+    assert {name for name, lines in long.items() if lines > 300} <= {"CONTRIBUTING.md"}
+
+
+def test_the_links_of_the_readme_lead_somewhere() -> None:
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)", README)
+    assert len(linked) > 10
+    assert [place for place in linked if not (ROOT / place).exists()] == []
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.S))
 def test_a_python_block_runs(
     code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(Path(__file__).parent.parent)
+    monkeypatch.chdir(ROOT)
     exec(compile(code, "README.md", "exec"), {})  # the block is ours
     value, low, high = (float(word) for word in capsys.readouterr().out.split())
     assert 0 < low < value < high
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c[0] in WITHOUT_A_DEVICE], ids=" ".join)
-def test_a_command_that_needs_no_device_runs(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.fixture
+def printed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[[str], str]:
+    """What a command prints in an empty folder, as `outputs.run` has it, but in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", outputs.WIDTH)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("NEURALPOWER_CACHE", "off")
+
+    def run(command: str) -> str:
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 0
+        out, err = capfd.readouterr()
+        return err + out
+
+    return run
+
+
+@pytest.mark.parametrize(("name", "commands", "shown"), SHOWN, ids=[" ".join([n, *c]) for n, c, _ in SHOWN])
+def test_a_page_shows_what_its_commands_print(
+    name: str, commands: list[str], shown: str, printed: Callable[[str], str], tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # for what it writes
-    monkeypatch.setattr(sys, "argv", ["neuralpower", *command])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.strip()
+    outputs.files(PAGES[name], tmp_path)
+    now = "".join(map(printed, commands))
+    assert outputs.alike(shown, now), f"{now}\n`make readme` writes what commands print now"
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c[0] not in WITHOUT_A_DEVICE], ids=" ".join)
-def test_a_command_that_measures_is_spelt_as_the_program_has_it(
+def test_the_picture_shows_what_its_command_prints(printed: Callable[[str], str]) -> None:
+    shown = picture.words(outputs.PICTURE.read_text()).partition(outputs.PICTURED)[2]
+    now = printed(outputs.PICTURED)
+    assert outputs.alike(shown, now), f"{now}\n`make readme` draws what the command prints now"
+    assert outputs.PICTURED in README
+
+
+def test_the_readme_shows_the_table_of_devices() -> None:
+    assert tables.short_devices() in README, "`make readme` writes it"
+
+
+def test_outputs_are_alike_up_to_rounding() -> None:
+    assert outputs.alike("latency 12.7 ms, 1,301 calls", "latency 12.8 ms,  1,301 calls")
+    assert not outputs.alike("latency 12.7 ms", "latency 14.7 ms")
+    assert not outputs.alike("latency 12.7 ms", "latency 12.7 us")
+    assert not outputs.alike("1 row", "1 row and 2 notes")
+
+
+def test_a_page_is_rewritten_with_what_commands_print(tmp_path: Path) -> None:
+    page = (
+        '```python title="net.py"\nx = 1\n```\n<!-- run -->\n```console\n$ neuralpower a\nold\n```\n'
+        "<!-- measure -->\n```console\n$ neuralpower b\nkept\n```\n"
+    )
+
+    def run(command: str, folder: Path) -> str:
+        return f"{command}: {(folder / 'net.py').read_text()}"
+
+    new = outputs.refreshed(page, tmp_path, run)
+    assert new == page.replace("old\n", "neuralpower a: x = 1\n")
+    assert "$ neuralpower b\nneuralpower b: x = 1\n" in outputs.refreshed(page, tmp_path, run, measure=True)
+    assert outputs.refreshed(new, tmp_path, run) == new
+
+
+@pytest.mark.parametrize("command", CONSOLE.values(), ids=CONSOLE)
+def test_a_command_of_a_page_is_spelt_as_the_program_has_it(
     command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("models").mkdir()
-    Path("models/mine.json").touch()  # what an earlier command of the README writes
+    for file in re.findall(
+        r"[\w./-]+\.(?:json|pt2|py)\b", " ".join(command)
+    ):  # which the page brings, or makes
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).touch()
     words = list(command)
     found: Any = cli.command_of(words.pop(0))
     while hasattr(found, "commands"):  # a group
@@ -65,7 +134,7 @@ def test_a_command_that_measures_is_spelt_as_the_program_has_it(
 
 
 def test_every_test_and_command_of_the_lineage_is_there() -> None:
-    text = (Path(__file__).parent.parent / "docs/lineage.md").read_text()
+    text = (ROOT / "docs/lineage.md").read_text()
     named = re.findall(r"`tests/([\w/]+\.py)::(\w+)`", text)
     assert len(named) > 150
     for file, name in named:

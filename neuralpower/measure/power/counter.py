@@ -24,7 +24,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 from neuralpower.devices.spec import HIGHEST_W
 from neuralpower.measure.meters import Reading
@@ -197,7 +196,7 @@ def _counted(
     stamps = math.sqrt(a.variance_s2 + b.variance_s2) / ((b.t_ns - a.t_ns) / 1e9)
     u_rel = mean.u_rel
     if u_rel is not None:
-        u_rel = math.hypot(u_rel, float(stdtrit(stretches - 1, 0.975)) * stamps)
+        u_rel = math.hypot(u_rel, _student(stretches - 1) * stamps)
     return Power(
         power_w=mean.power_w,
         sd_w=mean.sd_w,
@@ -279,8 +278,15 @@ def _mean(
         return _Mean(power_w, None, None)
     variance_j2 = float(np.var(joules - power_w * busy_s, ddof=1)) - power_w**2 * stamps_s2
     scatter_j = math.sqrt(max(variance_j2, 0.0))
-    u_w = float(stdtrit(count - 1, 0.975)) * scatter_j * math.sqrt(count) / total_s
+    u_w = _student(count - 1) * scatter_j * math.sqrt(count) / total_s
     return _Mean(power_w, sd_w=scatter_j * count / total_s, u_rel=u_w / power_w)
+
+
+def _student(degrees: int) -> float:
+    """Student's t at 97.5 %, of as many degrees of freedom."""
+    from scipy.special import stdtrit  # not above: predictions import this file, and take no power
+
+    return float(stdtrit(degrees, 0.975))
 
 
 @dataclass(frozen=True)

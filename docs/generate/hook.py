@@ -1,0 +1,41 @@
+"""What mkdocs asks while it builds the site: pages made of the program, and links to files beside docs/."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from docs.generate import commands, python_api, tables
+
+ROOT = Path(__file__).parents[2]
+MADE = {
+    "reference/commands.md": commands.commands_page,
+    "reference/python.md": python_api.api_page,
+    "reference/devices.md": tables.devices_page,
+    "reference/predictors.md": tables.predictors_page,
+    "reference/models.md": tables.models_page,
+    "reference/kinds.md": tables.kinds_page,
+}
+OUTSIDE = re.compile(r"\]\((?:\.\./)+models/([\w.-]+\.md)(#[\w-]+)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the made pages, the predictors' cards, and what stands beside docs/."""
+    for place, made in MADE.items():
+        files.append(File.generated(config, place, content=made()))
+    for card in sorted((ROOT / "models").glob("*.md")):
+        files.append(File.generated(config, f"predictors/{card.name}", content=card.read_text()))
+    for name in ("CHANGELOG", "CONTRIBUTING"):
+        text = (ROOT / f"{name}.md").read_text()
+        files.append(File.generated(config, f"{name.lower()}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links to cards in models/ lead to their pages."""
+    up = "../" * page.file.src_uri.count("/")
+    return OUTSIDE.sub(rf"]({up}predictors/\1\2)", markdown)
