@@ -30,6 +30,7 @@ from neuralpower.cli.output import (
     at_level,
     open_descriptors,
     results_apart,
+    say,
 )
 from neuralpower.cli.output_paths import check_places
 from neuralpower.cli.panels import GENERAL
@@ -92,7 +93,7 @@ for _name, (_, _panel, _help) in COMMANDS.items():
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(versions())
+        say(versions())
         raise typer.Exit
 
 
@@ -105,7 +106,7 @@ def root(
 ) -> None:
     """Latency, power, energy and memory of neural networks, layer by layer, without running them."""
     if context.invoked_subcommand is None:
-        typer.echo(FIRST, nl=False)
+        say(FIRST, end="")
 
 
 @functools.cache

@@ -5,7 +5,7 @@ The lists stand here as plain words, since the modules that act on them import t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -53,9 +53,7 @@ def choice(
     help: str = "",
     default: str = "",
     several: bool = False,
-    known: Callable[[str], bool] | None = None,
-    historic: Mapping[str, str] | None = None,
-    kind: Callable[..., Any] = Option,
+    meant: Callable[[str], str | None] = lambda text: None,
     **how: Any,
 ) -> Any:
     """An option whose value is one of `words`, or `several` of them with commas.
@@ -67,10 +65,8 @@ def choice(
         help: its text; words that are too long for the column of values are added.
         default: a sentence on what holds where none is given.
         several: whether commas part several.
-        known: whether another word is meant, too, such as an alias.
-        historic: words that are taken for others.
-        kind: typer's `Option`, or its `Argument`.
-        how: what else that takes.
+        meant: the word that another spelling stands for, such as an alias; None where it is not known.
+        how: what else typer's `Option` takes; `kind=Argument` makes an argument.
     """
     listed = () if callable(words) else tuple(words)
     shown = "|".join(listed)
@@ -94,11 +90,14 @@ def choice(
         return ",".join(one(part.strip()) for part in str(value).split(",")) if value.strip() else value
 
     def one(text: str) -> str:
-        text = (historic or {}).get(text, text)
-        if text and text not in _listed(words) and not (known is not None and known(text)):
+        if not text or text in _listed(words):
+            return text
+        found = meant(text)
+        if found is None:
             raise unknown(what, text, _listed(words))
-        return text
+        return found
 
+    kind = how.pop("kind", Option)
     return kind(*names, help=help, callback=check, autocompletion=complete, **how)
 
 
@@ -124,7 +123,7 @@ def dtype_choice(help: str, *names: str, default: str = "", several: bool = Fals
         help=f"{help.rstrip('.')}: {usual}, tf32, ...",
         default=default,
         several=several,
-        known=lambda text: full_name(text) in DTYPES,
+        meant=lambda text: text if full_name(text) in DTYPES else None,
         metavar="<dtype,...>" if several else "<dtype>",
         **how,
     )
@@ -136,7 +135,7 @@ def cast_choice(help: str, **how: Any) -> Any:
         "dtype of an autocast",
         AUTOCAST_DTYPES,
         help=help,
-        known=lambda text: full_name(text) in AUTOCAST_DTYPES,
+        meant=lambda text: text if full_name(text) in AUTOCAST_DTYPES else None,
         **how,
     )
 
@@ -144,16 +143,26 @@ def cast_choice(help: str, **how: Any) -> Any:
 def measured_choice(help: str) -> Any:
     """An option for the types that collections measure, with commas."""
     return choice(
-        "dtype", MEASURABLE, help=help, several=True, known=lambda text: full_name(text) in MEASURABLE
+        "dtype",
+        MEASURABLE,
+        help=help,
+        several=True,
+        meant=lambda text: text if full_name(text) in MEASURABLE else None,
     )
 
 
 def optimizer_choice(help: str, *more: str, **how: Any) -> Any:
     """An option for an optimizer, with its implementation behind a colon: adamw:fused."""
     known = (*OPTIMIZERS, *more)
-    return choice("optimizer", known, help=help, known=lambda text: text.partition(":")[0] in known, **how)
+    return choice(
+        "optimizer",
+        known,
+        help=help,
+        meant=lambda text: text if text.partition(":")[0] in known else None,
+        **how,
+    )
 
 
 def weights_choice(help: str, **how: Any) -> Any:
     """An option for how weights are quantised; groups and rarer names are read later."""
-    return choice("weights", WEIGHTS, help=help, known=lambda text: True, **how)
+    return choice("weights", WEIGHTS, help=help, meant=lambda text: text, **how)

@@ -40,7 +40,7 @@ class Common(OptionGroup):
         str, Option("--dtype", help="f32, bf16, f16 or f64; of a sweep several, with commas.")
     ] = "f32"
     mode: Annotated[
-        str, choice("phase", RAN_PHASES, "--phase", help="What is run", historic=PARADNN_MODES)
+        str, choice("phase", RAN_PHASES, "--phase", help="What is run", meant=PARADNN_MODES.get)
     ] = "training"
     optimizer: Annotated[str, choice("optimizer", PARADNN_OPTIMIZERS, help="Optimizer")] = "rms"
     rmsprop: Annotated[str, choice("RMSprop", RMSPROPS, "--rmsprop-compat", help="Whose RMSprop")] = "paradnn"

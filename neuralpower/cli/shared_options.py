@@ -150,7 +150,7 @@ Out = Annotated[Path | None, Option("--out", "-o", help="Write the result to thi
 
 def phase_choice(words: tuple[str, ...], help: str, **how: Any) -> Any:
     """An option for a phase of a network."""
-    return choice("phase", words, help=help, historic=HISTORIC, **how)
+    return choice("phase", words, help=help, meant=HISTORIC.get, **how)
 
 
 class Sizes(OptionGroup):

@@ -351,7 +351,7 @@ def test_two_outputs_to_one_file_are_refused_before_anything_is_built(
     Path("link").symlink_to("here")
     Path("hard").hardlink_to("here")
     Path("dangling").symlink_to("made")
-    command = ("predict", "no:such", "--predictor", "none")  # would be refused, too, but later
+    command = ("predict", "no:such")  # would be refused, too, but later
     for one, other in [("x", "x"), ("x", "./x"), ("here", "link"), ("link", "hard"), ("dangling", "made")]:
         said = refused(*command, "--csv", one, "--trace-file", other)
         assert (
@@ -385,7 +385,7 @@ def test_an_output_over_an_input_is_refused(tmp_path: Path, monkeypatch: pytest.
         ("evaluate", "@list.txt", "--trace-file", "list.txt"),
         ("calibrate", "--from", "mine", "--out", "models/mine.json"),
         ("calibrate", "--from", "models/mine.json", "--out", "models/mine.json"),
-        ("sweep", "zoo:alexnet", "--predictor", "other,mine", "--plot", "models/mine.json"),
+        ("sweep", "zoo:alexnet", "--predictor", "amd-epyc-2c,mine", "--plot", "models/mine.json"),
         ("train-predictor", "data", "--out", "data/linear.csv"),
         ("train-predictor", "data", "--out", "data/README.json"),
         ("paradnn", "merge", "a.csv", "--out", "a.csv"),
@@ -449,7 +449,9 @@ def test_a_disk_without_room_leaves_the_old_file_alone(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, handler)
     assert (file.read_text(), entries(tmp_path)) == ("old", {"file"})
     with pytest.raises(DatasetError, match="cannot be written"):
-        replace_file(tmp_path / "absent" / "file", "text")
+        replace_file(file / "inside", "text")
+    replace_file(tmp_path / "absent" / "file", "text")
+    assert (tmp_path / "absent" / "file").read_text() == "text"
 
 
 def test_what_a_killed_process_left_is_removed_and_what_is_being_written_is_not(tmp_path: Path) -> None:

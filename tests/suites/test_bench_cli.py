@@ -107,7 +107,7 @@ def bench(networks: Path, name: str, *arguments: object) -> Ran:
     )
 
 
-def test_truths_may_stand_bare_under_any_spelling() -> None:
+def test_truths_may_stand_bare_and_hyphens_are_underscores() -> None:
     assert with_truths(["--forward_only", "--batch-size", "4", "--autocast"]) == [
         "--forward_only=true",
         "--batch-size",

@@ -148,7 +148,7 @@ def test_flags_of_tpus_are_refused_by_name(flag: str) -> None:
         ("fc 3", 2, "argument '3': there is no place for it"),
         ("fc --input_type f8", 2, "unknown input_type 'f8'"),
         ("fc --input_type f32,f16", 2, "input_type 'f32,f16': several are for a sweep"),
-        ("fc --mode evaluate", 2, "unknown mode 'evaluate'"),
+        ("fc --mode evaluate", 2, "unknown phase 'evaluate'"),
         ("fc --use_gpu 2", 2, "use_gpu 2: 0 is the CPU, 1 the first GPU"),
         ("fc --device tpu", 2, "unknown device 'tpu'"),
         ("fc --optimizer lion", 2, "unknown optimizer 'lion'"),
