@@ -526,15 +526,15 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
     from neuralpower.predict.explore.fit import bytes_of as parsed
 
     own: float | None
-    device = target(device)
-    if device is None:
+    named = target(device)
+    if named is None:
         cpu = read_cpu()
         own, platform, name = cpu.memory_bytes, CPU, cpu.name
     else:
-        spec = spec_of(device)
+        spec = spec_of(str(named))
         own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
     if memory is not None:
-        return parsed(memory), platform, name if device else f"{platform.called} of {memory}"
+        return parsed(memory), platform, name if named else f"{platform.called} of {memory}"
     if own is None:
         raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
     return float(int(own)), platform, name
