@@ -249,7 +249,8 @@ class LoadedPredictor:
             raise InputError(f"{self.device}: its memory is not known; give memory, such as '24GB'")
         check_options("field of a request", request, FIELDS)
         model = as_network(model)
-        dtype = _named(request.get("dtype") or _dtype(model))
+        dtype = request.get("dtype") or _dtype(model)
+        dtype = _named(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype  # refused later
         request = {"platform": self.predictor.platform, **request, "dtype": dtype}
         return replace(fit(Request(model, **request), room), device=self.device)
 

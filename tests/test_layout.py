@@ -32,9 +32,9 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases promised_values
-        refusals call_cache requests running size_limits source sources sources.base trust users_code zoo
-        zoo.mnist zoo.paradnn
+        callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases
+        promised_values refusals call_cache requests running size_limits source sources sources.base trust
+        users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing
@@ -55,8 +55,8 @@ PACKAGES: Mapping[str, str] = {
         explore.compare explore.fit explore.phases explore.score explore.sweep
     """,
     "report": """
-        cards charts chrome explored inspection measured notebook number_format page perfetto pictures
-        shown tables training
+        cards charts chrome explored inspection measured notebook number_format page perfetto pictures shown
+        tables training
     """,
     "profiling": ALL,
     "api": "",

@@ -28,6 +28,7 @@ CONVENTIONS = ("matmul", "all-ops", "thop", "fvcore", "pytorch-api")
 OPTIMIZERS = ("sgd", "rmsprop", "adam", "adamw", "adagrad", "sparseadam")
 SCORES = ("latency", "energy", "memory")
 LEARNERS = ("hybrid", "lasso")
+BASELINES = ("neuralpower", "roofline")  # that measured networks are compared with, beside predictors
 PRESETS = ("quick", "standard", "full")
 EXECUTORS = ("local", "ray")
 SUMMARIES = ("exploration", "weak", "strong", "statistics", "time", "all")

@@ -11,6 +11,7 @@ from typer import Argument, Option
 from neuralpower.cli import merge, parsing, shared_options
 from neuralpower.cli.commands import examples
 from neuralpower.cli.output import say, tell
+from neuralpower.cli.panels import OUTPUT
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.paths import is_file
@@ -23,13 +24,17 @@ if TYPE_CHECKING:
     from neuralpower.report.inspection import Table
 
 app = typer.Typer(name="dataset", no_args_is_help=True)
+MERGED = examples(
+    "neuralpower dataset merge datasets/monday datasets/tuesday --out datasets/mine",
+    "neuralpower dataset merge s3://bucket/a s3://bucket/b -o datasets/fleet",
+)
 REFUSED = 1  # the exit code of a check that refuses rows
-AS_JSON = Option(False, "--json", help="Print the figures as JSON.")
+AS_JSON = Option(False, "--json", help="Print the figures as JSON.", rich_help_panel=OUTPUT)
 
 
 @app.command(
     epilog=examples(
-        'neuralpower dataset init datasets/mine --kind linear,conv2d --device "NVIDIA L40S"',
+        "neuralpower dataset init datasets/mine --kind linear,conv2d --device h100",
         "neuralpower dataset init datasets/mine --kind network",
     )
 )
@@ -50,7 +55,7 @@ def init(
 @app.command(
     epilog=examples(
         "neuralpower dataset check datasets/mine",
-        "neuralpower dataset check bench.csv --map runtime_s=latency_ms/1000 --device l40s",
+        "neuralpower dataset check bench.csv --map runtime_s=latency_ms/1000 --device l40s -o datasets/l40s",
     )
 )
 def check(
@@ -63,7 +68,11 @@ def check(
     ),
     device: str | None = Option(None, help="The device that was measured, where no dataset.json says it."),
     out: Path | None = Option(
-        None, "--out", "-o", help="Write the usable rows to this folder, repeats averaged."
+        None,
+        "--out",
+        "-o",
+        help="Write the usable rows to this folder, repeats averaged.",
+        rich_help_panel=OUTPUT,
     ),
     trust_code: shared_options.TrustCode = False,
     as_json: bool = AS_JSON,
@@ -103,8 +112,7 @@ def check(
 
 @app.command(
     epilog=examples(
-        "neuralpower dataset inspect datasets/mine",
-        "neuralpower dataset inspect datasets/mine --json",
+        "neuralpower dataset inspect datasets/mine", "neuralpower dataset inspect datasets/mine --json"
     )
 )
 def inspect(
@@ -120,7 +128,7 @@ def inspect(
     say(json_text(inspection_json(dataset, tables)) if as_json else inspection(dataset, tables))
 
 
-app.command("merge", epilog=merge.EPILOG)(merge.merge)
+app.command("merge", epilog=MERGED)(merge.merge)
 
 
 def _dataset(folder: str) -> Dataset:

@@ -68,6 +68,7 @@ def _machine() -> Answer:
     from neuralpower.learn.predictor_files import known_predictors, readable
     from neuralpower.measure.meters import MeterUnavailable
     from neuralpower.measure.meters.nvml import list_gpus
+    from neuralpower.report.number_format import binary
 
     cpu = read_cpu()
     found, refused = readable(known_predictors())
@@ -87,8 +88,8 @@ def _machine() -> Answer:
     from neuralpower.report.number_format import binary
 
     rows: list[tuple[str, str, str]] = []
-    vectors = " ".join(flag for flag in cpu.flags if flag.startswith(("avx", "amx", "sve")))
     memory = f"{binary(cpu.memory_bytes)}, " if cpu.memory_bytes is not None else ""
+    vectors = " ".join(flag for flag in cpu.flags if flag.startswith(("avx", "amx", "sve")))
     rows.append(("cpu", "", f"{cpu.name}, {cpu.cores} cores, {memory}{vectors}"))
     for gpu in gpus:
         memory = f"{binary(gpu.memory_bytes)}, " if gpu.memory_bytes is not None else ""

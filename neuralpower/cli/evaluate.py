@@ -12,7 +12,9 @@ from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.choices import EVALUATED_PHASES
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.known_names import (
+    checked_device,
     checked_models,
+    checked_predictors_or_baselines,
     completed_devices,
     completed_models,
     completed_predictors,
@@ -21,6 +23,7 @@ from neuralpower.cli.output import say, tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, MEASURING, OUTPUT, TARGET
 from neuralpower.errors import InputError, ModelError, first_line, one_line
 from neuralpower.files.json_files import json_text
+from neuralpower.files.stages import counted, stage
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
@@ -57,27 +60,30 @@ class Evaluate(OptionGroup):
     ] = None
     phase: Annotated[str, shared_options.phase_choice(EVALUATED_PHASES, "What is run")] = "forward"
     sizes: shared_options.Sizes
-    predictor: Annotated[
-        str | None,
+    measured: Annotated[
+        Path | None,
         Option(
-            help="Name or file; default: this device's. Several with --measured: neuralpower,roofline.",
-            autocompletion=completed_predictors,
-            rich_help_panel=TARGET,
+            help="CSV of networks measured elsewhere: model, batch_size, dtype, latency_ms, device, ...",
+            rich_help_panel=MEASURING,
         ),
     ] = None
     device: Annotated[
         str | None,
         Option(
             help="Where to measure: cpu or cuda:0. With --measured: the device that was measured.",
+            callback=checked_device,
             autocompletion=completed_devices,
             rich_help_panel=TARGET,
         ),
     ] = None
-    measured: Annotated[
-        Path | None,
+    predictor: Annotated[
+        str | None,
         Option(
-            help="CSV of networks measured elsewhere: model, batch_size, dtype, latency_ms, device, ...",
-            rich_help_panel=MEASURING,
+            help="Name or file; this device's by default. With --measured several, such as "
+            "neuralpower,mine.json,roofline.",
+            callback=checked_predictors_or_baselines,
+            autocompletion=completed_predictors,
+            rich_help_panel=TARGET,
         ),
     ] = None
     tokens: EvaluatedTokens
@@ -92,7 +98,10 @@ class Evaluate(OptionGroup):
     plot: Annotated[
         Path | None,
         Option(
-            help="--measured: predicted against measured, as .html, .png or .svg.", rich_help_panel=OUTPUT
+            "--plot",
+            "--html",
+            help="--measured: predicted against measured, as FILE.html, .png or .svg.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None
     trace_file: Annotated[
@@ -107,7 +116,7 @@ class Evaluate(OptionGroup):
 @app.command(
     epilog=examples(
         "neuralpower evaluate transformers:bert zoo:resnet50 --predictor models/mine.json",
-        "neuralpower evaluate --measured networks.csv --predictor neuralpower,roofline",
+        "neuralpower evaluate --measured networks.csv --predictor neuralpower,roofline --plot scatter.html",
     )
 )
 @with_options
@@ -158,7 +167,7 @@ def _measure(asked: Evaluate) -> None:
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for case, error in refused:
-        tell(f"warning: {case.label}: {one_line(error)}")
+        tell(f"Warning: {case.label}: {one_line(error)}")
     if not results:
         raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
     say(json_text(evaluation_json(results, refused)) if asked.as_json else evaluation_table(results))
@@ -184,7 +193,7 @@ def _on_cpu(
     learnt.check(asked.sizes.full_dtype, "forward")
     apart = learnt.unlike(cpu)
     if apart:
-        tell(f"warning: predictor {learnt.name} is of another device: {'; '.join(apart)}")
+        tell(f"Warning: predictor {learnt.name} is of another device: {'; '.join(apart)}")
     return learnt, run(cases, learnt, rounds=asked.rounds, threads=cpu.cores, **how)
 
 
@@ -204,19 +213,17 @@ def _on_gpu(
 
 def _compare(asked: Evaluate, file: Path) -> None:
     """Print what predictors say of the networks that were measured elsewhere."""
+    stage("importing torch and transformers")
     from neuralpower.predict.measured import BEST, Asking, compare_measured, read_measurements
-    from neuralpower.report.charts import check_plot
     from neuralpower.report.measured import measured_json, measured_plot, measured_table
 
     if asked.models:
         raise InputError(f"--measured {file} names the networks; leave {', '.join(asked.models)} out")
-    if asked.plot is not None:
-        check_plot(asked.plot)
-        parsing.check_file(asked.plot, "scatter.html")
+    parsing.check_plot(asked.plot)
     names = list(parsing.names(asked.predictor, "predictor") or (BEST,))
     rows, refused, notes = read_measurements(file, device=asked.device, trust_code=asked.trust_code)
     asking = Asking(names)
-    compared = list(compare_measured(rows, asking.predictors))
+    compared = list(compare_measured(counted(rows, "predicting networks:", len(rows)), asking.predictors))
     for line in (*notes, *asking.notes):
         tell(f"Note: {line}")
     reasons = [
@@ -268,11 +275,11 @@ def _warn(results: Sequence[Evaluation]) -> None:
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
             text = f"two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"
-            tell(f"warning: {e.case.label}: {text}")
+            tell(f"Warning: {e.case.label}: {text}")
         if e.too_slow is not None:
             text = f"the sentinel took {e.too_slow:.2f} times its usual time, more than the predictor knows"
             advice = "not all of that is taken out, measure it again at a quieter time"
-            tell(f"warning: {e.case.label}: {text}; {advice}")
+            tell(f"Warning: {e.case.label}: {text}; {advice}")
 
 
 def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:

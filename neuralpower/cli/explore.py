@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Argument, Exit, Option, Typer
 
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
     from neuralpower.networks.phases import Phase
     from neuralpower.platforms import Platform
+    from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as swept
     from neuralpower.predict.explore.compare import Side
 
+Noted = TypeVar("Noted", "swept.Sweep", "fitting.Fit")
 TOKENS = ("context", "prompt", "new_tokens")
 app = Typer()
 
@@ -111,6 +113,7 @@ def sweep(asked: Sweep) -> None:
     from neuralpower.predict.explore.fit import reading
     from neuralpower.report.explored import sweep_table
     from neuralpower.report.pictures import draw, sweep_page
+    from neuralpower.report.tables import note_lines, warning_lines
 
     parsing.check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
@@ -123,8 +126,7 @@ def sweep(asked: Sweep) -> None:
     found = _swept(asked, predictors)
     if all(point.error for point in found.points):
         raise InputError(f"no point can be predicted: {found.points[0].error}")
-    if asked.memory is not None and (read := reading(asked.memory)):
-        found = dataclasses.replace(found, notes=(*found.notes, read))
+    found = _noted(found, asked.memory)
     rows = [vars(found.points[0]), *(vars(p).values() for p in found.points)]
     if asked.csv is not None:
         write_csv(asked.csv, rows)
@@ -135,8 +137,9 @@ def sweep(asked: Sweep) -> None:
         table=lambda: sweep_table(found, asked.top, marked=True),
         json=lambda: sweeping.to_json(found),
         rows=lambda: [[*row] for row in rows],
-        lead=lambda: found.notes,
+        lead=lambda: [*warning_lines(found.warnings), *note_lines(found.notes)],
         page=lambda: sweep_page(found),
+        warnings=found.warnings,
     )
     give(answer, form, asked.output.out)
 
@@ -232,8 +235,8 @@ class Compare(OptionGroup):
     predictor: shared_options.Predictor = None
     run: shared_options.Run = None
     tokens: shared_options.Tokens
-    output: shared_options.Output
     plot: shared_options.Plot = None
+    output: shared_options.Output
 
 
 @app.command(
@@ -250,6 +253,7 @@ def compare(asked: Compare) -> None:
     from neuralpower.predict.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
     from neuralpower.report.pictures import comparison_page, draw
+    from neuralpower.report.tables import warning_lines
 
     parsing.check_plot(asked.plot)
     check_out(asked.output.out, form)
@@ -268,8 +272,9 @@ def compare(asked: Compare) -> None:
         table=lambda: comparison_table(found, marked=True),
         json=found.to_json,
         rows=rows,
-        lead=lambda: comparison_table(found).splitlines()[-1:],
+        lead=lambda: [*warning_lines(found.warnings), *comparison_table(found).splitlines()[-1:]],
         page=lambda: comparison_page(found, sides),
+        warnings=found.warnings,
     )
     give(answer, form, asked.output.out)
 
@@ -455,7 +460,7 @@ def fit(asked: Fit) -> None:
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     parsing.check_batch_size(asked.batch_size)
     stage("importing torch and transformers")
-    from neuralpower.predict.explore.fit import Request, reading
+    from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
 
@@ -474,8 +479,7 @@ def fit(asked: Fit) -> None:
         **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)
-    if asked.memory is not None and (read := reading(asked.memory)):
-        found = dataclasses.replace(found, notes=(*found.notes, read))
+    found = _noted(found, asked.memory)
     shown = found.to_json()
     plain = (str, int, float, type(None))
     flat = {n: value for n, value in shown.items() if n != "schema" and isinstance(value, plain)}
@@ -506,23 +510,32 @@ def _prompt(asked: Fit) -> int | None:
     return length if prompt is None else prompt
 
 
+def _noted(found: Noted, memory: str | None) -> Noted:
+    """The result, with a note where --memory may mean another size than the user thinks."""
+    from neuralpower.predict.explore.fit import reading
+
+    read = reading(memory) if memory is not None else ""
+    return dataclasses.replace(found, notes=(*found.notes, read)) if read else found
+
+
 def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]:
     """(bytes, platform, name) of what the model is to fit into; raises InputError."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import spec_of
+    from neuralpower.learn.here import target
     from neuralpower.platforms import CPU, platform_of
     from neuralpower.predict.explore.fit import bytes_of as parsed
 
     own: float | None
-    device = parsing.target(device)
-    if device is None:
+    named = target(device)
+    if named is None:
         cpu = read_cpu()
         own, platform, name = cpu.memory_bytes, CPU, cpu.name
     else:
-        spec = spec_of(device)
+        spec = spec_of(str(named))
         own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
     if memory is not None:
-        return parsed(memory), platform, name if device else f"{platform.called} of {memory}"
+        return parsed(memory), platform, name if named else f"{platform.called} of {memory}"
     if own is None:
         raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
     return float(int(own)), platform, name

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neuralpower.cli.output import say
+from neuralpower.cli.output import say, tell
 from neuralpower.cli.parsing import check_file
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
-from neuralpower.files.terminal import shown
+from neuralpower.files.terminal import unstyled
 
 if TYPE_CHECKING:
     from neuralpower.report.page import Page
@@ -28,12 +28,13 @@ class Answer:
     """A result in its forms, each made when it is asked for."""
 
     title: str
-    table: Callable[[], str]
+    table: Callable[[], str]  # with marks of styles
     json: Callable[[], Any]  # plain values, or a text that is JSON already
     rows: Callable[[], Rows]  # a header, then rows in SI units
     shown: Callable[[], Rows] | None = None  # the same for readers; None: as `rows`
     lead: Callable[[], Sequence[str]] = tuple  # what stands above them
     page: Callable[[], Page] | None = None  # of HTML, where it is more than the rows
+    warnings: Sequence[str] = ()  # told beside CSV, which has no place for them; the other forms hold them
 
 
 def form_of(form: str | None, out: Path | None, as_json: bool) -> str:
@@ -52,17 +53,16 @@ def check_out(out: Path | None, form: str) -> None:
 def give(answer: Answer, form: str, out: Path | None = None) -> None:
     """Print the answer in that form, or write it to the file."""
     text = _FORMS[form](answer)
+    if form == CSV:
+        for warning in answer.warnings:
+            tell(f"Warning: {warning}")
     if out is None:
         say(text)
         return
     from neuralpower.files.atomic import replace_file
 
-    replace_file(out, plain(text.rstrip("\n")) + "\n")
-
-
-def plain(text: str) -> str:
-    """A text without the marks of its styles."""
-    return shown(text, False)
+    plain = unstyled(text) if form == TABLE else text
+    replace_file(out, plain.rstrip("\n") + "\n")
 
 
 def _json(answer: Answer) -> str:
@@ -81,7 +81,7 @@ def _markdown(answer: Answer) -> str:
 
     header, *rows = _readable(answer)
     right = [all(NUMBER.match(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lead = (f"{markdown.inline(line)}  " for line in map(plain, answer.lead()))
+    lead = (f"{markdown.inline(line)}  " for line in _lead(answer))
     return "\n".join(
         [f"# {markdown.inline(answer.title)}", "", *lead, "", *markdown.table(header, rows, right)]
     )
@@ -91,12 +91,14 @@ def _html(answer: Answer) -> str:
     from neuralpower.report.page import Page, Section, Table, html_text
 
     if answer.page is not None:
-        page = answer.page()
-    else:
-        header, *rows = _readable(answer)
-        table = Table("", tuple(header), tuple(map(tuple, rows)))
-        page = Page(answer.title, "", (Section("", tuple(map(plain, answer.lead())), (table,)),))
-    return html_text(page)
+        return html_text(answer.page())
+    header, *rows = _readable(answer)
+    table = Table("", tuple(header), tuple(map(tuple, rows)))
+    return html_text(Page(answer.title, "", (Section("", tuple(_lead(answer)), (table,)),)))
+
+
+def _lead(answer: Answer) -> list[str]:
+    return [unstyled(line) for line in answer.lead()]
 
 
 def _readable(answer: Answer) -> list[list[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from neuralpower.cli.choices import BASELINES
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
 
@@ -95,6 +96,13 @@ def check_predictor(text: str) -> None:
             raise unknown("predictor", name, known, PredictorError) from None
 
 
+def check_predictors_or_baselines(text: str) -> None:
+    """The same for several with commas, among which BASELINES may be."""
+    for name in text.split(","):
+        if name.strip() not in BASELINES:
+            check_predictor(name)
+
+
 def completed_predictors(incomplete: str) -> list[str]:
     """Predictors that begin so; behind @ the devices."""
     before, at, device = incomplete.rpartition("@")
@@ -160,5 +168,6 @@ def _completions(names: Iterable[str], incomplete: str) -> list[str]:
 
 checked_model, checked_side = _checked(check_model), _checked(check_side)
 checked_models = _checked(check_model_or_list)
+checked_predictors_or_baselines = _checked(check_predictors_or_baselines)
 checked_predictors_or_none = _checked(lambda text: None if text == "none" else check_predictor(text))
 checked_predictor, checked_device, checked_place = map(_checked, (check_predictor, check_device, check_place))

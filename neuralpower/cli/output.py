@@ -79,14 +79,14 @@ def say(text: object = "", end: str = "\n") -> None:
 
 
 def tell(text: object) -> None:
-    """Print one line on stderr, made visible; a warning is yellow, and all that a quiet command says."""
+    """Print one line on stderr, made visible, a warning in yellow on a terminal; if quiet, warnings alone."""
     if _recording is not None:
         _recording.append(["tell", f"{text}"])
-    if _level > QUIET or f"{text}".lower().startswith("warning"):
-        line, where = visible(text), shown_by(sys.stderr)
-        line = styled(line, "weak" if line.startswith("Warning:") else "")
+    line, where = visible(text), shown_by(sys.stderr)
+    is_warning = line.startswith("Warning:")
+    if _level > QUIET or is_warning:
         waiting.pause()
-        print(shown(line, has_colours(where.isatty())), file=where)
+        print(shown(styled(line, "weak" if is_warning else ""), has_colours(where.isatty())), file=where)
         waiting.resume()
 
 

@@ -111,26 +111,6 @@ def usual_dtype(model: str, learnt: Predictor | None = None) -> str:
     return nearest
 
 
-def target(device: str | None) -> str | None:
-    """The device that `--device` names: None for this machine's CPU, a GPU's own name for cuda:0.
-
-    Raises InputError for a GPU that is not here.
-    """
-    if device is None or device.partition(":")[0] not in ("cpu", "cuda"):
-        return device
-    from neuralpower.devices.host import cuda_number
-    from neuralpower.measure.meters import MeterUnavailable
-    from neuralpower.measure.meters.nvml import list_gpus
-
-    number = cuda_number(device)
-    if number is None:
-        return None
-    try:
-        return list_gpus()[number].name
-    except (MeterUnavailable, IndexError):
-        raise InputError(f"device {device!r}: there is no such GPU here; name one, such as h100") from None
-
-
 def predictor(name: str | None, device: str | None = None, dtype: str | None = None) -> Predictor:
     """That of the name or in the file, on the device if one is named, else this machine's.
 
@@ -139,7 +119,7 @@ def predictor(name: str | None, device: str | None = None, dtype: str | None = N
     """
     from neuralpower.learn.predictor_lookup import chosen
 
-    return chosen(name or None, target(device), dtype)
+    return chosen(name or None, device, dtype)
 
 
 def lengths(text: str | None) -> tuple[int, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,7 +35,7 @@ class View(OptionGroup):
 
     panel = OUTPUT
 
-    by: Annotated[str, choice("view", VIEWS, help="Rows of the table.")] = "kind"
+    by: Annotated[str, choice("view", VIEWS, help="Rows of the table; tree: all modules.")] = "kind"
     depth: shared_options.Depth = 3
     top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
 
@@ -98,7 +98,7 @@ def predict(model: shared_options.Model, asked: Predict) -> None:
     """Predict the network, print it, and write the files that are asked for."""
     form = _check(asked)
     files = (asked.output.out, asked.csv, asked.trace_file, asked.plot)
-    if asked.no_cache or any(file is not None for file in files):
+    if asked.no_cache or files != (None, None, None, None):
         _predict(model, asked, form)
     else:
         answered(model, vars(asked), lambda: _predict(model, asked, form))
@@ -118,6 +118,10 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     from neuralpower.predict import case
     from neuralpower.predict.compose import question_of
     from neuralpower.predict.weights import scheme_asked
+    from neuralpower.report.chrome import document, write
+    from neuralpower.report.perfetto import about, predicted
+    from neuralpower.report.pictures import draw, prediction_page
+    from neuralpower.report.tables import prediction_cells
     from neuralpower.trace.recipe import TRAINING
     from neuralpower.trace.routing import Routing
 
@@ -145,7 +149,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
     stages: list[Stage | Omitted] = []
     drawn = asked.plot is not None or form == HTML
-    seen = None if asked.trace_file is None and not drawn else stages.append
+    seen = stages.append if drawn or asked.trace_file is not None else None
     stage(f"tracing {model}")
     prediction, _ = case.predict(runs, learnt, question, model=model, seen=seen)
     _give(asked, form, prediction, stages, learnt)
@@ -191,7 +195,9 @@ def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str 
 
     def shown() -> Rows:
         p = prediction
-        rows = p.by_kind() if by == "kind" else p.by_module(3) if by == "module" else p.rows
+        rows = (
+            p.by_kind() if by == "kind" else p.by_module(3) if by in ("module", "tree") else p.with_launches
+        )
         header = [by, "calls", "latency", "share", "FLOP", "bound", "basis"]
         cells = (
             (row.kind if by == "kind" else row.path or "(model)", row.count, quantity(row.runtime_s, "s"))
@@ -207,6 +213,7 @@ def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str 
         rows=lambda: prediction_cells(prediction),
         shown=shown,
         lead=lambda: table().partition("\n\n")[0].splitlines(),
+        warnings=prediction.warnings,
     )
 
 

@@ -63,7 +63,7 @@ class Rows(OptionGroup):
     top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
     unit: Annotated[str, choice("FLOP unit", UNITS, help="Unit of work; 1 mac is 2 flop.")] = "flop"
     convention: Annotated[
-        str, choice("convention", CONVENTIONS, help="Which operators count as work; predict has all-ops")
+        str, choice("convention", CONVENTIONS, help="What counts as work; all-ops: as predict")
     ] = "all-ops"
     strict: Annotated[bool, Option("--strict", help="Exit 3 where an operator's work is not counted.")] = (
         False

@@ -29,7 +29,7 @@ def train_predictor(
         "holds for others."
     ),
     learner: Annotated[
-        str, choice("learner", LEARNERS, help="hybrid: base and residual; lasso: a formula.")
+        str, choice("learner", LEARNERS, help="hybrid: base and residual; lasso: the base alone, a formula.")
     ] = "hybrid",
     out: Path | None = Option(None, "--out", "-o", help="The predictor file; default: models/NAME.json."),
     jobs: int = Option(-1, help="Fits in parallel; -1: as many as cores."),
@@ -37,7 +37,7 @@ def train_predictor(
     verbose: bool = Option(False, "--verbose", "-v", help="Print a line per regressor, and every note."),
     quiet: bool = Option(False, "--quiet", "-q", help="Print warnings and the last sentence alone."),
 ) -> None:
-    """Fit the regressors, print their errors on ten held-out folds, and write the predictor."""
+    """Fit the regressors, print how well they do on ten held-out folds, and write the predictor."""
     stage("importing scikit-learn and torch")
     from neuralpower.data.dataset import read_dataset
     from neuralpower.learn.codec import check_places
@@ -59,13 +59,11 @@ def train_predictor(
         say(regressors_table(trained) if verbose else kinds_table(trained))
     for line in warnings_of(trained):
         tell(line)
-    if not quiet:
-        for line in notes_of(trained, verbose):
-            tell(line)
+    for line in notes_of(trained, verbose):
+        tell(line)
     if learner == "lasso" and not quiet:
         for key in trained.predictor.regressors:
             say(trained.predictor.formula(key))
     write_predictor(trained.predictor, target)
-    if not quiet:
-        tell(f"predictor: {target}")
+    tell(f"predictor: {target}")
     say(sentence(trained))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from neuralpower.devices.host import cuda_number
 from neuralpower.errors import InputError
-
-HERE = re.compile(r"cpu|cuda(?::(\d+))?")
 
 
 def target(device: str | Path | None) -> str | Path | None:
@@ -15,15 +13,16 @@ def target(device: str | Path | None) -> str | Path | None:
 
     Raises InputError for a GPU that is not here.
     """
-    found = HERE.fullmatch(str(device))
-    if device is None or not found:
+    if device is None or str(device).partition(":")[0] not in ("cpu", "cuda"):
         return device
-    if device == "cpu":
+    number = cuda_number(str(device))
+    if number is None:
         return None
+
     from neuralpower.measure.meters import MeterUnavailable
     from neuralpower.measure.meters.nvml import list_gpus
 
     try:
-        return list_gpus()[int(found[1] or 0)].name
+        return list_gpus()[number].name
     except (MeterUnavailable, IndexError):
         raise InputError(f"device {device!r}: there is no such GPU here; name one, such as h100") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -267,7 +267,7 @@ def _slug(device: str) -> str:
 
 
 def compare_measured(
-    measurements: Sequence[Measurement],
+    measurements: Iterable[Measurement],
     predictors: Mapping[str, Callable[[Measurement], Predictor]],
 ) -> Iterator[Compared]:
     """Each measurement beside its predictions; `predictors` give, by name, the one for a measurement.

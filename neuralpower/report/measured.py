@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.predict.measured import Compared, agreement
+from neuralpower.report.charts import XY, Series
 from neuralpower.report.number_format import quantity
 from neuralpower.report.tables import grid, listed, short
 
@@ -84,9 +85,16 @@ def measured_json(
 
 
 def measured_plot(compared: Sequence[Compared], names: Sequence[str], path: Path) -> None:
-    """Predicted against measured times of each predictor, with the line where both are equal."""
-    from neuralpower.report.charts import XY, Series
+    """Predicted against measured times of each predictor, as .html, .png or .svg; raises InputError."""
+    from neuralpower.report.page import Page, Section
+    from neuralpower.report.pictures import draw
 
+    chart = _scatter(compared, names)
+    draw(Page(chart.title, "", (Section("", (), (chart,)),)), path)
+
+
+def _scatter(compared: Sequence[Compared], names: Sequence[str]) -> XY:
+    """A point for each network and predictor, and the line where both times are equal."""
     series = []
     for name in names:
         points = [
@@ -102,7 +110,7 @@ def measured_plot(compared: Sequence[Compared], names: Sequence[str], path: Path
     times = [one.measurement.measured_s * 1e3 for one in compared]
     ends = [(min(times) / 1.5, min(times) / 1.5), (max(times) * 1.5, max(times) * 1.5)]
     equal = Series.of("equal", ends, mode="lines", dash=True)
-    chart = XY(
+    return XY(
         "Predicted and measured",
         "measured (ms)",
         "predicted (ms)",
@@ -111,11 +119,3 @@ def measured_plot(compared: Sequence[Compared], names: Sequence[str], path: Path
         True,
         note=HEADINGS,
     )
-    if path.suffix == ".html":
-        from neuralpower.report.page import Page, Section, write_html
-
-        write_html(Page(chart.title, "", (Section("", (), (chart,)),)), path)
-    else:
-        from neuralpower.report.matplotlib_charts import save
-
-        save(chart, path.parent, path.stem, (path.suffix[1:],))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from neuralpower.errors import InputError
@@ -48,7 +48,7 @@ def prediction_page(
     """
     p = prediction
     sections = [
-        Section("At a glance", tuple(tokens(p)), (_totals([p], ["value"]),)),
+        Section("At a glance", (*_warned(p.warnings), *tokens(p)), (_totals([p], ["value"]),)),
         Section("Layer kinds", (), (_kind_bars({"": p}), _kind_table(p))),
         Section(
             "Modules",
@@ -63,6 +63,10 @@ def prediction_page(
     if notes := (*p.notes, *p.remarks):
         sections.append(Section("Notes", tuple(f"- {text}" for text in notes)))
     return Page(p.model, _what(p), tuple(sections))
+
+
+def _warned(warnings: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"Warning: {text}" for text in warnings)
 
 
 def _what(p: Prediction) -> str:
@@ -265,7 +269,9 @@ def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
         note="Whiskers: 90 % bounds.",
     )
     sections = [
-        Section("At a glance", (), (bars, _totals([a.prediction, b.prediction], ["A", "B"]))),
+        Section(
+            "At a glance", _warned(found.warnings), (bars, _totals([a.prediction, b.prediction], ["A", "B"]))
+        ),
         Section("Layer kinds", (), (_kind_bars(predictions),)),
     ]
     if a.prediction.memory is not None and b.prediction.memory is not None:
@@ -293,7 +299,9 @@ def sweep_page(result: Sweep) -> Page:
     lead = f"{points} on {devices}, from {traces}. Nothing was run."
     charts = (swept.front(), *swept.curves())
     sections = [
-        Section("What it takes", (f"Numbers beside points: {swept.word}.",), charts),
+        Section(
+            "What it takes", (*_warned(result.warnings), f"Numbers beside points: {swept.word}."), charts
+        ),
         Section("Points", (f"* Pareto-optimal ({result.front}).",), (swept.table(),)),
     ]
     if result.notes:

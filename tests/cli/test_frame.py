@@ -28,6 +28,7 @@ from neuralpower.networks.phases import PREDICTED
 from neuralpower.networks.zoo import ZOO
 from neuralpower.predict.explore.fit import PHASES as FITTED
 from neuralpower.predict.explore.score import BY
+from neuralpower.predict.measured import BEST, ROOFLINE
 from neuralpower.profiling.conventions import CONVENTIONS, UNITS
 from neuralpower.profiling.result import SORTS, VIEWS
 from neuralpower.profiling.steps import PHASES as RAN
@@ -40,11 +41,11 @@ from tests.program import done, run
 ROOT = Path(__file__).parents[2]
 NETWORK = "zoo:deep_mnist"
 BELOW = ("fc", "cnn", "rnn", "report", "merge", "matmul", "roof")  # paradnn
-DATASET = ("init", "check", "inspect", "merge")
-GROUPS = {"paradnn": BELOW, "dataset": DATASET}
+BELOW_DATASET = ("init", "check", "merge", "inspect")
 COMMANDS = [
-    *(name for name in cli.COMMANDS if name not in GROUPS),
-    *(f"{group} {name}" for group, names in GROUPS.items() for name in names),
+    *(name for name in cli.COMMANDS if name not in ("paradnn", "dataset")),
+    *(f"paradnn {name}" for name in BELOW),
+    *(f"dataset {name}" for name in BELOW_DATASET),
 ]
 
 
@@ -121,6 +122,7 @@ def test_help_of_a_command_by_its_name() -> None:
         (choices.OPTIMIZERS, CLASSES),
         (choices.SCORES, BY),
         (choices.LEARNERS, LEARNERS),
+        (choices.BASELINES, (BEST, ROOFLINE)),
         (choices.PRESETS, PRESETS),
         (choices.SUMMARIES, [*SUMMARIES, "all"]),
         (choices.LAB_STEPS, [*STEPS, "compare"]),

@@ -45,10 +45,10 @@ def sweep_phases(
     ]
     front, best = pareto_front(points)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(points))
-    coverages, trained = [p.coverage for p in points], [p.trained_here for p in points]
-    warned = doubts(predictors, coverages, trained)
-    run = run_of(predictors[0], cases[0].run, cases[0].phase, way)
-    return Sweep(marked, front, len(pairs), tuple(notes), tuple(warned), run)
+    coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
+    warnings = tuple(doubts(predictors, coverages, trained))
+    run = ", ".join(dict.fromkeys(run_of(p, cases[0].run, cases[0].phase, way) for p in predictors))
+    return Sweep(marked, front, len(pairs), tuple(notes), warnings, run)
 
 
 def _point(
@@ -71,7 +71,7 @@ def _point(
         return SweepPoint(**{**dict.fromkeys(UNKNOWN), **about, "error": one_line(error)})  # type: ignore[arg-type]
     if predictor.platform.memory_note:
         notes[predictor.platform.memory_note] = None
-    time = prediction.runtime_s
+    time, launches = prediction.runtime_s, prediction.launch_row
     samples = case.batch_size * (recipe.accumulation if way != FORWARD else 1)
     return SweepPoint(
         **about,  # type: ignore[arg-type]
@@ -82,6 +82,7 @@ def _point(
         energy_j=prediction.energy_j.value if prediction.energy_j else None,
         coverage=prediction.coverage,
         trained_here=prediction.trained_here,
+        launch_share=None if launches is None else launches.share,
         **dict(_memory(prediction, predictor, room)),  # type: ignore[arg-type]
     )
 
