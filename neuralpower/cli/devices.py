@@ -85,8 +85,6 @@ def _machine() -> Answer:
         "meters": [{"name": m.meter, **{key: getattr(m, key) for key in tried}} for m in meters],
         "predictors": [{"name": n, **{key: getattr(p, key) for key in shown}} for n, p in found.items()],
     }
-    from neuralpower.report.number_format import binary
-
     rows: list[tuple[str, str, str]] = []
     memory = f"{binary(cpu.memory_bytes)}, " if cpu.memory_bytes is not None else ""
     vectors = " ".join(flag for flag in cpu.flags if flag.startswith(("avx", "amx", "sve")))

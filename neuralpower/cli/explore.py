@@ -110,7 +110,6 @@ def sweep(asked: Sweep) -> None:
     stage("importing torch and transformers")
     from neuralpower.files.csv_files import write_csv
     from neuralpower.predict.explore import sweep as sweeping
-    from neuralpower.predict.explore.fit import reading
     from neuralpower.report.explored import sweep_table
     from neuralpower.report.pictures import draw, sweep_page
     from neuralpower.report.tables import note_lines, warning_lines

@@ -15,13 +15,12 @@ from neuralpower.cli.panels import OUTPUT
 app = Typer()
 
 
-EPILOG = examples(
-    "neuralpower merge datasets/monday datasets/tuesday --out datasets/mine",
-    "neuralpower merge s3://bucket/a s3://bucket/b -o datasets/fleet",
+@app.command(
+    epilog=examples(
+        "neuralpower merge datasets/monday datasets/tuesday --out datasets/mine",
+        "neuralpower merge s3://bucket/a s3://bucket/b -o datasets/fleet",
+    )
 )
-
-
-@app.command(epilog=EPILOG)
 def merge(
     datasets: Annotated[
         list[str],

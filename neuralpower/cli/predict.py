@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -118,10 +118,6 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     from neuralpower.predict import case
     from neuralpower.predict.compose import question_of
     from neuralpower.predict.weights import scheme_asked
-    from neuralpower.report.chrome import document, write
-    from neuralpower.report.perfetto import about, predicted
-    from neuralpower.report.pictures import draw, prediction_page
-    from neuralpower.report.tables import prediction_cells
     from neuralpower.trace.recipe import TRAINING
     from neuralpower.trace.routing import Routing
 

@@ -17,8 +17,8 @@ def averaged(rows: Rows) -> Rows:
     """One row for each configuration, at the line of its first.
 
     Times, powers and slow-downs are means; `repeats` counts the rows behind one, and `spread` is the standard
-    deviation of their times over their mean. A row FAR from the median of its configuration stays alone: a fit
-    finds whether it contradicts its neighbours.
+    deviation of their times over their mean. A row FAR from the median of its configuration stays alone: fits
+    find whether it contradicts its neighbours.
     """
     from neuralpower.layers.columns import fingerprint
 
@@ -26,7 +26,8 @@ def averaged(rows: Rows) -> Rows:
     if len(np.unique(config)) == len(rows):
         return rows
     octaves = pd.Series(np.log2(rows.runtime_s))
-    far = np.abs(octaves - octaves.groupby(config).transform("median")).to_numpy() > np.log2(FAR)
+    median = octaves.groupby(config).transform("median").to_numpy()
+    far = np.abs(octaves.to_numpy() - median) > np.log2(FAR)
     label = np.where(far, np.arange(len(rows)), -1)
     _, first, group = np.unique(
         np.stack([config, label.astype(np.uint64)]), axis=1, return_index=True, return_inverse=True
