@@ -7,6 +7,7 @@ or an interrupt removes it; the next process that writes the same file removes w
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -96,7 +97,10 @@ def _sweep(target: Path) -> None:
 def make_folder_of(path: Path) -> None:
     """Make the folder that a file is to be in; raises OSError."""
     if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:  # a file has its name
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from None
 
 
 def replace_file(path: Path, text: str) -> None:

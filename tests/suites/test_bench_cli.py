@@ -434,8 +434,8 @@ def test_the_zoo_is_listed_with_what_its_networks_work() -> None:
             parameters,
         )
         assert model["flops"] / 1e9 == pytest.approx(gflop, rel=1e-3, abs=5e-5)
-    text = done("models", "sensor*")
-    assert "SensorNet  784" in text and "2,919,440  5.83 MFLOP" in text
+    text = " ".join(done("models", "sensor*").split())
+    assert "sensor_net SensorNet 784 16 2,919,440 5.83 MFLOP" in text
 
 
 def test_an_unknown_network_is_refused() -> None:
