@@ -82,11 +82,12 @@ def tell(text: object) -> None:
     """Print one line on stderr, made visible, a warning in yellow on a terminal; if quiet, warnings alone."""
     if _recording is not None:
         _recording.append(["tell", f"{text}"])
-    line, where = visible(text), shown_by(sys.stderr)
+    line = visible(text)
     is_warning = line.startswith("Warning:")
     if _level > QUIET or is_warning:
         waiting.pause()
-        print(shown(styled(line, "weak" if is_warning else ""), has_colours(where.isatty())), file=where)
+        line = shown(styled(line, "weak" if is_warning else ""), has_colours(shown_by(sys.stderr).isatty()))
+        print(line, file=shown_by(sys.stderr))
         waiting.resume()
 
 

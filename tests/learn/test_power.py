@@ -266,7 +266,10 @@ def test_a_table_shows_watts_and_joules_where_they_are_learnt(predictor: Predict
     model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(3)))
     p = compose(trace(model, (torch.zeros(2048, 512),)), predictor, model="net", batch_size=2048)
     assert p.energy_j is not None and p.power_w is not None
-    _, _, energy, _, header, _, *lines = prediction_table(p, by, 3, 0).splitlines()
+    lines = prediction_table(p, by, 3, 0).splitlines()
+    energy = next(line for line in lines if line.startswith("energy"))
+    at = next(i for i, line in enumerate(lines) if line.endswith("basis"))
+    header, lines = lines[at], lines[at + 2 :]
     assert energy.startswith(f"energy {quantity(p.energy_j.value, 'J')} (")
     assert f", power {quantity(p.power_w.value, 'W')} (" in energy
     assert header.split()[-5:] == ["power", "energy", "FLOP", "bound", "basis"]
@@ -320,7 +323,7 @@ def test_energy_is_null_where_a_tenth_of_the_power_is_neither_learnt_nor_bounded
     known = sum(row.share for row in some.rows if row.kind == "linear")
     assert 0.1 < known < 0.9
     assert (some.power_w, some.energy_j, some.power_share_trained) == (None, None, None)
-    assert some.power_reason == f"power is learnt for {known:.0%} of the time; 90% are needed"
+    assert some.power_reason == f"power data covers {known:.0%} of the time (90% needed)"
     assert [row.power_w is not None for row in some.rows] == [row.kind == "linear" for row in some.rows]
 
 
@@ -338,7 +341,7 @@ def test_power_that_was_not_learnt_is_carried_within_idle_and_limit(sparse: Pred
     (energy,) = [
         line for line in prediction_table(some, "kind", 3, 0).splitlines() if line.startswith("energy")
     ]
-    assert energy.endswith(f", {known:.0%} of the time trained")
+    assert energy.endswith(f", trained for {known:.0%} of the time")
 
 
 def test_a_device_of_unknown_idle_power_idles_within_a_share_of_its_limit(sparse: Predictor) -> None:
