@@ -403,7 +403,11 @@ class Fit(OptionGroup):
     device: shared_options.Device = None
     memory: Annotated[
         str | None,
-        Option(help="Instead of the device's: 24GiB (as of a 24 GB card), or 24GB.", rich_help_panel=TARGET),
+        Option(
+            help="Instead of the device's: 24GiB (as of a 24 GB card), or 24GB; without --device of an "
+            "accelerator.",
+            rich_help_panel=TARGET,
+        ),
     ] = None
     margin: Annotated[
         float | None,
@@ -511,9 +515,13 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import spec_of
     from neuralpower.platforms import CPU, platform_of
+    from neuralpower.predict.explore.fit import assumed
     from neuralpower.predict.explore.fit import bytes_of as parsed
 
     own: float | None
+    if device is None and memory is not None:
+        platform, name = assumed(memory)
+        return parsed(memory), platform, f"{name} (assumed; this machine: --device cpu)"
     device = parsing.target(device)
     if device is None:
         cpu = read_cpu()
@@ -522,7 +530,7 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
         spec = spec_of(device)
         own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
     if memory is not None:
-        return parsed(memory), platform, name if device else f"{platform.called} of {memory}"
+        return parsed(memory), platform, name
     if own is None:
         raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
     return float(int(own)), platform, name
