@@ -74,10 +74,14 @@ def _built(tree: ast.Module) -> list[str]:
     ranks: dict[str, int] = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            ranks[node.name] = 0 if any(ast.unparse(base).endswith("Module") for base in node.bases) else 2
+            ranks[node.name] = 0 if any(_is_module(ast.unparse(base)) for base in node.bases) else 2
         elif isinstance(node, ast.FunctionDef) and node.name not in BESIDE:
             ranks[node.name] = 1
     return sorted((name for name in ranks if not name.startswith("_")), key=ranks.__getitem__)
+
+
+def _is_module(base: str) -> bool:
+    return "nn." in base or base.endswith(("Module", "Sequential"))
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
