@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +161,7 @@ def fit(
     Args:
         model: as in `predict`.
         memory: instead of the device's: "24GB", "80GiB", or bytes.
-        device: as in `predict`; by default this machine.
+        device: as in `predict`; by default this machine, but for a memory alone an accelerator.
         predictor: as in `predict`.
         **request: `batch_size`, `seq_len`, `input_shape`, `dtype`, `phase`, `optimizer`, `context`,
             `accumulation`, `checkpointing`, `margin`, `run`, `weights`.
@@ -177,9 +178,15 @@ def fit(
     from neuralpower import api
 
     loaded = api.chosen(device, predictor)
-    if memory is None and device is None and predictor is None:
-        memory = api.own_memory()
-    return loaded.fit(model, memory, **request)
+    if device is not None or predictor is not None:
+        return loaded.fit(model, memory, **request)
+    if memory is None:
+        return loaded.fit(model, api.own_memory(), **request)
+    from neuralpower.predict.explore.fit import assumed
+
+    platform, name = assumed(memory)
+    found = loaded.fit(model, memory, **{"platform": platform, **request})
+    return dataclasses.replace(found, device=f'{name} (assumed; this machine: device="cpu")')
 
 
 def score(

@@ -34,6 +34,7 @@ from neuralpower.cli.output import (
 )
 from neuralpower.cli.output_paths import check_places
 from neuralpower.cli.panels import GENERAL
+from neuralpower.cli.parsing import batch_apart
 from neuralpower.cli.versions import versions
 from neuralpower.cli.waiting import shown_while_it_takes
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line, quoted, unwritten
@@ -153,7 +154,8 @@ def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
         for name in added:
             given.pop(name)
         check_places(given)
-        with at_level(level), results_apart(), shown_while_it_takes(level > QUIET):
+        apart = batch_apart(given.get("input_shape"))
+        with at_level(level), results_apart(), shown_while_it_takes(level > QUIET), apart:
             return command(**given)
 
     more = [

@@ -407,7 +407,11 @@ class Fit(OptionGroup):
     device: shared_options.Device = None
     memory: Annotated[
         str | None,
-        Option(help="Instead of the device's: 24GiB (as of a 24 GB card), or 24GB.", rich_help_panel=TARGET),
+        Option(
+            help="Instead of the device's: 24GiB (as of a 24 GB card), or 24GB; without --device of an "
+            "accelerator.",
+            rich_help_panel=TARGET,
+        ),
     ] = None
     margin: Annotated[
         float | None,
@@ -523,9 +527,13 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
     from neuralpower.devices.spec import spec_of
     from neuralpower.learn.here import target
     from neuralpower.platforms import CPU, platform_of
+    from neuralpower.predict.explore.fit import assumed
     from neuralpower.predict.explore.fit import bytes_of as parsed
 
     own: float | None
+    if device is None and memory is not None:
+        platform, name = assumed(memory)
+        return parsed(memory), platform, f"{name} (assumed; this machine: --device cpu)"
     named = target(device)
     if named is None:
         cpu = read_cpu()

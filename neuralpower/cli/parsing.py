@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuralpower.dtypes import full_name
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, ModelError
 from neuralpower.files.paths import check_read, check_regular, is_folder, is_there
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from neuralpower.networks.phases import Phase
 
 OUTER_COMMA = re.compile(r",(?![^\[]*\])")
+IMAGES, CHANNELS = 4, (1, 3)  # sizes of a batch of images, and those of its second
+WAY_OUT = "; neuralpower cannot make inputs that fit"  # how a failed forward pass goes on
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 dtype = full_name
 
@@ -68,13 +71,40 @@ def shard(text: str | None) -> tuple[int, int]:
 
 
 def shape(text: str | None) -> tuple[int, ...] | None:
-    """(3, 224, 224) for "3x224x224"; raises InputError."""
+    """(3, 224, 224) for "3x224x224", "3,224,224" and "(3, 224, 224)"; raises InputError.
+
+    A leading 1 before the three sizes of an image of 1 or 3 channels is a batch, and is left out.
+    """
     if text is None:
         return None
-    sizes = re.fullmatch(r"\d+(x\d+)*", text.strip().lower()) and tuple(map(int, text.lower().split("x")))
+    plain = text.strip().lower().removeprefix("(").removesuffix(")").rstrip(", ")
+    written = re.fullmatch(r"\d+(\s*[x,]\s*\d+)*", plain)
+    sizes = tuple(int(size) for size in re.findall(r"\d+", plain)) if written else ()
     if not sizes or 0 in sizes:
         raise InputError(f"input shape {text!r}: write positive sizes without the batch, such as 3x224x224")
-    return sizes
+    return sizes[1:] if len(sizes) == IMAGES and sizes[0] == 1 and sizes[1] in CHANNELS else sizes
+
+
+@contextlib.contextmanager
+def batch_apart(given: object) -> Iterator[None]:
+    """Where a network fails within on an input shape of four or more sizes, say how to write a batch.
+
+    Args:
+        given: the text of the shape; anything else is left alone.
+
+    Raises:
+        ModelError: as what is run within, with that way out.
+    """
+    try:
+        yield
+    except ModelError as error:
+        sizes = (shape(given) or ()) if isinstance(given, str) else ()
+        what, fails, _ = str(error).partition(WAY_OUT)
+        if not fails or len(sizes) < IMAGES:
+            raise
+        batch, *one = sizes
+        way = f"--batch-size {batch} --input-shape {'x'.join(map(str, one))}"
+        raise ModelError(f"{what}; if the first size of {given} is the batch, write {way}") from error
 
 
 def check_batch_size(asked: int | None) -> None:

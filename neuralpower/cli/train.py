@@ -37,7 +37,12 @@ def train_predictor(
     verbose: bool = Option(False, "--verbose", "-v", help="Print a line per regressor, and every note."),
     quiet: bool = Option(False, "--quiet", "-q", help="Print warnings and the last sentence alone."),
 ) -> None:
-    """Fit the regressors, print how well they do on ten held-out folds, and write the predictor."""
+    """Fit the regressors, print their errors on ten held-out folds, and write the predictor."""
+    from neuralpower.data.schema import check_no_file
+
+    parsing.check_named(datasets, "dataset")
+    for folder in datasets:
+        check_no_file(Path(folder))
     stage("importing scikit-learn and torch")
     from neuralpower.data.dataset import read_dataset
     from neuralpower.learn.codec import check_places
@@ -47,7 +52,6 @@ def train_predictor(
 
     if jobs < 1 and jobs != -1:
         raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for as many as cores")
-    parsing.check_named(datasets, "dataset")
     data = [
         read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)
     ]

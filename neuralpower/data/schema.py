@@ -38,13 +38,18 @@ def config_id(row: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(row, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
-    """What `dataset.json` says; raises DatasetError where it or the folder is missing or cannot be used."""
-    check_regular(folder, DatasetError)
+def check_no_file(folder: Path) -> None:
+    """Raise DatasetError for a file instead of a dataset's folder, with the command that makes one."""
     if is_file(folder):
         table = folder.suffix in (".csv", ".parquet")
         way = f"neuralpower dataset check {folder} --device NAME --out FOLDER" if table else "give its folder"
         raise DatasetError(f"{folder}: is a file, and a dataset is a folder. Fix: {way}")
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """What `dataset.json` says; raises DatasetError where it or the folder is missing or cannot be used."""
+    check_regular(folder, DatasetError)
+    check_no_file(folder)
     if not is_folder(folder):
         near = {p.parent for p in folder.parent.glob("*/dataset.json")} if is_folder(folder.parent) else set()
         near |= {p.parent.parent for p in folder.parent.glob("*/shard-*/dataset.json")}

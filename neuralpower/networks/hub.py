@@ -15,6 +15,7 @@ from typing import Any
 
 from neuralpower.errors import ModelError, one_line
 from neuralpower.files.json_files import read_json
+from neuralpower.networks.slips import listed_as
 
 CONFIG, QUANTISATION = "config.json", "hf_quant_config.json"  # the second is NVIDIA's Model Optimizer's
 SWITCH = "HF_HUB_OFFLINE"
@@ -95,7 +96,8 @@ def _fetched(repository: str, revision: str | None, file: str, *, optional: bool
         reason = f"cannot be read ({one_line(error)}); give a folder with its config.json"
     if optional:
         return None
-    raise ModelError(f"{name} {reason}")
+    listed = listed_as(repository)
+    raise ModelError(f"{name} {reason}" + (f"; or write {listed}, which needs no network" if listed else ""))
 
 
 def _why_not() -> str:

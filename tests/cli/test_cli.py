@@ -561,7 +561,7 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
         ([BERT, "--seq-len", "65"], ["65", "has 64 positions", "give at most 64"]),
         ([BERT, "--seq-len", "0"], ["0", "at least 1"]),
         ([BERT, "--input-shape", "3x8x8"], ["(3, 8, 8)", "reads tokens", "seq_len"]),
-        ([BERT, "--input-shape", "3,8"], ["input shape '3,8'", "such as 3x224x224"]),
+        ([BERT, "--input-shape", "3,,8"], ["input shape '3,,8'", "such as 3x224x224"]),
         ([BERT, "--input-shape", "3x0"], ["input shape '3x0'", "positive"]),
         ([BERT, "--by", "layers"], ["unknown view 'layers'", "did you mean layer"]),
         ([BERT, "--by", "colour"], ["unknown view 'colour'", "kind, layer, module"]),

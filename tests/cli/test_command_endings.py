@@ -81,7 +81,7 @@ def test_memory_of_an_accelerator_is_said_to_be_assumed_and_a_share_is_kept_free
     assert "with 30% of it kept free (--margin)" in text
     assert "assumed, not an upper bound" in text
     assert f"Note: {ASSUMED}" in text
-    assert "kept free" not in done("fit", "zoo:deep_mnist", "--memory", "8GB")
+    assert "kept free" not in done("fit", "zoo:deep_mnist", "--memory", "8GB", "--device", "cpu")
     found = json.loads(done(*FIT, "--json"))
     assert (found["margin"], found["notes"], found["memory"]["assumed"]) == (
         MARGINS["forward"],

@@ -64,7 +64,7 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
         if source is not None:
             return source.make(given)
         if given.is_text:
-            raise ModelError(f"{given.text!r} is no folder and names no source; {grammar()}")
+            raise _unnamed(given)
         raise ModelError(f"{model!r:.40} is no MODEL; {grammar()}, an nn.Module or a configuration object")
 
 
@@ -76,8 +76,17 @@ def check_known(model: str) -> None:
     _ = given.overrides  # which must be readable
     source = recognised(given)
     if source is None:
-        raise ModelError(f"{given.text!r} is no folder and names no source; {grammar()}")
+        raise _unnamed(given)
     source.check(given)
+
+
+def _unnamed(given: Given) -> ModelError:
+    """The error for a text that no source recognises: what it may mean, else all that a MODEL can be."""
+    from neuralpower.networks.slips import meant
+
+    return ModelError(
+        f"{given.text!r} is no folder and names no source; {meant(given.location) or grammar()}"
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -64,10 +64,15 @@ def check_installed(given: Given) -> None:
 
 
 def check_file(given: Given) -> None:
-    """Raise ModelError where there is no such Python file."""
-    location = given.location.rpartition(":")[0]
-    if location.endswith(".py") and not is_file(given.path.with_name(location.rpartition("/")[2])):
+    """Raise ModelError where there is no such Python file, or where it does not define the name."""
+    from neuralpower.networks.slips import check_defined
+
+    location, _, name = given.location.rpartition(":")
+    file = given.path.with_name(location.rpartition("/")[2])
+    if location.endswith(".py") and not is_file(file):
         raise ModelError(f"there is no file {location}; give an existing path/file.py:function")
+    if location.endswith(".py"):
+        check_defined(file, location, name)
 
 
 def is_function(given: Given) -> bool:

@@ -23,7 +23,7 @@ from neuralpower.networks.inputs import TOKENS, check_count
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Pass, Phase, pass_of
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.platforms import CPU, Platform
+from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised
@@ -118,6 +118,12 @@ def bytes_of(text: str | float) -> float:
     if not match or match.group(2) not in UNITS or float(match.group(1)) <= 0:
         raise InputError(f"memory {text!r}: write a positive number with a unit, such as 24GB or 80GiB")
     return float(match.group(1)) * UNITS[match.group(2)]
+
+
+def assumed(memory: str | float) -> tuple[Platform, str]:
+    """The platform of a memory whose device is not named, and what it is called."""
+    platform = PLATFORMS["accelerator"]
+    return platform, f"{platform.called} of {memory if isinstance(memory, str) else f'{memory:g} B'}"
 
 
 def reading(text: str | float) -> str:

@@ -1,0 +1,58 @@
+"""Mistakes that everybody makes on the command line: each is one line with the right command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neuralpower.cli.parsing import shape
+from neuralpower.errors import InputError
+from tests.program import done, run
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("3x224x224", (3, 224, 224)),
+        ("3,224,224", (3, 224, 224)),
+        ("(3, 224, 224)", (3, 224, 224)),
+        ("(16,)", (16,)),
+        ("1x3x224x224", (3, 224, 224)),
+        ("(1, 1, 28, 28)", (1, 28, 28)),
+        ("1x64x64x64", (1, 64, 64, 64)),  # a volume of one channel
+        ("16x3x224x224", (16, 3, 224, 224)),  # a film
+    ],
+)
+def test_a_shape_is_read_as_people_write_it(text: str, sizes: tuple[int, ...]) -> None:
+    assert shape(text) == sizes
+
+
+@pytest.mark.parametrize("text", ["3x", "x3", "()", "3,,8", "3x0", "3x-1", "3.5x2", "(3x8))"])
+def test_no_shape_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InputError, match="write positive sizes without the batch, such as 3x224x224"):
+        shape(text)
+
+
+def test_a_batch_in_the_shape_is_answered_with_its_own_option() -> None:
+    ran = run("predict", "zoo:alexnet", "--input-shape", "8x3x224x224")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    way = "if the first size of 8x3x224x224 is the batch, write --batch-size 8 --input-shape 3x224x224"
+    assert ran.err.strip().endswith(way)
+
+
+def test_a_memory_without_a_device_is_an_accelerators_and_the_first_line_says_so() -> None:
+    first = done("fit", "zoo:deep_mnist", "--memory", "24GiB").splitlines()[0]
+    assert first.endswith("on an accelerator of 24GiB (assumed; this machine: --device cpu)")
+    here = done("fit", "zoo:deep_mnist", "--memory", "24GiB", "--device", "cpu")
+    assert "assumed; this machine" not in here and "kept free" not in here
+
+
+def test_a_table_instead_of_a_dataset_is_answered_with_the_command_that_makes_one(tmp_path: Path) -> None:
+    table = tmp_path / "linear.csv"
+    table.write_text("rows,in_features,out_features,latency_ms\n1,8,8,0.1\n")
+    ran = run("train-predictor", table)
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.strip().endswith(f"Fix: neuralpower dataset check {table} --device NAME --out FOLDER")
+    ran = run("dataset", "check", table)
+    assert "--map runtime_s=latency_ms/1000" in ran.out + ran.err
