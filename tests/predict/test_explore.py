@@ -570,8 +570,8 @@ def test_commands_say_that_a_predictor_is_of_another_cpu(
 
 @pytest.mark.slow
 def test_fit_ends_with_0_or_1() -> None:
-    assert "fits into 954 MiB" in done("fit", DEEP, "--memory", "1GB", "--seq-len", 8)
-    ran = run("fit", DEEP, "--memory", "1MB", "--seq-len", 8, "--json")
+    assert "fits into 954 MiB" in done("fit", DEEP, "--device", "cpu", "--memory", "1GB", "--seq-len", 8)
+    ran = run("fit", DEEP, "--device", "cpu", "--memory", "1MB", "--seq-len", 8, "--json")
     answer = json.loads(ran.out)
     assert (ran.code, answer["fits"], answer["largest_batch_size"]) == (1, False, 0)
     assert "T4" in done("fit", "zoo:deep_mnist", "--device", "nvidia-t4")

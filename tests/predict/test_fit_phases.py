@@ -114,14 +114,15 @@ def test_what_no_step_can_have_is_refused(request_: Request, message: str) -> No
 
 
 def test_the_command_ends_with_0_1_or_2() -> None:
-    step = ("fit", LLAMA, "--phase", "decode", "--context", 200)
+    step = ("fit", LLAMA, "--device", "cpu", "--phase", "decode", "--context", 200)
     text = done(*step, "--memory", "1GB")
     assert "context 200, float32, decode, eager, on a CPU of 1GB\nfits into 954 MiB\n" in text
     ran = run(*step, "--memory", "1MB", "--json")
     answer = json.loads(ran.out)
     assert (answer["fits"], answer["largest_batch_size"], answer["longest_seq_len"]) == (False, 0, 0)
     assert ran.code == 1
-    generation = ("fit", LLAMA, "--phase", "generate", "--prompt", 20, "--new-tokens", 30, "--memory", "1GB")
+    generation = ("fit", LLAMA, "--device", "cpu", "--memory", "1GB")
+    generation += ("--phase", "generate", "--prompt", 20, "--new-tokens", 30)
     text = done(*generation)
     assert "length 20, float32, generate, eager, on a CPU of 1GB\nfits into 954 MiB\n" in text
     assert "both are the prompt's length" in run(*generation, "--seq-len", 21).err
