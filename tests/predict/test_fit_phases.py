@@ -121,8 +121,8 @@ def test_the_command_ends_with_0_1_or_2() -> None:
     answer = json.loads(ran.out)
     assert (answer["fits"], answer["largest_batch_size"], answer["longest_seq_len"]) == (False, 0, 0)
     assert ran.code == 1
-    generation = ("fit", LLAMA, "--device", "cpu", "--memory", "1GB")
-    generation += ("--phase", "generate", "--prompt", 20, "--new-tokens", 30)
+    here = ("fit", LLAMA, "--device", "cpu", "--memory", "1GB")
+    generation = (*here, "--phase", "generate", "--prompt", 20, "--new-tokens", 30)
     text = done(*generation)
     assert "length 20, float32, generate, eager, on a CPU of 1GB\nfits into 954 MiB\n" in text
     assert "both are the prompt's length" in run(*generation, "--seq-len", 21).err
