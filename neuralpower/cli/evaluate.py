@@ -13,7 +13,7 @@ from neuralpower.cli.choices import EVALUATED_PHASES
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.known_names import (
     checked_device,
-    checked_models,
+    checked_only_model,
     checked_predictors_or_baselines,
     completed_devices,
     completed_models,
@@ -54,7 +54,7 @@ class Evaluate(OptionGroup):
         Argument(
             help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, "
             "its tokens.",
-            callback=checked_models,
+            callback=checked_only_model,
             autocompletion=completed_models,
         ),
     ] = None

@@ -28,6 +28,12 @@ def _checked(check: Callable[[str], None]) -> Callable[[typer.Context, Any], Any
     return checked
 
 
+def _alone(check: Callable[[str], None]) -> Callable[[typer.Context, Any], Any]:
+    """The same for one name; of several, those that are wrong are told where the others are measured."""
+    checked = _checked(check)
+    return lambda context, value: checked(context, value) if value and len(value) == 1 else value
+
+
 # ---- models ----
 
 
@@ -167,7 +173,7 @@ def _completions(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 checked_model, checked_side = _checked(check_model), _checked(check_side)
-checked_models = _checked(check_model_or_list)
+checked_models, checked_only_model = _checked(check_model_or_list), _alone(check_model_or_list)
 checked_predictors_or_baselines = _checked(check_predictors_or_baselines)
 checked_predictors_or_none = _checked(lambda text: None if text == "none" else check_predictor(text))
 checked_predictor, checked_device, checked_place = map(_checked, (check_predictor, check_device, check_place))
