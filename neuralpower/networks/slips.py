@@ -47,8 +47,9 @@ def check_defined(file: Path, location: str, name: str) -> None:
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return
     bound = {one for node in ast.walk(tree) for one in _bound(node)}
-    if not bound & {name, "*", "__getattr__", "globals"}:
-        raise unknown(f"function in {location}", name, _built(tree) or bound, ModelError)
+    built = _built(tree)
+    if built and not bound & {name, "*", "__getattr__", "globals"}:
+        raise unknown(f"function in {location}", name, built, ModelError)
 
 
 def _of_file(location: str) -> str:
