@@ -873,7 +873,7 @@ def test_evaluate_refuses_before_it_measures(predictor: Path, arguments: list[st
     assert (ran.code, ran.out) == (2, "")
     *talk, error = ran.err.splitlines()
     assert all(
-        line.startswith(("warning: predictor synthetic is of another device: ", "predicting "))
+        line.startswith(("Warning: predictor synthetic is of another device: ", "predicting "))
         for line in talk
     )
     assert error.startswith("error: ")
@@ -911,7 +911,7 @@ def test_an_evaluation_sets_predictions_beside_measurements(networks: Path, pred
     assert own["networks"] == 1
     assert own["mape"] == pytest.approx(abs(network["error"]))
     assert set(data["summary"]) == {"neuralpower", "roofline", "FLOPs only"}
-    assert "warning: predictor synthetic is of another device: name Synthetic there" in ran.err
+    assert "Warning: predictor synthetic is of another device: name Synthetic there" in ran.err
     assert "measuring " in ran.err
 
 
@@ -983,7 +983,7 @@ def test_a_network_that_cannot_be_evaluated_is_named_and_the_others_are_measured
     }
     assert any("the moon is full" in network["error"] for network in data["refused"])
     for name in bad:
-        assert any(line.startswith(f"warning: {networks}:{name} b1: ") for line in ran.err.splitlines())
+        assert any(line.startswith(f"Warning: {networks}:{name} b1: ") for line in ran.err.splitlines())
     said = f"{len(bad)} of {len(models)} networks could not be evaluated; the warnings above say why"
     assert ran.err.splitlines()[-1] == f"error: {said}"
 

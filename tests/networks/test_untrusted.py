@@ -165,8 +165,8 @@ def test_candidates_run_no_code(
     file = hostile / "candidates.jsonl"
     file.write_text("\n" + json.dumps({"model": "evil.py:net", **more}) + "\n")
     assert neuralpower("score", str(file), "--predictor", "amd-epyc-2c") == 2
-    line = told(capsys, "warning: ")
-    assert line.startswith(f"warning: {file} line 2: model 'evil.py:net' {ANSWER}")
+    line = told(capsys, "Warning: ")
+    assert line.startswith(f"Warning: {file} line 2: model 'evil.py:net' {ANSWER}")
     assert not (hostile / "ran").exists()
 
 
