@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neuralpower.errors import InputError
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.explore.compare import Comparison, Side
-from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.prediction import Prediction, Row
 from neuralpower.predict.timeline import Omitted, Stage, memory_bytes, timed
 from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
@@ -16,6 +15,10 @@ from neuralpower.report.module_tree import module_tree, row_columns
 from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, tokens, unit_of
 from neuralpower.report.page import Cell, Columns, Page, Section, Share, Table, write_html
 from neuralpower.report.sweep_charts import Swept
+
+if TYPE_CHECKING:  # they import scipy, which a prediction does without
+    from neuralpower.predict.explore.compare import Comparison, Side
+    from neuralpower.predict.explore.sweep import Sweep
 
 NAMED = 6  # layers whose names stand on the roofline
 INTENSITY = "FLOP per byte moved"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.report.charts import XY, Named, Series
 from neuralpower.report.number_format import SIZES, TIMES, binary, plain, quantity, unit_of
 from neuralpower.report.page import Columns, Table
+
+if TYPE_CHECKING:
+    from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 
 
 @dataclass(frozen=True)
