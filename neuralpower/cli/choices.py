@@ -153,12 +153,12 @@ def measured_choice(help: str) -> Any:
 
 def optimizer_choice(help: str, *more: str, **how: Any) -> Any:
     """An option for an optimizer, with its implementation behind a colon: adamw:fused."""
-    known = (*OPTIMIZERS, *more)
+    known, accepted = (*OPTIMIZERS, *more), (*OPTIMIZERS, "momentum")  # sgd with it, in any command
     return choice(
         "optimizer",
         known,
         help=help,
-        meant=lambda text: text if text.partition(":")[0] in known else None,
+        meant=lambda text: text if text.partition(":")[0] in accepted else None,
         **how,
     )
 

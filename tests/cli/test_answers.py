@@ -126,7 +126,7 @@ def test_what_an_answer_depends_on_is_in_its_key(tmp_path: Path, monkeypatch: py
     seen.add(question("net"))
     monkeypatch.setenv("NEURALPOWER_MOST_MODULES", "7")
     seen.add(question("net"))
-    monkeypatch.setattr(answers, "_version", lambda package: "another")
+    monkeypatch.setattr(answers, "version_of", lambda package: "another")
     seen.add(question("net"))
     monkeypatch.setattr(answers, "stamps_of", lambda *of: [("changed", 0, 0)])
     seen.add(question("net"))

@@ -570,7 +570,7 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
             [BERT, "--dtype", "bf16"],
             ["has not learnt dtype 'bfloat16'", "it has float32", "--dtype bfloat16"],
         ),
-        ([BERT, "--dtype", "float33"], ["'float33'", "it has float32"]),
+        ([BERT, "--dtype", "float33"], ["unknown dtype 'float33'", "did you mean float32"]),
         (
             [BERT, "--phase", "backward"],
             ["has not learnt phase 'backward'", "it has forward; choose", "collect-data --phase"],
@@ -617,7 +617,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(arguments
     command, option = arguments.split()
     Path("folder.png").mkdir()
     refused(run(command, "zoo:deep_mnist", option, "/dev/null/x.png"), "/dev/null/x.png: cannot be written")
-    example = {"--csv": ".csv", "--plot": ".png", "--markdown": ".md", "--trace-file": ".json"}[option]
+    example = {"--csv": ".csv", "--plot": ".html", "--markdown": ".md", "--trace-file": ".json"}[option]
     refused(run(command, "zoo:deep_mnist", option, "folder.png"), "folder.png: is no file", f"{example}\n")
     refused(run(command, "zoo:no_such_network", option, "new.png"), "unknown zoo network")
     assert not Path("new.png").exists()
