@@ -357,5 +357,5 @@ def test_the_shell_completes_commands_words_and_names(monkeypatch: pytest.Monkey
     assert completed(monkeypatch, "collect-data", "--phase", "forward,opt") == ["forward,optimizer"]
     assert completed(monkeypatch, "profile", NETWORK, "--device", "c") == [*known_names.HERE]
     assert completed(monkeypatch, "predict", NETWORK, "--predictor", "nvidia@nvidia-t") == [
-        "nvidia@nvidia-t4"
+        *("nvidia@nvidia-t4", "nvidia@nvidia-titan-rtx")
     ]
