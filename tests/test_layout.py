@@ -47,7 +47,7 @@ PACKAGES: Mapping[str, str] = {
         collect.request collect.schedule collect.supervisor
     """,
     "learn": """
-        any_device calibrate carried_power codec estimates keys network_estimates network_rows pace
+        any_device calibrate carried_power codec estimates here keys network_estimates network_rows pace
         predictor predictor_files predictor_lookup regressor rows train
     """,
     "predict": """

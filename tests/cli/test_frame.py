@@ -19,6 +19,7 @@ from neuralpower.cli import choices, known_names, output
 from neuralpower.cli.commands import respelled
 from neuralpower.cli.formats import form_of
 from neuralpower.errors import InputError
+from neuralpower.files.terminal import unstyled
 from neuralpower.layers.optimizer import CLASSES
 from neuralpower.learn.train import LEARNERS
 from neuralpower.measure.collect.presets import PRESETS
@@ -286,6 +287,24 @@ def test_a_result_has_every_form(command: tuple[str, ...], column: str) -> None:
     page = done(*command, "--format", "html")
     assert page.lstrip().lower().startswith("<!doctype html>")
     assert "<table" in page
+
+
+@pytest.mark.parametrize("command", [("predict", NETWORK), ("sweep", NETWORK, "-b", "1,2")], ids=" ".join)
+def test_warnings_are_in_every_form_and_beside_csv(command: tuple[str, ...]) -> None:
+    known = (*command, "--device", "t4")  # most of whose time is borrowed
+    assert "Warning: " in run(*known, "--format", "csv").err
+    for form in ("table", "md", "html"):
+        ran = run(*known, "--format", form)
+        assert "Warning: " in ran.out, form
+        assert ran.err == "", form
+    assert json.loads(done(*known, "--json"))["warnings"]
+
+
+def test_a_table_in_a_file_has_no_marks_of_styles() -> None:
+    done("predict", NETWORK, "--device", "t4", "-o", "table.txt")
+    text = Path("table.txt").read_text()
+    assert text == unstyled(text)
+    assert "latency " in text
 
 
 def test_a_result_is_written_where_the_folder_is_not_there_yet() -> None:

@@ -212,7 +212,7 @@ class Gathering:
             same = seen.setdefault((network.parameters, sketch.trace(1).layers), model)
             if same != model:
                 self.data.notes.append(f"{model} is the same network as {same} and is left out.")
-                self.show(f"warning: {self.data.notes[-1]}")
+                self.show(f"Warning: {self.data.notes[-1]}")
                 continue
             self.sketches[model] = sketch
             self.data.put(network)
