@@ -22,6 +22,7 @@ from neuralpower.learn.train import train
 from neuralpower.platforms import platform_of
 
 Array = np.ndarray
+OF_OTHERS = 1400  # rows of a part that a system is predicted from: known systems are scarce, not rows
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,11 @@ def systems(system: str, everything: Mapping[str, Sequence[Part]]) -> Iterator[t
     assert hardware is not None
     ways = {"from others": ()} if not siblings else {"sibling among the others": (), "no sibling": siblings}
     for name, without in ways.items():
-        others = {other: some for other, some in everything.items() if other not in (system, *without)}
+        others = {
+            other: [dataclasses.replace(part, draw=min(part.draw, OF_OTHERS)) for part in some]
+            for other, some in everything.items()
+            if other not in (system, *without) and some
+        }
         learnt = train([dataset(some, other) for other, some in others.items()]).predictor.on(hardware, slug)
         for part in everything[system]:
             rows = screen(part.kind, part.table, hardware=hardware)
