@@ -131,7 +131,7 @@ def systems(system: str, everything: Mapping[str, Sequence[Part]]) -> Iterator[t
     ways = {"from others": ()} if not siblings else {"sibling among the others": (), "no sibling": siblings}
     for name, without in ways.items():
         others = {
-            other: [dataclasses.replace(part, draw=min(part.draw, OF_OTHERS)) for part in some]
+            other: [part.thinned(OF_OTHERS) for part in some]
             for other, some in everything.items()
             if other not in (system, *without) and some
         }

@@ -130,10 +130,7 @@ def of_engines(root: Path) -> Iterator[Dataset]:
         spec = known_spec(system.slug)
         if spec is None or spec.vendor != "NVIDIA":
             continue
-        some = [
-            dataclasses.replace(part, draw=min(part.draw, DRAWN * (1 + (part.kind == "linear"))))
-            for part in gpu_tables.parts(root, name)
-        ]
+        some = [part.thinned(DRAWN * (1 + (part.kind == "linear"))) for part in gpu_tables.parts(root, name)]
         if some:
             whole = gpu_tables.dataset(some, name)
             yield dataclasses.replace(whole, path=Path(f"aiconfigurator-{system.slug}"))

@@ -10,6 +10,7 @@ which gives all rows of a system that can be believed. `draw` chooses those that
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -62,6 +63,10 @@ class Part:
     draw: int  # rows to learn from
     # by name, which rows [rows], bool, of a layer's columns are known, and which are predicted from them
     beyond: Mapping[str, tuple[Where, Where]] = field(default_factory=dict)
+
+    def thinned(self, most: int) -> Part:
+        """The same with so many rows to learn from at most."""
+        return dataclasses.replace(self, draw=min(self.draw, most))
 
     def shapes(self) -> np.ndarray:
         """A number for the shape of each row, [rows]."""

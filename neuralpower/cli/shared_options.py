@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,40 +46,43 @@ Model = Annotated[
         autocompletion=completed_models,
     ),
 ]
+
+
+def _target(help: str, check: Callable[..., Any], complete: Callable[[str], list[str]]) -> Any:
+    """An option for what is predicted with, or on."""
+    return Option(help=help, callback=check, autocompletion=complete, rich_help_panel=TARGET)
+
+
 Predictor = Annotated[
     str | None,
-    Option(
-        help="Name or file; by default that of --device, or of this machine.",
-        callback=checked_predictor,
-        autocompletion=completed_predictors,
-        rich_help_panel=TARGET,
+    _target(
+        "Name or file; by default that of --device, or of this machine.",
+        checked_predictor,
+        completed_predictors,
     ),
 ]
 Device = Annotated[
     str | None,
-    Option(
-        help="h100, rtx-4090, ... (`devices --specs`), a spec sheet, or cpu: this machine.",
-        callback=checked_device,
-        autocompletion=completed_devices,
-        rich_help_panel=TARGET,
+    _target(
+        "h100, rtx-4090, ... (`devices --specs`), a spec sheet, or cpu: this machine.",
+        checked_device,
+        completed_devices,
     ),
 ]
 Predictors = Annotated[
     str | None,
-    Option(
-        help="Names or files, with commas; default: those of --device, or this machine's.",
-        callback=checked_predictor,
-        autocompletion=completed_predictors,
-        rich_help_panel=TARGET,
+    _target(
+        "Names or files, with commas; default: those of --device, or this machine's.",
+        checked_predictor,
+        completed_predictors,
     ),
 ]
 Devices = Annotated[
     str | None,
-    Option(
-        help="One or more, with commas: h100, rtx-4090, ... (`devices --specs`), spec sheets, or cpu.",
-        callback=checked_device,
-        autocompletion=completed_devices,
-        rich_help_panel=TARGET,
+    _target(
+        "One or more, with commas: h100, rtx-4090, ... (`devices --specs`), spec sheets, or cpu.",
+        checked_device,
+        completed_devices,
     ),
 ]
 MeasuredDevice = Annotated[

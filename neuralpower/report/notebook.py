@@ -62,7 +62,7 @@ def drawn(shown: Panel) -> str:
 @singledispatch
 def panel(result: object) -> Panel:
     """What is shown of a result."""
-    raise NotImplementedError(type(result).__name__)
+    raise TypeError(f"{type(result).__name__} is no result that can be shown")
 
 
 def bounds(name: str, value: Interval, unit: str) -> Figure:

@@ -29,13 +29,13 @@ WIDE = 0.35  # inches of a bar
 @singledispatch
 def text(result: object) -> str:
     """The table that the command prints."""
-    raise NotImplementedError(type(result).__name__)
+    raise TypeError(f"{type(result).__name__} is no result that can be shown")
 
 
 @singledispatch
 def line(result: object) -> str:
     """What it is and its headline figures."""
-    raise NotImplementedError(type(result).__name__)
+    raise TypeError(f"{type(result).__name__} is no result that can be shown")
 
 
 def title(prediction: Prediction) -> str:
