@@ -1,0 +1,231 @@
+"""PyTorch's caching allocator for CUDA, replayed block by block.
+
+The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.4 to 2.11), for one device and one stream;
+all sizes in bytes:
+
+    rounding   a request takes a multiple of 512
+    pools      requests up to 1 MiB are small, others large; each pool has segments of its own
+    segment    what the driver gives: 2 MiB for small requests, 20 MiB for those below 10 MiB, the request
+               rounded up to 2 MiB for others
+    fit        the smallest free block that is large enough, and of these the one of the lowest address
+    split      the rest of a block is a free block where it has 512 bytes (small) or more than 1 MiB (large)
+    free       a block joins its free neighbours of the same segment; segments stay reserved
+    limits     a block above `max_split_bytes` is not split, and serves only requests above it, with at most
+               20 MiB to spare
+    full       where a new segment does not fit into the device, free segments are given back first
+    expandable one segment a pool grows by pages of 2 or 20 MiB, and is split and joined as any other
+
+allocated counts the blocks in use, reserved the segments. What `nvidia-smi` shows is the reserved bytes and
+what CUDA itself takes (`neuralpower.predict.memory.cuda_process`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+
+from neuralpower.errors import InputError
+
+ROUND = 512  # kMinBlockSize
+SMALL = 2**20  # kSmallSize: the largest request of the small pool
+SMALL_SEGMENT = 2 * 2**20  # kSmallBuffer
+LARGE_SEGMENT = 20 * 2**20  # kLargeBuffer
+OWN_SEGMENT = 10 * 2**20  # kMinLargeAlloc: requests from here on have a segment of their size
+ROUND_SEGMENT = 2 * 2**20  # kRoundLarge
+SPARE = 20 * 2**20  # kLargeBuffer: how much larger an unsplit block may be than its request
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`PYTORCH_CUDA_ALLOC_CONF`; raises InputError for what PyTorch refuses."""
+
+    max_split_bytes: int | None = None  # max_split_size_mb
+    expandable_segments: bool = False
+    collect_from: float = 0.0  # garbage_collection_threshold, a share of the device's memory; 0: never
+
+    def __post_init__(self) -> None:
+        """Check ranges as PyTorch does."""
+        if self.max_split_bytes is not None and self.max_split_bytes <= LARGE_SEGMENT:
+            raise InputError(
+                f"max_split_size_mb {self.max_split_bytes >> 20}: "
+                "PyTorch takes more than 20; choose 21 or more"
+            )
+        if not 0 <= self.collect_from < 1:
+            raise InputError(
+                f"garbage_collection_threshold {self.collect_from}: PyTorch takes a share between 0 and 1"
+            )
+
+
+class OutOfMemoryError(Exception):
+    """A request finds no free block, and no segment fits into the device."""
+
+
+class _Block:
+    """A part of a segment, free or in use, between its neighbours."""
+
+    __slots__ = ("address", "bytes", "following", "free", "large", "preceding")
+
+    def __init__(self, address: int, size: int, large: bool) -> None:
+        self.address, self.bytes, self.large = address, size, large
+        self.free = False
+        self.preceding: _Block | None = None
+        self.following: _Block | None = None
+
+
+class CachingAllocator:
+    """Nothing is in it at first; `device_bytes` is what segments may take, None for no limit."""
+
+    def __init__(self, device_bytes: int | None = None, settings: Settings = Settings()) -> None:
+        self.device_bytes, self.settings = device_bytes, settings
+        self.allocated = self.reserved = 0
+        self.peak_allocated = self.peak_reserved = 0
+        self.given_back = 0  # segments that were returned to the driver to make room
+        self._used: dict[int, _Block] = {}  # by address
+        self._free: dict[bool, list[tuple[int, int]]] = {False: [], True: []}  # (bytes, address), sorted
+        self._blocks: dict[int, _Block] = {}  # free ones by address
+        self._next = 0  # address of the next segment; gaps keep segments from joining
+        self._end: dict[bool, _Block | None] = {False: None, True: None}  # last block of expandable segments
+
+    def allocate(self, size: int) -> int:
+        """The address of a new block; raises OutOfMemoryError."""
+        size = rounded(size)
+        large = size > SMALL
+        block = self._fitting(size, large) or self._segment(size, large)
+        self._split(block, size)
+        block.free = False
+        self._used[block.address] = block
+        self.allocated += block.bytes
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block.address
+
+    def free(self, address: int) -> None:
+        """Give a block back to its pool, joined with its free neighbours."""
+        block = self._used.pop(address)
+        self.allocated -= block.bytes
+        block.free = True
+        for other in (block.preceding, block.following):
+            if other is not None and other.free:
+                self._take(other)
+                block = _joined(block, other)
+        self._keep(block)
+
+    def empty_cache(self) -> None:
+        """Give all free segments back to the driver (`torch.cuda.empty_cache`)."""
+        for block in [*self._blocks.values()]:
+            if block.preceding is None and block.following is None:
+                self._give_back(block)
+
+    # ---- pools
+
+    def _fitting(self, size: int, large: bool) -> _Block | None:
+        """The smallest free block that is large enough, out of its pool."""
+        pool, most = self._free[large], self.settings.max_split_bytes
+        place = bisect_left(pool, (size, -1))
+        if place == len(pool):
+            return None
+        found, address = pool[place]
+        if large and most is not None:
+            oversize = size >= most
+            if (not oversize and found >= most) or (oversize and found >= size + SPARE):
+                return None
+        return self._take(self._blocks[address])
+
+    def _split(self, block: _Block, size: int) -> None:
+        """Keep what a block has beyond a request as a free block, where it is large enough."""
+        rest, most = block.bytes - size, self.settings.max_split_bytes
+        if not block.large or self.settings.expandable_segments:
+            splits = rest >= ROUND
+        else:
+            splits = rest > SMALL and (most is None or size < most)
+        if not splits:
+            return
+        other = _Block(block.address + size, rest, block.large)
+        other.free, other.preceding, other.following = True, block, block.following
+        if block.following is not None:
+            block.following.preceding = other
+        block.following, block.bytes = other, size
+        if self._end[block.large] is block:
+            self._end[block.large] = other
+        self._keep(other)
+
+    def _keep(self, block: _Block) -> None:
+        self._blocks[block.address] = block
+        insort(self._free[block.large], (block.bytes, block.address))
+
+    def _take(self, block: _Block) -> _Block:
+        pool = self._free[block.large]
+        del pool[bisect_left(pool, (block.bytes, block.address))]
+        return self._blocks.pop(block.address)
+
+    # ---- segments
+
+    def _segment(self, size: int, large: bool) -> _Block:
+        """A block from the driver, in a segment of its own or at the end of an expandable one."""
+        if self.settings.expandable_segments:
+            return self._expanded(size, large)
+        took = segment_bytes(size)
+        self._make_room(took)
+        block = _Block(self._next, took, large)
+        self._next += took + ROUND_SEGMENT
+        return block
+
+    def _expanded(self, size: int, large: bool) -> _Block:
+        """The end of the pool's expandable segment, grown by whole pages."""
+        page = LARGE_SEGMENT if large else SMALL_SEGMENT
+        end = self._end[large]
+        there = end.bytes if end is not None and end.free else 0
+        grown = -(-(size - there) // page) * page
+        self._make_room(grown)
+        if end is not None and end.free:
+            block = self._take(end)
+            block.bytes += grown
+            return block
+        address = end.address + end.bytes if end is not None else (1 << (61 if large else 60))
+        block = _Block(address, grown, large)
+        if end is not None:
+            end.following, block.preceding = block, end
+        self._end[large] = block
+        return block
+
+    def _make_room(self, size: int) -> None:
+        """Reserve so many bytes; free segments are given back where they would not fit."""
+        limit = self.device_bytes
+        collect = self.settings.collect_from
+        if limit is not None and collect and self.reserved + size > collect * limit:
+            self.empty_cache()
+        if limit is not None and self.reserved + size > limit:
+            self.empty_cache()
+            if self.reserved + size > limit:
+                raise OutOfMemoryError
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    def _give_back(self, block: _Block) -> None:
+        self._take(block)
+        self.reserved -= block.bytes
+        self.given_back += 1
+        if self._end[block.large] is block:
+            self._end[block.large] = None
+
+
+def rounded(size: int) -> int:
+    """Bytes of the block that a request takes: a multiple of 512."""
+    return max(-(-size // ROUND), 1) * ROUND
+
+
+def segment_bytes(size: int) -> int:
+    """Bytes that the driver is asked for, for a block of so many."""
+    if size <= SMALL:
+        return SMALL_SEGMENT
+    return LARGE_SEGMENT if size < OWN_SEGMENT else -(-size // ROUND_SEGMENT) * ROUND_SEGMENT
+
+
+def _joined(block: _Block, other: _Block) -> _Block:
+    """One block of two neighbours."""
+    first, second = (block, other) if block.address < other.address else (other, block)
+    first.bytes += second.bytes
+    first.following = second.following
+    if second.following is not None:
+        second.following.preceding = first
+    first.free = True
+    return first
