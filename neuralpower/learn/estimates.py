@@ -26,7 +26,7 @@ BASES = (
     WEIGHTS_LAW,
     ROOFLINE,
 )  # best known first
-UNLEARNT = (BORROWED, WEIGHTS_LAW, ROOFLINE)  # what coverage is without
+UNTRAINED = (BORROWED, WEIGHTS_LAW, ROOFLINE)  # what coverage is without
 # how times of a named device are known, in words
 TRAINED_HERE, CARRIED_BY = "trained on this device", "carried from relatives by bandwidth and peaks"
 LIKE, BY_ITS_BYTES, BARE = "borrowed from like calls", "by its bytes", "roofline, wide bounds"
@@ -72,7 +72,7 @@ class Estimates:
     power_trained: Array  # 1 where a regressor says it, 0 where it is carried or not known
 
     @classmethod
-    def unlearnt(
+    def untrained(
         cls, t: Array, hidden_s: Array, held_bytes: Array, by_bytes: Array, power: Powers
     ) -> Estimates:
         """Estimates of layers that no regressor knows: by a pass over as many bytes, else by the roofline.

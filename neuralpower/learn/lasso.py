@@ -23,7 +23,7 @@ from neuralpower.learn.problem import (
     Term,
 )
 from neuralpower.learn.regressor import PLAIN_DEGREE, PLAIN_WORK, Regressor, Scores, Spread
-from neuralpower.learn.slopes import OUTLIER, Alignment, learn_alignment
+from neuralpower.learn.slopes import OUTLIER, Alignment, fit_alignment
 
 ALPHAS = tuple(10.0 ** (-exponent / 2) for exponent in range(3, 13))
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
@@ -137,16 +137,16 @@ def unaligned(problem: Problem, base: Array, folds: Array) -> tuple[Problem, Ali
     """
     importance, target = importance_of(problem.target), problem.target.copy()
 
-    def learnt(rows: Array) -> Alignment | None:
+    def fitted(rows: Array) -> Alignment | None:
         some = problem.at(rows)
         shares = {name: some.special[name] for name in problem.shares}
-        return learn_alignment(shares, some.axes, base[rows], some.target, importance[rows])
+        return fit_alignment(shares, some.axes, base[rows], some.target, importance[rows])
 
     for fold in np.unique(folds):
-        held, found = np.flatnonzero(folds == fold), learnt(folds != fold)
+        held, found = np.flatnonzero(folds == fold), fitted(folds != fold)
         if found:
             target[held] *= np.exp(found.saved(problem.at(held).special, base[held]))
-    return replace(problem, target=target), learnt(np.full(len(problem), True))
+    return replace(problem, target=target), fitted(np.full(len(problem), True))
 
 
 def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) -> Array:

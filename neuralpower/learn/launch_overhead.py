@@ -143,7 +143,7 @@ def function_of(layer: Layer) -> Any:
     return getattr(layer, "function") if "function" in layer.field_names() else ""  # noqa: B009
 
 
-def learn_dispatch(observations: Iterable[Observation]) -> Dispatch | None:
+def train_dispatch(observations: Iterable[Observation]) -> Dispatch | None:
     """From rows with `dispatch_s`; None where there are none."""
     parts: dict[Key, list[Array]] = {}
     for seen in observations:

@@ -118,7 +118,7 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         busy=_total(layers, shares, estimates, system, sum(unknown_s), graphed=work.graphed),
         parts=parts,
         issue=issue,
-        derived=tuple(sorted(kind for kind in with_gradient if not predictor.has_learnt(kind, BACKWARD))),
+        derived=tuple(sorted(kind for kind in with_gradient if not predictor.knows(kind, BACKWARD))),
         assumptions=(*predictor.assumed(layers), *([host] if host else [])),
         warnings=predictor.foreign(),
     )

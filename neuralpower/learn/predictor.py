@@ -76,7 +76,7 @@ LONGEST_S, MOST_W = 1e30, 1e9  # a prediction beyond these was not learnt of a d
 WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing
 ONLY = ("only there", "only here")  # ends of words on vector extensions (`devices.host.unlike`)
 NOISY = 0.25  # median distance of a layer's quartiles, over its lower one, from which on a device was noisy
-NOT, NEAR, LEARNT = range(3)  # how well a predictor knows a layer; near: other code of its kind was learnt
+NOT, NEAR, EXACT = range(3)  # how well a predictor knows a layer; near: other code of its kind was learnt
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
 
@@ -93,7 +93,7 @@ class Predictor:
     name: str = ""
     sentinel_s: float | None = None  # the sentinel's time that all runtimes refer to
     power: Mapping[Key, Regressor] | None = None
-    learnt_on: int = 1  # devices; of several, its terms are relative to their peaks
+    trained_on: int = 1  # devices; of several, its terms are relative to their peaks
     system: float = 0.0  # standard deviation of what a network's layers share in log(measured / predicted)
     dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
     speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
@@ -105,14 +105,14 @@ class Predictor:
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """Floating types that it has learnt; of a device that is named, those that the device has."""
-        return self.answers or self.learnt_dtypes
+        return self.answers or self.trained_dtypes
 
     @cached_property
-    def learnt_dtypes(self) -> tuple[str, ...]:
+    def trained_dtypes(self) -> tuple[str, ...]:
         """Floating types that it has learnt, of products if it has any: casts alone are no dtype."""
-        learnt = [key for key in self.regressors if key[1] not in (INTEGER, keys.ANY)]
-        products = [key for key in learnt if KINDS[key[0]].multiplies]
-        return tuple(dict.fromkeys(key[1] for key in products or learnt))
+        trained = [key for key in self.regressors if key[1] not in (INTEGER, keys.ANY)]
+        products = [key for key in trained if KINDS[key[0]].multiplies]
+        return tuple(dict.fromkeys(key[1] for key in products or trained))
 
     @cached_property
     def platform(self) -> Platform:
@@ -124,13 +124,13 @@ class Predictor:
     @property
     def view(self) -> View:
         """How layers are described to its regressors."""
-        return self.platform.view(self.learnt_on)
+        return self.platform.view(self.trained_on)
 
     @cached_property
     def phases(self) -> tuple[str, ...]:
         """Phases that it or one of the others has learnt; a forward pass where nothing is."""
-        learnt = [key[2] for one in (self, *self.others) for key in one.regressors]
-        return tuple(dict.fromkeys(learnt if learnt or not self.answers else [FORWARD]))
+        trained = [key[2] for one in (self, *self.others) for key in one.regressors]
+        return tuple(dict.fromkeys(trained if trained or not self.answers else [FORWARD]))
 
     @cached_property
     def _in_phases(self) -> frozenset[tuple[str, str]]:
@@ -176,7 +176,7 @@ class Predictor:
         """How the device that it was learnt on differs from this CPU, in words."""
         return unlike({**(self.dataset.get("hardware") or {}), "name": self.device}, cpu.to_json())
 
-    def has_learnt(self, kind: str, phase: str) -> bool:
+    def knows(self, kind: str, phase: str) -> bool:
         """Whether it has a regressor of the kind in that phase."""
         return any((kind, phase) in one._in_phases for one in (self, *self.others))
 
@@ -247,10 +247,10 @@ class Predictor:
             )
         memory, peaks = hardware.memory_bytes_per_s, hardware.peak_flops_per_s
         roofs = {dtype: Roofline(peak, memory, peak) for dtype, peak in peaks.items()}
-        learnt_on = {name: hardware_of(said) for name, said in (self.dataset.get("devices") or {}).items()}
+        trained_on = {name: hardware_of(said) for name, said in (self.dataset.get("devices") or {}).items()}
         regressors = {}
         for key, one in self.regressors.items():
-            factor = one.factor * level(key, one, learnt_on, device, hardware)
+            factor = one.factor * level(key, one, trained_on, device, hardware)
             # which of them a layer was measured on is not known
             regressors[key] = replace(one, measured=None, factor=factor)
         return replace(
@@ -259,7 +259,7 @@ class Predictor:
             device=device,
             rooflines=roofs,
             regressors=regressors,
-            carried=device not in learnt_on,
+            carried=device not in trained_on,
             dispatch=self.dispatch and self.dispatch.of_another_host(),
             answers=floats_of(peaks) if anyhow else (),
         )
@@ -336,11 +336,11 @@ class Predictor:
         return np.argmax(known, axis=0), np.max(known, axis=0)
 
     def _knows(self, columns: Layer) -> Array:
-        """How well it knows each row: LEARNT, NEAR or NOT."""
+        """How well it knows each row: EXACT, NEAR or NOT."""
         known = np.zeros(len(columns.dtype), dtype=int)
         for key, index in self._by_key(columns):
             near, exact = self.regressor_of(key)
-            known[index] = NOT if near is None else LEARNT if exact else NEAR
+            known[index] = NOT if near is None else EXACT if exact else NEAR
         return known
 
     def _by_key(self, columns: Layer) -> Iterator[tuple[Key, Array]]:
@@ -370,9 +370,9 @@ class Predictor:
         held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
         if found is None:
             works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)  # views do not, and take nothing
-            t, hidden, by_bytes = self._unlearnt(columns, key[1], passes)
+            t, hidden, by_bytes = self._untrained(columns, key[1], passes)
             power = self._power(columns, key, t * works)
-            return Estimates.unlearnt(t * works, hidden * works, held, np.full(rows, by_bytes), power)
+            return Estimates.untrained(t * works, hidden * works, held, np.full(rows, by_bytes), power)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
         alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format
@@ -488,7 +488,7 @@ class Predictor:
         kind, dtype, phase, group = key
         dtypes = [dtype]
         if dtype not in FLOATING:
-            floats = self.learnt_dtypes
+            floats = self.trained_dtypes
             dtypes = [INTEGER, "float32" if "float32" in floats else next(iter(floats), INTEGER)]
         dtypes += [*self._twins(dtype), keys.ANY]
         for dtype in dtypes:
@@ -580,7 +580,7 @@ class Predictor:
                     if near is not None:
                         yield key, near
 
-    def _unlearnt(self, columns: Layer, dtype: str, passes: Predictor) -> tuple[Array, Array, bool]:
+    def _untrained(self, columns: Layer, dtype: str, passes: Predictor) -> tuple[Array, Array, bool]:
         """(Time, what of it a queue hides, each [rows]; whether its bytes say it) of a kind not learnt.
 
         Where the platform says so, copies, sums and look-ups take at least what a pass over as many bytes
@@ -598,7 +598,7 @@ class Predictor:
         fields: dict[str, Any] = {name: [value] * len(t) for name, value in (kind.defaults() | given).items()}
         fields["elements"] = np.maximum(elements, 1)
         passed = as_columns(kind, fields)
-        if passes._first(passed)[1].min() < LEARNT:
+        if passes._first(passed)[1].min() < EXACT:
             return t, np.zeros(len(t)), False
         found = passes.estimate_columns(passed)
         return np.maximum(t, found.runtime_s), found.hidden_s, True

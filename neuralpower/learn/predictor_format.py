@@ -388,7 +388,7 @@ def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Pr
         regressors=regressors[RUNTIME],
         power=regressors[POWER] or None,
         hardware=part.hardware and hardware_of(msgspec.structs.asdict(part.hardware)),
-        learnt_on=max(2, len(part.dataset.devices)) if part.portable else 1,
+        trained_on=max(2, len(part.dataset.devices)) if part.portable else 1,
         dispatch=part.dispatch and _dispatch(part.dispatch),
     )
 

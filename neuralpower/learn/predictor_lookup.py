@@ -87,9 +87,9 @@ def load(name: str | Path) -> Predictor:
         parts = [(text[:at], text[at + 1 :]) for at, mark in enumerate(text) if mark == "@"]
         if parts:  # the names of many CPUs have one of their own
             known = known_predictors()
-            learnt, device = next((p for p in parts if p[0] in known or is_file(p[0])), parts[-1])
-            there, slug = on(load(learnt), device)
-            return dataclasses.replace(there, name=f"{Path(learnt).stem}@{slug}")
+            base, device = next((p for p in parts if p[0] in known or is_file(p[0])), parts[-1])
+            there, slug = on(load(base), device)
+            return dataclasses.replace(there, name=f"{Path(base).stem}@{slug}")
     file = file_of(name)
     return _spelled(text) if file is None else read_predictor(file)
 

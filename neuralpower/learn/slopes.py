@@ -33,7 +33,7 @@ class Alignment(Part, frozen=True):
         return np.asarray(seen * sum(slope * shares[name] for name, slope in self.slopes.items()))
 
 
-def learn_alignment(
+def fit_alignment(
     shares: Mapping[str, Array], sides: Mapping[str, Array], base: Array, target: Array, importance: Array
 ) -> Alignment | None:
     """Slopes of log(base / target) on the shares by a ridge regression with Huber's weights.

@@ -32,7 +32,7 @@ def _key(layer: Layer) -> Key:
     return layer.kind, layer.dtype if layer.dtype in FLOATING else INTEGER, layer.phase, ALL
 
 
-def learn_totals(
+def train_totals(
     totals: Sequence[Total], hardware: Hardware, rejected: Sequence[Rejected]
 ) -> tuple[dict[Key, Regressor], Sequence[Total], Array, list[Rejected]]:
     """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, by one Lasso over all.
@@ -108,7 +108,7 @@ def _without_contradicting_few(
 
 
 def with_system(predictor: Predictor, totals: Sequence[Total], relative: Array) -> Predictor:
-    """The predictor with its networks' errors beyond their layers'; `relative` is from `learn_totals`.
+    """The predictor with its networks' errors beyond their layers'; `relative` is from `train_totals`.
 
     A network's error is that of all its regressors at once, whose errors add up as if independent.
     """

@@ -21,13 +21,13 @@ from neuralpower.layers import KINDS, Hardware
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.fit import FEWEST_DEVICES, fit
 from neuralpower.learn.keys import Key, key_name, unquantised
-from neuralpower.learn.launch_overhead import Dispatch, Observation, learn_dispatch
+from neuralpower.learn.launch_overhead import Dispatch, Observation, train_dispatch
 from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import FEWEST_ROWS
 from neuralpower.learn.regressor import NINETY, Regressor
 from neuralpower.learn.rows import POWER, RUNTIME, Read, hardware_from
-from neuralpower.learn.totals_alone import learn_totals, with_system, work_of_totals
+from neuralpower.learn.totals_alone import train_totals, with_system, work_of_totals
 from neuralpower.learn.whole_networks import Correction, composed, consistent, correct
 from neuralpower.platforms import Platform, hardware_to_json, platform_named, platform_of
 from neuralpower.processes.pool import Pool
@@ -94,20 +94,20 @@ def train(
     telling: Sequence[Total] = rows.totals
     if alone:
         with named(first.path):
-            fitted[RUNTIME], telling, relative, left_out = learn_totals(telling, hardware, rejected)
+            fitted[RUNTIME], telling, relative, left_out = train_totals(telling, hardware, rejected)
         rejected += left_out
         rows.work.append(work_of_totals(telling))
     predictor = Predictor(
         device=", ".join(rows.devices),
         hardware=None if pooled else hardware,
         regressors=dict(sorted(fitted[RUNTIME].items())),
-        rooflines=learn_rooflines(rows.work, hardware),
+        rooflines=fit_rooflines(rows.work, hardware),
         dataset=_about(datasets, rows, platform),
         learner=_learner(learner, fitted[RUNTIME]) if pooled else learner,
         name=first.name,
         sentinel_s=first.sentinel_s,
         power=dict(sorted(fitted[POWER].items())) or None,
-        learnt_on=len(rows.devices),
+        trained_on=len(rows.devices),
         system=COMPOSITION,
         dispatch=_dispatch(rows.issued, telling),
     )
@@ -122,7 +122,7 @@ def train(
     return Trained(predictor, tuple(rejected), skipped, correction, doubts, rows.powers(), rows.noise)
 
 
-def learn_power(dataset: Dataset, jobs: int = -1) -> dict[Key, Regressor]:
+def train_power(dataset: Dataset, jobs: int = -1) -> dict[Key, Regressor]:
     """Power alone, by regressor: of rows whose times other rows of the device tell better.
 
     Raises:
@@ -294,11 +294,11 @@ def _platform(datasets: Sequence[Dataset]) -> Platform:
 
 def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatch | None:
     """What the host takes, on its own and in networks; None where no row tells."""
-    learnt = learn_dispatch(issued)
-    if learnt is None:
+    trained = train_dispatch(issued)
+    if trained is None:
         return None
     free = [t for t in totals if not BLOCKED[0] < t.dispatch_s / t.runtime_s < BLOCKED[1]]
-    return learnt.corrected([t.dispatch_s / float(t.calls @ learnt.seconds(t.layers)) for t in free])
+    return trained.corrected([t.dispatch_s / float(t.calls @ trained.seconds(t.layers)) for t in free])
 
 
 def _missed(fitted: Mapping[Key, Regressor]) -> Iterator[str]:
@@ -311,9 +311,7 @@ def _missed(fitted: Mapping[Key, Regressor]) -> Iterator[str]:
             )
 
 
-def learn_rooflines(
-    everything: Sequence[Mapping[str, np.ndarray]], hardware: Hardware
-) -> dict[str, Roofline]:
+def fit_rooflines(everything: Sequence[Mapping[str, np.ndarray]], hardware: Hardware) -> dict[str, Roofline]:
     """By dtype the device's known peaks, else those that fit the rows best, over a grid of 5 % steps."""
     parts: dict[str, list[np.ndarray]] = {}
     for work in everything:

@@ -59,7 +59,7 @@ FEWEST_FOR_COMMON = 2  # networks that say what all layers have in common, by wh
 # Deviations of log(measured / predicted) before networks tell: of the common factor, and of networks about
 # it.
 COMMON, USUAL = 0.4, 0.1
-MOST_UNLEARNT = 0.5  # of a network's time, that layers teach nothing of
+MOST_UNTRAINED = 0.5  # of a network's time, that layers teach nothing of
 FOLDS = 10
 Networks = Sequence[tuple[Total, Estimates]]  # each with what is known of its layers
 
@@ -114,7 +114,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     networks = [
         (t, found)
         for t, found in known
-        if (found.regressor >= 0).any() and _learnt_s(t, found) >= (1 - MOST_UNLEARNT) * t.runtime_s
+        if (found.regressor >= 0).any() and _trained_s(t, found) >= (1 - MOST_UNTRAINED) * t.runtime_s
     ]
     few = len(totals) < FEWEST_NETWORKS  # of many, of which layers explain few, those few are an odd lot
     if len(networks) < (FEWEST_FOR_COMMON if few else FEWEST_NETWORKS):
@@ -133,10 +133,10 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
         shares, short, slow = _shares(predictor, networks, short_s)
         factors, held_out = fit_factors(shares, family, False, taus, short, short_s, resident)
         taken = slow / np.maximum(held_out, np.finfo(float).tiny)
-    learnt = zip(keys, *factors[:-1].reshape(2, -1).tolist(), short_s.tolist(), strict=True)
+    fitted = zip(keys, *factors[:-1].reshape(2, -1).tolist(), short_s.tolist(), strict=True)
     regressors = {
         key: replace(predictor.regressors[key], factor=factor, short=more, short_s=limit)
-        for key, factor, more, limit in learnt
+        for key, factor, more, limit in fitted
     }
     system = system_of(networks, held_out)
     corrected = replace(predictor, regressors=regressors, system=system, resident=float(factors[-1]))
@@ -192,19 +192,19 @@ def _shares(predictor: Predictor, networks: Networks, short_s: Array) -> tuple[A
     shares, short = np.zeros((2, len(networks), len(short_s)))
     slow = np.ones(len(networks))
     for i, (total, found) in enumerate(networks):
-        learnt = found.regressor >= 0
+        trained = found.regressor >= 0
         slow[i] = predictor.slowdown(found, total.pace, total.calls)
-        part = total.calls * slow[i] / _learnt_s(total, found)
+        part = total.calls * slow[i] / _trained_s(total, found)
         at_most = np.minimum(found.runtime_s, short_s[found.regressor])
-        np.add.at(shares[i], found.regressor[learnt], (part * found.runtime_s)[learnt])
-        np.add.at(short[i], found.regressor[learnt], (part * at_most)[learnt])
+        np.add.at(shares[i], found.regressor[trained], (part * found.runtime_s)[trained])
+        np.add.at(short[i], found.regressor[trained], (part * at_most)[trained])
     return shares, short, slow
 
 
-def _learnt_s(total: Total, found: Estimates) -> float:
+def _trained_s(total: Total, found: Estimates) -> float:
     """What a network took beside the layers that only a roofline knows."""
-    unlearnt = found.regressor < 0
-    return total.runtime_s - float(total.calls[unlearnt] @ found.runtime_s[unlearnt])
+    untrained = found.regressor < 0
+    return total.runtime_s - float(total.calls[untrained] @ found.runtime_s[untrained])
 
 
 def _taken(networks: Networks) -> Array:

@@ -43,7 +43,7 @@ def question_of(
     predictor: Predictor, *, phase: str = FORWARD, dtype: str = "float32", recipe: Recipe = RECIPE, **how: Any
 ) -> Question:
     """What is asked of a pass, as the predictor's device does it; `how` are further fields of `Question`."""
-    device: dict[str, Any] = {"platform": predictor.platform, "learnt": predictor.has_learnt}
+    device: dict[str, Any] = {"platform": predictor.platform, "knows": predictor.knows}
     return Question(phase, dtype, recipe.on(predictor.platform), **device, **how)
 
 

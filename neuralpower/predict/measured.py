@@ -247,15 +247,15 @@ class Asking:
             return baseline(spec_of(device))
         if name == BEST:
             return default_predictor(read_cpu()) if device is None else for_device(spec_of(device))
-        learnt = load(name)
+        predictor = load(name)
         if device is None:
-            return learnt
-        if learnt.hardware is None:
-            return on(learnt, device)[0]
-        mine = known_spec(learnt.device)
-        if device != learnt.device and (mine is None or mine.slug != _slug(device)):
-            self.notes[f"predictor {name} is of {learnt.device}, and rows are of {device}"] = None
-        return learnt
+            return predictor
+        if predictor.hardware is None:
+            return on(predictor, device)[0]
+        mine = known_spec(predictor.device)
+        if device != predictor.device and (mine is None or mine.slug != _slug(device)):
+            self.notes[f"predictor {name} is of {predictor.device}, and rows are of {device}"] = None
+        return predictor
 
 
 def _slug(device: str) -> str:

@@ -16,7 +16,7 @@ from neuralpower.learn.estimates import (
     EXTRAPOLATED,
     IN_RANGE,
     TRAINED_HERE,
-    UNLEARNT,
+    UNTRAINED,
     in_words,
 )
 from neuralpower.predict.memory.peak import Memory
@@ -207,12 +207,12 @@ class Prediction(Shown):
 
         1 where no layer takes any time.
         """
-        return min(max(0.0, 1 - self._share_by(*UNLEARNT)), 1.0)
+        return min(max(0.0, 1 - self._share_by(*UNTRAINED)), 1.0)
 
     @property
     def uncovered(self) -> tuple[str, ...]:
         """Kinds and operators without trained data, those that take most of the time first."""
-        rows = sorted((row for row in self.rows if row.basis in UNLEARNT), key=lambda row: -row.runtime_s)
+        rows = sorted((row for row in self.rows if row.basis in UNTRAINED), key=lambda row: -row.runtime_s)
         return tuple(dict.fromkeys(row.kind for row in rows))
 
     @property

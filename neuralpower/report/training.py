@@ -106,7 +106,7 @@ def _power(trained: Trained) -> str:
     if power:
         errors = errors_of(power.values())
         return f"Power trained{'' if errors is None else f', typical error {_percent(errors.typical)}'}."
-    if trained.predictor.learnt_on > 1:
+    if trained.predictor.trained_on > 1:
         return "Power not trained: several devices share the time alone."
     if not usable:
         return "Power not trained: no row has power_w or energy_j."

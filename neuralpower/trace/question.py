@@ -25,7 +25,7 @@ RUNS = (EAGER, GRAPH, COMPILE, ENGINE)
     engine   what engines that serve language models do: packed products, fused norms, a paged cache, graphs
 """
 
-Learnt = Callable[[str, str], bool]  # (kind, phase) -> whether it is known how long it takes
+Knows = Callable[[str, str], bool]  # (kind, phase) -> whether it is known how long it takes
 
 
 def everything(kind: str, phase: str) -> bool:
@@ -58,6 +58,6 @@ class Question:
     autocast: torch.dtype | None = None  # the low precision that products are cast to
     routing: Routing = ROUTING  # of tokens over a mixture's experts
     platform: Platform = CPU  # of the device: it says how optimizers step
-    learnt: Learnt = everything
+    knows: Knows = everything
     run: str = EAGER  # one of RUNS
     weights: Scheme | None = None  # how they are quantised, as the device runs it; None: they are not

@@ -78,7 +78,7 @@ class Known(Predictor):
     def check(self, dtype: str, phase: str) -> None:
         """Everything is known."""
 
-    def has_learnt(self, kind: str, phase: str) -> bool:
+    def knows(self, kind: str, phase: str) -> bool:
         """Everything is known."""
         return True
 

@@ -22,7 +22,7 @@ from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.trace.passes import applied
-from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import TRAINING, Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.sparse_gradients import Rows
@@ -35,8 +35,8 @@ ROWS = BAGS * EACH  # that are looked up
 NUMBERS = ROWS * WIDTH  # 640
 
 
-def training_tasks(found: Trace, recipe: Recipe, learnt: Learnt) -> tuple[Task, ...]:
-    return applied(found, Question("training", recipe=recipe, learnt=learnt)).tasks
+def training_tasks(found: Trace, recipe: Recipe, knows: Knows) -> tuple[Task, ...]:
+    return applied(found, Question("training", recipe=recipe, knows=knows)).tasks
 
 
 class Net(nn.Module):

@@ -39,7 +39,7 @@ from neuralpower.predict.case import Case
 from neuralpower.predict.compose import compose
 from neuralpower.predict.evaluate import evaluate
 from neuralpower.trace.passes import applied
-from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.tracer import trace
@@ -48,12 +48,12 @@ from tests.beit import small_beit
 CPU = torch.device("cpu")
 
 
-def training_tasks(found: Trace, recipe: Recipe, learnt: Learnt) -> tuple[Task, ...]:
-    return applied(found, Question("training", recipe=recipe, learnt=learnt)).tasks
+def training_tasks(found: Trace, recipe: Recipe, knows: Knows) -> tuple[Task, ...]:
+    return applied(found, Question("training", recipe=recipe, knows=knows)).tasks
 
 
-def backward_tasks(found: Trace, learnt: Learnt) -> tuple[Task, ...]:
-    return applied(found, Question("backward", learnt=learnt)).tasks
+def backward_tasks(found: Trace, knows: Knows) -> tuple[Task, ...]:
+    return applied(found, Question("backward", knows=knows)).tasks
 
 
 class Net(nn.Module):

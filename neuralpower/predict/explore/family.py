@@ -35,7 +35,7 @@ from neuralpower.trace.records import Trace
 Array = np.ndarray
 # pattern of the path, operator, kind, how often that operator was called there before
 Key = tuple[str, str, str, int]
-Slot = tuple[str, str, bool]  # pattern of a parameter's or buffer's name, its dtype, whether it is learnt
+Slot = tuple[str, str, bool]  # pattern of a tensor's name, its dtype, whether it is a parameter (or a buffer)
 
 LENGTH = "seq_len"  # the number that blocks of one sort may use in another way than those of another sort
 SHALLOW, DEEPER = 2, 3  # blocks
@@ -120,7 +120,7 @@ class Table:
 
     rows: tuple[RowForms, ...]
     unmodelled: tuple[SizeForm, ...]
-    learnt: tuple[SizeForm, ...]  # numbers of parameters
+    parameters: tuple[SizeForm, ...]  # how many numbers they hold
     weights: tuple[SizeForm, ...]  # bytes of parameters and buffers
     storages: tuple[tuple[Storage, Form], ...]
     known_peak: bool  # whether a deeper member's peak is what the storages say
@@ -212,8 +212,8 @@ def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
     named = traced.storages if traced.quantised is not None else ()
     held = {storage.name: storage.bytes for storage in named}
     parameters = tuple(
-        ((pattern(name), str(t.dtype), learnt), t.numel(), held.get(name, t.numel() * t.element_size()))
-        for tensors, learnt in ((module.named_parameters(), True), (module.named_buffers(), False))
+        ((pattern(name), str(t.dtype), is_parameter), t.numel(), held.get(name, t.numel() * t.element_size()))
+        for tensors, is_parameter in ((module.named_parameters(), True), (module.named_buffers(), False))
         for name, t in tensors
         if t.numel()
     )
@@ -282,7 +282,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Learnt:
+class FoundTables:
     """What was found of a set of members."""
 
     tables: tuple[Table, ...]
@@ -290,17 +290,19 @@ class Learnt:
     notes: tuple[str, ...]
 
 
-def learn(members: Members) -> Learnt:
+def find_tables(members: Members) -> FoundTables:
     """The tables of members; one that raises has none."""
     notes: list[str] = []
     found: list[Found] = []
     served = np.full(len(members.values), -1)
     for group in _classes(members):
-        _learn_class(members, group, found, served, notes)
-    return Learnt(tuple(one.table for one in found), served, tuple(notes))
+        _search_class(members, group, found, served, notes)
+    return FoundTables(tuple(one.table for one in found), served, tuple(notes))
 
 
-def _learn_class(members: Members, group: Array, found: list[Found], served: Array, notes: list[str]) -> None:
+def _search_class(
+    members: Members, group: Array, found: list[Found], served: Array, notes: list[str]
+) -> None:
     """Trace members of a class until each lies between some that an old or new table gives back."""
     values, needed = members.values, _needed(members.values[group])
     traced: list[int] = []
@@ -451,18 +453,18 @@ def _table(
     )
     slots = Counter(slot for slot, _, _ in example.parameters)
     more_slots = Counter(slot for slot, _, _ in deeper.parameters)
-    learnt, sizes = [], []
+    numbers, sizes = [], []
     for slot, _, _ in example.parameters:
         number, size = (SizeForm(1, more_slots[slot] / slots[slot], next(left)) for _ in range(2))
         sizes.append(size)
         if slot[2]:
-            learnt.append(number)
+            numbers.append(number)
     storages = tuple(zip(example.storages, left, strict=True))
     caches = [form.scaled(1 / SHALLOW) for s, form in storages if s.part == CACHE]
     return Table(
         rows=tuple(rows.values()),
         unmodelled=unmodelled,
-        learnt=tuple(learnt),
+        parameters=tuple(numbers),
         weights=tuple(sizes),
         storages=storages,
         known_peak=True,
@@ -495,7 +497,7 @@ def _holding(table: Table, index: int, members: Members, notes: list[str]) -> Ta
     return table
 
 
-Content = tuple[Counter[Layer], int, int, int]  # layers, learnt numbers, unmodelled calls and their bytes
+Content = tuple[Counter[Layer], int, int, int]  # layers, numbers of parameters, unmodelled calls, their bytes
 
 
 def _told(table: Table, fields: Array, depth: Array) -> Content:
@@ -505,16 +507,16 @@ def _told(table: Table, fields: Array, depth: Array) -> Content:
         numbers: dict[str, Any] = {name: round(float(form(fields)[0])) for name, form in row.forms.items()}
         layers[replace(row.example, **numbers)] += int(row.times(depth)[0])
     calls = sum(float(size.times(depth)[0]) for size in table.unmodelled)
-    sizes = (added(some, fields, depth)[0] for some in (table.learnt, table.unmodelled))
-    learnt, size = map(round, sizes)
-    return layers, learnt, round(calls), size
+    sizes = (added(some, fields, depth)[0] for some in (table.parameters, table.unmodelled))
+    parameters, size = map(round, sizes)
+    return layers, parameters, round(calls), size
 
 
 def _seen(example: Example) -> Content:
     """What a member has."""
-    learnt = sum(count for (_, _, is_learnt), count, _ in example.parameters if is_learnt)
+    parameters = sum(count for (_, _, is_parameter), count, _ in example.parameters if is_parameter)
     sizes = [size for _, _, size in example.unmodelled]
-    return Counter(layer for _, layer in example.layers), learnt, len(sizes), sum(sizes)
+    return Counter(layer for _, layer in example.layers), parameters, len(sizes), sum(sizes)
 
 
 def _words(fields: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -54,7 +54,7 @@ class Lists:
             known = self._read[items] = self._places.setdefault(layer, len(self._places)), _count(row)
         return known
 
-    def unlearnt(self, predictor: Predictor) -> dict[int, PredictorError]:
+    def untrained(self, predictor: Predictor) -> dict[int, PredictorError]:
         """What the predictor says of lists, by their place, with a product in an unknown dtype or phase."""
 
         @cache
@@ -71,13 +71,13 @@ class Lists:
         return {i: bad[min(wrong)] for i, places in enumerate(lists) if (wrong := bad.keys() & set(places))}
 
     def outcomes(self, predictor: Predictor) -> tuple[Outcomes, list[int]]:
-        """(outcomes, learnt numbers) of all lists."""
+        """(outcomes, numbers of parameters) of all lists."""
         parts = np.array(self._counts, dtype=float), np.array(self._columns, dtype=int), np.array(self._ends)
         counts = csr_array(parts, shape=(len(self._ends) - 1, len(self._places)))
         layers = list(self._places)
-        learnt = counts @ np.array([layer.parameters() for layer in layers], dtype=float)
+        parameters = counts @ np.array([layer.parameters() for layer in layers], dtype=float)
         counts.sum_duplicates()
-        return outcomes_of(layers, counts, predictor), learnt.astype(int).tolist()
+        return outcomes_of(layers, counts, predictor), parameters.astype(int).tolist()
 
 
 def _layer(row: Mapping[str, Any]) -> Layer:

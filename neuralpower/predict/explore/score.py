@@ -132,15 +132,15 @@ def _score_points(points: Mapping[int, Point], predictor: Predictor, found: dict
 
 def _score_lists(lists: Lists, lines: Sequence[int], predictor: Predictor, found: dict[int, Score]) -> None:
     """Score lists of layers, by their lines."""
-    unlearnt = lists.unlearnt(predictor)
-    if predictor.hardware is None and unlearnt:  # it serves several devices
-        raise unlearnt[min(unlearnt)]
-    outcomes, learnt = lists.outcomes(predictor)
+    untrained = lists.untrained(predictor)
+    if predictor.hardware is None and untrained:  # it serves several devices
+        raise untrained[min(untrained)]
+    outcomes, parameters = lists.outcomes(predictor)
     for i, line in enumerate(lines):
-        if i in unlearnt:
-            found[line] = replace(found[line], error=str(unlearnt[i]))
+        if i in untrained:
+            found[line] = replace(found[line], error=str(untrained[i]))
         else:
-            found[line] = replace(_scored(found[line], outcomes, i), parameters=learnt[i], basis=LISTED)
+            found[line] = replace(_scored(found[line], outcomes, i), parameters=parameters[i], basis=LISTED)
 
 
 def _scored(score: Score, outcomes: Outcomes, i: int) -> Score:
