@@ -173,7 +173,7 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         InputError, match="nothing to train on; wrap the network in a module that returns its loss$"
     ):
         predictor.predict(nn.Sequential(nn.Linear(8, 8), Largest()), torch.zeros(1, 8), phase="training")
-    with pytest.raises(PredictorError, match="was learnt on one device and holds for it alone"):
+    with pytest.raises(PredictorError, match="was trained on one device and works only for it"):
         predictor.on("nvidia-t4")
     with pytest.raises(InputError, match="its memory is not known; give memory"):
         predictor.fit("zoo:deep_mnist")
@@ -213,7 +213,7 @@ def test_what_is_of_another_type_is_refused(predictor: LoadedPredictor) -> None:
     number: Any = 3
     grids: list[tuple[str, Any]] = [("batch_sizes", 3), ("lengths", 3), ("dtypes", "float32")]
     for name, value in grids:
-        with pytest.raises(InputError, match=rf"{value!r}: a sweep takes a list of them; give \[{value!r}\]"):
+        with pytest.raises(InputError, match=rf"{value!r}: must be a list; write \[{value!r}\]"):
             predictor.sweep("zoo:deep_mnist", **{name: value})
     with pytest.raises(InputError, match="input_shape is 3, but every size must be a whole number"):
         predictor.predict("zoo:deep_mnist", input_shape=number)
@@ -240,7 +240,7 @@ def test_importing_neuralpower_imports_no_torch() -> None:
 
 def test_a_module_is_predicted_in_its_own_dtype(predictor: LoadedPredictor) -> None:
     half = nn.Sequential(nn.Linear(16, 8)).bfloat16()
-    with pytest.raises(PredictorError, match="has not learnt dtype 'bfloat16'"):
+    with pytest.raises(PredictorError, match="was not trained on dtype 'bfloat16'"):
         predictor.predict(half, torch.zeros(4, 16, dtype=torch.bfloat16))
     h200 = neuralpower.load("nvidia-h200-sxm-141gb")
     assert h200.predict(half, torch.zeros(4, 16, dtype=torch.bfloat16)).dtype == "bfloat16"

@@ -565,15 +565,15 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
         ([BERT, "--input-shape", "3x0"], ["input shape '3x0'", "positive"]),
         ([BERT, "--by", "layers"], ["unknown view 'layers'", "did you mean layer"]),
         ([BERT, "--by", "colour"], ["unknown view 'colour'", "kind, layer, module"]),
-        ([BERT, "--dtype", "fp16"], ["has not learnt dtype 'float16'", "--dtype float16"]),
+        ([BERT, "--dtype", "fp16"], ["was not trained on dtype 'float16'", "--dtype float16"]),
         (
             [BERT, "--dtype", "bf16"],
-            ["has not learnt dtype 'bfloat16'", "it has float32", "--dtype bfloat16"],
+            ["was not trained on dtype 'bfloat16'", "it has float32", "--dtype bfloat16"],
         ),
         ([BERT, "--dtype", "float33"], ["unknown dtype 'float33'", "did you mean float32"]),
         (
             [BERT, "--phase", "backward"],
-            ["has not learnt phase 'backward'", "it has forward; choose", "collect-data --phase"],
+            ["was not trained on phase 'backward'", "it has forward; choose", "collect-data --phase"],
         ),
         (
             [BERT, "--phase", "optimizer"],
@@ -585,7 +585,7 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
         ),
         ([BERT, "--phase", "training", "--optimizer", "rmsprop:fused"], ["rmsprop: torch has no fused one"]),
         ([BERT, "--phase", "training", "--accumulation", "0"], ["accumulation 0", "1 micro-batch or more"]),
-        ([BERT, "--phase", "training", "--autocast", "bf16"], ["has not learnt dtype 'bfloat16'"]),
+        ([BERT, "--phase", "training", "--autocast", "bf16"], ["was not trained on dtype 'bfloat16'"]),
         ([BERT, "--checkpointing"], ["activation checkpointing", "belong to phase training, not to forward"]),
         ([BERT, "--strict", "95"], ["95", "between 0 and 1"]),
         ([BERT, "--csv", "file/rows.csv"], ["file/rows.csv", "cannot be written", "choose another"]),
@@ -690,8 +690,8 @@ def test_what_a_model_prints_is_no_part_of_the_output(predictor: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", ["p.json", "no predictor file, or cut off"]),
-        pytest.param("[" * 100_000, ["p.json", "no predictor file, or cut off"], id="nested"),
+        ("{", ["p.json", "not a predictor file, or is cut off"]),
+        pytest.param("[" * 100_000, ["p.json", "not a predictor file, or is cut off"], id="nested"),
         ("[1, 2]", ["p.json", "holds a list"]),
         ("not JSON", ["p.json", "no predictor file"]),
         ('{"schema": 7}', ["schema 7, this version reads 4 and 5"]),
@@ -785,9 +785,7 @@ def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: 
     refused(run("train-predictor", dataset, "--out", "/proc/p.json"), "/proc/p.json: cannot be written")
     Path("q.md").mkdir()
     refused(run("train-predictor", dataset, "--out", "q.json"), "q.md: is no file")
-    refused(
-        run("train-predictor", dataset, "--out", "p.md"), "p.md: is where the predictor's card goes", "p.json"
-    )
+    refused(run("train-predictor", dataset, "--out", "p.md"), "is the name of the predictor's card", "p.json")
 
 
 @pytest.mark.parametrize(
@@ -1028,7 +1026,7 @@ def test_a_calibration_that_says_nothing_is_not_written(
 def test_what_cannot_be_calibrated_is_refused(predictor: Path, tmp_path: Path) -> None:
     refused(run("calibrate", "--from", predictor, "--samples", 2), "samples 2", "10 or more")
     refused(run("calibrate", "--from", tmp_path / "none.json"), "unknown predictor")
-    refused(run("calibrate", "--from", "nvidia-t4"), "an accelerator, and this machine is a CPU")
+    refused(run("calibrate", "--from", "nvidia-t4"), "an accelerator, but this machine is a CPU")
     flipped = json.loads(predictor.read_text())
     flipped["hardware"] |= {"accelerator": True, "platform": "nvidia"}  # a GPU's layers have other terms
     file = tmp_path / "gpu.json"
@@ -1048,7 +1046,7 @@ def test_a_device_s_sheet_needs_a_predictor_of_several(
         predictor,
         "--device-spec",
     )
-    refused(run(*asked, "nvidia-l4"), "was learnt on one device and holds for it alone")
+    refused(run(*asked, "nvidia-l4"), "was trained on one device and works only for it")
     refused(run(*asked, "nvidia-l44"), "unknown device 'nvidia-l44'", "nvidia-l4")
     twice = (
         "predict",

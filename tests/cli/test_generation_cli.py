@@ -105,7 +105,7 @@ def test_a_generation_needs_the_memory_of_its_prefill_or_of_its_last_step(
         ),
         ([LLAMA, "--phase", "decode", "--context", "4", "--seq-len", "5"], "give --context alone"),
         ([LLAMA, "--phase", "decode", "--routing", "best"], "write uniform, worst"),
-        ([LLAMA, "--phase", "decode", "--dtype", "float64"], "has not learnt dtype 'float64'"),
+        ([LLAMA, "--phase", "decode", "--dtype", "float64"], "was not trained on dtype 'float64'"),
         ([LLAMA, "--phase", "sideways"], "unknown phase 'sideways': known: backward, decode, forward"),
     ],
 )

@@ -884,9 +884,7 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
     learnt = [train(some, "lasso", jobs=1).predictor for some in (data, data[::-1])]
     assert [one.hardware and one.hardware.cores for one in learnt] == [40, 40]
     other = json.dumps({**metas[1], "hardware": {**said, "cores": 41}})
-    with pytest.raises(
-        DatasetError, match="cores of 'x' is 41, another dataset of it that it is 40; correct one"
-    ):
+    with pytest.raises(DatasetError, match="cores of 'x' is 41, but another dataset has 40; correct one"):
         train([*data, read_dataset(own(tmp_path / "other", needed(12), meta=other))], jobs=1)
 
 
@@ -1083,7 +1081,7 @@ def test_rows_that_predict_none_of_each_other_are_asked_about(tmp_path: Path) ->
     found = train(
         read_dataset(own(tmp_path, rows.assign(runtime_s=rows.runtime_s * every_second), "linear")), jobs=1
     )
-    assert any("held-out rows are missed by" in doubt and "in seconds" in doubt for doubt in found.doubts)
+    assert any("of held-out rows are" in doubt and "in seconds" in doubt for doubt in found.doubts)
     plain = train(read_dataset(own(tmp_path, rows, "linear")), jobs=1)
     assert plain.doubts == ()
 
@@ -1122,7 +1120,7 @@ def test_rows_that_are_launches_alone_are_said_to_tell_nothing_of_larger_layers(
         found = train(read_dataset(own(tmp_path / str(largest), table.head(largest))), "lasso", jobs=1).doubts
         assert len(found) == doubts
         assert all(
-            "softmax: rows take nearly the same whatever their sizes (6e-06 to " in doubt for doubt in found
+            "softmax: rows of all sizes take nearly the same time (6e-06 to " in doubt for doubt in found
         )
 
 

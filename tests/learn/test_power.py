@@ -180,7 +180,7 @@ def test_of_powers_a_predictor_of_several_devices_learns_nothing_and_says_so() -
         for name in ("one", "two")
     )
     found = train([first, second], jobs=1)
-    said = "softmax: 200 powers not used: a predictor of several devices trains the time alone"
+    said = "softmax: 200 powers not used: a predictor of several devices trains times only"
     assert found.doubts == (f"one: {said}", f"two: {said}")
 
 

@@ -365,7 +365,7 @@ def test_a_backward_pass_is_predicted_from_backward_rows(tables: dict[str, pd.Da
     products = [sum(row.flops for row in p.rows if row.kind == "linear") for p in (forward, backward)]
     assert products[1] == 2 * products[0] * 23 / 24 + 12 * 8192 * 1024
     assert backward.rows[0].kind == "softmax"
-    with pytest.raises(PredictorError, match="has not learnt phase 'backward': it has forward"):
+    with pytest.raises(PredictorError, match="was not trained on phase 'backward': it has forward"):
         compose(
             traced,
             dataclasses.replace(learnt, regressors=forward_of(learnt)),

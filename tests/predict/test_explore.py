@@ -281,7 +281,7 @@ def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp
     assert [float(row["runtime_s"]) for row in rows] == [p.runtime_s for p in found.points]
     with pytest.raises(InputError, match="cannot be written"):
         write_csv(tmp_path / "s.csv" / "s.csv", lines)
-    with pytest.raises(PredictorError, match="has not learnt dtype 'bfloat16'"):
+    with pytest.raises(PredictorError, match="was not trained on dtype 'bfloat16'"):
         sweep(DEEP, [predictor], dtypes=("bfloat16",))
     with pytest.raises(InputError, match="points: at most"):
         sweep(DEEP, [predictor], batch_sizes=range(1, 20_000))
@@ -329,7 +329,8 @@ def test_what_takes_no_time_is_not_compared(predictor: Predictor) -> None:
     nothing, one = side(nn.Identity(), predictor, "nothing"), side(nn.Linear(64, 64), predictor, "one")
     for pair in ((nothing, nothing), (nothing, one), (one, nothing)):
         with pytest.raises(
-            InputError, match="nothing: takes 0 s, a ratio needs more; compare networks with layers"
+            InputError,
+            match="nothing: its time is 0 s, a ratio needs more than 0; compare networks with layers",
         ):
             compare(*pair)
 
@@ -482,9 +483,9 @@ def test_what_cannot_be_asked_of_fit_is_refused() -> None:
 @pytest.mark.parametrize(
     ("sizes_", "message"),
     [
-        ({"batch_sizes": (1, 0)}, "batch size 0: a sweep takes a list of whole numbers"),
+        ({"batch_sizes": (1, 0)}, "batch size 0: must be a list of whole numbers"),
         ({"batch_sizes": (1.5,)}, "batch size 1.5: a sweep"),
-        ({"batch_sizes": "1:4"}, "batch sizes '1:4': a sweep takes a list of them"),
+        ({"batch_sizes": "1:4"}, "batch sizes '1:4': must be a list"),
         ({"lengths": (16, -1)}, "length -1: a sweep"),
         ({"batch_sizes": ()}, "no point to sweep"),
     ],
@@ -564,7 +565,7 @@ def test_commands_say_that_a_predictor_is_of_another_cpu(
             *ran.err.splitlines(),
             *ran.out.splitlines(),
         ]  # of scores, which are lines of JSON, on stderr
-        assert lines[0].startswith(f"{said}this machine has other vector extensions; figures are for ")
+        assert lines[0].startswith(f"{said}this machine has other vector extensions; values are for ")
         assert run(*arguments, "--json").out[0] == "{"
 
 

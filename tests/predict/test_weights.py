@@ -82,7 +82,7 @@ def test_a_checkpoint_is_predicted_as_it_lies(loaded: LoadedPredictor, checkpoin
         InputError, match=r"--weights int4: the checkpoint's weights are quantized already \(awq\)"
     ):
         loaded.predict(checkpoint, seq_len=8, weights="int4")
-    with pytest.raises(InputError, match="training of quantised weights is not described.*=null"):
+    with pytest.raises(InputError, match="training of quantised weights is not supported.*=null"):
         loaded.predict(checkpoint, seq_len=8, phase="training")
     with pytest.raises(InputError, match="training of quantised weights .* leave --weights out"):
         loaded.predict(MODEL, seq_len=8, phase="training", weights="nf4")

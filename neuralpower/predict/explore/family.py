@@ -3,10 +3,10 @@
 Members differ in numbers: batch size, length, fields of the configuration. Each integer of each layer,
 parameter and storage is solved as a form of these numbers (`neuralpower.predict.explore.forms`) and checked
 on members that are held out. A table serves the members that lie between traced ones that it gives back:
-networks change where a number passes another (a window, a number of positions) or is no multiple of one (a
-block), and a form says nothing beyond that. Depth is apart: members are traced with two blocks, and each
+networks change where a number passes another (a window, a number of positions) or is not a multiple of one (a
+block), and a form is unknown beyond that. Depth is separate: members are traced with two blocks, and each
 further block adds what the third adds; layers and parameter count of members as deep as the deepest check
-that. A member that is unlike all that were traced, or whose numbers come out broken, is traced itself.
+that. A member unlike all traced ones, or whose numbers come out broken, is traced itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Array = np.ndarray
 Key = tuple[str, str, str, int]
 Slot = tuple[str, str, bool]  # pattern of a tensor's name, its dtype, whether it is a parameter (or a buffer)
 
-LENGTH = "seq_len"  # the number that blocks of one sort may use in another way than those of another sort
+LENGTH = "seq_len"  # the number that different kinds of blocks may use differently
 SHALLOW, DEEPER = 2, 3  # blocks
 EXTRA = 3  # examples more than fields that vary, one of them held out, so that a wrong form shows
 MOST_EXAMPLES = 24  # of a class
@@ -55,7 +55,7 @@ class Example:
 
     @cached_property
     def fields(self) -> list[dict[str, Any]]:
-        """Of each layer, by name."""
+        """The fields of each layer, by name."""
         return [layer.to_row() for _, layer in self.layers]
 
     @cached_property
@@ -110,7 +110,7 @@ class SizeForm(Repeated):
 
 
 def added(sizes: Sequence[SizeForm], fields: Array, depth: Array) -> Array:
-    """All together [rows]."""
+    """Sum of the sizes [rows]."""
     return sum((size.form(fields) * size.times(depth) for size in sizes), np.zeros(len(fields)))
 
 
@@ -180,7 +180,7 @@ class Members:
         return replace(self, values=self.values[index], depth=depth, full=full)
 
     def blocks(self, index: int) -> float | None:
-        """Of a member in full; None where they cannot be set."""
+        """Blocks of a member in full; None where they cannot be set."""
         own = None if self.full is None else float(self.full[index])
         whole = own is not None and own.is_integer()  # the configuration refuses a fraction
         return int(own) if own is not None and whole else own
@@ -224,7 +224,7 @@ def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
 
 @dataclass
 class Found:
-    """A table, with the members that speak for it."""
+    """A table, with the members that confirm it."""
 
     structure: tuple[object, ...]
     table: Table
@@ -283,7 +283,7 @@ class Found:
 
 @dataclass(frozen=True)
 class FoundTables:
-    """What was found of a set of members."""
+    """The tables of a set of members."""
 
     tables: tuple[Table, ...]
     table_of: Array  # [members] place of the table that serves each; -1 where none does
@@ -330,7 +330,7 @@ def _search_class(
                 continue
             new = Found(apart[i].structure, table)
             if not new.starts(alike, members, notes):
-                return  # its blocks are of several sorts
+                return  # its blocks are of several kinds
             place = len(found)
             found.append(new)
         apart = {j: example for j, example in apart.items() if j not in found[place].traced}
@@ -355,7 +355,7 @@ def _classes(members: Members) -> list[Array]:
 
 
 def is_width(name: str) -> bool:
-    """Whether a field of a configuration says how wide a part is."""
+    """Whether a field of a configuration is the width of a part."""
     return name.endswith(("_size", "_dim", "d_model"))
 
 
@@ -486,12 +486,12 @@ def _holding(table: Table, index: int, members: Members, notes: list[str]) -> Ta
         fields, depth = members.values[[index]], np.array([float(blocks)])
         if _told(table, fields, depth) != _seen(seen):
             said = "members are traced in full"
-            notes.append(f"{blocks} blocks are not two blocks and what a third adds: {said}")
+            notes.append(f"{blocks} blocks differ from two blocks plus what a third adds: {said}")
             return None
         needed = peak(seen.storages)[0] + sum(size for _, _, size in seen.parameters)
         expected = table.peaks(fields, depth)[0][0]
         if abs(needed - expected) > 1e-9 * needed:
-            said = f"{expected:.0f} B were expected: none is given"
+            said = f"{expected:.0f} B were expected; no peak is given"
             notes.append(f"memory of {blocks} blocks is {needed} B, {said}")
             table = replace(table, known_peak=False)
     return table
@@ -501,7 +501,7 @@ Content = tuple[Counter[Layer], int, int, int]  # layers, numbers of parameters,
 
 
 def _told(table: Table, fields: Array, depth: Array) -> Content:
-    """What a table says of one member, `fields` [1, names]."""
+    """The layers and sizes of one member by a table, `fields` [1, names]."""
     layers = Counter[Layer]()
     for row in table.rows:
         numbers: dict[str, Any] = {name: round(float(form(fields)[0])) for name, form in row.forms.items()}
@@ -513,7 +513,7 @@ def _told(table: Table, fields: Array, depth: Array) -> Content:
 
 
 def _seen(example: Example) -> Content:
-    """What a member has."""
+    """The layers and sizes of a traced member."""
     parameters = sum(count for (_, _, is_parameter), count, _ in example.parameters if is_parameter)
     sizes = [size for _, _, size in example.unmodelled]
     return Counter(layer for _, layer in example.layers), parameters, len(sizes), sum(sizes)

@@ -92,7 +92,7 @@ class Pool:
         self._parts: dict[str, list[tuple[Layer, Mapping[str, Array], Array, Array]]] = {}
 
     def add(self, example: Layer, numbers: Mapping[str, Array], networks: Array, counts: Array) -> None:
-        """A layer like `example` in each of some networks, with these numbers, so many times."""
+        """Add a layer like `example` to some networks, with these numbers and counts."""
         self._parts.setdefault(example.kind, []).append((example, numbers, networks, counts))
 
     def work(self, predictor: Predictor, dtype: str = "float32") -> Work:

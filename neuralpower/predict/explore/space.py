@@ -1,8 +1,8 @@
 """Points of a space of configurations -> latency, energy and memory of each, from few traces.
 
 Points of one model that differ in numbers are a family: its table of formulas is found once
-(`neuralpower.predict.explore.family`), and all points' layers are predicted in one go. A point that the table
-does not reach is traced itself, and says so.
+(`neuralpower.predict.explore.family`), and all points' layers are predicted together. A point that the table
+does not reach is traced itself; its `basis` says so.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _members(points: Sequence[Point], recorded: Weighing) -> Members:
         depth = full if full.max() > 3 else None  # else nothing is gained
 
     def traced(named: Mapping[str, float], blocks: float | None) -> Example:
-        """The member with these numbers, and so many blocks where the family has a field for them."""
+        """Trace the member with these numbers, and this number of blocks where the family can set it."""
         changes = {name: int(v) if float(v).is_integer() else v for name, v in named.items()}
         batch, length = int(changes.pop(BATCH)), changes.pop(LENGTH, None)
         if blocks is not None and depth_name:
