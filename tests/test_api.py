@@ -71,7 +71,7 @@ def test_it_is_said_where_given_inputs_become_another_batch(
     )
     cut, whole = (predictor.predict(f"{file}:steps", batch_size=size) for size in (1, 35))
     (note,) = (text for text in cut.assumptions if "given inputs" in text)
-    assert "35 long, is taken as a batch and is 1 here; batch size 35 leaves them as they are" in note
+    assert "35 long, counts as the batch and becomes 1; batch size 35 keeps them unchanged" in note
     assert not any("given inputs" in text for text in whole.assumptions)
     assert whole.flops == 35 * cut.flops
 
@@ -109,7 +109,7 @@ def test_inputs_that_a_network_brings_stay_as_they_are(predictor: LoadedPredicto
     ):
         predictor.predict(f"{file}:steps", seq_len=9)
     with pytest.raises(
-        InputError, match="given inputs, 3 long, is taken as a batch and is 2 here; batch size 3 leaves"
+        InputError, match="given inputs, 3 long, counts as the batch and becomes 2; batch size 3 keeps"
     ):
         predictor.predict(f"{file}:image", batch_size=2)
 
@@ -160,9 +160,9 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
     for number in (0, 2.5):
         with pytest.raises(InputError, match=f"batch size {number}: must be a whole number, 1 or more"):
             predictor.predict("zoo:deep_mnist", batch_size=number)
-    with pytest.raises(InputError, match="seq_len is 2.5, but a whole number of at least 1 is needed"):
+    with pytest.raises(InputError, match="seq_len is 2.5, but must be a whole number from 1"):
         predictor.predict("transformers:bert", seq_len=2.5)
-    with pytest.raises(InputError, match="every size must be a whole number of at least 1"):
+    with pytest.raises(InputError, match="every size must be a whole number from 1"):
         predictor.predict("zoo:resnet18", input_shape=(3, 224.0, 224))
     for phase in ("sideways", Phase("sideways")):
         with pytest.raises(
@@ -245,7 +245,7 @@ def test_a_module_is_predicted_in_its_own_dtype(predictor: LoadedPredictor) -> N
     h200 = neuralpower.load("nvidia-h200-sxm-141gb")
     assert h200.predict(half, torch.zeros(4, 16, dtype=torch.bfloat16)).dtype == "bfloat16"
     with pytest.raises(
-        InputError, match="inputs are float32 and dtype bfloat16 is asked for; give inputs of it"
+        InputError, match="inputs are float32, but dtype is bfloat16; give inputs of this dtype"
     ):
         h200.predict(half, {"input": torch.zeros(4, 16)}, dtype="bfloat16")
     assert predictor.predict(half, torch.zeros(4, 16), dtype="float32").dtype == "float32"

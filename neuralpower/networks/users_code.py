@@ -61,4 +61,4 @@ def check_computed(output: Any, what: str) -> None:
         if inspect.iscoroutine(value):
             value.close()  # else Python warns that nobody has waited for it
         kind = type(value).__name__
-        raise ModelError(f"{what} gives a {kind}, of which nothing has been computed; {WAY_OUT}")
+        raise ModelError(f"{what} gives a {kind}, with nothing computed; {WAY_OUT}")

@@ -227,7 +227,7 @@ def test_rows_that_are_left_out_are_said_with_their_lines(tmp_path: Path) -> Non
     table.to_csv(tmp_path / "softmax.csv", index=False)
     ran = run("train-predictor", tmp_path, "--learner", "lasso", "--jobs", "1", "--out", tmp_path / "p.json")
     assert ran.code == 0
-    assert "softmax: 1 left out, runtime_s is not above 0 (line 5)" in ran.err.splitlines()
+    assert "softmax: 1 skipped, runtime_s is not above 0 (line 5)" in ran.err.splitlines()
 
 
 # ---- predicting ----
@@ -551,7 +551,7 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
     [
         (["transformers:bret"], ["'bret'", "did you mean", "bert"]),
         (["zoo:alexnt"], ["unknown zoo network 'alexnt'", "did you mean alexnet"]),
-        (["somenet"], ["'somenet' is no folder and names no source", "zoo:NAME"]),
+        (["somenet"], ["'somenet' is not a folder and names no source", "zoo:NAME"]),
         (["no_such_package:function"], ["there is no module 'no_such_package'"]),
         (["absent.py:net"], ["there is no file absent.py"]),
         (["empty"], ["empty holds no config.json", "give a folder"]),
@@ -642,7 +642,7 @@ def test_a_trace_replaces_nothing_but_a_file(command: str) -> None:
         ("no_module", ["gives a dict", "has to return an nn.Module"]),
         ("broken", ["its forward raises RuntimeError", "the moon is full"]),
         ("unbuilt", ["cannot be built", "ValueError", "the sun is"]),
-        ("blocks", ["does not say what its inputs look like", "--input-shape"]),
+        ("blocks", ["has no known input shape", "--input-shape"]),
         ("blocks?width=3", ["width", "it takes none"]),
     ],
 )
@@ -722,7 +722,7 @@ def test_an_unknown_predictor_is_answered_with_the_nearest(predictor: Path) -> N
 
 def test_a_configuration_that_is_no_json_is_refused(predictor: Path) -> None:
     Path("config.json").write_text("{")
-    refused(run("predict", "config.json", "--predictor", predictor), "config.json is no JSON")
+    refused(run("predict", "config.json", "--predictor", predictor), "config.json is not JSON")
     Path("config.json").write_text('{"model_type": "bret"}')
     refused(run("predict", "config.json", "--predictor", predictor), "'bret'", "bert")
 
@@ -737,16 +737,16 @@ GOOD = '{"schema": 1, "device": "x"}'
     [
         ({}, ["unknown dataset"]),
         ({"softmax.csv": "rows,width,runtime_s\n"}, ["has no dataset.json", '"schema": 1']),
-        ({"dataset.json": "{"}, ["dataset.json", "is no JSON", "write it again"]),
+        ({"dataset.json": "{"}, ["dataset.json", "is not JSON", "write it again"]),
         (
             {"dataset.json": '{"schema": 3, "device": "x"}'},
-            ["schema is 3, and this version reads 1", '"schema": 1'],
+            ["schema is 3, but this version reads 1", '"schema": 1'],
         ),
         ({"dataset.json": GOOD}, ["holds no table", "collect-data --out"]),
         ({"dataset.json": GOOD, "softmx.csv": "a\n"}, ["'softmx'", "did you mean softmax"]),
         (
             {"dataset.json": GOOD, "softmax.csv": "rows,runtime_s\n1,1\n"},
-            ["data: softmax: column width missing", "needed are rows"],
+            ["data: softmax: column width missing", "the table needs rows"],
         ),
         (
             {"dataset.json": GOOD, "softmax.csv": "rows,width,runtime_s\n1,2,0\n"},

@@ -81,7 +81,7 @@ def test_a_generation_needs_the_memory_of_its_prefill_or_of_its_last_step(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["transformers:bert", "--phase", "decode"], "needs a model that keeps a cache"),
+        (["transformers:bert", "--phase", "decode"], "needs a model with a KV cache"),
         ([LLAMA, "--phase", "decode", "--context", "4000"], "take 4001 positions"),
         ([LLAMA, "--phase", "decode", "--context", "0"], "at least 1 is needed"),
         ([LLAMA, "--phase", "decode", "--context", "-3"], "at least 1 is needed"),

@@ -410,7 +410,7 @@ def test_networks_that_cannot_be_used_are_named_with_their_lines() -> None:
     ("change", "reason"),
     [
         ({"runtime_s": "1 ms"}, "runtime_s is '1 ms', but must be a number"),
-        ({"runtime_s": None}, "runtime_s is no number"),
+        ({"runtime_s": None}, "runtime_s is not a number"),
         ({"sentinel_s": "slow"}, "sentinel_s is 'slow', but must be a number"),
         ({"layers": "[["}, "layers cannot be read (JSONDecodeError"),
         ({"layers": "[" * 100_000}, "layers cannot be read (ValueError: it is nested too deep"),

@@ -219,7 +219,7 @@ def test_inputs_beyond_what_is_held_are_made_up_and_said(nets: Path, monkeypatch
     inputs = source.inputs(source.build("meta"), InputRequest(2**17), "meta")
     x, steps = (with_values(tensor) for tensor in inputs.args)
     assert int(steps) == 3 and not made_up(steps)
-    assert "beyond the 1 MiB that are held" in made_up(x)
+    assert "beyond the 1 MiB that are kept" in made_up(x)
 
 
 def test_a_functions_own_inputs_win_over_those_beside_it(nets: Path) -> None:

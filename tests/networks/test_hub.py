@@ -115,7 +115,7 @@ def test_a_name_of_another_form_is_refused(serve: Hub, name: str) -> None:
     assert asked == [] or name == "a/b@@"
 
 
-@pytest.mark.parametrize(("held", "said"), [("{", "is no JSON"), ("[1]", "holds no object")])
+@pytest.mark.parametrize(("held", "said"), [("{", "is not JSON"), ("[1]", "is not an object")])
 def test_a_file_that_is_no_configuration_is_refused(serve: Hub, held: str, said: str) -> None:
     serve(config=held)
     with pytest.raises(ModelError, match=said):

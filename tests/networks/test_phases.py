@@ -432,7 +432,7 @@ def test_a_longer_context_takes_longer(predictor: Predictor) -> None:
     "model", ["transformers:BertModel?num_hidden_layers=1", "transformers:ViTModel", "zoo:alexnet"]
 )
 def test_a_step_of_what_keeps_no_cache_is_refused(model: str) -> None:
-    with pytest.raises(InputError, match="phase decode needs a model that keeps a cache"):
+    with pytest.raises(InputError, match="phase decode needs a model with a KV cache"):
         one_pass(model, Phase.decode(context=4))
 
 

@@ -201,7 +201,7 @@ def deep():
         ("unusual", "cannot be built: BaseException: unusual"),
         ("awaited", "gives a coroutine"),
         ("generated", "gives a generator"),
-        ("forward", "its forward raises SystemExit: 0; a forward pass may not end the program"),
+        ("forward", "its forward raises SystemExit: 0; a forward pass must not end the program"),
         ("mode", "cannot be built: SystemExit: 0"),
         ("within", "RecursionError"),
         ("deep", "RecursionError"),

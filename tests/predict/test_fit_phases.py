@@ -95,7 +95,7 @@ def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
         (Request(LLAMA, seq_len=301, phase="prefill"), "prompt 301 takes 301 positions"),
         (
             Request(LLAMA, phase="decode", context=0),
-            "context is 0, but a whole number of at least 1 is needed",
+            "context is 0, but must be a whole number from 1",
         ),
         (Request(LLAMA, checkpointing=True), "belong to phase training, not to forward"),
         (

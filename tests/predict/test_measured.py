@@ -58,7 +58,7 @@ def test_names_of_datasets_and_other_units_are_read_too(tmp_path: Path) -> None:
     ("row", "said"),
     [
         ("zoo:deep_mnist,1,float32,forward,0", "runtime_s is not above 0"),
-        ("zoo:deep_mnist,1,float32,forward,soon", "runtime_s is no number"),
+        ("zoo:deep_mnist,1,float32,forward,soon", "runtime_s is not a number"),
         (",1,float32,forward,1", "model is empty"),
         ("zoo:deep_mnist,1.5,float32,forward,1", "batch_size is '1.5', but must be a whole number"),
         ("zoo:deep_mnist,1,float31,forward,1", "unknown dtype 'float31': did you mean"),

@@ -1,4 +1,4 @@
-"""Arguments that hold images and video: pixels, patches, and what says how the patches lie."""
+"""Arguments that hold images and video: pixels, patches, and the layout of patches."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def pixel_attention_mask(forward: Forward) -> Tensor:
 
 
 def spatial_shapes(forward: Forward) -> Tensor:
-    """(height, width) of each image in patches [batch, 2]: squares, as positions are learnt for."""
+    """(height, width) of each image in patches [batch, 2]: squares, like the trained positions."""
     return torch.full((forward.batch, 2), math.isqrt(_patches(forward)))
 
 

@@ -434,7 +434,7 @@ def test_a_full_disk_stops_the_collection_with_all_that_was_measured(
 ) -> None:
     out, worker = small_disk / "data", fake(count=1500, block=20)
     with pytest.raises(
-        DeviceError, match="could not be written .*free some space and give the same command again"
+        DeviceError, match="could not be written .*free some space and run the same command again"
     ) as error:
         run(worker, out)
     assert error.value.exit_code == 4
