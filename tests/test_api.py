@@ -194,7 +194,7 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         (
             "fit",
             {"phase": "training", "accumulation": "3"},
-            "accumulation '3': a step takes 1 micro-batch or more",
+            "accumulation '3': must be 1 micro-batch or more",
         ),
         ("fit", {"phase": "training", "optimizer": 3}, "unknown optimizer '3'"),
         ("predict", {"phase": 3}, "unknown phase '3'"),
@@ -340,6 +340,6 @@ def test_parameters_that_take_no_part_are_named() -> None:
     for phase in ("forward", "training"):
         # 8 x 16 + 16 and 16 x 8 + 8 of 8 x 8 + 8 more
         assert predictor.predict(Two(), x, phase=phase).remarks == (
-            "80% of the parameters take no part: image; other inputs may use them",
+            "80% of the parameters are not used: image; other inputs may use them",
         )
         assert predictor.predict(Two(), (x, x), phase=phase).remarks == ()

@@ -145,7 +145,7 @@ def metered(rows: Rows) -> np.ndarray:
 
 
 def missing_columns(needed: Iterable[str], table: pd.DataFrame) -> list[str]:
-    """Those of `needed` that a table lacks, and runtime_s where no other columns tell it."""
+    """Columns of `needed` that a table lacks, and runtime_s where no other columns give it."""
     missing = [name for name in needed if name not in table]
     if "runtime_s" not in table and not {"energy_j", "power_w"} <= set(table):
         missing.append("runtime_s")
@@ -153,7 +153,7 @@ def missing_columns(needed: Iterable[str], table: pd.DataFrame) -> list[str]:
 
 
 def instead_of(given: Iterable[object], missing: Sequence[str], check: str = "FILE") -> str:
-    """In words, what columns of other names may be meant by; "" where none is. `check`: of which file."""
+    """A hint on columns of other names that may stand for `missing`; "" without one. `check`: the file."""
     found = list(meant_by([*map(str, given)], missing))
     if not found:
         return ""
@@ -262,7 +262,7 @@ def _power(
     reject(power <= 0, "power_w is not above 0")
     reject(energy <= 0, "energy_j is not above 0: the counter wrapped or was read backwards")
     reject(unsure < 0, "energy_u_rel is below 0")
-    with np.errstate(all="ignore"):  # of rows without a time, which are left out
+    with np.errstate(all="ignore"):  # rows without a time, which are rejected
         from_energy = energy / runtime
     power = np.where(np.isfinite(power), power, from_energy)
     highest = (hardware.limit_w if hardware is not None else None) or HIGHEST_W
@@ -338,7 +338,7 @@ def refusals(rejected: Sequence[Rejected]) -> Iterator[Refusal]:
 
 
 def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:
-    """One line for rows left out for like reasons: how many, why, and the first lines that they stand on."""
+    """One line for rows rejected for like reasons: their number, the reason, and their first lines."""
     for one in refusals(rejected):
         yield f"{one.table}: {one.rows} skipped, {one.reason} (line {one.lines})"
 

@@ -48,7 +48,7 @@ def kept_rows(
 
 
 def seal(folder: Path) -> dict[str, int]:
-    """Turn the journal into tables, beside the rows that are there, and keep it compressed; rows per kind.
+    """Turn the journal into tables, added to the rows that are there, and keep it compressed; rows per kind.
 
     Raises DatasetError where tables cannot be read or written, DeviceError where the disk is full; the
     journal then stays as it is.

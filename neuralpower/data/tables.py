@@ -64,7 +64,7 @@ def read_csv(file: Path, known: tuple[str, ...] = ()) -> pd.DataFrame:
     _check_width(header.count(b",") + 1)
     try:
         with warnings.catch_warnings():
-            # about the first row; a last comma is no value
+            # about the first row; a last comma is not a value
             warnings.simplefilter("error", pd.errors.ParserWarning)
             given = io.BytesIO(data)
             table = pd.read_csv(

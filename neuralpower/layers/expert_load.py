@@ -30,7 +30,7 @@ class Load(NamedTuple):
 
 
 def load_of(counts: Counts) -> Load:
-    """The load of a rank whose experts get so many tokens."""
+    """The load of a rank; `counts`: the tokens of each of its experts."""
     return Load(int(counts.sum()), int((counts > 0).sum()), int(counts.max(initial=0)))
 
 

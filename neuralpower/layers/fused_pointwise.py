@@ -93,7 +93,7 @@ class FusedPointwise(Layer):
         return (int(self.bytes_written // self.itemsize),)
 
     def flops(self) -> int:
-        """Of all parts."""
+        """FLOP of all parts."""
         return self.operations
 
     def bytes(self) -> Bytes:

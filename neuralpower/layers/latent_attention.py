@@ -2,7 +2,7 @@
 
 Two forms give the same numbers. Expanded, keys and values of each head are made from the latents before the
 kernel. Absorbed, the matrices that make them are multiplied into the queries and the results, by products
-beside the kernel, and all heads attend to the latents themselves: they are keys and values at once.
+outside the kernel, and all heads attend to the latents themselves: they are keys and values at once.
 """
 
 from __future__ import annotations

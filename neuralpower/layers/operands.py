@@ -13,7 +13,7 @@ import numpy as np
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers.terms import distinct, floor_div
 
-# Fields of a quantised layer that tell its operands apart.
+# Fields of a quantised layer that distinguish its operands.
 OWN = (
     "weights_dtype",
     "weights_group",

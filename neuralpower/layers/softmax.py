@@ -110,7 +110,7 @@ class Softmax(Layer):
         }
 
     def alignment(self) -> dict[str, Any]:
-        """That of the rows that a warp holds: it reads them 32 elements at a time."""
+        """Alignment of rows that a warp holds: it reads them 32 elements at a time."""
         short = self._held_by_a_warp() & ~np.asarray(self.strided, dtype=bool)
         shares = aligned("short_row_bytes", self.width * self.itemsize, SECTOR, LINE)
         return {name: share * short for name, share in shares.items()}

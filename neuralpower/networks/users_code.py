@@ -1,7 +1,7 @@
 """Where code of a user runs: whatever it raises comes out as one `UsersError`, which is a ModelError.
 
 An import, a constructor, a forward pass and a function of inputs may call `sys.exit`, or raise an exception
-that is no `Exception` or whose text raises. None of that may end this program or pass for its
+that does not derive from `Exception` or whose text raises. None of that may end this program or look like
 success. Only Ctrl-C ends it.
 """
 

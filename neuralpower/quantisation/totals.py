@@ -37,8 +37,8 @@ class Quantised:
     parts: tuple[Part, ...]  # of what is quantised, the largest first
     left_out: tuple[str, ...]  # modules with matrices that stay as they are, * for a number
     dtype: str  # of these
-    checkpoint: bool  # whether a checkpoint lies so, or it was asked for
-    runs_as: str = ""  # in words, what products do instead where the device lacks the arithmetic
+    checkpoint: bool  # whether it is the checkpoint's own scheme, or one of `--weights`
+    runs_as: str = ""  # as text: what products do instead where the device lacks the arithmetic
 
     @property
     def bits(self) -> float | None:
@@ -52,7 +52,7 @@ class Quantised:
         named = _folded(self.left_out)
         shown, more = named[:MOST_NAMED], max(len(named) - MOST_NAMED, 0)
         shown += [f"{more} more"] if more else []
-        stays = f", {self.dtype} {', '.join(shown)} left out" if shown else ""
+        stays = f", {self.dtype} {', '.join(shown)} unchanged" if shown else ""
         name = "" if self.name.partition(":")[0] in self.words.lower() else f" ({self.name})"
         bits = "nothing is quantised" if self.bits is None else f"{self.bits:.3g} bits per quantised weight"
         sizes = f"{_size(self.bytes)} instead of {_size(self.plain_bytes)}"

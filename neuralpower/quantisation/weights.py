@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 LINEAR, EXPERTS, HEAD, EMBEDDING, OTHER = "linear", "experts", "head", "embedding", "other"
-"""Sorts of weights.
+"""Roles of weights.
 
     linear     of a fully connected layer, [outputs, inputs]
     experts    of all experts of a mixture, stacked in one tensor of three axes

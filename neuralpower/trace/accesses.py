@@ -28,7 +28,7 @@ class Flow(NamedTuple):
 
 
 def accesses(tensors: Iterable[Tensor], lifetimes: Lifetimes) -> tuple[Access, ...]:
-    """What reading or writing these tensors means for their storages."""
+    """The accesses of storages that reading or writing these tensors means."""
     return tuple(
         Access(lifetimes.number(t), int(t.storage_offset()) * t.element_size(), different_bytes(t))
         for t in tensors

@@ -1,4 +1,4 @@
-"""Blocks of language models that engines run as kernels of their own: how they are cut out of a trace."""
+"""Tools to cut blocks of language models out of a trace, which engines run as their own kernels."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ BAGS = "aten._embedding_bag_backward"
 
 
 class Parts(NamedTuple):
-    """What a sparse tensor is made of."""
+    """The places and values of a sparse tensor."""
 
     places: Tensor  # [sides, rows], int64
     values: Tensor  # [rows, width], or [rows] where each place holds one number
 
 
 class FakeRows:
-    """Follows sparse tensors, and says what operators make of them."""
+    """Follows sparse tensors, and the results of operators on them."""
 
     def __init__(self) -> None:
         self._parts = WeakIdKeyDictionary()  # of a sparse tensor
@@ -35,7 +35,7 @@ class FakeRows:
         }
 
     def of(self, tensor: Tensor) -> Parts:
-        """What a sparse tensor is made of."""
+        """The places and values of a sparse tensor."""
         parts: Parts = self._parts[tensor]
         return parts
 

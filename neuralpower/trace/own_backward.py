@@ -32,7 +32,7 @@ Asks = Callable[[Tensor], bool]  # whether a tensor asks for a gradient
 
 
 class OwnBackwardError(Exception):
-    """A backward pass of a model's own that cannot be run without values; `key` tells it from others."""
+    """A model's own backward pass that cannot be run without values; `key` identifies it."""
 
     def __init__(self, key: Any, name: str, error: Exception) -> None:
         super().__init__(f"{name} raises {type(error).__name__}: {error}")

@@ -49,7 +49,7 @@ class Routing:
     def load(self, pairs: int, per_token: int, experts: int) -> Load:
         """How much each expert has to do: pairs, experts that are reached, tokens of the fullest.
 
-        Of E experts with m tokens each in the mean, at random, the fullest gets about m + sqrt(2 m ln E)
+        With E experts and m tokens each in the mean, at random, the fullest gets about m + sqrt(2 m ln E)
         (Raab and Steger, "Balls into Bins", 1998, for many tokens).
         """
         hit, tokens = self.reached(pairs, per_token, experts), -(-pairs // per_token)
@@ -60,7 +60,7 @@ class Routing:
         return fitting(pairs, hit, min(max(fullest, -(-pairs // hit)), tokens))
 
     def note(self, pairs: int, per_token: int, experts: int) -> str:
-        """The assumption in words."""
+        """The assumption as text."""
         hit = self.reached(pairs, per_token, experts)
         how = f"{self.tokens_per_expert} tokens each" if self.tokens_per_expert is not None else self.name
         count = pairs // per_token

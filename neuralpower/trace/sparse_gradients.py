@@ -223,13 +223,13 @@ def check_sparse(optimizer: str, implementation: str, sparse: Sequence[str], den
 
 
 def grows(sparse: Sequence[tuple[str, Rows]], accumulation: int) -> str:
-    """In words, what becomes of sgd's momentum of sparse gradients, each with its parameter's name."""
+    """A note on sgd's momentum of sparse gradients, each with its parameter's name."""
     names = ", ".join(name for name, _ in sparse[:3])
     more = f" and {len(sparse) - 3} more" if len(sparse) > 3 else ""
     count = accumulation * sum(rows.count for _, rows in sparse)
     return (
-        f"sgd keeps the momentum of sparse gradients ({names}{more}) as rows, {count} more in each step, "
-        "so that steps become slower and larger; this is the second step"
+        f"sgd keeps the momentum of sparse gradients ({names}{more}) as rows, {count} more per step: "
+        "steps become slower and larger; this is the second step"
     )
 
 

@@ -103,7 +103,7 @@ def _untraced(model: nn.Module, failure: ModelError | None, inputs: Any) -> Mode
     forward = forward_of(model)
     if failure is None:
         ways = ", ".join(name for name, _ in WAYS)
-        return ModelError(f"{forward} is followed in no way; give one of {ways}")
+        return ModelError(f"{forward} cannot be traced this way; choose one of {ways}")
     if not isinstance(failure, UsersError) or failure.what != forward:  # as where values cannot be had
         return failure
     cause = raised(failure)

@@ -35,7 +35,7 @@ def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
     """Set the mode, and put back every attribute of every module afterwards.
 
     Lists and dictionaries get back their content: parameters, hooks, or activations that a model keeps.
-    What the forward prints goes to stderr, since it is no result of the caller's.
+    What the forward prints goes to stderr, since it is not a result of the caller's.
     """
     before = [
         (m, dict(vars(m)), [(v, v.copy()) for v in vars(m).values() if type(v) in (dict, OrderedDict, list)])

@@ -220,7 +220,7 @@ def test_another_shape_than_the_operators_is_refused(
     if agrees:
         check_output(layer, "aten.max_pool2d", torch.empty(real, device=META))
     else:
-        with pytest.raises(Unmodelled, match=r"aten.max_pool2d returns \(4,.*its fields as pool2d say"):
+        with pytest.raises(Unmodelled, match=r"aten.max_pool2d returns \(4,.*its fields as pool2d give"):
             check_output(layer, "aten.max_pool2d", (torch.empty(real, device=META),))
 
 
@@ -231,7 +231,7 @@ def test_a_call_that_its_fields_cannot_say_is_unmodelled_with_the_reason(
     found = trace(nn.Embedding(5, 4), (torch.zeros(3, dtype=torch.long),))
     assert found.layers == ()
     (missing,) = found.unmodelled
-    assert missing.reason == "aten.embedding returns (3, 4), its fields as embedding say (1, 2)"
+    assert missing.reason == "aten.embedding returns (3, 4), its fields as embedding give (1, 2)"
 
 
 def test_attention_with_a_broadcast_query_is_the_products_that_it_is_made_of() -> None:

@@ -100,7 +100,7 @@ def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
         (Request(LLAMA, checkpointing=True), "belong to phase training, not to forward"),
         (
             Request(LLAMA, phase="training", accumulation=0),
-            "accumulation 0: a step takes 1 micro-batch or more",
+            "accumulation 0: must be 1 micro-batch or more",
         ),
         (Request(LLAMA, phase="prefill", context=3), "context 3 belongs to phase decode, not to prefill"),
         (Request(LLAMA, phase="prefill", new_tokens=3), "new_tokens 3 belongs to phase generate"),

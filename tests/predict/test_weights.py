@@ -56,7 +56,7 @@ def test_weights_change_memory_time_and_what_is_said(loaded: LoadedPredictor) ->
     assert found.coverage < plain.coverage
     said = prediction_table(found, "kind", 3, 15).splitlines()
     assert said[len(found.warnings) + 1].startswith(
-        "weights int4, groups of 128, float32 model.embed_tokens, lm_head left out: "
+        "weights int4, groups of 128, float32 model.embed_tokens, lm_head unchanged: "
     )
     assert any("with quantised weights: estimated as" in line for line in said)
     told: Any = found.to_json()["weights"]
@@ -128,7 +128,7 @@ def test_a_device_without_the_arithmetic_says_what_runs() -> None:
     assert as_run(parsed("w8a8"), a100) == parsed("w8a8")  # which it has
     out = done("predict", MODEL, "--seq-len", 8, "--predictor", GPU, "--weights", "fp8")
     line = next(line for line in out.splitlines() if line.startswith("weights "))
-    assert line.startswith("weights fp8, a scale per output, float32 model.embed_tokens, lm_head left out: ")
+    assert line.startswith("weights fp8, a scale per output, float32 model.embed_tokens, lm_head unchanged: ")
     assert line.endswith("; the device has no fp8 arithmetic, so products run in float32")
 
 

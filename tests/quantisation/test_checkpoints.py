@@ -311,7 +311,7 @@ def test_layers_of_mixed_precision_have_their_own(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"quant_method": "aqlm"}, "quantized by 'aqlm', which is not known here; known are .*awq.*=null"),
+        ({"quant_method": "aqlm"}, "quantized by 'aqlm', which is not known; known are .*awq.*=null"),
         ({"bits": 4}, "quantized by 'none', which is not known"),
         (
             {"quant_method": "awq", "bits": 8},

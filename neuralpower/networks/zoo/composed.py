@@ -53,7 +53,7 @@ class Units:
         return kind(inputs, outputs, kernel, padding=padding, **settings)
 
     def normalise(self, width: int) -> nn.Module:
-        """The norm of so many channels."""
+        """The norm of `width` channels."""
         return NORMS[self.norm](self.axes, width)
 
     def unit(self, inputs: int, outputs: int, kernel: int = 1, **settings: int) -> nn.Sequential:

@@ -29,12 +29,12 @@ def backward(trace: Trace, question: Question) -> Trace:
 
 
 def _own(call: LayerCall) -> Task:
-    """A call that a backward pass makes as it is: one of its own, or one that runs again."""
+    """A call that a backward pass makes unchanged: its own call, or one that runs again."""
     return Task(call.path, call.layer, BACKWARD, again=call.again, operator=call.operator)
 
 
 def _reversed(call: LayerCall, knows: Knows) -> Iterator[Task]:
-    """A share of the pass that was measured as a whole; else what makes each gradient that is asked for.
+    """A share of the pass that was measured as a whole; else the calls that make each needed gradient.
 
     A bias alone asks for none of the products that a measured pass is mostly made of.
     """

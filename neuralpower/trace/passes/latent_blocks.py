@@ -1,6 +1,6 @@
 """Multi-head latent attention as engines run it: expanded for a prompt, absorbed for a step.
 
-It is found by what it computes: one product makes both the keys, beside a rotary part, and the values of an
+It is found by what it computes: one product makes both the keys, next to a rotary part, and the values of an
 attention from the whole cache. In a step, engines multiply the matrix for the keys into the queries and the
 one for the values into the results, so that all heads attend to the cache itself. (DeepSeek-V2, arXiv
 2405.04434, section 2.1.2.)
