@@ -48,7 +48,7 @@ class StepError(ModelError):
 
 
 class DatasetError(InputError):
-    """A dataset that cannot be read, written or learnt from."""
+    """A dataset that cannot be read, written or used for training."""
 
 
 class PredictorError(InputError):
@@ -56,7 +56,7 @@ class PredictorError(InputError):
 
 
 class CoverageError(NeuralPowerError):
-    """Less of the network is modelled than was asked for."""
+    """Coverage is below the requested share."""
 
     exit_code = 3
 
@@ -105,7 +105,7 @@ def first_line(error: BaseException | None) -> str:
 
 
 def shortened(text: str) -> str:
-    """As much of a foreign text as a message quotes."""
+    """A foreign text, cut to the length that a message quotes."""
     return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]} ..."
 
 

@@ -46,7 +46,7 @@ def predict(
         model: an nn.Module, a function, or a name ("zoo:resnet18", "llama-3.1-8b", "hf:ORG/NAME").
         inputs: a tensor, a tuple or mapping of them, or a shape, batch first: (1, 3, 224, 224).
         device: "h100", "RTX 4090", ...; by default this machine's CPU.
-        predictor: instead of, or beside, a device: a name, a file, or what `load` gives.
+        predictor: instead of a device, or with one: a name, a file, or what `load` gives.
         batch_size: samples, where `inputs` do not say it.
         dtype: of weights and inputs; by default the model's own.
         phase: "forward", "training", "prefill", "decode", "generate", or a `Phase` with sizes.
@@ -129,11 +129,11 @@ def sweep(
         batch_sizes: samples.
         lengths: tokens of each sample; None leaves them to the model.
         dtypes: of weights and inputs; by default the model's own.
-        memory: of the device, such as "24GB"; by default what its spec sheet says.
+        memory: of the device, such as "24GB"; by default that of its spec sheet.
         **options: `input_shape` of one sample, `run`, `weights`.
 
     Raises:
-        InputError: as `predict`; what is no list of sizes.
+        InputError: as `predict`; sizes that are not a list.
 
     Example:
         >>> import neuralpower
@@ -207,7 +207,7 @@ def score(
         trust_code: whether candidates may name functions and exported programs, which run code.
 
     Raises:
-        InputError: what is no list of candidates; an unknown `by`.
+        InputError: candidates that are not a list; an unknown `by`.
 
     Example:
         >>> import neuralpower
@@ -225,7 +225,7 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
     """Load a predictor once, to ask it often: it has `predict`, `sweep`, `compare`, `fit` and `score`.
 
     Args:
-        name: a device in any usual spelling: all that is known of it, as `--device` has it on the command
+        name: a device in any usual spelling, for its best predictor, like `--device` on the command
             line; else a predictor's name, its file, or NAME@DEVICE. By default this machine's.
 
     Raises:

@@ -220,7 +220,7 @@ def test_what_is_of_another_type_is_refused(predictor: LoadedPredictor) -> None:
     assert "input_shape is 3" in predictor.sweep("zoo:deep_mnist", input_shape=number).points[0].error
     with pytest.raises(PredictorError, match="unknown predictor '3': known: amd-epyc-2c"):
         neuralpower.load(number)
-    with pytest.raises(InputError, match="3 is no network that runs here; give an nn.Module"):
+    with pytest.raises(InputError, match="3 is not a network that can be run; give an nn.Module"):
         neuralpower.profile(number, 3)
     with pytest.raises(ModelError, match="must be Tensor, not int"):
         neuralpower.profile(nn.Linear(8, 8), 3)

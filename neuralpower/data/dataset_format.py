@@ -173,7 +173,7 @@ def _check(value: Any, part: Any) -> None:
 
 
 def _broken_rule(text: str, value: Any, part: Any) -> DatasetError:
-    """msgspec's error as text, with the rule of the innermost field."""
+    """The error of msgspec as text, with the rule of the innermost field."""
     field, shown, rule, owner = "hardware", value, "an object", ""
     for step in re.findall(r"\w+", text.partition(" - at `$")[2]):
         if step.isdigit():

@@ -46,7 +46,7 @@ class Cpu:
 
 
 def unlike(there: Mapping[str, Any], here: Mapping[str, Any], by_flags: bool = True) -> list[str]:
-    """What tells one CPU from another, in words, by what is known of both (`Cpu.to_json`); empty where alike.
+    """Differences of two CPUs as text, from their known values (`Cpu.to_json`); empty where they are alike.
 
     A CPU's flags also depend on the kernel: use `by_flags` only where a choice or a word follows.
     """

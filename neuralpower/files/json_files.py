@@ -101,7 +101,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{shown(twice)} stands twice in an object")
+        raise ValueError(f"{shown(twice)} is twice in an object")
     return found
 
 
@@ -139,8 +139,8 @@ def json_text(value: Any, *, indent: int | None = None, compact: bool = False) -
     except ValueError:
         place, number = next(not_finite(value), ("", math.nan))
         raise InputError(
-            f"{place or 'the answer'} is {number}, which is no number: the sizes that were asked for, or "
-            "numbers of a file that was given, are beyond what can be computed; choose smaller sizes, or "
+            f"{place or 'the answer'} is {number}: the sizes, or "
+            "numbers of a given file, are beyond what can be computed; choose smaller sizes, or "
             "another file"
         ) from None
 

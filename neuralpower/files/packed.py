@@ -30,7 +30,7 @@ def packed(numbers: Array, bits: int) -> str:
 def unpacked(text: str, bits: int, count: int) -> Array:
     """The numbers [count] of such a text, int64.
 
-    Raises ValueError: it is no base 64, or holds more or fewer than `count` numbers of so many bits.
+    Raises ValueError: it is not base 64, or does not hold `count` numbers of `bits` bits.
     """
     try:
         data = np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""What a scheme makes of a network's weights: bytes before and after, bits, what stays, in words."""
+"""The effect of a scheme on a network's weights: bytes before and after, bits, unchanged parts, as text."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _instead(scheme: Scheme, weights: Sequence[Weight]) -> str:
 
 
 def described(form: Format) -> str:
-    """A format in words, with what its products multiply in."""
+    """A format as text, with the type that its products multiply in."""
     return ", ".join(filter(None, (form.words, form.multiplies)))
 
 

@@ -34,8 +34,8 @@ MAKERS: Mapping[str, Mapping[str, int]] = {  # operator -> places of its setting
     ),
 }
 Asks = Callable[[Tensor], bool]  # whether a tensor asks for a gradient
-MEAN = 1  # the mode of a bag, as `aten._embedding_bag` has it
-SCALINGS = frozenset(("mul", "div", "neg"))  # pass rows on where the other factor asks for no gradient
+MEAN = 1  # the mode of a bag in `aten._embedding_bag`
+SCALINGS = frozenset(("mul", "div", "neg"))  # pass rows on where the other factor needs no gradient
 
 # What each optimizer does with rows, operator by operator (torch/optim/adagrad.py and _functional.py):
 # "coalesce" sorts places and adds up rows of equal ones, "look_up" reads rows of a dense state, "write" adds
@@ -56,7 +56,7 @@ def gradient_dtype(tensor: Tensor) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """A gradient of `count` rows of `width` numbers, each with so many `places` that say where it belongs."""
+    """A gradient of `count` rows of `width` numbers, each each with `places` numbers for its place."""
 
     count: int
     width: int
@@ -76,7 +76,7 @@ class Rows:
         return numbers + PLACE_BYTES * self.places * self.count
 
     def times(self, number: int) -> Rows:
-        """So many of them, joined."""
+        """`number` of them, joined."""
         return replace(self, count=number * self.count)
 
     def and_also(self, other: Rows) -> Rows:
@@ -92,7 +92,7 @@ class SparseUse(NamedTuple):
 
 
 def sparse_use(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], asks: Asks) -> SparseUse | None:
-    """What an operator call makes; None where its first operand's gradient is dense, or not asked for.
+    """What an operator call makes; None where its first operand's gradient is dense, or not needed.
 
     Raises:
         InputError: PyTorch refuses such a backward pass.
@@ -134,7 +134,7 @@ def _made_by_bags(rows: Rows, given: Mapping[str, Any], asks: Asks) -> Iterator[
 
 
 def _unpadded(rows: Rows) -> Iterator[Layer]:
-    """Rows of the padding are left out: a mask, and what it picks; none is taken to be padding."""
+    """Calls that drop rows of the padding: a mask, and its selection; no row is assumed to be padding."""
     yield Elementwise(dtype="int64", function="ne", elements=rows.count, operands=1, broadcast=False)
     yield _integers("index", rows.count)
     yield _rows_moved("index", rows)

@@ -277,7 +277,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         for tensor in tensors:
             if not isinstance(tensor, FakeTensor) and tensor.requires_grad and tensor.is_leaf:
                 raise InputError(
-                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not reached "
-                    "as its parameters (but as a global's, or in a plain list), so that what training takes "
-                    "cannot be said; make them an attribute and call them through self, or detach them"
+                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not "
+                    "its parameters (but a global's, or in a plain list): training cannot be predicted; "
+                    "make them an attribute and call them through self, or detach them"
                 )

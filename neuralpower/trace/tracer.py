@@ -77,7 +77,7 @@ def trace(
                     recorder.follow(run, tuple(args), kwargs, loss)
             except BoundError as error:
                 raise BoundError(f"{type(model).__name__}: {error}") from error
-            except ModelError as error:  # of others no other way mends what was asked for
+            except ModelError as error:  # no other way avoids these errors
                 failures.append(error)
                 if overflows(raised(error)):
                     break

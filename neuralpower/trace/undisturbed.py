@@ -70,7 +70,7 @@ def own_caches(model: nn.Module) -> Iterator[None]:
 
 
 def forget(model: nn.Module) -> list[Any]:
-    """Empty the caches of methods of the model's classes, and of functions beside them in transformers.
+    """Empty the caches of methods of the model's classes, and of functions next to them in transformers.
 
     A backward pass cannot use what was cached in inference mode. Returns the cached functions.
     """

@@ -630,7 +630,9 @@ def test_rows_can_be_written_to_what_is_no_regular_file(predictor: Path) -> None
 @pytest.mark.parametrize("command", ["predict", "profile", "evaluate"])
 def test_a_trace_replaces_nothing_but_a_file(command: str) -> None:
     os.mkfifo("pipe")
-    refused(run(command, "zoo:deep_mnist", "--trace-file", "pipe"), "pipe: is no file; choose a file's name")
+    refused(
+        run(command, "zoo:deep_mnist", "--trace-file", "pipe"), "pipe: is not a file; choose a file's name"
+    )
     assert Path("pipe").is_fifo()
 
 

@@ -230,7 +230,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, near: str) -> N
     ],
 )
 def test_a_name_that_fits_several_devices_lists_them(name: str, listed: str) -> None:
-    with pytest.raises(InputError, match=f"device '{name}' may be {listed}; name one of them"):
+    with pytest.raises(InputError, match=f"device '{name}' may be {listed}; choose one of them"):
         find_spec(name)
 
 
@@ -331,7 +331,7 @@ def test_a_sheet_survives_its_file(spec: DeviceSpec, tmp_path: Path) -> None:
             valued(clock_hz=1e9, base_clock_hz=2e9),
             "base_clock_hz is 2000000000.0, but must be at most clock_hz, which is 1e+09 Hz",
         ),
-        (valued(cores={"value": 8}), "cores has no source; name the document"),
+        (valued(cores={"value": 8}), "cores has no source; write the document"),
         (valued(cores={"value": 8, "source": " "}), "cores has no source"),
         (valued(cores={"value": 8, "source": 5}), "cores has no source"),
         (valued(cores={"source": "its box"}), "cores has no 'value'"),

@@ -283,7 +283,7 @@ def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp
         write_csv(tmp_path / "s.csv" / "s.csv", lines)
     with pytest.raises(PredictorError, match="was not trained on dtype 'bfloat16'"):
         sweep(DEEP, [predictor], dtypes=("bfloat16",))
-    with pytest.raises(InputError, match="points: at most"):
+    with pytest.raises(InputError, match="points: a sweep takes at most"):
         sweep(DEEP, [predictor], batch_sizes=range(1, 20_000))
 
 
@@ -450,7 +450,9 @@ def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
 ) -> None:
     monkeypatch.setattr(fitting, "MOST_CALLS", 3000)
     found = [fit(Request(Scan(), seq_len=length, phase=phase), 8e9) for length in (4, 7)]
-    assert {(one.longest, one.longest_reason.partition(",")[0]) for one in found} == {(longest, "the calls")}
+    assert {(one.longest, one.longest_reason.partition(":")[0]) for one in found} == {
+        (longest, "the number of calls")
+    }
     less = fit(Request(Scan(), seq_len=36, phase=phase), 8e9)
     found[0] = fit(Request(Scan(), seq_len=4, phase=phase), less.memory.high_bytes + less.process_bytes)
     assert (found[0].longest, found[0].longest_reason) == (36, "memory")
@@ -484,9 +486,9 @@ def test_what_cannot_be_asked_of_fit_is_refused() -> None:
     ("sizes_", "message"),
     [
         ({"batch_sizes": (1, 0)}, "batch size 0: must be a list of whole numbers"),
-        ({"batch_sizes": (1.5,)}, "batch size 1.5: a sweep"),
+        ({"batch_sizes": (1.5,)}, "batch size 1.5: must"),
         ({"batch_sizes": "1:4"}, "batch sizes '1:4': must be a list"),
-        ({"lengths": (16, -1)}, "length -1: a sweep"),
+        ({"lengths": (16, -1)}, "length -1: must"),
         ({"batch_sizes": ()}, "no point to sweep"),
     ],
 )

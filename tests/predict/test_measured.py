@@ -194,5 +194,5 @@ def test_a_predictor_named_twice_or_of_another_device_is_said(measured: Path) ->
     ran = run("evaluate", "--measured", measured, "--predictor", "roofline,roofline")
     assert (ran.code, "roofline is given twice" in ran.err) == (2, True)
     ran = run("evaluate", "--measured", measured, "--predictor", "nvidia-t4")
-    assert "Note: predictor nvidia-t4 is of " in ran.err
+    assert "Note: predictor nvidia-t4 is for " in ran.err
     assert ", but rows are from l40s" in ran.err

@@ -397,7 +397,7 @@ def test_weights_that_are_no_parameters_are_refused_and_get_no_gradient() -> Non
             return super().forward(outside(x))
 
     with pytest.raises(
-        InputError, match=r"Net: its forward uses weights of \(4, 4\) that are not reached as its parameters"
+        InputError, match=r"Net: its forward uses weights of \(4, 4\) that are not its parameters"
     ):
         step_memory(Net(nn.Linear(4, 4)), (torch.zeros(2, 4),))
     assert outside.weight.grad is None

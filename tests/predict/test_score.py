@@ -222,7 +222,7 @@ BROKEN = [
 @pytest.mark.parametrize("value", [{2}, np.ones(2), ([2],), bytearray(2)])
 def test_what_is_no_value_of_a_field_is_named_where_python_gives_it(value: Any, predictor: Predictor) -> None:
     wrong, right = score([{"layers": [{**ROW, "rows": value}]}, {"layers": [ROW]}], predictor)
-    assert wrong.error.startswith(f"rows of a layer is {value!r:.40}, must be a number")
+    assert wrong.error.startswith(f"rows of a layer is {value!r:.40}, but must be a number")
     assert right.error == ""
 
 

@@ -463,7 +463,7 @@ def test_a_place_that_cannot_be_written_is_known_before(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())  # nothing is left behind
     with pytest.raises(InputError, match="cannot be written .Not a directory"):
         check_place(Path("/dev/null/t.json"), "trace.json")
-    with pytest.raises(InputError, match="is no file; choose a file's name"):
+    with pytest.raises(InputError, match="is not a file; choose a file's name"):
         check_place(tmp_path, "trace.json")
     with pytest.raises(InputError, match="is no file"):
         check_place(Path("/dev/null"), "trace.json")

@@ -28,10 +28,10 @@ class Preset:
 
 
 # A fit of power wants 60 rows of each kind. `full` plans them; the others cannot: 19 kinds with whole
-# networks are 1,140 powers of 0.8 s or more, which is 15 minutes beside the runtimes. Kinds come in turn, and
-# within a kind its dtypes, phases and sizes (schedule.stratified): the 500 of `standard` are 26 of each kind,
-# the 100 of `quick` 5. With several dtypes and phases that is too few for a fit of each of them: the kind
-# then has one fit, over all of its rows.
+# networks are 1,140 powers of 0.8 s or more, which is 15 minutes in addition to the runtimes. Kinds come in
+# turn, and within a kind its dtypes, phases and sizes (schedule.stratified): the 500 of `standard` are 26 of
+# each kind, the 100 of `quick` 5. With several dtypes and phases that is not enough for separate fits: the
+# kind then has one fit, over all of its rows.
 PRESETS = {
     "quick": Preset(
         budget_s=115,

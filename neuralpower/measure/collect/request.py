@@ -32,7 +32,7 @@ class Request:
         return self.out if shards == 1 else self.out / f"shard-{number}-of-{shards}"
 
     def plan_key(self) -> dict[str, Any]:
-        """All that the plan depends on; a resumed collection with an equal key does the rest of the plan."""
+        """All that the plan depends on; a resumed collection with an equal key continues the plan."""
         names = ("preset", "kinds", "models", "dtypes", "phases", "seed")
         return {name: getattr(self, name) for name in names}
 
