@@ -60,7 +60,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names whose modules need torch are imported when they are first asked for (PEP 562)."""
+    """Public names whose modules need torch are imported at their first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'neuralpower' has no attribute {name!r}")
     home = importlib.import_module(_HOMES[name])

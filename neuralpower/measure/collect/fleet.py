@@ -96,7 +96,7 @@ class Fleet:
             if not busy:
                 if lost:
                     raise LostDeviceError(
-                        f"Ray cluster {self.address}: all of its devices are lost; start nodes, then run it again"
+                        f"Ray cluster {self.address}: all devices are lost; start nodes, then run it again"
                     )
                 return
             (done, *_), _ = ray.wait(list(busy))
