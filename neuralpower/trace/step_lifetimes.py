@@ -278,6 +278,6 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             if not isinstance(tensor, FakeTensor) and tensor.requires_grad and tensor.is_leaf:
                 raise InputError(
                     f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not "
-                    "its parameters (but a global's, or in a plain list): training cannot be predicted; "
-                    "make them an attribute and call them through self, or detach them"
+                    "its parameters, but a global's, or in a plain list. Make them an attribute and call "
+                    "them through self, or detach them"
                 )
