@@ -83,8 +83,8 @@ def test_a_generation_needs_the_memory_of_its_prefill_or_of_its_last_step(
     [
         (["transformers:bert", "--phase", "decode"], "needs a model with a KV cache"),
         ([LLAMA, "--phase", "decode", "--context", "4000"], "take 4001 positions"),
-        ([LLAMA, "--phase", "decode", "--context", "0"], "at least 1 is needed"),
-        ([LLAMA, "--phase", "decode", "--context", "-3"], "at least 1 is needed"),
+        ([LLAMA, "--phase", "decode", "--context", "0"], "must be a whole number from 1"),
+        ([LLAMA, "--phase", "decode", "--context", "-3"], "must be a whole number from 1"),
         ([LLAMA, "--context", "4"], "--context 4 belongs to --phase decode"),
         ([LLAMA, "--phase", "prefill", "--new-tokens", "4"], "--new-tokens 4 belongs to --phase generate"),
         (

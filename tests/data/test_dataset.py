@@ -464,7 +464,7 @@ def test_datasets_of_two_cpus_of_one_name_are_not_merged(tmp_path: Path) -> None
     first, second, unknown = (read_dataset(part) for part in parts)
     assert len(merge([first, unknown])) == 1
     with pytest.raises(
-        DatasetError, match=r"of two devices: l1d_bytes 32768 there, 49152 here; train a predictor of each"
+        DatasetError, match=r"from two devices: l1d_bytes 32768 there, 49152 here; train a predictor of each"
     ):
         merge([unknown, first, second])
 
@@ -620,7 +620,7 @@ def test_a_comma_at_the_end_of_every_row_is_no_value(tmp_path: Path) -> None:
 def test_a_column_is_called_as_it_is_documented_and_once(tmp_path: Path) -> None:
     table = needed().assign(Dtype="bfloat16")
     file = own(tmp_path, table) / "softmax.csv"
-    with pytest.raises(DatasetError, match="column Dtype is called dtype"):
+    with pytest.raises(DatasetError, match="column Dtype is written dtype"):
         read_dataset(tmp_path)
     file.write_text(table.to_csv(index=False).replace("Dtype", "runtime_s "))
     with pytest.raises(DatasetError, match="column runtime_s is there twice"):

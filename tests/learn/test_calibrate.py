@@ -140,7 +140,7 @@ def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
         PredictorError, match="was not trained on dtype 'float32': it has none; choose another predictor"
     ):
         calibration.check(dataclasses.replace(predictor, regressors=integers), 50)
-    with pytest.raises(InputError, match="samples 3: 10 or more are needed"):
+    with pytest.raises(InputError, match="samples 3: must be 10 or more"):
         calibration.check(predictor, 3)
     with pytest.raises(DeviceError, match="2 layers could be measured here"):
         layers = fresh("softmax")[:2]

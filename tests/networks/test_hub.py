@@ -126,7 +126,7 @@ def test_code_of_a_repository_is_never_run_and_the_native_class_is_named(serve: 
     serve(config=KIMI)
     with pytest.raises(ModelError, match=r"'kimi_k2' \(DeepseekV3ForCausalLM\) is not in .* is never run; "):
         resolve("hf:org/kimi")
-    with pytest.raises(ModelError, match=r"hf:org/kimi\?model_type=deepseek_v3 takes its fields"):
+    with pytest.raises(ModelError, match=r"hf:org/kimi\?model_type=deepseek_v3 uses its fields"):
         resolve("hf:org/kimi")
     model = resolve("hf:org/kimi?model_type=deepseek_v3").build("meta")
     assert type(model).__name__ == "DeepseekV3ForCausalLM"

@@ -457,7 +457,7 @@ def test_a_generation_past_the_last_position_is_refused(predictor: Predictor) ->
     "phase", [Phase.decode(context=0), Phase.decode(batch=-1), Phase.prefill(0), Phase.generate(4, 0)]
 )
 def test_numbers_below_one_are_refused(phase: Phase) -> None:
-    with pytest.raises(InputError, match="at least 1 is needed"):
+    with pytest.raises(InputError, match="must be a whole number from 1"):
         pass_of(resolve(LLAMA), InputRequest(), phase)
 
 

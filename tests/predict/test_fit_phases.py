@@ -105,7 +105,7 @@ def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
         (Request(LLAMA, phase="prefill", context=3), "context 3 belongs to phase decode, not to prefill"),
         (Request(LLAMA, phase="prefill", new_tokens=3), "new_tokens 3 belongs to phase generate"),
         (Request(LLAMA, phase="generate", new_tokens=0), "new_tokens is 0"),
-        (Request("zoo:deep_mnist", phase="decode"), "keeps none"),
+        (Request("zoo:deep_mnist", phase="decode"), "has none"),
     ],
 )
 def test_what_no_step_can_have_is_refused(request_: Request, message: str) -> None:

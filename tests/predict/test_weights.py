@@ -86,7 +86,7 @@ def test_a_checkpoint_is_predicted_as_it_lies(loaded: LoadedPredictor, checkpoin
         loaded.predict(checkpoint, seq_len=8, phase="training")
     with pytest.raises(InputError, match="training of quantised weights .* leave --weights out"):
         loaded.predict(MODEL, seq_len=8, phase="training", weights="nf4")
-    with pytest.raises(ModelError, match=r"quantized \(awq\).* not run here"):
+    with pytest.raises(ModelError, match=r"quantized \(awq\).* not run"):
         neuralpower.networks.sources.resolve(checkpoint).build("cpu")
 
 

@@ -450,7 +450,7 @@ def test_a_module_that_is_entered_again_is_a_slice_again() -> None:
 def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
     write(file, {"traceEvents": []})
-    with pytest.raises(InputError, match=r"traceEvents\[0\] is nan, which is no number"):
+    with pytest.raises(InputError, match=r"traceEvents\[0\] is nan: the sizes"):
         write(file, {"traceEvents": [float("nan")]})
     assert json.loads(file.read_text()) == {"traceEvents": []}
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]

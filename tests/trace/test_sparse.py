@@ -324,7 +324,7 @@ def test_the_command_line_prices_rows_and_refuses_in_one_line(tmp_path: Path) ->
         "sparse=False\n"
     )
     printed = done(*asked, "sgd")
-    assert "sgd keeps the momentum of sparse gradients (bag.weight) as rows, 40 more in each step" in printed
+    assert "sgd keeps the momentum of sparse gradients (bag.weight) as rows, 40 more per step" in printed
     # a dense gradient's zeros alone, 64 MB at some 20 GB/s, would take 3 ms
     assert printed.splitlines()[1].split()[2] == "us"
 
