@@ -84,7 +84,7 @@ class Record(msgspec.Struct, kw_only=True, tag_field="type"):
 
 
 class SessionRecord(Record, kw_only=True, tag="session"):
-    """Who measures from here on, and with what; its further names go to `sessions` of `dataset.json`."""
+    """A session: who measures from here on, and with what; other names go to `sessions` of `dataset.json`."""
 
     session_id: str
     utc: str
@@ -92,7 +92,7 @@ class SessionRecord(Record, kw_only=True, tag="session"):
 
 
 class StartRecord(Record, kw_only=True, tag="start"):
-    """What is measured next: the name of each configuration, and which replicate of it."""
+    """The start of a batch: the name of each configuration, and the number of its replicate."""
 
     tier: Literal["runtime", "power"]
     attempt: int
@@ -107,7 +107,7 @@ class ResultRecord(Record, kw_only=True, tag="result"):
 
 
 class EventRecord(Record, kw_only=True, tag="event"):
-    """What ended a session, or lost its meter."""
+    """The event that ended a session, or lost its meter."""
 
     event: Literal["stop", "device_lost", "meter_lost"]
     reason: str | None = None

@@ -36,7 +36,7 @@ def fetched(location: str) -> Iterator[Path]:
 
 
 def folder_name(location: str) -> str:
-    """What a local copy is called."""
+    """The name of a local copy."""
     return location.rstrip("/").rpartition("/")[2] or "dataset"
 
 

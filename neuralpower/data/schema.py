@@ -1,4 +1,4 @@
-"""What a dataset's files must hold: `dataset.json`, and the columns of its tables."""
+"""Required contents of a dataset's files: `dataset.json`, and the columns of its tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of a table can be used, and why the others cannot."""
+"""Screen a table: its usable rows, and the reasons against the others."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
 
 
 def unusable(runtime_s: np.ndarray) -> dict[str, np.ndarray]:
-    """Where a time cannot be one, [rows], by reason; the first holds."""
+    """Unusable times [rows], by reason; the first reason counts."""
     outside = (runtime_s < SHORTEST_S) | (runtime_s > LONGEST_S)
     return {
         "runtime_s is not a number": ~np.isfinite(runtime_s),

@@ -62,7 +62,7 @@ def _sealed(folder: Path) -> Dataset:
 
 
 def _names(labels: Sequence[str], out: Path) -> list[str]:
-    """What the shards are called in the folder; raises DatasetError where a label is taken."""
+    """The names of the shards in the folder; raises DatasetError where a label is taken."""
     if (out / "dataset.json").exists():
         raise DatasetError(f"{out}: is a dataset itself; choose another --out, and merge it with the others")
     there = [shard.name for shard in shard_folders(out)]

@@ -1,4 +1,4 @@
-"""What a device can do at most: peaks, bandwidth, cores and power, and the times that follow from them."""
+"""Limits of a device: peaks, bandwidth, cores and power, and the times that follow from them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REACHED_POWER, REACHED_AT_BYTES_PER_S = 0.06, 1e12
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """What the special terms need to know of a device; an unknown peak is 1, which only scales terms."""
+    """The facts of a device that special terms use; an unknown peak is 1, which only scales terms."""
 
     cores: int = 1  # of a CPU; streaming multiprocessors or compute units of another device
     l2_bytes: int = 2**20  # of one core of a CPU, of the whole of another device

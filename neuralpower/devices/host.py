@@ -93,7 +93,7 @@ def _cache_bytes(sys: Path, level: int, cpu: int) -> int | None:
 
 
 def text_of(path: Path) -> str:
-    """What a file of the system says; nothing where it cannot be read."""
+    """The text of a system file; "" where it cannot be read."""
     try:
         return path.read_text()
     except OSError:

@@ -45,7 +45,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Key:
-    """What a value may be: outside of [low, high] it is a slip, most often of a prefix."""
+    """The rule of a value: outside of [low, high] it is an error, most often of a prefix."""
 
     low: float
     high: float
@@ -104,7 +104,7 @@ class DeviceSpec:
         return "cpu" if self.device_class == "cpu" else (self.vendor or "accelerator").lower()
 
     def hardware(self) -> Hardware:
-        """What the layers' special terms need of it."""
+        """The hardware for the layers' special terms."""
         from neuralpower.devices.hardware import Hardware
 
         default = Hardware()

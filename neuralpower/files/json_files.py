@@ -48,12 +48,12 @@ def read_text(path: Path, *, mark: bool = False) -> str:
 
 
 def read_json(path: Path, *, mark: bool = False, endless: bool = False) -> Any:
-    """What a JSON file holds; raises as `read_text`, and ValueError for what `parse_json` refuses."""
+    """The value in a JSON file; raises as `read_text`, and ValueError for what `parse_json` refuses."""
     return parse_json(read_text(path, mark=mark), endless=endless)
 
 
 def parse_json(text: str, *, endless: bool = False) -> Any:
-    """What a JSON text holds; `endless`: NaN and infinity stay, for a caller who refuses them by field.
+    """The value of a JSON text; `endless`: NaN and infinity stay, for a caller who refuses them by field.
 
     Raises ValueError: no JSON, a name twice in an object, a number that is NaN or infinite, nested too deep.
     """
@@ -77,7 +77,7 @@ def parse_json(text: str, *, endless: bool = False) -> Any:
 
 
 def _names(value: Any) -> int:
-    """How many names all objects within have."""
+    """Number of names in all objects within."""
     count = 0
     waiting: list[Any] = [[value]]
     while waiting:

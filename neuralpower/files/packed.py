@@ -16,7 +16,7 @@ MOST_BITS = 32  # of a number
 
 
 def width(highest: int) -> int:
-    """How many bits the numbers from 0 to `highest` take, 1 or more."""
+    """Bits of the numbers from 0 to `highest`, 1 or more."""
     return max(int(highest).bit_length(), 1)
 
 

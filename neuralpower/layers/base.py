@@ -1,4 +1,4 @@
-"""What every layer kind shares; its fields are table columns, variables of a polynomial, and how to build it.
+"""The base of layer kinds; fields are table columns, variables of a polynomial, and the recipe to build one.
 
 Formulas (`flops`, `bytes`, `terms`, `features`, `group`) are plain arithmetic on `self`. So they serve one
 layer, whose fields are integers, and a whole table (`columns_of`), whose fields are arrays.
@@ -191,7 +191,7 @@ class Layer(ABC):
         return {}
 
     def alignment(self) -> dict[str, Any]:
-        """How well it fits kernels, in shares from 0 to 1: rows that begin aligned, how full tiles are."""
+        """Fit to kernels, as shares from 0 to 1: rows that begin aligned, how full tiles are."""
         return {}
 
     def tells_of_others(self) -> Any:
@@ -250,7 +250,7 @@ class Layer(ABC):
         return float(sum(sum(part.bytes()) for part in parts) / size) if size else 0.0
 
     def keeps(self) -> str:
-        """What its backward pass reads of its forward pass: nothing, inputs alone, or outputs, too."""
+        """Tensors of the forward pass that its backward pass reads: none, inputs alone, or outputs, too."""
         return KEEPS_OUTPUTS
 
     def of_real(self) -> Self:
@@ -332,7 +332,7 @@ class Layer(ABC):
         return {name: getattr(self, name) for name in self.field_names()}
 
     def identity(self) -> dict[str, Any]:
-        """What its configuration is named by: kind and fields, without later ones that are 0."""
+        """The key of its configuration's name: kind and fields, without later ones that are 0."""
         later = later_fields(self)
         return {"kind": self.kind, **{n: v for n, v in self.to_row().items() if v or n not in later}}
 
@@ -410,7 +410,7 @@ def _declared(kind: type[Layer]) -> Mapping[str, dataclasses.Field[Any]]:
 
 @functools.cache
 def _words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
-    """What a kind's fields of text may hold."""
+    """Allowed values of a kind's text fields."""
     phase = str(_declared(kind)["phase"].default)
     phases = (FORWARD, BACKWARD) if phase == FORWARD else (phase,)
     return {**dtype_words(kind), "phase": phases, **kind.words}
@@ -418,7 +418,7 @@ def _words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
 
 @functools.cache
 def dtype_words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
-    """What a kind's fields that name a type may hold; "" stands for that of `dtype`."""
+    """Allowed values of a kind's type fields; "" stands for that of `dtype`."""
     own = {name: frozenset(("", *DTYPES)) for name in _declared(kind) if name.endswith("_dtype")}
     return {"dtype": DTYPES, **own}
 

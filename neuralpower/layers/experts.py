@@ -145,7 +145,7 @@ class Experts(Fused, MatrixProduct):
         return self.experts * self.hidden * self.intermediate * (2 + self.gated)
 
     def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Both products', and what lies between: rows of all pairs written, activated, weighted, summed."""
+        """Terms of both products, and of the rows between: all pairs written, activated, weighted, summed."""
         up, down = (product.kernel_terms(hardware) for product in self.products)
         terms = {name: up[name] + down[name] for name in up}
         between = self.operand_types.output.itemsize * self.pairs
@@ -155,7 +155,7 @@ class Experts(Fused, MatrixProduct):
         return {**terms, "between_bytes": seconds, "calls": 1.0, **beyond_launch(busy, LAUNCHES_US)}
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Both products'."""
+        """Terms of both products."""
         up, down = (product.own_terms(hardware) for product in self.products)
         return {name: up[name] + down[name] for name in up}
 

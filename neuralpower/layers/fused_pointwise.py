@@ -97,7 +97,7 @@ class FusedPointwise(Layer):
         return self.operations
 
     def bytes(self) -> Bytes:
-        """What crosses the kernel's border."""
+        """Bytes that cross the kernel's border."""
         return Bytes(self.bytes_read, 0, self.bytes_written)
 
     def features(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class FusedPointwise(Layer):
         return {"row": either(self.row, 1), "itemsize": self.itemsize}
 
     def differentiable(self) -> bool:
-        """Where it computes with floating numbers."""
+        """True where it computes with floating numbers."""
         return self.dtype in FLOATING
 
     def backward(self) -> tuple[Layer, ...]:

@@ -146,7 +146,7 @@ class LatentAttention(Fused):
 
     @functools.cached_property
     def operand_types(self) -> Operands:
-        """What queries are multiplied by may have a type of its own."""
+        """Types of the operands: the factor of queries may have its own."""
         usual = Operand(self.dtype)
         return Operands(usual, own_operand(self.dtype, self.key_dtype, 0, usual), usual, self.dtype)
 

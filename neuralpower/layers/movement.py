@@ -280,7 +280,7 @@ class Movement(Pointwise):
         return {**super().features(), **{name: (function == name) * 1.0 for name in names}}
 
     def keeps(self) -> str:
-        """Nothing, but places."""
+        """No tensors, only places."""
         return KEEPS_NOTHING if self.function in PLAIN else KEEPS_OUTPUTS
 
     def differentiable(self) -> bool:

@@ -1,4 +1,4 @@
-"""What activations, arithmetic and movements share: a pass over memory, with or without jumps."""
+"""The base of activations, arithmetic and movements: a pass over memory, with or without jumps."""
 
 from __future__ import annotations
 

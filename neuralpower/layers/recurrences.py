@@ -1,4 +1,4 @@
-"""What linear attention and scans share: a state for each head, which tokens read and change in turn.
+"""The base of linear attention and scans: a state for each head, which tokens read and change in turn.
 
 A prompt goes in chunks, within which products stand for the recurrence, so that only the states between them
 follow one another. A decoder's step reads the state, changes it and writes it back.

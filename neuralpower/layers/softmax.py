@@ -116,7 +116,7 @@ class Softmax(Layer):
         return {name: share * short for name, share in shares.items()}
 
     def pooled_group(self) -> Any:
-        """Both kernels together: apart, five devices would say too little of each."""
+        """Both kernels together: separately, five devices have too little data of each."""
         return self.group()
 
     def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:

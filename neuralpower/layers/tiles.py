@@ -70,7 +70,7 @@ class TiledProduct(Layer):
         return terms
 
     def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Bytes at the bandwidth of the cache of all, and what a call takes in cycles.
+        """Terms of bytes at the last-level cache's bandwidth, and of a call's cycles.
 
         Both distinguish devices that memory and peaks do not. Held out, with the peaks that power allows,
         bfloat16 products are off by 18.8 % for 27.4 on an L40S, by 14.6 for 32.3 on an RTX PRO 6000.
@@ -82,7 +82,7 @@ class TiledProduct(Layer):
         }
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """What tiles load and store, the power limit, and sizes at which libraries change kernels.
+        """Terms of tiles' loads and stores, the power limit, and sizes at which libraries change kernels.
 
         No data sheet can weigh these: energy per FLOP differs sixfold between GPUs of one year, and a library
         chooses kernels for one device.
@@ -142,7 +142,7 @@ class TiledProduct(Layer):
         return {name: share * known for name, share in shares.items()}
 
     def tells_of_others(self) -> Any:
-        """Not where the inner side is so long that GPUs go apart."""
+        """False where the inner side is so long that GPUs differ."""
         return self.sides()[3] <= COMMON_INNER
 
     def _itemsizes(self) -> tuple[Any, Any, Any]:

@@ -28,7 +28,7 @@ PLAIN = 4  # channels at most that are left in their order
 
 
 def workspace_blocks(operator: str, args: Args, kwargs: Named, output: Any) -> tuple[int, ...]:
-    """Bytes of what a call makes for itself, one after the other; none where no rule is known.
+    """Bytes of a call's own blocks, one after the other; none where no rule is known.
 
     All but the last are given back before the outputs are made.
     """

@@ -78,7 +78,7 @@ def calibration_layers(predictor: Predictor, samples: int, seed: int = 0) -> lis
 def measure_layers(
     layers: Sequence[Layer], seed: int = 0, show: Callable[[str], None] = lambda text: None
 ) -> tuple[list[Layer], list[Timing]]:
-    """Those that could be timed on this CPU, with their times; the process must have been prepared."""
+    """The layers that could be timed on this CPU, with their times; the process must be prepared."""
     generator, sentinel = random.Random(seed), Sentinel().settle()
     torch.manual_seed(seed)
     kept: list[Layer] = []

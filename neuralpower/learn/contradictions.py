@@ -1,4 +1,4 @@
-"""Which rows contradict the others."""
+"""Find rows that contradict the others."""
 
 from __future__ import annotations
 

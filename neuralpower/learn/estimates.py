@@ -116,7 +116,7 @@ class Estimates:
         return replace(self, **{name: getattr(self, name) * factor for name in TIMES})
 
     def slowdown(self, machine: float, counts: Array | float = 1.0) -> float:
-        """Factor on the time of all calls (`counts` of each) when the machine is `slow` times slower."""
+        """Factor on the time of all calls (`counts` of each) when the machine is `machine` times slower."""
         time = self.runtime_s * counts
         return float(np.sum(time * machine**self.exponent) / np.sum(time)) if len(time) else 1.0
 

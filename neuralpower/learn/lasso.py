@@ -65,7 +65,7 @@ def plain_terms(problem: Problem) -> list[Term]:
 
 
 class Part(NamedTuple):
-    """What a non-negative Lasso is fitted with; a base is the mean of one or several."""
+    """The terms and the alpha of one non-negative Lasso; a base is the mean of one or several."""
 
     terms: Sequence[Term]
     alpha: float

@@ -35,7 +35,7 @@ FEWEST_NETWORKS = 3  # for a factor
 
 
 def device_end_s(dispatch_s: Array, kernel_s: Array) -> float:
-    """When the device has done all calls, in their order, counted from when the host began with the first; s.
+    """The time when the device has done all calls in order, since the host began with the first; s.
 
     Call i starts when it is issued or when those before it are done, so the last one ends with the call that
     was waited for longest: max_i (sum of dispatch up to i + sum of kernels from i on).

@@ -32,11 +32,11 @@ class NetworkSpeed(Part, frozen=True):
     slowest: Positive | None = None
 
     def slowdown(self, pace: Pace) -> float:
-        """How much longer a network takes than usual at such a pace."""
+        """Factor on a network's usual time at a pace."""
         return float(min(self.over(pace), self.slowest or np.inf) ** self.exponent)
 
     def over(self, pace: Pace) -> float:
-        """How many times its usual time the sentinel takes."""
+        """The sentinel's time over its usual time."""
         if pace.again_s and self.again_s:
             return pace.again_s / self.again_s
         return pace.sentinel_s / self.sentinel_s

@@ -143,7 +143,7 @@ class Predictor:
         return tuple(dict.fromkeys(key[0] for key in self.regressors))
 
     def in_cache(self, found: Estimates, counts: Any) -> Any:
-        """By what factor cached weights lengthen networks of `counts` [networks, layers] or [layers].
+        """Factor on the time of networks, `counts` [networks, layers] or [layers], by their cached weights.
 
         Layers are timed with cold weights; a small network's stay in the last-level cache between passes.
         """

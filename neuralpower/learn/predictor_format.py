@@ -511,7 +511,7 @@ def _dispatch(part: DispatchPart) -> Dispatch:
 
 
 def _regressors(parts: Sequence[RegressorPart]) -> dict[str, dict[Key, Regressor]]:
-    """By target and key; raises ValueError with the regressor's name."""
+    """Regressors by target and key; raises ValueError with the regressor's name."""
     found: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
     for part in parts:
         key = (part.kind, part.dtype, part.phase, part.group)

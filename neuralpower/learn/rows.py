@@ -1,4 +1,4 @@
-"""Which rows of the datasets each regressor is fitted to."""
+"""Assign rows of the datasets to the regressors that are fitted to them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Read:
         return {key: _count(some) for key, some in parts if _too_few(some)}
 
     def devices_of(self, key: Key) -> int:
-        """How many devices have rows of a regressor's runtime."""
+        """Number of devices with rows of a regressor's runtime."""
         return len(np.unique(np.concatenate([part.problem.device for part in self.parts[RUNTIME][key]])))
 
     @property

@@ -24,7 +24,7 @@ class Alignment(Part, frozen=True):
     floor: NotNegative  # time of the shortest rows
 
     def saved(self, shares: Mapping[str, Array], unaligned: Array) -> Array:
-        """By how much log(t) is less than without, [rows].
+        """Reduction of log(t) by alignment, [rows].
 
         The floor hides what is below it: with t^4 = floor^4 + work^4, a share 1 - (floor / t)^4 of a change
         of the work shows.

@@ -249,7 +249,7 @@ def _about(datasets: Sequence[Dataset], rows: Read, platform: Platform) -> dict[
 
 
 def _spread(datasets: Sequence[Dataset]) -> float | None:
-    """How far apart the quartiles of a layer's runs lie, in the median of all rows; None where not known."""
+    """Distance of the quartiles of a layer's runs, the median over all rows; None where not known."""
     ends = ("runtime_q25_s", "runtime_q75_s")
     tables = [t for dataset in datasets for t in dataset.tables.values() if set(ends) <= set(t)]
     known = [np.array([table[end].astype(float) for end in ends]) for table in tables]

@@ -127,7 +127,7 @@ def step_of(call: Call) -> Step:
 
 
 def warm_of(call: Call, step: Step) -> tuple[Tensor, ...]:
-    """What a network has just computed when it runs the step."""
+    """Tensors that a network has just computed when it runs the step."""
     return step.warm if isinstance(step, Gradient) else call.warm
 
 

@@ -43,7 +43,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class InputRequest:
-    """What the inputs should look like; `None` leaves it to the model.
+    """The requested sizes of inputs; `None` leaves one to the model.
 
     `seq_len` counts tokens of text (128, or the model's maximum if that is less) or frames of audio (one
     second); `input_shape` is without the batch; `dtype` is that of the floating inputs.

@@ -116,7 +116,7 @@ def own_randomness() -> Iterator[None]:
 
 
 def on_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
-    """All the work, with random numbers for tensors without values and without a promise."""
+    """Run on the CPU, with random numbers for tensors without values and without a promise."""
     given = [*model.parameters(), *model.buffers(), *tensors_within((args, kwargs))]
     check_room(tensor for tensor in given if promised(tensor) is None)
     # buffers first: a model may be built for them

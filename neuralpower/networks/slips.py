@@ -23,7 +23,7 @@ _MODEL_OF_TORCHVISION = re.compile(r"^@register_model\(\)\s*(?:@.*\s*)*def (\w+)
 
 
 def meant(text: str) -> str:
-    """How to write what `text` most likely means, to end a message with; "" where nothing comes near."""
+    """A hint on the network that `text` most likely means, for a message's end; "" without one."""
     if text.endswith(".py"):
         return _of_file(text)
     if text.lower().endswith(WEIGHTS):

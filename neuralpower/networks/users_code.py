@@ -1,4 +1,4 @@
-"""Where code of a user runs: whatever it raises comes out as one `UsersError`, which is a ModelError.
+"""Run a user's code: whatever it raises comes out as one `UsersError`, which is a ModelError.
 
 An import, a constructor, a forward pass and a function of inputs may call `sys.exit`, or raise an exception
 that does not derive from `Exception` or whose text raises. None of that may end this program or look like
@@ -31,7 +31,7 @@ def users_code(what: str, way_out: str = "") -> Iterator[None]:
 
 
 def raised(error: Exception) -> BaseException:
-    """What the code itself raised, where `error` came from `users_code`."""
+    """The exception of the code itself, where `error` came from `users_code`."""
     return error.error if isinstance(error, UsersError) and error.error is not None else error
 
 

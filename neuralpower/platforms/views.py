@@ -25,7 +25,7 @@ REACHED_AT_MOST = 0.9
 
 
 class View:
-    """What all views share: a polynomial in the sizes, the kind's own terms, no thresholds, no alignment."""
+    """The base of views: a polynomial in the sizes, the kind's own terms, no thresholds, no alignment."""
 
     kernels: ClassVar[bool] = False  # whether layers are kernels over many cores
     pooled: ClassVar[str] = ""  # by what rows of several devices are pooled; "" where they are not
@@ -75,12 +75,12 @@ class View:
     def features(
         self, columns: Layer, hardware: Hardware, axes: Mapping[str, Any], flops: Any, size: Any
     ) -> dict[str, Any]:
-        """What the residual's trees see; `size` in bytes."""
+        """Features of the residual's trees; `size` in bytes."""
         own = self.own_features(columns, hardware)
         return {**axes, "flops": np.log2(flops + 1), "bytes": np.log2(size + 1), **own}
 
     def own_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """What they see of the kind's own."""
+        """Features of the kind's own for them."""
         return columns.kernel_features(hardware) if self.kernels else columns.features()
 
     def power_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class KernelView(View):
         return columns.power_features(hardware)
 
     def least_s(self, columns: Layer, hardware: Hardware) -> Any:
-        """What memory takes, at all of its bandwidth, for the bytes that the last-level cache cannot hold.
+        """Seconds of memory, at its full bandwidth, for the bytes that the last-level cache cannot hold.
 
         Weights of 1.9 GB, 16 times those of any measured product of its kind, were predicted in half of that.
         """
@@ -183,7 +183,7 @@ class PooledView(View):
         return {**sides, "flops": np.log2(compute + 1e-9), "bytes": np.log2(memory + 1e-9), **own}
 
     def held_by_power(self, columns: Layer, hardware: Hardware) -> bool:
-        """Where the power limit sets the pace of products."""
+        """Whether the power limit sets the pace of products."""
         return columns.multiplies and hardware.held_by_power
 
 

@@ -167,7 +167,7 @@ def _show(
 
 
 def _typical(nodes: Sequence[Prediction], weights: Sequence[float]) -> list[Prediction]:
-    """All steps together as one prediction: each row sums up its like.
+    """All steps together as one prediction: each row sums up equal rows.
 
     Where steps differ in their rows, those of the middle one share the sum.
     """

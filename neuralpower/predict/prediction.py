@@ -278,7 +278,7 @@ class Prediction(Shown):
 
     @property
     def launch_row(self) -> Row | None:
-        """What the device waits for its host's launches: the rows' times and this one's add up to the whole.
+        """The row of launch overhead, the device's wait for its host: rows and this one add up to the whole.
 
         None where it does not wait, or the host's part is not known apart. Its energy is what the rows leave.
         """

@@ -66,7 +66,7 @@ class Branch:
 
     @property
     def _like(self) -> tuple[object, ...]:
-        """What equal blocks have in common."""
+        """The properties that equal blocks share."""
         inside = tuple((b.name, b._like) for b in self.branches)
         return self.type, self.times, self.output, self.parameters, round(self.flops), inside
 

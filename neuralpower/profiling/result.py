@@ -168,7 +168,7 @@ class NetworkProfile:
 
     @property
     def overhead_s(self) -> float | None:
-        """How much longer a run with instrumentation takes than one without."""
+        """Overhead of instrumentation per run (s)."""
         row = next((row for row in self.rows if row.path == OVERHEAD), None)
         return None if row is None or row.runtime_s is None else -row.runtime_s
 
@@ -316,7 +316,7 @@ class NetworkProfile:
         return drawn(Panel(self.model, about, figures, header, tuple(lines), self.notes, self.warnings))
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a pickle holds: all but the way to count again, which needs the network."""
+        """The state for a pickle: all but the function that counts again, which needs the network."""
         return {**vars(self), "recount": None}
 
     def _foot(self) -> list[str]:

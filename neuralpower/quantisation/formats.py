@@ -76,7 +76,7 @@ class Format:
 
     @property
     def label(self) -> str:
-        """What its type is usually called."""
+        """The usual name of its type."""
         return self.dtype.upper() if self.dtype in GGUF else LABELS.get(self.dtype, self.dtype)
 
     @property

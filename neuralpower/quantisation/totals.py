@@ -88,7 +88,7 @@ def sizes(weights: Sequence[Weight], forms: Forms, matrices: Mapping[str, Matric
 def totals(
     scheme: Scheme, weights: Sequence[Weight], forms: Forms, matrices: Mapping[str, Matrices]
 ) -> Quantised:
-    """What the scheme makes of these weights."""
+    """The effect of the scheme on these weights."""
     own = sizes(weights, forms, matrices)
     numbers, bytes_, plain = Counter[str](), Counter[str](), Counter[str]()
     stays: dict[str, None] = {}
@@ -118,7 +118,7 @@ def totals(
 
 
 def _instead(scheme: Scheme, weights: Sequence[Weight]) -> str:
-    """What products do for want of arithmetic."""
+    """A note on products whose arithmetic the device lacks."""
     if not scheme.widened:
         return ""
     dtypes = Counter[str]()

@@ -1,4 +1,4 @@
-"""Which memory a call reads and writes."""
+"""The memory that a call reads and writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Access(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """What a call reads and writes, tensor by tensor, in the order of its arguments and results."""
+    """The reads and writes of a call, tensor by tensor, in the order of its arguments and results."""
 
     reads: tuple[Access, ...] = ()
     writes: tuple[Access, ...] = ()

@@ -71,7 +71,7 @@ def by_module(flow: Dataflow, wanted: Collection[str]) -> dict[str, list[int]]:
 
 
 def border(flow: Dataflow, region: Collection[int]) -> Flow:
-    """What a region of nodes reads from outside, and what it writes for others."""
+    """The reads of a region of nodes from outside, and its writes for others."""
     inside = set(region)
     reads: dict[Access, None] = {}
     writes: dict[Access, None] = {}

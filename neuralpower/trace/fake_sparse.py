@@ -40,12 +40,12 @@ class FakeRows:
         return parts
 
     def within(self, tensors: Iterable[Any]) -> Iterator[Any]:
-        """The same, each sparse tensor as what it is made of."""
+        """The same, each sparse tensor replaced by its places and values."""
         for tensor in tensors:
             yield from self.of(tensor) if is_sparse(tensor) else (tensor,)
 
     def answered(self, name: str, args: Sequence[Any]) -> Any:
-        """What a call that looks into a sparse tensor returns; else NotImplemented."""
+        """The result of a call that reads a sparse tensor's parts; else NotImplemented."""
         part = {"aten._values": "values", "aten._indices": "places"}.get(name)
         return getattr(self.of(args[0]), part) if part else NotImplemented
 

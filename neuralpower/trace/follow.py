@@ -126,7 +126,7 @@ def _recorded(one: Pass, question: Question) -> Trace:
 
 
 def shape_of(one: Pass) -> PassShape:
-    """Which pass a trace is of."""
+    """The shape of a trace's pass."""
     windows = {} if one.name == FORWARD else windows_of(one.module)
     return PassShape(one.name, one.batch_size, one.tokens, one.context, windows)
 

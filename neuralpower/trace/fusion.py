@@ -1,4 +1,4 @@
-"""Which calls become one kernel, as torch.compile's Inductor joins them.
+"""Fuse calls into kernels, as torch.compile's Inductor does.
 
 Point-wise calls over the same elements are joined along what one makes and the next reads; a reduction is
 joined with the point-wise calls before and after it that have its elements or its rows. A point-wise call of
@@ -246,7 +246,7 @@ def _looked_up(node: Node) -> int:
 
 
 def part_name(call: LayerCall) -> str:
-    """What a part of a joined call is called: its operator, or its kind where it has none."""
+    """The name of a part of a joined call: its operator, or its kind where it has none."""
     return call.operator.rpartition(".")[2].strip("_") or call.layer.kind
 
 
@@ -306,7 +306,7 @@ def dropped(trace: Trace, flow: Dataflow, drops: Callable[[int, Node], bool]) ->
 
 
 def _instead(access: Access, instead: dict[int, tuple[Access, Access]]) -> Access:
-    """What is read in place of a copy, whose numbers may have had more bytes."""
+    """The access in place of a copy, whose numbers may have had more bytes."""
     if access.storage not in instead:
         return access
     source, copy = instead[access.storage]

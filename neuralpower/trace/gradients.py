@@ -98,7 +98,7 @@ class Gradients:
         self._value(tensor).hooks.append(call)
 
     def again(self) -> Gradients:
-        """The same so far, to end elsewhere."""
+        """A copy of the state so far, to end at another loss."""
         made = copy.copy(self)
         made._made = [*self._made]
         return made
@@ -232,7 +232,7 @@ class Gradients:
                 yield made.path, layer, made.at
 
     def _additions(self) -> dict[tuple[_Made, int], tuple[Layer, ...]]:
-        """By call and number among what it uses: what adds this gradient to others of the same tensor."""
+        """The addition of this gradient to others of the same tensor, by call and operand."""
         found: dict[tuple[_Made, int], tuple[Layer, ...]] = {}
         every = self._uses()
         for value, uses in every.items():

@@ -58,7 +58,7 @@ class _Lengths:
 
     @property
     def counts(self) -> Mapping[int, int]:
-        """How many samples have each length, the shortest first."""
+        """Number of samples of each length, the shortest first."""
         return dict(sorted(Counter(self.asked.lengths).items()))
 
     def apart(self, one: Layer, longer: Layer) -> bool:
@@ -109,7 +109,7 @@ def _sizes(one: Layer, longer: Layer) -> Iterator[tuple[str, int, int]]:
 
 
 def _savings(one: Savings | None, longer: Savings | None, found: Trace, share: float) -> Savings | None:
-    """What a way to run saves at the mean length."""
+    """Savings of a way to run at the mean length."""
     if one is None or longer is None:
         return None
     before = round(one.bytes_before + share * (longer.bytes_before - one.bytes_before))

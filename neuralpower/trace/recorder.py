@@ -252,7 +252,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
 
     @property
     def _at(self) -> int:
-        """Which operator call is running, from 1."""
+        """Number of the running operator call, from 1."""
         return self.lifetimes.calls + 1
 
     @property

@@ -45,7 +45,7 @@ class LayerCall:
 
 @dataclass(frozen=True)
 class OwnBackward:
-    """What the backward pass of an operator or an autograd function runs, in order, instead of its kind's.
+    """Calls of the own backward pass of an operator or an autograd function, in order, instead of its kind's.
 
     A call without a gradient runs as it is; of a call with one its backward pass runs, in that share.
     """
@@ -103,7 +103,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Savings:
-    """What a way to run saves against eager mode."""
+    """Savings of a way to run against eager mode."""
 
     run: str
     calls_before: int
@@ -132,7 +132,7 @@ class Savings:
 
 @dataclass(frozen=True)
 class PassShape:
-    """Which pass a trace is of, where it is one of a language model that keeps a cache."""
+    """The pass of a trace, for a language model that keeps a cache."""
 
     phase: str = FORWARD  # forward, prefill or decode
     batch: int = 1  # samples
@@ -143,7 +143,7 @@ class PassShape:
 
 @dataclass(frozen=True)
 class Trace:
-    """What one pass does, in order."""
+    """The recorded work of one pass, in order."""
 
     calls: tuple[LayerCall, ...]
     unmodelled: tuple[UnmodelledCall, ...] = ()
@@ -230,5 +230,5 @@ def shapes_of(values: Any) -> Shapes:
 
 
 def call_shapes(values: Any) -> Shapes:
-    """The same of an operator's arguments or results, which are quicker looked through."""
+    """Shapes of the tensors in an operator's arguments or results, by a faster search."""
     return tuple(tuple(t.shape) for t in tensors_in(values))

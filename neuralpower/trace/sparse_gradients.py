@@ -85,14 +85,14 @@ class Rows:
 
 
 class SparseUse(NamedTuple):
-    """What a call gives its first operand for a gradient, and what its backward pass runs to make it."""
+    """The gradient that a call gives its first operand, and the calls of its backward pass that make it."""
 
     rows: Rows
     layers: tuple[Layer, ...]
 
 
 def sparse_use(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], asks: Asks) -> SparseUse | None:
-    """What an operator call makes; None where its first operand's gradient is dense, or not needed.
+    """The sparse gradient of a call; None where its first operand's gradient is dense, or not needed.
 
     Raises:
         InputError: PyTorch refuses such a backward pass.
@@ -123,7 +123,7 @@ def passes_rows(name: str, asking: Sequence[Tensor], inputs: Sequence[Tensor]) -
 
 
 def _made_by_bags(rows: Rows, given: Mapping[str, Any], asks: Asks) -> Iterator[Layer]:
-    """What the backward pass of bags runs to make the rows."""
+    """Calls of the backward pass of bags that make the rows."""
     yield _rows_moved("index", rows)
     factors = given.get("per_sample_weights")
     if given.get("mode", 0) == MEAN or factors is not None:
@@ -164,7 +164,7 @@ def written(rows: Rows) -> Layer:
 
 
 def gathered(uses: Sequence[Rows | None], dense: Layer) -> list[tuple[Layer, ...]]:
-    """What adds each gradient of one tensor, as they come, to those before; None is dense.
+    """Calls that add each gradient of one tensor, in order, to those before; None is dense.
 
     Rows are added into a copy of a dense gradient, a dense gradient is added to rows in place
     (torch/csrc/autograd/input_buffer.cpp).
@@ -185,7 +185,7 @@ def gathered(uses: Sequence[Rows | None], dense: Layer) -> list[tuple[Layer, ...
 
 
 def step_of_rows(function: str, rows: Rows) -> Iterator[Layer]:
-    """What an optimizer's second step does to a parameter that has rows for a gradient.
+    """Calls of an optimizer's second step on a parameter whose gradient is rows.
 
     The momentum of sgd is rows, too: each step joins its own to those of all steps before.
     """

@@ -99,7 +99,7 @@ def _prepared(model: nn.Module, training: bool | None, autocast: torch.dtype | N
 
 
 def _untraced(model: nn.Module, failure: ModelError | None, inputs: Any) -> ModelError:
-    """What is said of a forward that raises in all ways."""
+    """The error for a forward pass that raises in all ways of tracing."""
     forward = forward_of(model)
     if failure is None:
         ways = ", ".join(name for name, _ in WAYS)

@@ -1,4 +1,4 @@
-"""How much a collection measures; needs no torch."""
+"""Presets: sizes of collections; needs no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neuralpower.errors import unknown
 
 @dataclass(frozen=True)
 class Preset:
-    """How much to measure, and for how long at most."""
+    """The size of a collection: how much to measure, and for how long at most."""
 
     budget_s: float
     sweep: int  # layers drawn, over all kinds

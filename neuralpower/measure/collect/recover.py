@@ -24,7 +24,7 @@ TRIED_TWICE = (*SUSPECT, "crashed")
 
 
 class Executor(Protocol):
-    """Where measuring processes run."""
+    """The place where measuring processes run."""
 
     @property
     def lanes(self) -> int:

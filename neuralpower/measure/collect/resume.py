@@ -1,4 +1,4 @@
-"""What an earlier run of a collection left: whose dataset it is, its plan, its sessions, what it died of."""
+"""State of an earlier run of a collection: its dataset, its plan, its sessions, the cause of its end."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class NotCapturable(Exception):  # noqa: N818  # a verdict on a call, not a faul
 
 @dataclass(frozen=True)
 class Properties:
-    """How a device describes itself."""
+    """Properties of a device, from its driver."""
 
     name: str
     uuid: str  # as NVML writes it
@@ -296,7 +296,7 @@ def to_columns(before: Condition, after: Condition) -> dict[str, Any]:
 
 
 def describe(properties: Properties, condition: Callable[[], Condition] = Condition) -> dict[str, Any]:
-    """What `dataset.json` says of the device and its driver; peaks come from its spec sheet."""
+    """The device and its driver for `dataset.json`; peaks come from its spec sheet."""
     known = asdict(properties)
     cuda = torch.version.cuda
     return {

@@ -1,4 +1,4 @@
-"""What a power meter is worth, found out before a collection and stored with it.
+"""The self-test of a power meter, run before a collection and stored with it.
 
     deep idle | wake | idle | spin under load | counter against samples | square waves, 4 phases | 0.5, 1, 2 s
        5 s              5 s        2 s                   4 s                      5 s                  5 s

@@ -58,7 +58,7 @@ def _size(value: Any) -> tuple[int, int] | None:
 
 
 def _several(forward: Forward) -> dict[str, int]:
-    """What stands before an image's shape, by name: a video's frames, images that are matched, or nothing."""
+    """Sides before an image's shape, by name: a video's frames, matched images, or none."""
     from transformers.models.auto import modeling_auto
 
     frames, kind = forward.integer("num_frames", "frames_per_clip"), forward.config.model_type

@@ -65,7 +65,7 @@ class Example:
 
     @cached_property
     def structure(self) -> tuple[object, ...]:
-        """What must be equal for numbers to be compared one by one."""
+        """The parts that must be equal in two examples, so that their numbers correspond."""
         return (
             tuple((key, _words(row)) for (key, _), row in zip(self.layers, self.fields, strict=True)),
             tuple((key, reason) for key, reason, _ in self.unmodelled),
@@ -76,7 +76,7 @@ class Example:
 
     @cached_property
     def numbers(self) -> list[float]:
-        """All of them, in the order of the structure."""
+        """All numbers, in the order of the structure."""
         calls = [size for _, _, size in self.unmodelled]
         tensors = [number for _, count, size in self.parameters for number in (count, size)]
         return [*map(float, (*self._sizes, *calls, *tensors, *(s.bytes for s in self.storages)))]
@@ -84,13 +84,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Something that is there `count` times at two blocks, and `deeper` times at three."""
+    """A number of calls: `count` at two blocks, `deeper` at three."""
 
     count: float
     deeper: float
 
     def times(self, depth: Array) -> Array:
-        """How often at each depth."""
+        """The number of calls at each depth."""
         return self.count + (depth - SHALLOW) * (self.deeper - self.count)
 
 
@@ -175,7 +175,7 @@ class Members:
     seen: dict[tuple[object, ...], Example] = field(default_factory=dict)  # by values and blocks
 
     def part(self, index: Array) -> Members:
-        """Some of them; what was traced is kept."""
+        """A part of the members; their traces are kept."""
         depth, full = (None if of is None else of[index] for of in (self.depth, self.full))
         return replace(self, values=self.values[index], depth=depth, full=full)
 

@@ -282,7 +282,7 @@ class _Probe:
 
     @property
     def traces(self) -> int:
-        """How many were made."""
+        """Number of traces so far."""
         return len(self._known)
 
     def __call__(self, batch: int, length: int | None) -> Memory:

@@ -68,7 +68,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Explored:
-    """What is known of points, in their order; a point with an error has no numbers."""
+    """Results of all points, in their order; a point with an error has no numbers."""
 
     points: Sequence[Point]
     outcomes: Outcomes

@@ -33,7 +33,7 @@ ALLOCATORS: Mapping[str, Callable[[Sequence[Storage], Habits], int]] = {"glibc":
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes at the peak of a pass or a step, by what they are for."""
+    """Bytes at the peak of a pass or a step, by purpose."""
 
     phase: str
     weights_bytes: int  # parameters and buffers

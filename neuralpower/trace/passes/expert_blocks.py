@@ -146,7 +146,7 @@ def _tokens(flow: Dataflow, nodes: Sequence[int], rows: int, experts: int) -> tu
 
 
 def _chosen(node: Node, tokens: int) -> int:
-    """How many a choice takes for each token; 0 for other calls."""
+    """Number of experts that a choice takes for each token; 0 for other calls."""
     call = node.call
     if not isinstance(call, LayerCall) or not call.operator.endswith(".topk") or not call.outputs:
         return 0

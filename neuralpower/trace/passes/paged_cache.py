@@ -271,7 +271,7 @@ def _upstream(flow: Dataflow, start: int, inside: set[int]) -> set[int]:
 
 
 def _scaled(flow: Dataflow, start: int, inside: set[int], rows: set[int]) -> set[int]:
-    """What follows a reduction until its rows are scaled: by its statistics, its type and its weight."""
+    """Calls after a reduction until its rows are scaled: by its statistics, its type and its weight."""
     found: set[int] = set()
     queue = [start]
     while queue:

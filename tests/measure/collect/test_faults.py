@@ -332,9 +332,7 @@ def test_a_meter_that_is_asked_for_and_not_there_is_said_before_anything_is_meas
     fake: Callable[..., Fake], tmp_path: Path
 ) -> None:
     worker = fake(count=3)
-    with pytest.raises(
-        DeviceError, match="power nvml: no meter was read; correct that, or give"
-    ):
+    with pytest.raises(DeviceError, match="power nvml: no meter was read; correct that, or give"):
         run(worker, tmp_path / "data", power="nvml")
     assert worker.log() == []
 
