@@ -65,7 +65,7 @@ Networks = Sequence[tuple[Total, Estimates]]  # each with what is known of its l
 
 
 def consistent(totals: Sequence[Total], predicted: Array) -> tuple[list[Total], list[Rejected]]:
-    """(Consistent networks, rejected ones): a rejected one lies too far from the others, relative to `predicted`.
+    """(Consistent networks, rejected ones): rejected ones lie far from the others, relative to `predicted`.
 
     A network with a predicted time of 0 is kept; a few networks cannot show which one is wrong.
     """
