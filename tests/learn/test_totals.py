@@ -551,7 +551,7 @@ def test_where_too_few_networks_stay_the_reasons_are_said() -> None:
         given = table.assign(runtime_s=table["runtime_s"] * factor)
         if len(wrong) == 1:
             given = given.head(10)
-        with pytest.raises(DatasetError, match=f"9 measured networks and no layers; 10 are needed.*{said}"):
+        with pytest.raises(DatasetError, match=f"9 measured networks and no layers; 10 needed.*{said}"):
             train(Dataset(data.path, data.meta, {"network": given}), jobs=1)
 
 
@@ -670,7 +670,7 @@ def test_networks_that_layers_say_nothing_of_are_not_learnt_from() -> None:
     found = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
     alone = train(data, "lasso", jobs=1)
     assert found.correction is None
-    assert [doubt.partition(" lie ")[0] for doubt in found.doubts] == ["network: 12 whole networks"]
+    assert [doubt.partition(" are ")[0] for doubt in found.doubts] == ["network: 12 whole networks"]
     assert found.predictor.system == alone.predictor.system
     assert found.predictor.dispatch == alone.predictor.dispatch
     assert [r.factor for r in found.predictor.regressors.values()] == [1.0] * len(found.predictor.regressors)
@@ -689,7 +689,7 @@ def test_a_layer_that_nothing_calls_so_often_leaves_its_network_out(count: float
 def test_too_few_totals_and_missing_columns_are_refused() -> None:
     data = dataset(["linear"])
     few = network_rows(3, {"linear": 1.0, "softmax": 1.0})
-    with pytest.raises(DatasetError, match=f"{data.path}: 3 measured networks and no layers; 10 are needed"):
+    with pytest.raises(DatasetError, match=f"{data.path}: 3 measured networks and no layers; 10 needed"):
         train(Dataset(data.path, data.meta, {"network": few}), jobs=1)
     with pytest.raises(DatasetError, match="column batch missing"):
         read_totals(few.drop(columns="batch"))
