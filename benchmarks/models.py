@@ -221,7 +221,7 @@ def _reason(error: Exception, name: str = "") -> str:
     text = text.removeprefix(f"{name}: its forward raises ").replace(" while its cache is filled", "")
     if "DefaultCPUAllocator" in text:
         return f"cannot be built on the meta device, nor on the CPU within {MEMORY // 2**30} GiB"
-    if isinstance(error, InputError) and "keeps none" in text:
+    if isinstance(error, InputError) and "has none, like any encoder" in text:
         return "keeps no cache"
     if not isinstance(error, NeuralPowerError):
         text = f"{type(error).__name__}: {text}"
