@@ -144,7 +144,7 @@ def evaluate(
         slow = _in_slow_periods(results)
         if not slow:
             break
-        show(f"the machine was slow during {len(slow)} networks: measuring them again")
+        show(f"the machine was slow during {len(slow)} networks; they are timed again")
         again = run.measured(list(slow))
         results |= {i: result for i, result in again.items() if (result.over or 0.0) < slow[i]}
     return list(results.values())

@@ -207,7 +207,7 @@ def test_training_ends_with_a_sentence_for_anybody(tmp_path: Path) -> None:
         r"Typical error on held-out rows: [\d.]+ %\. Power not trained: no row has power_w or energy_j\."
     )
     assert re.fullmatch(sentence, last)
-    assert ran.err.count("1 left out") == 2
+    assert ran.err.count("1 skipped") == 2
     quiet = run(*asked, "--quiet")
     assert (quiet.out, quiet.err) == (f"{last}\n", "")
 
@@ -559,7 +559,7 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
         ([BERT, "--batch-size", "0"], ["batch size 0: must be 1 or more", "--batch-size 1"]),
         ([BERT, "--batch-size", "-4"], ["batch size -4: must be 1 or more"]),
         ([BERT, "--seq-len", "65"], ["65", "has 64 positions", "give at most 64"]),
-        ([BERT, "--seq-len", "0"], ["0", "at least 1"]),
+        ([BERT, "--seq-len", "0"], ["0", "from 1"]),
         ([BERT, "--input-shape", "3x8x8"], ["(3, 8, 8)", "reads tokens", "seq_len"]),
         ([BERT, "--input-shape", "3,,8"], ["input shape '3,,8'", "such as 3x224x224"]),
         ([BERT, "--input-shape", "3x0"], ["input shape '3x0'", "positive"]),
@@ -618,7 +618,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(arguments
     Path("folder.png").mkdir()
     refused(run(command, "zoo:deep_mnist", option, "/dev/null/x.png"), "/dev/null/x.png: cannot be written")
     example = {"--csv": ".csv", "--plot": ".html", "--markdown": ".md", "--trace-file": ".json"}[option]
-    refused(run(command, "zoo:deep_mnist", option, "folder.png"), "folder.png: is no file", f"{example}\n")
+    refused(run(command, "zoo:deep_mnist", option, "folder.png"), "folder.png: is not a file", f"{example}\n")
     refused(run(command, "zoo:no_such_network", option, "new.png"), "unknown zoo network")
     assert not Path("new.png").exists()
 
@@ -752,7 +752,7 @@ GOOD = '{"schema": 1, "device": "x"}'
         ),
         (
             {"dataset.json": GOOD, "softmax.csv": "rows,width,runtime_s\n1,2,0\n"},
-            ["0 usable rows, 1 left out", "10"],
+            ["0 usable rows, 1 skipped", "10"],
         ),
         (
             {"dataset.json": GOOD, "softmax.parquet": "PAR1"},
@@ -783,10 +783,10 @@ def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: 
     refused(
         run("train-predictor", dataset, "--out", "file/p.json"), "file/p.json", "cannot be written", "--out"
     )
-    refused(run("train-predictor", dataset, "--out", "."), ".: is no file", "such as predictor.json")
+    refused(run("train-predictor", dataset, "--out", "."), ".: is not a file", "such as predictor.json")
     refused(run("train-predictor", dataset, "--out", "/proc/p.json"), "/proc/p.json: cannot be written")
     Path("q.md").mkdir()
-    refused(run("train-predictor", dataset, "--out", "q.json"), "q.md: is no file")
+    refused(run("train-predictor", dataset, "--out", "q.json"), "q.md: is not a file")
     refused(run("train-predictor", dataset, "--out", "p.md"), "is the name of the predictor's card", "p.json")
 
 

@@ -465,7 +465,7 @@ def test_a_place_that_cannot_be_written_is_known_before(tmp_path: Path) -> None:
         check_place(Path("/dev/null/t.json"), "trace.json")
     with pytest.raises(InputError, match="is not a file; choose a file's name"):
         check_place(tmp_path, "trace.json")
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         check_place(Path("/dev/null"), "trace.json")
     (tmp_path / "t.json").write_text("old")
     check_place(tmp_path / "t.json", "trace.json")
