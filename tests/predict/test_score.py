@@ -178,7 +178,7 @@ BROKEN = [
         "conv1d: its fields contradict each other",
     ),
     (json.dumps({"layers": [{**ROW, "rows": 2**60}]}), "must be a whole number from 0 to 9007199254740992"),
-    (json.dumps({"layers": [{**ROW, "bias": 7}]}), "linear: bias is 7, must be true or false"),
+    (json.dumps({"layers": [{**ROW, "bias": 7}]}), "linear: bias is 7, but must be true or false"),
     (
         json.dumps({"layers": [{"kind": "activation", "function": "GELU", "elements": 8}]}),
         "'GELU': did you mean gelu",
