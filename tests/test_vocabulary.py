@@ -18,6 +18,7 @@ BAD = {
     "end.py": "x = 1  # what nothing beats\n",
     "page.md": "# Title\n\n- rows that were\n  learnt\n",
     "page.jinja": "<p>Of all rows, {{ n }} count.</p>\n",
+    "value.j2": '<p>\n{{ "learnt from" ~ n }}</p>\n',
     "page.html": "<p>The <b>rest</b> of them: the rest</p>\n",
     "commands.txt": "fit  fit  Predict  Say which one of its own.\n",
     "warning.py": "import sys\nprint('warning: no meter', file=sys.stderr)\n",

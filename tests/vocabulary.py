@@ -1,7 +1,7 @@
 """Check the words of messages, docstrings, comments and pages: `python -m tests.vocabulary [PATH ...]`.
 
 The list in `vocabulary.txt` names phrases, what to write instead, and why. Code is not prose: identifiers,
-text in backticks and fenced blocks of Markdown are skipped. Each finding is a line, and ends the check with 1.
+text in backticks and fenced blocks of Markdown are skipped. It prints a line per finding; any makes it fail.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2", re.MULTILINE | re.DOTALL)
 MARKUP = re.compile(
     r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<(style|script)\b.*?</\1>|<[^>]*>|\]\([^)]*\)", re.DOTALL
 )
+QUOTED = re.compile(r'"([^"]*)"')
 SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n\s*\n")
 
 
@@ -140,8 +141,12 @@ def of_markdown(source: str) -> Iterator[Text]:
 
 
 def of_template(source: str) -> Iterator[Text]:
-    """A template's text without its markup and values, or a list that commands print."""
+    """A template's text without its markup, then the texts within its expressions; or a list of commands."""
     yield Text(1, MARKUP.sub(gone, source))
+    for found in MARKUP.finditer(source):
+        if found[0].startswith("{") and not found[0].startswith("{#"):
+            line = 1 + source.count("\n", 0, found.start())
+            yield from (Text(line, said) for said in QUOTED.findall(found[0]) if " " in said.strip())
 
 
 READERS: dict[str, Callable[[str], Iterator[Text]]] = {
@@ -149,6 +154,7 @@ READERS: dict[str, Callable[[str], Iterator[Text]]] = {
     ".md": of_markdown,
     ".html": of_template,
     ".jinja": of_template,
+    ".j2": of_template,
     "commands.txt": of_template,
 }
 """What reads the prose of a file, by the end of its name or by its name."""

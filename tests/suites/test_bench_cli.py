@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from neuralpower.cli.bench import with_truths
+from neuralpower.cli.bench import with_booleans
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.bench.datum import Datum
 from neuralpower.suites.bench.logs import PATTERN, parse
@@ -107,14 +107,14 @@ def bench(networks: Path, name: str, *arguments: object) -> Ran:
     )
 
 
-def test_truths_may_stand_bare_and_hyphens_are_underscores() -> None:
-    assert with_truths(["--forward_only", "--batch-size", "4", "--autocast"]) == [
+def test_booleans_need_no_value_and_hyphens_are_underscores() -> None:
+    assert with_booleans(["--forward_only", "--batch-size", "4", "--autocast"]) == [
         "--forward_only=true",
         "--batch-size",
         "4",
         "--autocast=true",
     ]
-    assert with_truths(["--autocast", "on", "--data_shuffle=f", "--model", "a-b"]) == [
+    assert with_booleans(["--autocast", "on", "--data_shuffle=f", "--model", "a-b"]) == [
         *("--autocast", "on", "--data_shuffle=f", "--model", "a-b"),
     ]
 
