@@ -241,8 +241,8 @@ def profile(
 
     `custom_ops` are thop's: for a module class, `f(module, inputs, output)` adds multiply-adds to
     `module.total_ops`, which replace those of its modules. `verbose` logs calls that could not be counted.
-    Keywords: `use_cuda` expects the model on a GPU; `inp_data` and `cuda_` are older names of `inputs` and `use_cuda`;
-    `timed` also runs the network, and writes times (seconds) next to the work.
+    Keywords: `use_cuda` expects the model on a GPU; `inp_data` and `cuda_` are older names of `inputs` and
+    `use_cuda`; `timed` also runs the network, and writes times (seconds) next to the work.
 
     Raises InputError and ModelError as `neuralpower.profile`, and TypeError for another name.
     """

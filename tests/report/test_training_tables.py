@@ -42,7 +42,7 @@ def test_the_sentence_says_why_power_was_not_trained(plain: Trained) -> None:
     more = dataclasses.replace(plain, powers={"softmax": 7, "linear": 1})
     assert sentence(more).endswith("Power not trained: 7 rows of a kind of 100 us or more, 10 needed.")
     pooled = dataclasses.replace(plain, predictor=dataclasses.replace(plain.predictor, learnt_on=2))
-    assert sentence(pooled).endswith("several devices share the time alone.")
+    assert sentence(pooled).endswith("predictors of several devices only predict time.")
 
 
 def test_power_that_was_trained_is_in_the_sentence_and_the_table(plain: Trained) -> None:
@@ -93,7 +93,9 @@ def test_groups_of_too_few_rows_are_skipped_in_plain_words(plain: Trained) -> No
     first, *more = skipped_lines(found)
     assert first == "movement sort (float32, forward): skipped, 1 row; 10 needed."
     assert len(more) == 2
-    assert list(notes_of(found, verbose=False)) == ["3 groups skipped: fewer than 10 rows each; -v lists them"]
+    assert list(notes_of(found, verbose=False)) == [
+        "3 groups skipped: fewer than 10 rows each; -v lists them"
+    ]
     assert list(notes_of(found, verbose=True)) == [first, *more]
 
 

@@ -147,14 +147,14 @@ def test_loader_processes_read_a_database_that_this_one_has_open(tmp_path: Path)
 def test_a_database_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such file or folder"):
         open_store("caffe_lmdb", tmp_path / "missing")
-    with pytest.raises(InputError, match="holds no data.mdb, so it is no LMDB"):
+    with pytest.raises(InputError, match="has no data.mdb, so it is not an LMDB"):
         CaffeStore(tmp_path)
     (tmp_path / "data.mdb").write_bytes(b"something else" * 1000)
     with pytest.raises(InputError, match="no LMDB .*MDB_INVALID"):
         CaffeStore(tmp_path)
     with pytest.raises(InputError, match="an empty database"):
         CaffeStore(caffe.write(tmp_path / "empty", []))
-    with pytest.raises(InputError, match="no LMDB that Caffe wrote: "):
+    with pytest.raises(InputError, match="not an LMDB of Caffe: "):
         CaffeStore(caffe.write(tmp_path / "other", [b"a value of somebody else"]))
 
 
@@ -294,7 +294,7 @@ def test_a_class_too_many_and_images_too_broken_are_one_line(tmp_path: Path, wor
     images = Images(FolderStore(folder_of(tmp_path / "good", classes=3, each=1)), 3, 4)
     loaded = Loaded(images, 3, CPU, torch.float32, classes=2, workers=workers)
     with pytest.raises(
-        InputError, match="good: an image of class 2, the network knows 0 to 1; choose other images"
+        InputError, match="good: an image of class 2, the network's classes are 0 to 1; choose other images"
     ):
         loaded()
     loaded.close()

@@ -261,7 +261,7 @@ def test_a_loss_that_is_no_number_ends_the_training_with_its_curve_kept(
 ) -> None:
     broken = Digits("broken", digits.train, digits.test)
     settings = dataclasses.replace(BRIEF, lr=1e30)
-    with pytest.raises(DeviceError, match="the loss is not a number any more; choose a smaller --lr"):
+    with pytest.raises(DeviceError, match="the loss is no longer a number; choose a smaller --lr"):
         run.train(run.Request(tmp_path, settings=settings, use_cuda=False, tensorboard=False), broken)
     assert all(p.loss == p.loss for p in Folder(tmp_path).points())
 
@@ -448,7 +448,7 @@ def table_of(batch_size: int, total_s: float, calls: int = 10, device: str = "cp
     ("totals", "text"),
     [
         ((4.0, 2.0, 1.0), "falls (4 s -> 2 s -> 1 s): larger batches spread"),
-        ((1.0, 2.0, 4.0), "rises (1 s -> 2 s -> 4 s): here larger batches do not pay"),
+        ((1.0, 2.0, 4.0), "rises (1 s -> 2 s -> 4 s): larger batches do not help here"),
         (
             (2.0, 2.0, 2.0),
             "stays about the same (2 s -> 2 s -> 2 s): the fixed cost of a call does not matter",
@@ -621,7 +621,7 @@ def test_an_interrupted_training_keeps_its_curves_tells_of_them_and_goes_on(
     assert points_of(tmp_path) == [("train", 1), ("train", 1), ("test", 1), ("train", 2)]
     text = (tmp_path / "report.md").read_text()
     assert "1 of 2 epochs" in text and "was interrupted" in text and "Not profiled yet" in text
-    assert "the same command continues" in told[-1]
+    assert "run the same command again to resume" in told[-1]
     run.run(request, tell)
     assert points_of(tmp_path) == [
         ("train", 1),
@@ -679,7 +679,7 @@ def test_another_training_in_the_folder_is_refused_but_more_epochs_are_not(
     folder = Folder(tmp_path)
     folder.claim(BRIEF, digits)
     folder.claim(dataclasses.replace(BRIEF, epochs=9), digits)
-    with pytest.raises(InputError, match=r"holds a training with batch_size 8, lr 1.0; choose another --out"):
+    with pytest.raises(InputError, match=r"has a training with batch_size 8, lr 1.0; choose another --out"):
         folder.claim(dataclasses.replace(BRIEF, batch_size=4, lr=0.5), digits)
 
 
