@@ -163,7 +163,7 @@ def sweep(
             raise
     least = min(results, key=lambda r: 1.0 if r.coverage is None else r.coverage, default=None)
     if least is not None:
-        _warn_of_estimates(least.coverage, f"of {least.point.label} ")
+        _warn_of_estimates(least.coverage, f"{least.point.label}: ")
     print(f"{folder / CSV}: {states_of(results)} of {len(results)} points", file=sys.stderr)
 
 

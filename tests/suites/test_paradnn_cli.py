@@ -304,7 +304,7 @@ def test_what_a_predictor_has_not_learnt_is_said(learnt: Predictor, tmp_path: Pa
     assert re.search(r"^Coverage: [\d.]+% of the time is trained", single.out, re.M)
     assert "of the time is trained; the other part is a roofline estimate" in single.err
     swept = run(*asked, "--sample", "1", "--cell", "rnn", "--out", tmp_path / "s")
-    assert "Warning: of layer_" in swept.err
+    assert "Warning: layer_" in swept.err
     (found,) = json.loads((tmp_path / "s" / "results.json").read_text())
     assert 0 <= found["coverage"] < 0.9
 
