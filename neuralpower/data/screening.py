@@ -237,7 +237,7 @@ def unusable(runtime_s: np.ndarray) -> dict[str, np.ndarray]:
     """Where a time cannot be one, [rows], by reason; the first holds."""
     outside = (runtime_s < SHORTEST_S) | (runtime_s > LONGEST_S)
     return {
-        "runtime_s is no number": ~np.isfinite(runtime_s),
+        "runtime_s is not a number": ~np.isfinite(runtime_s),
         "runtime_s is not above 0": ~(runtime_s > 0),
         f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s": outside,
     }
@@ -258,7 +258,7 @@ def _power(
     power, energy, unsure = (_optional(table, name) for name in ("power_w", "energy_j", "energy_u_rel"))
     for name, values in (("power_w", power), ("energy_j", energy), ("energy_u_rel", unsure)):
         stated = name in table and table[name].notna().to_numpy()
-        reject(~np.isfinite(values) & stated, f"{name} is no number")
+        reject(~np.isfinite(values) & stated, f"{name} is not a number")
     reject(power <= 0, "power_w is not above 0")
     reject(energy <= 0, "energy_j is not above 0: the counter wrapped or was read backwards")
     reject(unsure < 0, "energy_u_rel is below 0")

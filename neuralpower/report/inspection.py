@@ -25,7 +25,7 @@ from neuralpower.report.tables import listed
 
 MOST_NAMED = 8  # groups with too few rows
 WAYS = {  # part of the reason for which rows are refused -> the fix
-    "runtime_s is no number": "write seconds without a unit, such as 0.0015",
+    "runtime_s is not a number": "write seconds without a unit, such as 0.0015",
     "runtime_s is not above 0": "delete the row, or measure it again",
     "runtime_s is outside": "give seconds: --map runtime_s=runtime_s/1000 if they are milliseconds",
     "faster than the device's peak": "check the unit of runtime_s, and the peaks in dataset.json",

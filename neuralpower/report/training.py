@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neuralpower.data.schema import FEWEST_ROWS
-from neuralpower.data.screening import SHORTEST_WITH_POWER_S, summarised, without_values
+from neuralpower.data.screening import SHORTEST_WITH_POWER_S, Rejected, summarised, without_values
 from neuralpower.learn.keys import Key, key_name
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import Trained
@@ -19,6 +19,7 @@ from neuralpower.report.tables import grid, listed, score_cells
 
 WIDEST = 24  # letters of a group
 MOST_ALIKE = 2  # lines of one form that are printed without -v
+MOST_REASONS = 3  # for skipped rows, in one line
 LARGE = 0.25  # typical error above which a warning follows
 NOISY = 0.3  # relative standard deviation of one measurement, above which a warning follows
 DISAGREE = 0.3  # mean error of held-out networks, above which the tables are probably not of one device
@@ -153,13 +154,20 @@ def notes_of(trained: Trained, verbose: bool) -> Iterator[str]:
         c = trained.correction
         gain = f"held-out networks: mean error {_percent(c.before)} before, {_percent(c.after)} after"
         yield f"corrected with {c.rows} whole networks; {gain}"
-    for lines in ([*summarised(trained.rejected)], trained.doubts):
-        yield from lines if verbose else alike(lines)
-    skipped = [*skipped_lines(trained, verbose)]
-    if verbose or len(skipped) <= 1:
-        yield from skipped
-    else:
-        yield f"{len(skipped)} groups skipped: fewer than {FEWEST_ROWS} rows each; -v lists them"
+    rejected, skipped = [*summarised(trained.rejected)], [*skipped_lines(trained, verbose)]
+    yield from rejected if verbose or len(rejected) <= 1 else (_rejected(trained.rejected),)
+    yield from trained.doubts if verbose else alike(trained.doubts)
+    groups = f"{len(skipped)} groups skipped: fewer than {FEWEST_ROWS} rows each; -v lists them"
+    yield from skipped if verbose or len(skipped) <= 1 else (groups,)
+
+
+def _rejected(rows: Sequence[Rejected]) -> str:
+    """The rows that were not used, with their most frequent reasons, in one line."""
+    reasons = Counter(without_values(row.reason) for row in rows).most_common()
+    shown = [f"{reason} ({count})" for reason, count in reasons[:MOST_REASONS]]
+    if len(reasons) > MOST_REASONS:
+        shown.append(f"other reasons ({sum(count for _, count in reasons[MOST_REASONS:])})")
+    return f"{counted(len(rows), 'row')} skipped: {', '.join(shown)}; -v lists them"
 
 
 def skipped_lines(trained: Trained, pooled: bool = True) -> Iterator[str]:
@@ -175,12 +183,14 @@ def skipped_lines(trained: Trained, pooled: bool = True) -> Iterator[str]:
 
 
 def alike(lines: Sequence[str]) -> Iterator[str]:
-    """The lines; of more than MOST_ALIKE that differ in names and numbers alone the first, with a count."""
+    """The lines; more than MOST_ALIKE that differ only in names and numbers are the first, with a count."""
     groups: dict[str, list[str]] = {}
     for line in lines:
         form = re.sub(r"\d[\d.]*", "#", without_values(line))
         form = re.sub(r"#(?:, #)*(?:, \.\.\.)?", "#", form)
-        form = re.sub(r"^(?:[\w.+-]+(?: [\w ,+.-]*)?(?: \([\w, #]*\))?: )+", "", form).replace("rows", "row")
+        form = re.sub(r"^(?:[\w#.+-]+(?: [\w# ,+.-]*)?(?: \([\w, #]*\))?: )+", "", form).replace(
+            "rows", "row"
+        )
         groups.setdefault(form, []).append(line)
     for some in groups.values():
         if len(some) <= MOST_ALIKE:

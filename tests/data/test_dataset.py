@@ -645,7 +645,7 @@ def test_a_dtype_whose_peak_is_not_known_is_not_held_to_anothers(tmp_path: Path)
 @pytest.mark.parametrize("change", [pd.to_timedelta, pd.to_datetime])
 def test_durations_and_moments_are_no_seconds(change: Any) -> None:
     table = needed().assign(runtime_s=change(needed()["runtime_s"], unit="s"))
-    assert {row.reason for row in screen("softmax", table).rejected} == {"runtime_s is no number"}
+    assert {row.reason for row in screen("softmax", table).rejected} == {"runtime_s is not a number"}
 
 
 # ---- rows that no fit may see ----
@@ -668,10 +668,10 @@ def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
         ("width", "16 wide", WHOLE.format("width")),
         ("strided", "perhaps", "strided is neither true nor false"),
         ("strided", 7, "strided is neither true nor false"),
-        ("runtime_s", "fast", "runtime_s is no number"),
-        ("runtime_s", None, "runtime_s is no number"),
-        ("runtime_s", "nan", "runtime_s is no number"),
-        ("runtime_s", "inf", "runtime_s is no number"),
+        ("runtime_s", "fast", "runtime_s is not a number"),
+        ("runtime_s", None, "runtime_s is not a number"),
+        ("runtime_s", "nan", "runtime_s is not a number"),
+        ("runtime_s", "inf", "runtime_s is not a number"),
         ("runtime_s", 0, "runtime_s is not above 0"),
         ("runtime_s", -1e-5, "runtime_s is not above 0"),
         ("runtime_s", 1e-9, "runtime_s is outside 1e-08 to 10000 s"),
@@ -681,10 +681,10 @@ def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
         ("dtype", "float33", "unknown dtype 'float33': did you mean float32, float64, float16, bfloat16?"),
         ("status", "noisy", "status noisy"),
         ("phase", "fwd", "unknown phase 'fwd': did you mean forward?"),
-        ("power_w", "120 W", "power_w is no number"),
-        ("power_w", "inf", "power_w is no number"),
-        ("energy_j", "little", "energy_j is no number"),
-        ("energy_u_rel", "2 %", "energy_u_rel is no number"),
+        ("power_w", "120 W", "power_w is not a number"),
+        ("power_w", "inf", "power_w is not a number"),
+        ("energy_j", "little", "energy_j is not a number"),
+        ("energy_u_rel", "2 %", "energy_u_rel is not a number"),
         ("energy_u_rel", -0.02, "energy_u_rel is below 0"),
     ],
 )
@@ -1045,7 +1045,7 @@ def test_energy_over_power_is_a_time(tmp_path: Path) -> None:
         assert rows.power_w.tolist() == [20.0] * 5
     table.loc[1, ["runtime_s", "energy_j"]] = None
     assert [(row.line, row.reason) for row in screened(tmp_path, table).rejected] == [
-        (3, "runtime_s is no number")
+        (3, "runtime_s is not a number")
     ]
     with pytest.raises(
         DatasetError, match="runtime_s missing; needed are .* and runtime_s, or energy_j and power_w"

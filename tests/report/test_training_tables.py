@@ -110,6 +110,30 @@ def test_lines_that_differ_in_names_and_numbers_are_one_with_a_count() -> None:
     assert list(alike(left)) == [f"{left[0]} (2 more like it; -v lists them)"]
 
 
+def test_groups_whose_names_have_digits_are_alike() -> None:
+    lines = [
+        f"{name} (float32, forward): held-out rows are missed by {error}%"
+        for name, error in (
+            ("conv1d dense", 40),
+            ("movement sort+topk", 118),
+            ("conv3d depthwise+grouped", 230),
+        )
+    ]
+    assert list(alike(lines)) == [f"{lines[0]} (2 more like it; -v lists them)"]
+
+
+def test_rows_skipped_for_several_reasons_are_one_line_with_counts(plain: Trained) -> None:
+    reasons = ["no kernel ran"] * 3 + ["status crashed"] + ["status 'x'", "status 'y'"] + ["rows is 0"]
+    rejected = tuple(Rejected("softmax", line, reason) for line, reason in enumerate(reasons, 2))
+    found = dataclasses.replace(plain, rejected=rejected)
+    (line,) = notes_of(found, verbose=False)
+    assert (
+        line
+        == "7 rows skipped: no kernel ran (3), status '' (2), status crashed (1), other reasons (1); -v lists them"
+    )
+    assert len(list(notes_of(found, verbose=True))) == 4
+
+
 def test_rows_left_out_for_one_reason_are_one_line(plain: Trained) -> None:
     rejected = tuple(Rejected("softmax", line, "runtime_s is not above 0") for line in range(2, 30))
     (line,) = notes_of(dataclasses.replace(plain, rejected=rejected), verbose=False)
