@@ -57,7 +57,7 @@ class Evaluate(OptionGroup):
             autocompletion=completed_models,
         ),
     ] = None
-    phase: Annotated[str, shared_options.phase_choice(EVALUATED_PHASES, "What is run")] = "forward"
+    phase: Annotated[str, shared_options.phase_choice(EVALUATED_PHASES, "Phase to run")] = "forward"
     sizes: shared_options.Sizes
     measured: Annotated[
         Path | None,
@@ -69,7 +69,7 @@ class Evaluate(OptionGroup):
     device: Annotated[
         str | None,
         Option(
-            help="Where to measure: cpu or cuda:0. With --measured: the measured device.",
+            help="Device to measure: cpu or cuda:0. With --measured: the measured device.",
             callback=checked_device,
             autocompletion=completed_devices,
             rich_help_panel=TARGET,

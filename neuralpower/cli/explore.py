@@ -78,7 +78,7 @@ class Sweep(OptionGroup):
         ),
     ] = None
     weights: shared_options.Weights = None
-    phase: Annotated[str, shared_options.phase_choice(PHASES, "What is run")] = "forward"
+    phase: Annotated[str, shared_options.phase_choice(PHASES, "Phase to predict")] = "forward"
     device: shared_options.Devices = None
     predictor: shared_options.Predictors = None
     run: shared_options.Run = None
@@ -230,7 +230,7 @@ class Compare(OptionGroup):
             autocompletion=completed_models,
         ),
     ]
-    phase: Annotated[str, shared_options.phase_choice(PHASES, "What is run")] = "forward"
+    phase: Annotated[str, shared_options.phase_choice(PHASES, "Phase to predict")] = "forward"
     sizes: shared_options.Sizes
     device: shared_options.Device = None
     predictor: shared_options.Predictor = None
@@ -400,7 +400,7 @@ class Fit(OptionGroup):
     panel = INPUT
 
     model: shared_options.Model
-    phase: Annotated[str, shared_options.phase_choice(FITTED_PHASES, "What is run")] = "forward"
+    phase: Annotated[str, shared_options.phase_choice(FITTED_PHASES, "Phase to predict")] = "forward"
     batch_size: shared_options.BatchSize = None
     seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
     input_shape: shared_options.InputShape = None
@@ -427,7 +427,7 @@ class Fit(OptionGroup):
         choice(
             "way to run",
             RUNS,
-            help="How it runs; fused calls hold no memory",
+            help="Way to run; fused calls need no memory",
             metavar="<run>",
             rich_help_panel=TARGET,
         ),

@@ -42,13 +42,13 @@ class Lab(OptionGroup):
 
     step: Annotated[
         str,
-        choice("step", LAB_STEPS, help="What to run; compare reads printed tables", kind=Argument),
+        choice("step", LAB_STEPS, help="Step to run; compare reads printed tables", kind=Argument),
     ] = "all"
     trained: Trained
     device: Annotated[
         str | None,
         Option(
-            help="Where to run: cpu, cuda or cuda:0; default: a GPU, if there is one.",
+            help="Device: cpu, cuda or cuda:0; default: a GPU, if there is one.",
             callback=checked_place,
             autocompletion=completed_places,
             rich_help_panel=TARGET,

@@ -30,7 +30,7 @@ TPU_FLAGS = (
     "model_dir data_dir skip_host_call transpose_input infeed_threads tpu_job_name"
 ).split()
 BATCH, INPUT_SIZE, OUTPUT_SIZE = (f"--{name}-size" for name in ("batch", "input", "output"))
-VARIANT = "pytorch: as many square matrices as layers; paradnn: one less."
+VARIANT = "pytorch: one square matrix for each layer; paradnn: one less."
 USUAL = {"cnn": "residual", "rnn": "lstm"}  # kinds by default
 KMP = {"KMP_BLOCKTIME": "30", "KMP_AFFINITY": "granularity=fine,compact,1,0"}
 
@@ -84,12 +84,14 @@ class Dense(OptionGroup):
     panel = INPUT
 
     layers: Annotated[Size, Option("--layers", help="Hidden layers; 8.")] = None
-    nodes: Annotated[Size, Option("--nodes", help="Width of each; 1024.")] = None
+    nodes: Annotated[Size, Option("--nodes", help="Width of each hidden layer; 1024.")] = None
     batch_size: Annotated[Size, Option(BATCH, help="Samples in a step; 1024.")] = None
     input_size: Annotated[Size, Option(INPUT_SIZE, help="Width of the inputs; 1000.")] = None
     output_size: Annotated[Size, Option(OUTPUT_SIZE, help="Classes; 100.")] = None
     kind: Annotated[str, Option("--variant", help=VARIANT)] = "pytorch"
-    tf_defaults: Annotated[bool, Option("--tf-defaults", help="TensorFlow's: 4 layers, batch 128.")] = False
+    tf_defaults: Annotated[
+        bool, Option("--tf-defaults", help="TensorFlow's defaults: 4 layers, batch 128.")
+    ] = False
 
 
 class Images(OptionGroup):

@@ -40,7 +40,7 @@ class Common(OptionGroup):
         str, Option("--dtype", help="f32, bf16, f16 or f64; a sweep accepts several, with commas.")
     ] = "f32"
     mode: Annotated[
-        str, choice("phase", RAN_PHASES, "--phase", help="What is run", meant=PARADNN_MODES.get)
+        str, choice("phase", RAN_PHASES, "--phase", help="Phase to run", meant=PARADNN_MODES.get)
     ] = "training"
     optimizer: Annotated[str, choice("optimizer", PARADNN_OPTIMIZERS, help="Optimizer")] = "rms"
     rmsprop: Annotated[
@@ -72,7 +72,7 @@ class Common(OptionGroup):
     out: Annotated[
         Path | None, Option("--out", "-o", help="Folder of a sweep; default: paradnn/FAMILY-DEVICE.")
     ] = None
-    as_json: Annotated[bool, Option("--json", help="Write a single run's numbers to this JSON file.")] = False
+    as_json: Annotated[bool, Option("--json", help="Print a single run's numbers as JSON.")] = False
     operators: Annotated[
         bool, Option("--operators", help="Also print a single run's time by kind of operator.")
     ] = False

@@ -47,9 +47,7 @@ class Predict(OptionGroup):
 
     phase: Annotated[
         str,
-        shared_options.phase_choice(
-            PHASES, "What is run: one pass, a training step, or a language model's phase"
-        ),
+        shared_options.phase_choice(PHASES, "Phase: one pass, a training step, or a language model's phase"),
     ] = "forward"
     sizes: shared_options.Sizes
     device: shared_options.Device = None

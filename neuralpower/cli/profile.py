@@ -66,7 +66,7 @@ class Rows(OptionGroup):
     top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
     unit: Annotated[str, choice("FLOP unit", UNITS, help="Unit of work; 1 mac is 2 flop.")] = "flop"
     convention: Annotated[
-        str, choice("convention", CONVENTIONS, help="What counts as work; all-ops: same as predict")
+        str, choice("convention", CONVENTIONS, help="Operations that count as work; all-ops: same as predict")
     ] = "all-ops"
     strict: Annotated[bool, Option("--strict", help="Exit 3 if an operator's work is not counted.")] = False
 
@@ -79,7 +79,7 @@ class Profile(OptionGroup):
     model: shared_options.Model
     phase: Annotated[
         str,
-        shared_options.phase_choice(RAN_PHASES, "What is run; training: forward, loss, backward, optimizer"),
+        shared_options.phase_choice(RAN_PHASES, "Phase to run; training: forward, loss, backward, optimizer"),
     ] = "forward"
     sizes: RanSizes
     device: shared_options.MeasuredDevice = "cpu"

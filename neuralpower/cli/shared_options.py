@@ -88,7 +88,7 @@ Devices = Annotated[
 MeasuredDevice = Annotated[
     str,
     Option(
-        help="Where to measure: cpu, cuda or cuda:0.",
+        help="Device to measure: cpu, cuda or cuda:0.",
         callback=checked_place,
         autocompletion=completed_places,
         rich_help_panel=TARGET,
@@ -108,7 +108,7 @@ Run = Annotated[
     choice(
         "way to run",
         RUNS,
-        help="How it runs",
+        help="Way to run",
         default="Default: engine for a language model's phases on a GPU, else eager.",
         metavar="<run>",
         rich_help_panel=TARGET,
@@ -117,7 +117,7 @@ Run = Annotated[
 Weights = Annotated[
     str | None,
     weights_choice(
-        "How weights are quantised, int4:64 in groups of 64", default="Default: same as the checkpoint."
+        "Quantisation of weights; int4:64 has groups of 64", default="Default: same as the checkpoint."
     ),
 ]
 Plot = Annotated[
@@ -146,7 +146,7 @@ AsJson = Annotated[bool, Option("--json", help="The same as --format json.")]
 Format = Annotated[
     str | None,
     choice(
-        "format", FORMATS, "--format", help="How to print; default: by the ending of --out, else a table."
+        "format", FORMATS, "--format", help="Output format; default: by the ending of --out, else a table."
     ),
 ]
 Out = Annotated[Path | None, Option("--out", "-o", help="Write the result to this file instead.")]
