@@ -126,12 +126,13 @@ def collect_data(asked: Collect) -> None:
     from neuralpower.data.dataset import read_dataset
     from neuralpower.files.atomic import replace_file
     from neuralpower.report.cards import dataset_card
+    from neuralpower.report.number_format import counted
 
     replace_file(request.folder / "README.md", dataset_card(read_dataset(request.folder)))
     if out is not None and is_remote(out):
         publish(request.folder, str(place))
     rows = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
-    console.print(visible(f"{sum(counts.values())} rows in {place or request.folder}: {rows}"))
+    console.print(visible(f"{counted(sum(counts.values()), 'row')} in {place or request.folder}: {rows}"))
     folder = place if out is not None else request.folder
     console.print(visible(f"Next: neuralpower train-predictor {shlex.quote(str(folder))}"))
     say(folder)
@@ -237,7 +238,8 @@ class Log:
             return
         self.due_s = max(progress.spent_s + FIRST_LINE_S, 2 * progress.spent_s)
         done = f"measured {progress.done} of {progress.planned}"
-        self.say(f"{done} in {_time(progress.spent_s)}: {pace(progress)}")
+        rate = pace(progress)
+        self.say(f"{done} in {_time(progress.spent_s)}{f': {rate}' if rate else ''}")
 
 
 def outlook(progress: Progress) -> str:

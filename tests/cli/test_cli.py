@@ -802,8 +802,8 @@ def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: 
         (["--address", "auto"], ["address 'auto'", "add --executor ray"]),
         (["--time-budget", "soon"], ["time budget 'soon'", "such as 20m"]),
         (["--time-budget", "0"], ["time budget '0'", "positive"]),
-        (["--dtype", ","], ["dtype ',': names nothing", "leave the option out"]),
-        (["--kinds", ""], ["kinds '': names nothing"]),
+        (["--dtype", ","], ["dtype ',': contains no name", "leave the option out"]),
+        (["--kinds", ""], ["kinds '': contains no name"]),
     ],
     ids=lambda value: " ".join(value),
 )

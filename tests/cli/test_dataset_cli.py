@@ -215,7 +215,7 @@ def test_a_device_is_named_once(tmp_path: Path) -> None:
     )  # dataset.json beside it
     assert ran.code == 0, ran.err
     assert json.loads((tmp_path / "out" / "dataset.json").read_text())["device"] == "x"
-    assert "an empty name" in run("dataset", "inspect", "").err
+    assert "is empty" in run("dataset", "inspect", "").err
 
 
 def test_networks_are_checked_as_training_reads_them(tmp_path: Path) -> None:
