@@ -467,7 +467,7 @@ def test_a_folder_of_a_measured_report_takes_no_predicted_one(nets: str, tmp_pat
         ("{", "cannot be read"),
         ("[]", "not a report's data of schema 1"),
         ('{"schema": 7}', "not a report's data of schema 1"),
-        ('{"schema": 1}', "lacks or has too much"),
+        ('{"schema": 1}', "has missing or unknown fields"),
     ],
 )
 def test_a_data_file_that_is_none_is_refused(tmp_path: Path, content: str, message: str) -> None:
