@@ -55,11 +55,11 @@ def joined(some: Sequence[Errors]) -> Errors:
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of a part that one regressor learns."""
+    """The rows of a part that one regressor is trained on."""
 
     problem: Problem
     fold: Array  # of the row's shape, [rows]
-    drawn: Array  # whether it is learnt from, [rows], bool
+    drawn: Array  # whether it is a training row, [rows], bool
     layer: Layer
 
 

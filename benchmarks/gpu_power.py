@@ -1,8 +1,8 @@
 """Power of the GPU tables: rows with watts, regressors of power alone, and errors on held-out shapes.
 
 Watts were recorded on H200, B200 and GB200 with vLLM 0.22.0, which is older than the rows whose times are
-learnt. So power is learnt from rows of its own, each with the time that it was recorded with. Calls of less
-than 0.1 ms are left out: a meter that is read every 100 ms says little of them.
+trained. So power is trained on its own rows, each with the time that it was recorded with. Calls of less
+than 0.1 ms are skipped: a meter that is read every 100 ms measures little of them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from neuralpower.devices.spec import known_spec
 from neuralpower.learn.keys import Key
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import Regressor
-from neuralpower.learn.train import learn_power, train
+from neuralpower.learn.train import train, train_power
 from neuralpower.report.cards import write_predictor
 
 
@@ -61,7 +61,7 @@ def write(root: Path, system: str, only: Sequence[str], out: Path, jobs: int, ag
     for doubt in learnt.doubts:
         print(f"  {doubt}")
     about = {**learnt.predictor.dataset, "rows": len(rows)}
-    power = learn_power(dataset(metered, system), jobs) if metered else learnt.predictor.power
+    power = train_power(dataset(metered, system), jobs) if metered else learnt.predictor.power
     write_predictor(dataclasses.replace(learnt.predictor, dataset=about, power=power), file)
     print(f"  {file}: {file.stat().st_size / 1e6:.2f} MB, {time.monotonic() - started:.0f} s", flush=True)
 

@@ -2,7 +2,7 @@
 
 python -m benchmarks.neusight PATH [--save FOLDER] [--trained FOLDER] [--without-portable]
 
-PATH holds neusight/ (see benchmarks/peers.py). One predictor per GPU learns from that GPU's training rows, a
+PATH holds neusight/ (see benchmarks/peers.py). One predictor per GPU is trained on its training rows, a
 portable one from all five; that takes half an hour on two cores, minutes with `--trained models`: those were
 written by --save. Nothing is chosen by an error on test rows or measured networks, but for the form of the
 portable predictor and the share of a launch that a queue hides (docs/accuracy.md). Prints Markdown tables.
@@ -239,7 +239,7 @@ def main() -> None:
     print_kernels(
         root,
         "Kernels, same device: mean absolute percentage error on each GPU's test rows, which no fit has "
-        "seen; the predictor\nand the fitted baselines learnt from that GPU's training rows. Tesla P4's two "
+        "seen; the predictor\nand the fitted baselines trained on that GPU's training rows. Tesla P4's two "
         "collections of linear layers\ncontradict each other. Last column: share of test rows (without "
         "those) in the predicted 90 % interval.",
         TRAINED,
@@ -247,7 +247,7 @@ def main() -> None:
     )
     same = print_networks(
         root,
-        "Networks, inference, same device: the predictor has learnt kernels of that GPU and seen no "
+        "Networks, inference, same device: the predictor was trained on kernels of that GPU and no "
         "network. Error in percent\nof the whole network's time; those of the others, absolute, as NeuSight "
         "printed them.",
         "inf",

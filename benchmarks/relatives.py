@@ -4,10 +4,10 @@ python -m benchmarks.relatives PATH [--dataset FOLDER ...] [--save models] [--ho
 
 PATH holds neusight/ (see benchmarks/peers.py), aiconfigurator2/ (see benchmarks/gpu_tables) and
 llmservingsim/: vLLM's layers by tokens, of its profiler (casys-kaist/LLMServingSim at 5daddb21, MIT).
---dataset adds folders that `collect-data` made on a GPU, of which a predictor of its own is written, too.
---hold-out prints errors of every kind on each GPU, learnt without it. Rows are kernel times: from those of
-NeuSight, taken with the host's launch, most of that is taken off, and those that are hardly more than a
-launch are left out.
+--dataset adds folders that `collect-data` made on a GPU, for which its own predictor is written, too.
+--hold-out prints errors of every kind on each GPU, trained without it. Rows are kernel times: from those of
+NeuSight, taken with the host's launch, most of that is subtracted, and rows that are hardly more than a
+launch are skipped.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ def test_the_older_format_holds_the_same(predictor: dict[str, Any], older: dict[
         ("residual exponents 1", -3, "residual.leaves is "),
         ("residual leaves", "AAAA", "residual.leaves holds 3 bytes, but must hold 4 numbers of 16 bits each"),
         ("scores inside", 1.5, "scores.inside is 1.5, but must be a number <= 1"),
-        ("colour", 1, "it has colour, which is no field of it"),
+        ("colour", 1, "it has colour, which is not a field of it"),
     ],
 )
 def test_a_rule_that_a_regressor_breaks_is_said_with_its_name(
@@ -405,7 +405,7 @@ def test_numbers_that_fit_their_fields_and_make_no_time_are_said(
     file.write_bytes(text_of(data))
     ran = predict(file)
     assert ran.code == 2
-    assert "which is impossible: its numbers are wrong" in ran.err
+    assert "which is impossible; train it again" in ran.err
 
 
 @pytest.mark.parametrize("version", ["predictor", "older"])

@@ -168,7 +168,7 @@ def predictors_page() -> str:
         (
             f"[`{name}`](../predictors/{name}.md)",
             predictor.device,
-            ", ".join(predictor.learnt_dtypes),
+            ", ".join(predictor.trained_dtypes),
             ", ".join(predictor.phases),
             len({kind for kind, *_ in predictor.regressors}),
         )

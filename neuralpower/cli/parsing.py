@@ -33,7 +33,9 @@ def names(text: str | None, what: str) -> tuple[str, ...] | None:
         return None
     found = tuple(part.strip() for part in OUTER_COMMA.split(text) if part.strip())
     if not found:
-        raise InputError(f"{what} {text!r}: contains no name; write names with commas, or leave the option out")
+        raise InputError(
+            f"{what} {text!r}: contains no name; write names with commas, or leave the option out"
+        )
     return found
 
 

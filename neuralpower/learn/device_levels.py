@@ -1,9 +1,9 @@
-"""By how much each of several devices is slower than what one regressor of them all says.
+"""The level of each of several devices: its time over the prediction of one regressor for all of them.
 
-No sheet says it: it is what a device reaches of its peaks. A device that was trained on keeps its own
-level. A new one has, for products, that of the devices whose cores are as wide as its own: they have the
-same units and run the same kernels, unless their power limit sets the pace. For all else, and where
-there is none, it has the usual level, 1. With it, bfloat16 products of a device held out are off by 8.9
+No sheet states it: it depends on the share of its peaks that a device reaches. A device that was trained on
+keeps its own level. A new one has, for products, the level of the devices whose cores are as wide as its own:
+they have the same units and run the same kernels, unless their power limit sets the pace. For all else, and
+where there is none, it has the usual level, 1. With it, bfloat16 products of a device held out are off by 8.9
 % for 10.6 on an H100, by 7.9 for 10.6 on a B200.
 """
 
@@ -32,7 +32,7 @@ def levels_of(regressor: Regressor, problem: Problem) -> tuple[float | None, ...
 def level(
     key: Key, regressor: Regressor, devices: Mapping[str, Hardware], device: str, hardware: Hardware
 ) -> float:
-    """That of a device; `devices`: those it was trained on, in the order of the regressor's levels."""
+    """The level of a device; `devices`: those it was trained on, in the order of the regressor's levels."""
     known = {name: found for name, found in zip(devices, regressor.levels, strict=False) if found}
     if device in known:
         return known[device]

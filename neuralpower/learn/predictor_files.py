@@ -32,12 +32,12 @@ def file_of(name: str | Path) -> Path | None:
 
 
 def read_predictor(path: Path) -> Predictor:
-    """The predictor in a file; raises PredictorError: cut off, no JSON, or of another schema."""
+    """The predictor in a file; raises PredictorError where it is cut off, not JSON, or of another schema."""
     try:
         data = read_json(path)
     except (ValueError, OSError) as error:
         raise PredictorError(
-            f"{path}: is no predictor file, or cut off ({one_line(error)}); train it again with "
+            f"{path}: is not a predictor file, or is cut off ({one_line(error)}); train it again with "
             "train-predictor"
         ) from None
     return from_json(data, path.stem, str(path))

@@ -1,6 +1,6 @@
 """Configurations of the Hugging Face hub: config.json alone is fetched, never weights and never code.
 
-huggingface_hub does it, so that its cache, its offline switch (HF_HUB_OFFLINE) and its token hold here.
+huggingface_hub does it, so that its cache, its offline switch (HF_HUB_OFFLINE) and its token apply here.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def stay_offline() -> None:
 
 
 @contextlib.contextmanager
-def _as_the_user_has_it() -> Iterator[None]:
-    """Take back within what `stay_offline` did."""
+def _as_the_user_set_it() -> Iterator[None]:
+    """Undo `stay_offline` within."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -65,9 +65,9 @@ def _read(name: str, file: Path | None) -> dict[str, Any]:
     try:
         values = read_json(file) if file is not None else None
     except (ValueError, OSError) as error:
-        raise ModelError(f"hf:{name}: its {CONFIG} is no JSON ({one_line(error)}); choose another") from None
+        raise ModelError(f"hf:{name}: its {CONFIG} is not JSON ({one_line(error)}); choose another") from None
     if not isinstance(values, dict):
-        raise ModelError(f"hf:{name}: its {CONFIG} holds no object; choose another repository")
+        raise ModelError(f"hf:{name}: its {CONFIG} is not an object; choose another repository")
     return values
 
 
@@ -78,7 +78,7 @@ def _fetched(repository: str, revision: str | None, file: str, *, optional: bool
 
     name = f"hf:{repository}" + (f"@{revision}" if revision else "")
     try:
-        with _as_the_user_has_it():
+        with _as_the_user_set_it():
             return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision))
     except errors.GatedRepoError:
         reason = (

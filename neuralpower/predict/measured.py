@@ -1,4 +1,4 @@
-"""Networks that were measured elsewhere, read from a CSV file, and what predictors say of them."""
+"""Networks measured elsewhere, read from a CSV file, and their predictions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROOFLINE = "roofline"  # the name of the predictor that a spec sheet alone makes
-BEST = "neuralpower"  # and of what answers best for the device
+BEST = "neuralpower"  # and of the best that there is for the device
 COUNTS = ("batch_size", "seq_len", "context", "prompt", "new_tokens")
 TEXTS = ("model", "dtype", "phase", "input_shape", "device", "run", "weights", "input")
 OTHER_NAMES = {
@@ -67,7 +67,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Compared:
-    """One measurement beside what each predictor says of it, or why one says nothing."""
+    """One measurement with each predictor's prediction, or the reason why there is none."""
 
     measurement: Measurement
     predictions: Mapping[str, Prediction]
@@ -99,7 +99,7 @@ def read_measurements(
 ) -> tuple[list[Measurement], list[str], list[str]]:
     """(Measurements, why other rows are refused, what was assumed) of a CSV file.
 
-    `device`: of rows that name none. `trust_code`: rows may name models that run code.
+    `device`: that of rows without one. `trust_code`: rows may name models that run code.
 
     Raises InputError: the file cannot be read, or lacks a column that is needed.
     """
@@ -138,15 +138,13 @@ def _renamed(file: Path, table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         if time is not None:
             table = mapped(table, {"runtime_s": time.expression})
             plain = time.expression in (time.given, f'"{time.given}"')
-            notes.append(
-                f"{time.given} is read as {'seconds' if plain else f'runtime_s = {time.expression}'}"
-            )
+            notes.append(f"{time.given} counts as {'seconds' if plain else f'runtime_s = {time.expression}'}")
     missing = [name for name in ("model", "runtime_s") if name not in table]
     if missing:
         units = ", ".join(f"latency_{unit}" for unit in ("s", "ms", "us") if unit in SCALES["runtime_s"])
         raise InputError(
             f"{file}: column {' and '.join(missing)} missing (times: runtime_s, or {units}); "
-            f"a header such as {EXAMPLE} will do"
+            f"write a header such as {EXAMPLE}"
         )
     return table, notes
 
@@ -159,7 +157,7 @@ def _measurement(row: Mapping[str, Any], seconds: float, line: int, trust_code: 
         if bad.any():
             raise InputError(f"{reason}; write the time of one pass, above 0")
     if "model" not in texts:
-        raise InputError("model is empty; write a name as `neuralpower predict` takes it")
+        raise InputError("model is empty; write a name that `neuralpower predict` takes")
     check_model(texts["model"], "", trust_code)
     name = texts.get("phase", FORWARD)
     sizes: dict[str, Any] = {key: counts.get(key) for key in ("context", "prompt", "new_tokens")}
@@ -184,7 +182,7 @@ def _measurement(row: Mapping[str, Any], seconds: float, line: int, trust_code: 
 
 
 def _sizes(texts: Mapping[str, str], length: int | None) -> tuple[int | None, tuple[int, ...] | None]:
-    """(Length, shape of one sample), by their own columns or by `input`, as datasets have it."""
+    """(Length, shape of one sample), from their own columns or from `input`, a dataset's column."""
     shape = texts.get("input_shape")
     if "input" in texts:
         try:
@@ -219,7 +217,7 @@ def baseline(spec: DeviceSpec) -> Predictor:
 class Asking:
     """Predictors by name, each for the device of a measurement, loaded once.
 
-    ROOFLINE is that of the device's spec sheet, BEST what `predict --device` asks.
+    ROOFLINE is that of the device's spec sheet, BEST the one that `predict --device` uses.
     `predictors` gives, by label, the predictor for a measurement; asking it raises InputError. `notes` says
     where a predictor is of another device than the rows.
     """
@@ -227,7 +225,7 @@ class Asking:
     def __init__(self, names: Sequence[str]) -> None:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise InputError(f"predictor {twice} is named twice; leave one out")
+            raise InputError(f"predictor {twice} is given twice; remove one")
         self.notes: dict[str, None] = {}
         labels = {name: Path(name).stem if name.endswith(".json") else name for name in names}
         self.predictors = {label: functools.partial(self._asked, name) for name, label in labels.items()}
@@ -247,15 +245,15 @@ class Asking:
             return baseline(spec_of(device))
         if name == BEST:
             return default_predictor(read_cpu()) if device is None else for_device(spec_of(device))
-        learnt = load(name)
+        predictor = load(name)
         if device is None:
-            return learnt
-        if learnt.hardware is None:
-            return on(learnt, device)[0]
-        mine = known_spec(learnt.device)
-        if device != learnt.device and (mine is None or mine.slug != _slug(device)):
-            self.notes[f"predictor {name} is of {learnt.device}, and rows are of {device}"] = None
-        return learnt
+            return predictor
+        if predictor.hardware is None:
+            return on(predictor, device)[0]
+        mine = known_spec(predictor.device)
+        if device != predictor.device and (mine is None or mine.slug != _slug(device)):
+            self.notes[f"predictor {name} is for {predictor.device}, but rows are from {device}"] = None
+        return predictor
 
 
 def _slug(device: str) -> str:
@@ -270,9 +268,9 @@ def compare_measured(
     measurements: Iterable[Measurement],
     predictors: Mapping[str, Callable[[Measurement], Predictor]],
 ) -> Iterator[Compared]:
-    """Each measurement beside its predictions; `predictors` give, by name, the one for a measurement.
+    """Each measurement with its predictions; `predictors` give, by name, the one for a measurement.
 
-    What a predictor cannot answer is kept with the reason.
+    A measurement that a predictor cannot predict keeps the reason.
     """
     for one in measurements:
         found: dict[str, Prediction] = {}

@@ -107,7 +107,7 @@ def _power(trained: Trained) -> str:
     if power:
         errors = errors_of(power.values())
         return f"Power trained{'' if errors is None else f', typical error {_percent(errors.typical)}'}."
-    if trained.predictor.learnt_on > 1:
+    if trained.predictor.trained_on > 1:
         return "Power not trained: predictors of several devices only predict time."
     if not usable:
         return "Power not trained: no row has power_w or energy_j."

@@ -227,7 +227,7 @@ def test_rows_that_are_left_out_are_said_with_their_lines(tmp_path: Path) -> Non
     table.to_csv(tmp_path / "softmax.csv", index=False)
     ran = run("train-predictor", tmp_path, "--learner", "lasso", "--jobs", "1", "--out", tmp_path / "p.json")
     assert ran.code == 0
-    assert "softmax: 1 left out, runtime_s is not above 0 (line 5)" in ran.err.splitlines()
+    assert "softmax: 1 skipped, runtime_s is not above 0 (line 5)" in ran.err.splitlines()
 
 
 # ---- predicting ----
@@ -551,7 +551,7 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
     [
         (["transformers:bret"], ["'bret'", "did you mean", "bert"]),
         (["zoo:alexnt"], ["unknown zoo network 'alexnt'", "did you mean alexnet"]),
-        (["somenet"], ["'somenet' is no folder and names no source", "zoo:NAME"]),
+        (["somenet"], ["'somenet' is not a folder and names no source", "zoo:NAME"]),
         (["no_such_package:function"], ["there is no module 'no_such_package'"]),
         (["absent.py:net"], ["there is no file absent.py"]),
         (["empty"], ["empty holds no config.json", "give a folder"]),
@@ -565,15 +565,15 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
         ([BERT, "--input-shape", "3x0"], ["input shape '3x0'", "positive"]),
         ([BERT, "--by", "layers"], ["unknown view 'layers'", "did you mean layer"]),
         ([BERT, "--by", "colour"], ["unknown view 'colour'", "kind, layer, module"]),
-        ([BERT, "--dtype", "fp16"], ["has not learnt dtype 'float16'", "--dtype float16"]),
+        ([BERT, "--dtype", "fp16"], ["was not trained on dtype 'float16'", "--dtype float16"]),
         (
             [BERT, "--dtype", "bf16"],
-            ["has not learnt dtype 'bfloat16'", "it has float32", "--dtype bfloat16"],
+            ["was not trained on dtype 'bfloat16'", "it has float32", "--dtype bfloat16"],
         ),
         ([BERT, "--dtype", "float33"], ["unknown dtype 'float33'", "did you mean float32"]),
         (
             [BERT, "--phase", "backward"],
-            ["has not learnt phase 'backward'", "it has forward; choose", "collect-data --phase"],
+            ["was not trained on phase 'backward'", "it has forward; choose", "collect-data --phase"],
         ),
         (
             [BERT, "--phase", "optimizer"],
@@ -585,7 +585,7 @@ def test_an_exit_code_of_zero_needs_no_talk(networks: Path, predictor: Path) -> 
         ),
         ([BERT, "--phase", "training", "--optimizer", "rmsprop:fused"], ["rmsprop: torch has no fused one"]),
         ([BERT, "--phase", "training", "--accumulation", "0"], ["accumulation 0", "1 micro-batch or more"]),
-        ([BERT, "--phase", "training", "--autocast", "bf16"], ["has not learnt dtype 'bfloat16'"]),
+        ([BERT, "--phase", "training", "--autocast", "bf16"], ["was not trained on dtype 'bfloat16'"]),
         ([BERT, "--checkpointing"], ["activation checkpointing", "belong to phase training, not to forward"]),
         ([BERT, "--strict", "95"], ["95", "between 0 and 1"]),
         ([BERT, "--csv", "file/rows.csv"], ["file/rows.csv", "cannot be written", "choose another"]),
@@ -630,7 +630,9 @@ def test_rows_can_be_written_to_what_is_no_regular_file(predictor: Path) -> None
 @pytest.mark.parametrize("command", ["predict", "profile", "evaluate"])
 def test_a_trace_replaces_nothing_but_a_file(command: str) -> None:
     os.mkfifo("pipe")
-    refused(run(command, "zoo:deep_mnist", "--trace-file", "pipe"), "pipe: is no file; choose a file's name")
+    refused(
+        run(command, "zoo:deep_mnist", "--trace-file", "pipe"), "pipe: is not a file; choose a file's name"
+    )
     assert Path("pipe").is_fifo()
 
 
@@ -642,7 +644,7 @@ def test_a_trace_replaces_nothing_but_a_file(command: str) -> None:
         ("no_module", ["gives a dict", "has to return an nn.Module"]),
         ("broken", ["its forward raises RuntimeError", "the moon is full"]),
         ("unbuilt", ["cannot be built", "ValueError", "the sun is"]),
-        ("blocks", ["does not say what its inputs look like", "--input-shape"]),
+        ("blocks", ["has no known input shape", "--input-shape"]),
         ("blocks?width=3", ["width", "it takes none"]),
     ],
 )
@@ -690,10 +692,10 @@ def test_what_a_model_prints_is_no_part_of_the_output(predictor: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", ["p.json", "no predictor file, or cut off"]),
-        pytest.param("[" * 100_000, ["p.json", "no predictor file, or cut off"], id="nested"),
+        ("{", ["p.json", "not a predictor file, or is cut off"]),
+        pytest.param("[" * 100_000, ["p.json", "not a predictor file, or is cut off"], id="nested"),
         ("[1, 2]", ["p.json", "holds a list"]),
-        ("not JSON", ["p.json", "no predictor file"]),
+        ("not JSON", ["p.json", "not a predictor file"]),
         ('{"schema": 7}', ["schema 7, this version reads 4 and 5"]),
         ('{"schema": 4, "device": "x"}', ["is incomplete"]),
         ('{"schema": 5, "device": "x"}', ["is incomplete"]),
@@ -722,7 +724,7 @@ def test_an_unknown_predictor_is_answered_with_the_nearest(predictor: Path) -> N
 
 def test_a_configuration_that_is_no_json_is_refused(predictor: Path) -> None:
     Path("config.json").write_text("{")
-    refused(run("predict", "config.json", "--predictor", predictor), "config.json is no JSON")
+    refused(run("predict", "config.json", "--predictor", predictor), "config.json is not JSON")
     Path("config.json").write_text('{"model_type": "bret"}')
     refused(run("predict", "config.json", "--predictor", predictor), "'bret'", "bert")
 
@@ -737,16 +739,16 @@ GOOD = '{"schema": 1, "device": "x"}'
     [
         ({}, ["unknown dataset"]),
         ({"softmax.csv": "rows,width,runtime_s\n"}, ["has no dataset.json", '"schema": 1']),
-        ({"dataset.json": "{"}, ["dataset.json", "is no JSON", "write it again"]),
+        ({"dataset.json": "{"}, ["dataset.json", "is not JSON", "write it again"]),
         (
             {"dataset.json": '{"schema": 3, "device": "x"}'},
-            ["schema is 3, and this version reads 1", '"schema": 1'],
+            ["schema is 3, but this version reads 1", '"schema": 1'],
         ),
         ({"dataset.json": GOOD}, ["holds no table", "collect-data --out"]),
         ({"dataset.json": GOOD, "softmx.csv": "a\n"}, ["'softmx'", "did you mean softmax"]),
         (
             {"dataset.json": GOOD, "softmax.csv": "rows,runtime_s\n1,1\n"},
-            ["data: softmax: column width missing", "needed are rows"],
+            ["data: softmax: column width missing", "the table needs rows"],
         ),
         (
             {"dataset.json": GOOD, "softmax.csv": "rows,width,runtime_s\n1,2,0\n"},
@@ -785,9 +787,7 @@ def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: 
     refused(run("train-predictor", dataset, "--out", "/proc/p.json"), "/proc/p.json: cannot be written")
     Path("q.md").mkdir()
     refused(run("train-predictor", dataset, "--out", "q.json"), "q.md: is no file")
-    refused(
-        run("train-predictor", dataset, "--out", "p.md"), "p.md: is where the predictor's card goes", "p.json"
-    )
+    refused(run("train-predictor", dataset, "--out", "p.md"), "is the name of the predictor's card", "p.json")
 
 
 @pytest.mark.parametrize(
@@ -1030,7 +1030,7 @@ def test_a_calibration_that_says_nothing_is_not_written(
 def test_what_cannot_be_calibrated_is_refused(predictor: Path, tmp_path: Path) -> None:
     refused(run("calibrate", "--from", predictor, "--samples", 2), "samples 2", "10 or more")
     refused(run("calibrate", "--from", tmp_path / "none.json"), "unknown predictor")
-    refused(run("calibrate", "--from", "nvidia-t4"), "an accelerator, and this machine is a CPU")
+    refused(run("calibrate", "--from", "nvidia-t4"), "an accelerator, but this machine is a CPU")
     flipped = json.loads(predictor.read_text())
     flipped["hardware"] |= {"accelerator": True, "platform": "nvidia"}  # a GPU's layers have other terms
     file = tmp_path / "gpu.json"
@@ -1050,7 +1050,7 @@ def test_a_device_s_sheet_needs_a_predictor_of_several(
         predictor,
         "--device-spec",
     )
-    refused(run(*asked, "nvidia-l4"), "was learnt on one device and holds for it alone")
+    refused(run(*asked, "nvidia-l4"), "was trained on one device and works only for it")
     refused(run(*asked, "nvidia-l44"), "unknown device 'nvidia-l44'", "nvidia-l4")
     twice = (
         "predict",

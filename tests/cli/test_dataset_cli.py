@@ -83,7 +83,7 @@ def test_a_device_with_a_spec_sheet_needs_no_hardware(tmp_path: Path) -> None:
 def test_init_overwrites_nothing(tmp_path: Path) -> None:
     done("dataset", "init", tmp_path)
     ran = run("dataset", "init", tmp_path)
-    assert (ran.code, "linear.csv: is there already" in ran.err) == (2, True)
+    assert (ran.code, "linear.csv: exists already" in ran.err) == (2, True)
     ran = run("dataset", "init", tmp_path, "--kind", "liner")
     assert (ran.code, "did you mean linear" in ran.err) == (2, True)
     (tmp_path / "file").write_text("")
@@ -105,7 +105,7 @@ def test_refused_rows_are_named_by_line_with_the_way_out(tmp_path: Path) -> None
     assert ran.out.splitlines() == [
         "linear: 9 of 12 rows usable",
         "  2 rows refused, lines 4, 7: runtime_s is not above 0. Fix: delete the row, or measure it again.",
-        "  1 row refused, line 9: rows is no whole number, 0 or more. "
+        "  1 row refused, line 9: rows is not a whole number, 0 or more. "
         "Fix: write a size such as 64; 0 is allowed for a part that is absent.",
         "  power: 0 of 9 powers are usable, 10 needed "
         "(of rows of 100 us or more, or with energy_u_rel up to 0.1)",
@@ -136,7 +136,7 @@ def test_a_table_of_anybodys_is_answered_with_the_command_that_reads_it(tmp_path
     file = tmp_path / "bench.csv"
     foreign().to_csv(file, index=False)
     ran = run("dataset", "check", file)
-    assert (ran.code, "its name is no layer kind; add --kind" in ran.err) == (2, True)
+    assert (ran.code, "its name is not a layer kind; add --kind" in ran.err) == (2, True)
     ran = run("dataset", "check", file, "--kind", "linear")
     assert ran.code == 2
     for part in (
@@ -176,7 +176,7 @@ def test_a_mapped_table_is_written_and_trained(tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     assert ran.out.startswith("Typical error on held-out rows: ")
     ran = run("dataset", "check", file, *MAPPED, "--device", "My GPU", "--out", out)
-    assert (ran.code, "linear.csv: is there already" in ran.err) == (2, True)
+    assert (ran.code, "linear.csv: exists already" in ran.err) == (2, True)
     ran = run("dataset", "check", file, *MAPPED, "--device", "Other", "--out", out)
     assert (ran.code, "is of My GPU, the rows are of Other" in ran.err) == (2, True)
 

@@ -79,7 +79,7 @@ def test_how_much_longer_layers_take_in_networks_is_no_matter_of_the_machine(pre
         asked = fresh(kind)
         ratio = learnt.estimate(asked).runtime_s / corrected.estimate(asked).runtime_s
         assert np.median(ratio) == pytest.approx(2, rel=0.05)
-    with pytest.raises(InputError, match="'here' is calibrated itself, from 'here'; calibrate that one"):
+    with pytest.raises(InputError, match="'here' is a calibrated one, from 'here'; calibrate that one"):
         calibration.check(learnt, 50)
 
 
@@ -128,7 +128,7 @@ def test_what_another_machine_draws_is_not_known_of_this_one() -> None:
 
 def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
     gpu = dataclasses.replace(predictor, hardware=Hardware(platform="accelerator"), device="NVIDIA H200")
-    with pytest.raises(InputError, match="NVIDIA H200, an accelerator, and this machine is a CPU"):
+    with pytest.raises(InputError, match="NVIDIA H200, an accelerator, but this machine is a CPU"):
         calibration.check(gpu, 50)
     several = dataclasses.replace(predictor, hardware=None, device="one CPU, another CPU", name="cpus")
     with pytest.raises(
@@ -137,10 +137,10 @@ def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
         calibration.check(several, 50)
     integers = {(kind, "integer", *rest): r for (kind, _, *rest), r in predictor.regressors.items()}
     with pytest.raises(
-        PredictorError, match="has not learnt dtype 'float32': it has none; choose another predictor"
+        PredictorError, match="was not trained on dtype 'float32': it has none; choose another predictor"
     ):
         calibration.check(dataclasses.replace(predictor, regressors=integers), 50)
-    with pytest.raises(InputError, match="samples 3: 10 or more are needed"):
+    with pytest.raises(InputError, match="samples 3: must be 10 or more"):
         calibration.check(predictor, 3)
     with pytest.raises(DeviceError, match="2 layers could be measured here"):
         layers = fresh("softmax")[:2]

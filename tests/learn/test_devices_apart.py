@@ -310,7 +310,7 @@ def test_a_predictor_of_several_devices_asks_for_which(portable: Predictor) -> N
     with pytest.raises(PredictorError, match="blind: its spec sheet has no peak for float32"):
         portable.on(Hardware(platform="accelerator"), "blind")
     alone = train(dataset("small"), jobs=1).predictor
-    with pytest.raises(PredictorError, match="was learnt on one device"):
+    with pytest.raises(PredictorError, match="was trained on one device"):
         alone.on(unseen(), "unseen")
 
 
@@ -331,7 +331,7 @@ def test_a_predictor_of_several_devices_is_named_with_the_device(portable: Predi
     with pytest.raises(InputError, match="unknown device 'nvidia-l5'"):
         load(f"{tmp_path / 'both.json'}@nvidia-l5")
     with pytest.raises(
-        PredictorError, match="EPYC 7763.*: is a CPU, predictor 'both' was learnt from accelerators"
+        PredictorError, match="EPYC 7763.*: is a CPU, predictor 'both' was trained on accelerators"
     ):
         load(f"{tmp_path / 'both.json'}@amd-epyc-7763")
 
@@ -341,7 +341,7 @@ def test_of_whole_networks_a_predictor_of_several_devices_learns_nothing_and_say
     first, second = (dataset(name, ("softmax",), 40) for name in ("small", "large"))
     found = train([dataclasses.replace(first, tables={**first.tables, "network": networks}), second], jobs=1)
     assert found.doubts == (
-        "small: network: 3 rows not used: a predictor of several devices trains on layers alone",
+        "small: network: 3 rows not used: a predictor of several devices trains on layers only",
     )
     assert (found.predictor.dataset["networks"], found.rejected) == (0, ())
 
@@ -350,7 +350,7 @@ def test_cpus_and_accelerators_are_not_learnt_from_together() -> None:
     small = dataset("small")
     hardware = {**small.meta["hardware"], "accelerator": False}
     cpu = Dataset(small.path, {**small.meta, "device": "a CPU", "hardware": hardware}, small.tables)
-    with pytest.raises(DatasetError, match="small, a CPU: some are accelerators, some not"):
+    with pytest.raises(DatasetError, match="small, a CPU: accelerators and CPUs cannot be pooled"):
         train([small, cpu], jobs=1)
 
 

@@ -23,7 +23,7 @@ from neuralpower.learn.estimates import BASES
 from neuralpower.learn.keys import ANY, whole_kind
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.train import learn_power, train
+from neuralpower.learn.train import train, train_power
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.predict.compose import compose
@@ -180,7 +180,7 @@ def test_of_powers_a_predictor_of_several_devices_learns_nothing_and_says_so() -
         for name in ("one", "two")
     )
     found = train([first, second], jobs=1)
-    said = "softmax: 200 powers not used: a predictor of several devices trains the time alone"
+    said = "softmax: 200 powers not used: a predictor of several devices trains times only"
     assert found.doubts == (f"one: {said}", f"two: {said}")
 
 
@@ -364,7 +364,7 @@ def test_all_of_a_learnt_power_is_trained(sparse: Predictor) -> None:
 def test_power_alone_is_learnt_of_rows_whose_times_others_tell() -> None:
     about = {"schema": 1, "device": "known", "hardware": HARDWARE}
     metered = Dataset(Path("known"), about, {"linear": table("linear")})
-    power = learn_power(metered, jobs=1)
+    power = train_power(metered, jobs=1)
     assert power.keys() == (train(metered, jobs=1).predictor.power or {}).keys()
 
 

@@ -163,13 +163,13 @@ def test_of_cpus_of_one_name_the_one_most_like_this_machine_predicts(
     found = predictors.default_predictor(replace(newer, flags=("avx2", "avx_vnni", "amx_tile")))
     (warning,) = found.foreign()
     assert found.name == "my-cpu-2c-vnni"
-    assert warning.startswith("this machine has other vector extensions; figures are for My CPU, ")
+    assert warning.startswith("this machine has other vector extensions; values are for My CPU, ")
     assert warning.endswith("Fix: neuralpower calibrate --from my-cpu-2c-vnni")
     assert found.assumed(asked) == ()  # which ones they are helps nobody
     save(predictor, tmp_path / "models" / "my-device-2c.json")
     assert predictors.default_predictor(replace(older, name="My Device")).device == "synthetic"
     (warning,) = predictors.default_predictor(replace(newer, name="Another")).foreign()
-    assert warning.startswith("no predictor for this machine (Another, 2 cores); figures are for ")
+    assert warning.startswith("no predictor for this machine (Another, 2 cores); values are for ")
     larger = predictors.default_predictor(replace(newer, llc_bytes=2**26))
     assert "this machine has other caches" in larger.foreign()[0]
     (note,) = larger.assumed(asked)
@@ -298,7 +298,7 @@ def test_rows_taken_while_the_machine_was_slow_count_as_if_it_had_not_been() -> 
 
 def test_too_few_rows_are_an_error_with_the_number_that_is_needed() -> None:
     with pytest.raises(
-        DatasetError, match="1 usable rows, 0 left out, and no kind has 10 different configurations; collect"
+        DatasetError, match="1 usable rows, 0 skipped, and no kind has 10 different configurations; collect"
     ):
         train(dataset(["softmax"], 1), jobs=1)
     with pytest.raises(InputError, match="unknown learner 'laso': did you mean lasso"):

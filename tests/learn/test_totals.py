@@ -403,14 +403,14 @@ def test_networks_that_cannot_be_used_are_named_with_their_lines() -> None:
     assert len(totals) == 1
     assert [row.line for row in rejected] == [3, 4, 5, 6]
     assert "alexnet" in rejected[2].reason
-    assert "a step needs its layers" in rejected[3].reason
+    assert "a training step needs its layers" in rejected[3].reason
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"runtime_s": "1 ms"}, "runtime_s is '1 ms', but must be a number"),
-        ({"runtime_s": None}, "runtime_s is no number"),
+        ({"runtime_s": None}, "runtime_s is not a number"),
         ({"sentinel_s": "slow"}, "sentinel_s is 'slow', but must be a number"),
         ({"layers": "[["}, "layers cannot be read (JSONDecodeError"),
         ({"layers": "[" * 100_000}, "layers cannot be read (ValueError: it is nested too deep"),
@@ -659,7 +659,7 @@ def test_what_a_network_draws_is_not_learnt_and_that_is_said() -> None:
         train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
         for table in (networks.assign(power_w=-5.0, energy_j="?"), networks)
     )
-    assert found.doubts == ("network: power_w and energy_j not used: whole networks train the time alone",)
+    assert found.doubts == ("network: power_w and energy_j not used: whole networks train times only",)
     assert (found.rejected, plain.doubts) == ((), ())
 
 

@@ -19,7 +19,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.codec import save
-from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, learn_dispatch
+from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, train_dispatch
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
 from neuralpower.learn.predictor_lookup import load
@@ -157,7 +157,7 @@ def observation(
 
 
 def test_the_host_takes_a_median_per_kind_and_function() -> None:
-    learnt = learn_dispatch(
+    learnt = train_dispatch(
         [
             observation("activation", [4e-6, 5e-6, 9e-6], "relu"),
             observation("activation", [8e-6, float("nan"), 0.0], "gelu"),
@@ -173,13 +173,13 @@ def test_the_host_takes_a_median_per_kind_and_function() -> None:
 
 
 def test_no_rows_teach_nothing() -> None:
-    assert learn_dispatch([]) is None
-    assert learn_dispatch([observation("linear", [float("nan"), 0.0, -1.0])]) is None
+    assert train_dispatch([]) is None
+    assert train_dispatch([observation("linear", [float("nan"), 0.0, -1.0])]) is None
 
 
 def test_a_chain_of_launches_takes_the_host_a_line() -> None:
     steps = [1.0, 10, 50, 100]
-    learnt = learn_dispatch([observation("recurrent", [1e-5 + 2e-6 * s for s in steps], "lstm", steps)])
+    learnt = train_dispatch([observation("recurrent", [1e-5 + 2e-6 * s for s in steps], "lstm", steps)])
     assert learnt is not None
     layer = Recurrent(
         function="lstm", batch=1, steps=20, input_size=8, hidden_size=8, num_layers=2, bidirectional=False
@@ -365,7 +365,7 @@ def test_a_backward_pass_is_predicted_from_backward_rows(tables: dict[str, pd.Da
     products = [sum(row.flops for row in p.rows if row.kind == "linear") for p in (forward, backward)]
     assert products[1] == 2 * products[0] * 23 / 24 + 12 * 8192 * 1024
     assert backward.rows[0].kind == "softmax"
-    with pytest.raises(PredictorError, match="has not learnt phase 'backward': it has forward"):
+    with pytest.raises(PredictorError, match="was not trained on phase 'backward': it has forward"):
         compose(
             traced,
             dataclasses.replace(learnt, regressors=forward_of(learnt)),

@@ -525,7 +525,7 @@ def test_a_name_is_taken_once(meters: dict[str, Any]) -> None:
     fake_meter("mine", "cpu")
     with pytest.raises(ValueError, match="'mine' is already defined by .*test_meters"):
         fake_meter("mine", "cpu")
-    with pytest.raises(ValueError, match="'auto': the name has a meaning"):
+    with pytest.raises(ValueError, match="'auto': the name is reserved"):
         fake_meter("auto", "cpu")
 
 

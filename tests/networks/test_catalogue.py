@@ -101,8 +101,8 @@ def test_a_model_is_found_by_any_usual_spelling(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("mixtral", "model 'mixtral' may be mixtral-8x22b, mixtral-8x7b; name one of them"),
-        ("llama", r"model 'llama' may be .* and \d+ more; name one of them"),
+        ("mixtral", "model 'mixtral' may be mixtral-8x22b, mixtral-8x7b; choose one of them"),
+        ("llama", r"model 'llama' may be .* and \d+ more; choose one of them"),
         ("lama-3.1-8b", "unknown model 'lama-3.1-8b': did you mean llama-3.1-8b"),
     ],
 )
@@ -155,5 +155,5 @@ def test_the_models_are_listed_by_task() -> None:
 
 
 def test_other_errors_still_name_the_grammar() -> None:
-    with pytest.raises(InputError, match=r"'xyzzy' is no folder and names no source; MODEL is "):
+    with pytest.raises(InputError, match=r"'xyzzy' is not a folder and names no source; MODEL is "):
         resolve("xyzzy")

@@ -441,7 +441,7 @@ def test_what_stands_around_the_zip_is_refused(new_layout: Files, tmp_path: Path
 )
 def test_what_is_no_zip_is_no_program(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "net.pt2").write_bytes(content)
-    assert "net.pt2 is no exported program of torch" in refusal(tmp_path / "net.pt2")
+    assert "net.pt2 is not an exported program of torch" in refusal(tmp_path / "net.pt2")
 
 
 def test_a_folder_of_that_name_is_no_program(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_name_of_another_form_is_refused(serve: Hub, name: str) -> None:
     assert asked == [] or name == "a/b@@"
 
 
-@pytest.mark.parametrize(("held", "said"), [("{", "is no JSON"), ("[1]", "holds no object")])
+@pytest.mark.parametrize(("held", "said"), [("{", "is not JSON"), ("[1]", "is not an object")])
 def test_a_file_that_is_no_configuration_is_refused(serve: Hub, held: str, said: str) -> None:
     serve(config=held)
     with pytest.raises(ModelError, match=said):
@@ -126,7 +126,7 @@ def test_code_of_a_repository_is_never_run_and_the_native_class_is_named(serve: 
     serve(config=KIMI)
     with pytest.raises(ModelError, match=r"'kimi_k2' \(DeepseekV3ForCausalLM\) is not in .* is never run; "):
         resolve("hf:org/kimi")
-    with pytest.raises(ModelError, match=r"hf:org/kimi\?model_type=deepseek_v3 takes its fields"):
+    with pytest.raises(ModelError, match=r"hf:org/kimi\?model_type=deepseek_v3 uses its fields"):
         resolve("hf:org/kimi")
     model = resolve("hf:org/kimi?model_type=deepseek_v3").build("meta")
     assert type(model).__name__ == "DeepseekV3ForCausalLM"

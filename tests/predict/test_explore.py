@@ -281,9 +281,9 @@ def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp
     assert [float(row["runtime_s"]) for row in rows] == [p.runtime_s for p in found.points]
     with pytest.raises(InputError, match="cannot be written"):
         write_csv(tmp_path / "s.csv" / "s.csv", lines)
-    with pytest.raises(PredictorError, match="has not learnt dtype 'bfloat16'"):
+    with pytest.raises(PredictorError, match="was not trained on dtype 'bfloat16'"):
         sweep(DEEP, [predictor], dtypes=("bfloat16",))
-    with pytest.raises(InputError, match="points: at most"):
+    with pytest.raises(InputError, match="points: a sweep takes at most"):
         sweep(DEEP, [predictor], batch_sizes=range(1, 20_000))
 
 
@@ -329,7 +329,8 @@ def test_what_takes_no_time_is_not_compared(predictor: Predictor) -> None:
     nothing, one = side(nn.Identity(), predictor, "nothing"), side(nn.Linear(64, 64), predictor, "one")
     for pair in ((nothing, nothing), (nothing, one), (one, nothing)):
         with pytest.raises(
-            InputError, match="nothing: takes 0 s, a ratio needs more; compare networks with layers"
+            InputError,
+            match="nothing: its time is 0 s, a ratio needs more than 0; compare networks with layers",
         ):
             compare(*pair)
 
@@ -449,7 +450,9 @@ def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
 ) -> None:
     monkeypatch.setattr(fitting, "MOST_CALLS", 3000)
     found = [fit(Request(Scan(), seq_len=length, phase=phase), 8e9) for length in (4, 7)]
-    assert {(one.longest, one.longest_reason.partition(",")[0]) for one in found} == {(longest, "the calls")}
+    assert {(one.longest, one.longest_reason.partition(":")[0]) for one in found} == {
+        (longest, "the number of calls")
+    }
     less = fit(Request(Scan(), seq_len=36, phase=phase), 8e9)
     found[0] = fit(Request(Scan(), seq_len=4, phase=phase), less.memory.high_bytes + less.process_bytes)
     assert (found[0].longest, found[0].longest_reason) == (36, "memory")
@@ -482,10 +485,10 @@ def test_what_cannot_be_asked_of_fit_is_refused() -> None:
 @pytest.mark.parametrize(
     ("sizes_", "message"),
     [
-        ({"batch_sizes": (1, 0)}, "batch size 0: a sweep takes a list of whole numbers"),
-        ({"batch_sizes": (1.5,)}, "batch size 1.5: a sweep"),
-        ({"batch_sizes": "1:4"}, "batch sizes '1:4': a sweep takes a list of them"),
-        ({"lengths": (16, -1)}, "length -1: a sweep"),
+        ({"batch_sizes": (1, 0)}, "batch size 0: must be a list of whole numbers"),
+        ({"batch_sizes": (1.5,)}, "batch size 1.5: must"),
+        ({"batch_sizes": "1:4"}, "batch sizes '1:4': must be a list"),
+        ({"lengths": (16, -1)}, "length -1: must"),
         ({"batch_sizes": ()}, "no point to sweep"),
     ],
 )
@@ -564,7 +567,7 @@ def test_commands_say_that_a_predictor_is_of_another_cpu(
             *ran.err.splitlines(),
             *ran.out.splitlines(),
         ]  # of scores, which are lines of JSON, on stderr
-        assert lines[0].startswith(f"{said}this machine has other vector extensions; figures are for ")
+        assert lines[0].startswith(f"{said}this machine has other vector extensions; values are for ")
         assert run(*arguments, "--json").out[0] == "{"
 
 

@@ -95,17 +95,17 @@ def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
         (Request(LLAMA, seq_len=301, phase="prefill"), "prompt 301 takes 301 positions"),
         (
             Request(LLAMA, phase="decode", context=0),
-            "context is 0, but a whole number of at least 1 is needed",
+            "context is 0, but must be a whole number from 1",
         ),
         (Request(LLAMA, checkpointing=True), "belong to phase training, not to forward"),
         (
             Request(LLAMA, phase="training", accumulation=0),
-            "accumulation 0: a step takes 1 micro-batch or more",
+            "accumulation 0: must be 1 micro-batch or more",
         ),
         (Request(LLAMA, phase="prefill", context=3), "context 3 belongs to phase decode, not to prefill"),
         (Request(LLAMA, phase="prefill", new_tokens=3), "new_tokens 3 belongs to phase generate"),
         (Request(LLAMA, phase="generate", new_tokens=0), "new_tokens is 0"),
-        (Request("zoo:deep_mnist", phase="decode"), "keeps none"),
+        (Request("zoo:deep_mnist", phase="decode"), "has none"),
     ],
 )
 def test_what_no_step_can_have_is_refused(request_: Request, message: str) -> None:

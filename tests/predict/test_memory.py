@@ -248,7 +248,7 @@ def test_micro_batches_add_up_gradients_and_checkpoints_drop_activations() -> No
         p.numel() for n, p in model.named_parameters() if "pooler" not in n
     )
     assert step_memory(model, (ids,), checkpointing=True).activations_bytes < usual.activations_bytes / 2
-    with pytest.raises(ModelError, match="has no activation checkpointing of its own"):
+    with pytest.raises(ModelError, match="has no activation checkpointing to switch on"):
         step_memory(chain(), (torch.zeros(2, 4),), checkpointing=True)
     assert settings_of(Recipe("sgd", accumulation=2)) == {
         "optimizer": "momentum",
@@ -397,7 +397,7 @@ def test_weights_that_are_no_parameters_are_refused_and_get_no_gradient() -> Non
             return super().forward(outside(x))
 
     with pytest.raises(
-        InputError, match=r"Net: its forward uses weights of \(4, 4\) that are not reached as its parameters"
+        InputError, match=r"Net: its forward uses weights of \(4, 4\) that are not its parameters"
     ):
         step_memory(Net(nn.Linear(4, 4)), (torch.zeros(2, 4),))
     assert outside.weight.grad is None

@@ -137,34 +137,34 @@ def test_lists_are_what_each_of_them_is_alone(predictor: Predictor) -> None:
 
 
 BROKEN = [
-    ("{", "is no JSON"),
-    ("[1]", "is [1], must be an object"),
+    ("{", "is not JSON"),
+    ("[1]", "is [1], but must be an object"),
     ("{}", "has neither a model nor layers"),
-    ('{"model": "transformers:llama", "changes": [1]}', "changes is [1], must be an object"),
+    ('{"model": "transformers:llama", "changes": [1]}', "changes is [1], but must be an object"),
     (
         '{"model": "transformers:llama", "changes": {"hidden": 8}, "seq_len": 8}',
         "unknown field of LlamaConfig",
     ),
     ('{"model": "zoo:alexnot"}', "unknown zoo network 'alexnot'"),
-    ('{"model": "zoo:alexnet", "batch_size": 0}', "batch_size is 0, must be a whole number, 1 or more"),
-    ('{"model": "zoo:alexnet", "dtype": "float8"}', "has not learnt dtype 'float8'"),
+    ('{"model": "zoo:alexnet", "batch_size": 0}', "batch_size is 0, but must be a whole number, 1 or more"),
+    ('{"model": "zoo:alexnet", "dtype": "float8"}', "was not trained on dtype 'float8'"),
     ('{"layers": []}', "layers must be a list of one object or more"),
-    ('{"layers": [3]}', "a layer is 3, must be an object with a kind"),
-    ('{"layers": [{"kind": []}]}', "kind of a layer is [], must be a number, a text or a truth value"),
-    ("[" * 100_000, "is no JSON"),
+    ('{"layers": [3]}', "a layer is 3, but must be an object with a kind"),
+    ('{"layers": [{"kind": []}]}', "kind of a layer is [], but must be a number, a text, true or false"),
+    ("[" * 100_000, "is not JSON"),
     (json.dumps({"layers": [{**ROW, "rows": 10**400}]}), "must be a number"),
     ('{"layers": [{"kind": "linar"}]}', "unknown layer kind 'linar': did you mean linear"),
     ('{"layers": [{"kind": "linear", "rows": 8}]}', "no value for 'in_features'"),
     (json.dumps({"layers": [{**ROW, "row": 1}]}), "unknown field of linear 'row'"),
-    (json.dumps({"layers": [{**ROW, "count": 0}]}), "count is 0, must be a whole number, 1 or more"),
+    (json.dumps({"layers": [{**ROW, "count": 0}]}), "count is 0, but must be a whole number, 1 or more"),
     (json.dumps({"layers": [{**ROW, "count": 10**400}]}), "must be a whole number, 1 or more"),
     (
         '{"model": "transformers:bert", "changes": {"num_hidden_layers": Infinity}}',
-        "is inf, must be a number up to 9007199254740992",
+        "is inf, but must be a number up to 9007199254740992",
     ),
     (json.dumps({"model": "zoo:alexnet", "batch_size": 10**30}), "must be a whole number, 1 or more"),
-    (json.dumps({"layers": [{**RECURRENT, "num_layers": 0}]}), "recurrent: nothing comes out of it"),
-    (json.dumps({"layers": [{**RECURRENT, "hidden_size": 0}]}), "recurrent: nothing comes out of it"),
+    (json.dumps({"layers": [{**RECURRENT, "num_layers": 0}]}), "recurrent: its output is empty"),
+    (json.dumps({"layers": [{**RECURRENT, "hidden_size": 0}]}), "recurrent: its output is empty"),
     (
         json.dumps({"layers": [{**CONVOLUTION, "groups": 0}]}),
         "conv1d: its fields contradict each other; groups must",
@@ -193,7 +193,7 @@ BROKEN = [
         ),
         "unknown function of elementwise 'nope'",
     ),
-    (json.dumps({"layers": [ROW, {**ROW, "dtype": "float16"}]}), "has not learnt dtype 'float16'"),
+    (json.dumps({"layers": [ROW, {**ROW, "dtype": "float16"}]}), "was not trained on dtype 'float16'"),
     (json.dumps({"layers": [{**ROW, "dtype": "foo"}]}), "unknown dtype of linear 'foo'"),
     (
         json.dumps({"layers": [{**ROW, "phase": "foo"}]}),
@@ -206,9 +206,12 @@ BROKEN = [
     ),
     (
         '{"model": "zoo:alexnet", "input_shape": [3, 0]}',
-        "input_shape is [3, 0], must be a list of whole numbers",
+        "input_shape is [3, 0], but must be a list of whole numbers",
     ),
-    ('{"model": "zoo:alexnet", "input_shape": 224}', "input_shape is 224, must be a list of whole numbers"),
+    (
+        '{"model": "zoo:alexnet", "input_shape": 224}',
+        "input_shape is 224, but must be a list of whole numbers",
+    ),
     (
         '{"model": "transformers:llama", "changes": {"num_hidden_layers": 1.5}, "seq_len": 8}',
         "expected int, got float",
@@ -219,7 +222,7 @@ BROKEN = [
 @pytest.mark.parametrize("value", [{2}, np.ones(2), ([2],), bytearray(2)])
 def test_what_is_no_value_of_a_field_is_named_where_python_gives_it(value: Any, predictor: Predictor) -> None:
     wrong, right = score([{"layers": [{**ROW, "rows": value}]}, {"layers": [ROW]}], predictor)
-    assert wrong.error.startswith(f"rows of a layer is {value!r:.40}, must be a number")
+    assert wrong.error.startswith(f"rows of a layer is {value!r:.40}, but must be a number")
     assert right.error == ""
 
 

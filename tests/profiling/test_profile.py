@@ -372,7 +372,7 @@ def test_a_check_names_what_is_wrong() -> None:
     problems = broken.check().problems
     assert any("shares add up to" in p for p in problems)
     assert any("parameters add up to 0, the model has 72" in p for p in problems)
-    assert any("512 FLOP, PyTorch's counter says 511" in p for p in problems)
+    assert any("512 FLOP, PyTorch's counter gives 511" in p for p in problems)
 
 
 def test_times_join_their_rows_by_path_and_call() -> None:

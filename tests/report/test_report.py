@@ -585,7 +585,7 @@ def test_a_browser_shows_the_report_without_complaint(nets: str, tmp_path: Path)
         (
             ("--predicted", "--predictor", "nvidia-t4", "--dtype", "bfloat16"),
             2,
-            "has not learnt dtype 'bfloat16'",
+            "was not trained on dtype 'bfloat16'",
         ),
     ],
 )

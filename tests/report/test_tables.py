@@ -289,7 +289,7 @@ def test_a_comparison_says_what_both_sides_have_in_common_and_whose_a_doubt_is()
     found = compare(Side("a", sure, gpu), Side("b", doubtful, gpu))
     assert comparison_table(found).splitlines()[:4] == [
         "Warning: other machine",
-        "Warning: B: only 0% of the time is covered by trained data; the rest is estimated",
+        "Warning: B: only 0% of the time is covered by trained data; other layers are estimated",
         "A against B: forward, bfloat16, on GPU (gpu)",
         "",
     ]

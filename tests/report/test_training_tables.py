@@ -41,7 +41,7 @@ def test_the_sentence_says_why_power_was_not_trained(plain: Trained) -> None:
     assert sentence(some).endswith("Power not trained: 7 rows of 100 us or more, 10 needed.")
     more = dataclasses.replace(plain, powers={"softmax": 7, "linear": 1})
     assert sentence(more).endswith("Power not trained: 7 rows of a kind of 100 us or more, 10 needed.")
-    pooled = dataclasses.replace(plain, predictor=dataclasses.replace(plain.predictor, learnt_on=2))
+    pooled = dataclasses.replace(plain, predictor=dataclasses.replace(plain.predictor, trained_on=2))
     assert sentence(pooled).endswith("predictors of several devices only predict time.")
 
 

@@ -325,7 +325,7 @@ def test_what_was_measured_outlives_an_interruption(networks: Path) -> None:
     [
         ((), 2, "no model: it must be given; add --model"),
         (("--model=sensor_net",), 2, "no batch_size: it must be given"),
-        (("--model=sensornet", "--batch_size=1"), 2, "'sensornet' is no folder and names no source"),
+        (("--model=sensornet", "--batch_size=1"), 2, "'sensornet' is not a folder and names no source"),
         (("--model=sensor_net", "--batch_size=1", "--device=gpu"), 4, "torch finds no CUDA device here"),
         (("--model=sensor_net", "--batch_size=1", "--device=gpu", "--num_gpus=2"), 4, "no CUDA device here"),
         (("--model=sensor_net", "--batch_size=1", "--dtype=int8"), 2, "unknown dtype 'int8'"),

@@ -19,7 +19,7 @@ from neuralpower.networks.running import META
 from neuralpower.predict.memory.peak import training_memory
 from neuralpower.profiling import profile
 from neuralpower.trace.passes import applied
-from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.step_lifetimes import training_lifetimes
@@ -29,8 +29,8 @@ PRODUCTS = ("linear", "matmul", "conv1d")
 ROWS, WIDTH, CLASSES = 32, 16, 50
 
 
-def training_tasks(found: Trace, recipe: Recipe, learnt: Learnt) -> tuple[Task, ...]:
-    return applied(found, Question("training", recipe=recipe, learnt=learnt)).tasks
+def training_tasks(found: Trace, recipe: Recipe, knows: Knows) -> tuple[Task, ...]:
+    return applied(found, Question("training", recipe=recipe, knows=knows)).tasks
 
 
 class FusedLoss(Function):
@@ -519,7 +519,7 @@ def test_hooks_that_are_not_priced_are_named() -> None:
     net.one.register_full_backward_hook(lambda *_: None)
     net.two.weight.register_hook(lambda gradient: gradient * 2)
     found = trace(net, (torch.empty(ROWS, WIDTH),), training=True, loss=default_loss)
-    assert found.assumptions == ("what hooks on gradients do is not priced: one, two.weight",)
+    assert found.assumptions == ("hooks on gradients are not counted: one, two.weight",)
 
 
 def test_an_operators_registered_backward_pass_is_followed() -> None:

@@ -32,10 +32,10 @@ def sweep_phases(
         predictors: one for each device.
         way: forward, training or backward.
         recipe: how the network is trained.
-        memory_bytes: of the device; None: as its spec sheet says.
+        memory_bytes: of the device; None: that of its spec sheet.
 
     Raises:
-        PredictorError: a dtype or a phase that a predictor has not learnt.
+        PredictorError: a predictor was not trained on the dtype or phase.
     """
     pairs = [(case, predictor) for predictor in predictors for case in cases]
     notes: dict[str, None] = {}
@@ -54,7 +54,7 @@ def sweep_phases(
 def _point(
     case: Case, predictor: Predictor, way: str, recipe: Recipe, room: float | None, notes: dict[str, None]
 ) -> SweepPoint:
-    """One point of the grid; `notes` gets what its figures take for granted."""
+    """One point of the grid; `notes` collects its assumptions."""
     about = {
         "model": case.model,
         "predictor": predictor.name,
@@ -99,7 +99,7 @@ def _length(case: Case) -> int | None:
 
 
 def _memory(prediction: Prediction, predictor: Predictor, room: float | None) -> Iterator[tuple[str, object]]:
-    """The peak, and whether its high figure fits into the device's memory, less what is kept free."""
+    """The peak, and whether its upper bound fits into the device's memory, minus what is kept free."""
     memory, platform = prediction.memory, predictor.platform
     room = room if room is not None else device_memory(predictor)
     yield "memory_bytes", None if memory is None else memory.value_bytes

@@ -30,7 +30,7 @@ def accumulation(trace: Trace, question: Question) -> Trace:
 
 
 def _accumulated(trace: Trace, number: int) -> Iterator[Task]:
-    """What adds a micro-batch's gradients, by its number from 0, to those before it."""
+    """Calls that add a micro-batch's gradients, by its number from 0, to those before it."""
     if number:
         yield from (Task("", addition(dtype, numbers), BACKWARD) for dtype, numbers in trace.trained)
     for name, rows in trace.sparse:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.trace.passes.base import trace_pass
-from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import LayerCall, Task, Trace, backward_calls
 
@@ -21,7 +21,7 @@ def backward(trace: Trace, question: Question) -> Trace:
     """
     tasks = [_own(call) for call in trace.calls if call.again]
     for call in backward_calls(trace.calls, trace.own_backward):
-        tasks += _reversed(call, question.learnt) if call.gradient else [_own(call)]
+        tasks += _reversed(call, question.knows) if call.gradient else [_own(call)]
     tasks += [Task(call.path, call.layer, BACKWARD) for call in reversed(trace.gradients)]
     twice = question.phase == TRAINING
     unmodelled = tuple(one for one in trace.unmodelled for _ in range(2 if twice and not one.once else 1))
@@ -29,18 +29,18 @@ def backward(trace: Trace, question: Question) -> Trace:
 
 
 def _own(call: LayerCall) -> Task:
-    """A call that a backward pass makes as it is: one of its own, or one that runs again."""
+    """A call that a backward pass makes unchanged: its own call, or one that runs again."""
     return Task(call.path, call.layer, BACKWARD, again=call.again, operator=call.operator)
 
 
-def _reversed(call: LayerCall, learnt: Learnt) -> Iterator[Task]:
-    """A share of the pass that was measured as a whole; else what makes each gradient that is asked for.
+def _reversed(call: LayerCall, knows: Knows) -> Iterator[Task]:
+    """A share of the pass that was measured as a whole; else the calls that make each needed gradient.
 
     A bias alone asks for none of the products that a measured pass is mostly made of.
     """
     layer, parts, share = call.layer, call.layer.backward_of(call.asked), call.gradient
     of_products = not layer.multiplies or call.asked is None or any(part.kind == layer.kind for part in parts)
-    if learnt(layer.kind, BACKWARD) and of_products:
+    if knows(layer.kind, BACKWARD) and of_products:
         whole = replace(layer, phase=BACKWARD)
         yield Task(call.path, whole, BACKWARD, share, operator=call.operator, asked=call.asked)
         return
