@@ -120,7 +120,7 @@ HEAD = bytes([0, 0, 8, 3])
     [
         (
             {"train_images": HEAD + struct.pack(">III", 3, 28, 28) + bytes(700)},
-            "700 bytes of values, its head says 2352",
+            "700 bytes of values, its header states 2352",
         ),
         ({"train_images": HEAD + struct.pack(">I", 3)}, "begins with '00000803'"),
         ({"train_images": b"\x89PNG....................."}, "begins with '89504e47'"),
@@ -404,10 +404,10 @@ HEADER = "Name  Self CPU %  Self CPU  CPU total %  CPU total  CPU time avg  # of
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nothing", "text: no table of torch's profiler"),
+        ("nothing", "text: not a table of torch's profiler"),
         (f"{HEADER}\nadd  1.00%  1us  1.00%  1us  1us  1\n", "a table without its batch size"),
         (f"batch size 1\n{HEADER}\nadd  1.00%  1xs  1.00%  1us  1us  1\n", "text:3: '1xs' is no time"),
-        (f"batch size 1\n{HEADER}\nadd  1.00  1us  1.00%  1us  1us  1\n", "text:3: '1.00' is no share"),
+        (f"batch size 1\n{HEADER}\nadd  1.00  1us  1.00%  1us  1us  1\n", "text:3: '1.00' is not a share"),
         (f"batch size 1\n{HEADER}\nadd  1.00%  1us  1.00%  1us  1us  0\n", "text:3: '0' calls"),
     ],
 )
@@ -456,7 +456,7 @@ def table_of(batch_size: int, total_s: float, calls: int = 10, device: str = "cp
         ((4.0, 2.0, 3.0), "falls to batch 2, then rises to batch 3 (4 s -> 2 s -> 3 s): up to a point"),
         (
             (2.0, 2.0, 3.0),
-            "stays about the same to batch 2, then rises to batch 3 (2 s -> 2 s -> 3 s): here larger",
+            "stays about the same to batch 2, then rises to batch 3 (2 s -> 2 s -> 3 s): larger",
         ),
     ],
 )
@@ -699,11 +699,11 @@ def test_a_line_of_the_curves_that_was_cut_off_is_left_out(tmp_path: Path) -> No
         (
             "curves.csv",
             "part,epoch,step,images,loss,accuracy\ntrain,one,0,8,2,0.5\n",
-            "curves.csv:2: no point",
+            "curves.csv:2: not a point",
         ),
         ("settings.json", "{", "settings.json: cannot be read"),
         ("operators_cpu_batch_1.json", "{}", "not a table of operators"),
-        ("environment.json", "[]", "holds a list"),
+        ("environment.json", "[]", "contains a list"),
     ],
 )
 def test_damaged_files_of_a_folder_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -192,7 +192,7 @@ def test_a_full_disk_loses_nothing_measured(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_device_that_answers_no_more_ends_the_sweep(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="give the same command again"):
+    with pytest.raises(DeviceError, match="run the same command again"):
         sweep(tmp_path).run(Meter({POINTS[1].label: "unhealthy"}))
     meter = Meter()
     assert states(sweep(tmp_path).run(meter)) == ["ok"] * 6
