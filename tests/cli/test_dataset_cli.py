@@ -178,7 +178,7 @@ def test_a_mapped_table_is_written_and_trained(tmp_path: Path) -> None:
     ran = run("dataset", "check", file, *MAPPED, "--device", "My GPU", "--out", out)
     assert (ran.code, "linear.csv: exists already" in ran.err) == (2, True)
     ran = run("dataset", "check", file, *MAPPED, "--device", "Other", "--out", out)
-    assert (ran.code, "is of My GPU, the rows are of Other" in ran.err) == (2, True)
+    assert (ran.code, "is for My GPU, but the rows are of Other" in ran.err) == (2, True)
 
 
 def test_an_expression_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -103,10 +103,10 @@ def test_lines_that_differ_in_names_and_numbers_are_one_with_a_count() -> None:
     lines = [
         f"{kind}: power not trained: {n} of 12 powers are usable, 10 needed" for n, kind in enumerate("abcd")
     ]
-    other = "a: 3 left out, too odd (line 2, 3, 4)"
+    other = "a: 3 skipped, too odd (line 2, 3, 4)"
     assert list(alike([*lines, other])) == [f"{lines[0]} (3 more like it; -v lists them)", other]
     assert list(alike(lines[:2])) == lines[:2]
-    left = [f"{kind}: {n} left out, too odd (line {', '.join('234'[:n])})" for n, kind in enumerate("abc", 1)]
+    left = [f"{kind}: {n} skipped, too odd (line {', '.join('234'[:n])})" for n, kind in enumerate("abc", 1)]
     assert list(alike(left)) == [f"{left[0]} (2 more like it; -v lists them)"]
 
 
@@ -135,4 +135,4 @@ def test_rows_skipped_for_several_reasons_are_one_line_with_counts(plain: Traine
 def test_rows_left_out_for_one_reason_are_one_line(plain: Trained) -> None:
     rejected = tuple(Rejected("softmax", line, "runtime_s is not above 0") for line in range(2, 30))
     (line,) = notes_of(dataclasses.replace(plain, rejected=rejected), verbose=False)
-    assert line == "softmax: 28 left out, runtime_s is not above 0 (line 2, 3, 4, 5, 6, ...)"
+    assert line == "softmax: 28 skipped, runtime_s is not above 0 (line 2, 3, 4, 5, 6, ...)"

@@ -323,8 +323,8 @@ def test_what_was_measured_outlives_an_interruption(networks: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        ((), 2, "no model: it must be given; add --model"),
-        (("--model=sensor_net",), 2, "no batch_size: it must be given"),
+        ((), 2, "no model: it is required; add --model"),
+        (("--model=sensor_net",), 2, "no batch_size: it is required"),
         (("--model=sensornet", "--batch_size=1"), 2, "'sensornet' is not a folder and names no source"),
         (("--model=sensor_net", "--batch_size=1", "--device=gpu"), 4, "torch finds no CUDA device here"),
         (("--model=sensor_net", "--batch_size=1", "--device=gpu", "--num_gpus=2"), 4, "no CUDA device here"),
