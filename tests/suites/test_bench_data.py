@@ -150,7 +150,7 @@ def test_a_database_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no data.mdb, so it is not an LMDB"):
         CaffeStore(tmp_path)
     (tmp_path / "data.mdb").write_bytes(b"something else" * 1000)
-    with pytest.raises(InputError, match="no LMDB .*MDB_INVALID"):
+    with pytest.raises(InputError, match="not an LMDB .*MDB_INVALID"):
         CaffeStore(tmp_path)
     with pytest.raises(InputError, match="an empty database"):
         CaffeStore(caffe.write(tmp_path / "empty", []))
