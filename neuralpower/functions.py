@@ -1,4 +1,4 @@
-"""What `neuralpower` answers in one call each. Importing it imports neither torch nor a predictor."""
+"""The functions of `neuralpower`. Importing them imports neither torch nor a predictor."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def predict(
         model: an nn.Module, a function, or a name ("zoo:resnet18", "llama-3.1-8b", "hf:ORG/NAME").
         inputs: a tensor, a tuple or mapping of them, or a shape, batch first: (1, 3, 224, 224).
         device: "h100", "RTX 4090", ...; by default this machine's CPU.
-        predictor: instead of a device, or with one: a name, a file, or what `load` gives.
-        batch_size: samples, where `inputs` do not say it.
+        predictor: instead of a device, or with one: a name, a file, or the result of `load`.
+        batch_size: samples, if `inputs` do not give it.
         dtype: of weights and inputs; by default the model's own.
         phase: "forward", "training", "prefill", "decode", "generate", or a `Phase` with sizes.
         **options: `seq_len`, `input_shape`, `recipe`, `run`, `weights`; see `LoadedPredictor.predict`.
 
     Raises:
-        InputError: an impossible or unknown argument; ModelError and PredictorError are kinds of it.
+        InputError: an impossible or unknown argument; ModelError and PredictorError are subclasses.
 
     Example:
         >>> import neuralpower, torch
@@ -81,14 +81,14 @@ def compare(
     """Compare two networks on a device, or one network on two devices: the ratio of their times.
 
     Args:
-        a: as the model of `predict`.
-        b: the other one; leave it out to compare two devices.
+        a: same as the model of `predict`.
+        b: the other network; leave it out to compare two devices.
         device: for both, or a pair of devices, the first for `a`.
-        predictor: as in `predict`.
-        **sizes: as `predict` takes them: `inputs`, `batch_size`, `dtype`, `phase`, ...
+        predictor: same as in `predict`.
+        **sizes: same as in `predict`: `inputs`, `batch_size`, `dtype`, `phase`, ...
 
     Raises:
-        InputError: as `predict`; neither two networks nor two devices.
+        InputError: same as `predict`; or neither two networks nor two devices are given.
 
     Example:
         >>> import neuralpower
@@ -102,7 +102,7 @@ def compare(
     pair = _several(device) or (None,)
     if len(pair) > 2 or (b is None and len(pair) < 2):
         raise InputError(
-            "compare takes two networks, or one on two devices: device=('h100', 'a100-sxm4-80gb')"
+            "compare needs two networks, or one on two devices: device=('h100', 'a100-sxm4-80gb')"
         )
     first = api.chosen(pair[0], predictor)
     second = first if len(pair) == 1 else api.chosen(pair[1], predictor)
@@ -123,17 +123,17 @@ def sweep(
     """Predict a grid of batch sizes, lengths and dtypes on one device or several, from few traces.
 
     Args:
-        model: as in `predict`.
-        device: one, or a list of them.
-        predictor: as in `predict`.
+        model: same as in `predict`.
+        device: one, or a list of several.
+        predictor: same as in `predict`.
         batch_sizes: samples.
-        lengths: tokens of each sample; None leaves them to the model.
+        lengths: tokens of each sample; None: the model's own.
         dtypes: of weights and inputs; by default the model's own.
-        memory: of the device, such as "24GB"; by default that of its spec sheet.
+        memory: the device's, such as "24GB"; by default from its spec sheet.
         **options: `input_shape` of one sample, `run`, `weights`.
 
     Raises:
-        InputError: as `predict`; sizes that are not a list.
+        InputError: same as `predict`; or sizes that are not a list.
 
     Example:
         >>> import neuralpower
@@ -156,18 +156,18 @@ def fit(
     predictor: Named | None = None,
     **request: Any,
 ) -> Fit:
-    """Say whether a network fits into a device's memory, the largest batch and the longest context that do.
+    """Find whether a network fits into a device's memory, and the largest batch and context that do.
 
     Args:
-        model: as in `predict`.
+        model: same as in `predict`.
         memory: instead of the device's: "24GB", "80GiB", or bytes.
-        device: as in `predict`; by default this machine, but for a memory alone an accelerator.
-        predictor: as in `predict`.
+        device: same as in `predict`; by default this machine, or an accelerator if only `memory` is given.
+        predictor: same as in `predict`.
         **request: `batch_size`, `seq_len`, `input_shape`, `dtype`, `phase`, `optimizer`, `context`,
             `accumulation`, `checkpointing`, `margin`, `run`, `weights`.
 
     Raises:
-        InputError: as `predict`; the device's memory is not known.
+        InputError: same as `predict`; or the device's memory is unknown.
 
     Example:
         >>> import neuralpower
@@ -200,11 +200,11 @@ def score(
     """Rank many candidates, each a model with changes, or a list of layers.
 
     Args:
-        candidates: JSON objects, or lines that hold one.
-        device: as in `predict`.
-        predictor: as in `predict`.
+        candidates: JSON objects, or lines with one object each.
+        device: same as in `predict`.
+        predictor: same as in `predict`.
         by: "latency", "energy" or "memory".
-        trust_code: whether candidates may name functions and exported programs, which run code.
+        trust_code: whether candidates can be functions and exported programs, which run code.
 
     Raises:
         InputError: candidates that are not a list; an unknown `by`.
@@ -222,14 +222,14 @@ def score(
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:
-    """Load a predictor once, to ask it often: it has `predict`, `sweep`, `compare`, `fit` and `score`.
+    """Load a predictor once for many calls: it has `predict`, `sweep`, `compare`, `fit` and `score`.
 
     Args:
-        name: a device in any usual spelling, for its best predictor, like `--device` on the command
-            line; else a predictor's name, its file, or NAME@DEVICE. By default this machine's.
+        name: a device in any usual spelling, same as `--device` on the command line; else a predictor's
+            name, its file, or NAME@DEVICE. By default this machine's predictor.
 
     Raises:
-        PredictorError: there is none of that name, or the file cannot be used.
+        PredictorError: no predictor has that name, or the file cannot be used.
         InputError: several devices have that name.
 
     Example:
@@ -246,17 +246,17 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
 def profile(
     model: Model, args: Any = (), kwargs: Mapping[str, Any] | None = None, **settings: Unpack[Keywords]
 ) -> NetworkProfile:
-    """Measure a network here: work, traffic, memory and time of every layer. It runs.
+    """Run a network here, and measure work, traffic, memory and time of every layer.
 
     Args:
-        model: as in `predict`; a module is left as it was.
-        args: positional inputs in a tuple or list, the only one, or a shape: (1, 3, 224, 224).
+        model: as in `predict`; a module is not changed.
+        args: positional inputs in a tuple or list, a single input, or a shape: (1, 3, 224, 224).
         kwargs: inputs by keyword.
         **settings: `repeat`, `warmup`, `phase`, `power`, ...; see `neuralpower.profiling.profile`.
 
     Raises:
-        InputError: no network, or an unknown or impossible setting.
-        ModelError: the forward or backward raises.
+        InputError: not a network, or an unknown or impossible setting.
+        ModelError: the forward or backward pass raises.
         DeviceError: no clock for the device, or out of memory.
 
     Example:
@@ -271,7 +271,7 @@ def profile(
 
 
 def _several(device: Device | Sequence[Device] | None) -> tuple[Device, ...]:
-    """The devices that are named; none where nothing is."""
+    """The named devices; empty if none is named."""
     if device is None:
         return ()
     return (device,) if isinstance(device, (str, Path)) else tuple(device)

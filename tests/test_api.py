@@ -175,7 +175,7 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         predictor.predict(nn.Sequential(nn.Linear(8, 8), Largest()), torch.zeros(1, 8), phase="training")
     with pytest.raises(PredictorError, match="was trained on one device and works only for it"):
         predictor.on("nvidia-t4")
-    with pytest.raises(InputError, match="its memory is not known; give memory"):
+    with pytest.raises(InputError, match="its memory is unknown; give memory"):
         predictor.fit("zoo:deep_mnist")
 
 

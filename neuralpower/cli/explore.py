@@ -1,4 +1,4 @@
-"""`neuralpower sweep`, `compare`, `score` and `fit`: what if, from few traces; none needs a device."""
+"""`neuralpower sweep`, `compare`, `score` and `fit`: what-if questions, answered without the device."""
 
 from __future__ import annotations
 
@@ -44,19 +44,21 @@ app = Typer()
 
 
 class SweptTokens(OptionGroup):
-    """The tokens of a language model's phases, in a grid."""
+    """Options: the tokens of a language model's phases, in a grid."""
 
     panel = LANGUAGE
 
     context: Annotated[
         str | None, Option(help="decode: tokens in the cache before the step, such as 512:8192.")
     ] = None
-    prompt: Annotated[str | None, Option(help="prefill, generate: tokens of the prompt, a grid, too.")] = None
+    prompt: Annotated[
+        str | None, Option(help="prefill, generate: tokens of the prompt, such as 512:8192.")
+    ] = None
     new_tokens: shared_options.NewTokens = None
 
 
 class Sweep(OptionGroup):
-    """The grid of a sweep, and where its points go."""
+    """Options: the grid of a sweep, and the output."""
 
     panel = INPUT
 
@@ -64,7 +66,7 @@ class Sweep(OptionGroup):
     batch_size: Annotated[
         str | None,
         Option(
-            "--batch-size", "-b", help="1,8,32; 1:256 doubles; 64:512:64 in steps; default: as in predict."
+            "--batch-size", "-b", help="1,8,32; 1:256 doubles; 64:512:64 adds 64; default: as in predict."
         ),
     ] = None
     seq_len: Annotated[str | None, Option(help="Tokens per sample, written in the same way.")] = None
@@ -76,14 +78,14 @@ class Sweep(OptionGroup):
         ),
     ] = None
     weights: shared_options.Weights = None
-    phase: Annotated[str, shared_options.phase_choice(PHASES, "What is run")] = "forward"
+    phase: Annotated[str, shared_options.phase_choice(PHASES, "Phase to predict")] = "forward"
     device: shared_options.Devices = None
     predictor: shared_options.Predictors = None
     run: shared_options.Run = None
     memory: Annotated[
         str | None,
         Option(
-            help="Of the device: 24GiB (as of a 24 GB card), or 24GB (24 x 10^9 bytes); default: its own.",
+            help="The device's memory: 24GiB (a 24 GB card), or 24GB (24 x 10^9 bytes); default: its own.",
             rich_help_panel=TARGET,
         ),
     ] = None
@@ -124,7 +126,7 @@ def sweep(asked: Sweep) -> None:
     ]
     found = _swept(asked, predictors)
     if all(point.error for point in found.points):
-        raise InputError(f"no point can be predicted: {found.points[0].error}")
+        raise InputError(f"no point could be predicted: {found.points[0].error}")
     found = _noted(found, asked.memory)
     rows = [vars(found.points[0]), *(vars(p).values() for p in found.points)]
     if asked.csv is not None:
@@ -144,7 +146,7 @@ def sweep(asked: Sweep) -> None:
 
 
 def _swept(asked: Sweep, predictors: Sequence[Predictor]) -> swept.Sweep:
-    """The points: by formulas from few traces, or each traced where a phase is asked for."""
+    """The points: by formulas from few traces; with a phase, each point is traced."""
     from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as sweeping
 
@@ -184,7 +186,7 @@ def _swept(asked: Sweep, predictors: Sequence[Predictor]) -> swept.Sweep:
 
 
 def _check_no_tokens(asked: Sweep) -> None:
-    """Raise InputError for tokens of a phase that is not asked for."""
+    """Raise InputError for tokens of a phase other than --phase."""
     shared_options.Tokens(**{n: _first(getattr(asked.tokens, n)) for n in TOKENS}, lengths=None).phase(
         "forward"
     )
@@ -205,14 +207,14 @@ def _phases(asked: Sweep) -> list[Phase]:
 
 
 def _first(text: Any) -> int | None:
-    """Any size of a grid, by which a phase can refuse it."""
+    """One size of a grid, with which a phase can be checked."""
     from neuralpower.predict.explore.sweep import sizes
 
     return sizes(text, "tokens")[0] if isinstance(text, str) else text
 
 
 class Compare(OptionGroup):
-    """Two sides, and what both do."""
+    """Options: the two sides, and their inputs."""
 
     panel = INPUT
 
@@ -223,12 +225,12 @@ class Compare(OptionGroup):
     b: Annotated[
         str,
         Argument(
-            help="The other; @PREDICTOR alone is the same model on another device.",
+            help="The other side; @PREDICTOR alone is the same model on another device.",
             callback=checked_side,
             autocompletion=completed_models,
         ),
     ]
-    phase: Annotated[str, shared_options.phase_choice(PHASES, "What is run")] = "forward"
+    phase: Annotated[str, shared_options.phase_choice(PHASES, "Phase to predict")] = "forward"
     sizes: shared_options.Sizes
     device: shared_options.Device = None
     predictor: shared_options.Predictor = None
@@ -355,9 +357,9 @@ def score(asked: Scored) -> None:
     from neuralpower.predict.explore.score import warnings_of
     from neuralpower.report.explored import score_table
 
-    learnt = parsing.predictor(asked.predictor, asked.device)
+    trained = parsing.predictor(asked.predictor, asked.device)
     stage("scoring the candidates")
-    found = scored(lines.splitlines(), learnt, by, trust_code=asked.trust_code)
+    found = scored(lines.splitlines(), trained, by, trust_code=asked.trust_code)
     for one in found:
         if one.error:
             tell(f"Warning: {file} line {one.line}: {one.error}")
@@ -367,14 +369,14 @@ def score(asked: Scored) -> None:
         )
     if by != "latency" and not any(one.rank for one in found):
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
-    for text in warnings_of(found, learnt):
+    for text in warnings_of(found, trained):
         tell(f"Warning: {text}")
-    if learnt.platform.memory_note:
-        tell(f"Note: {learnt.platform.memory_note}")
-    about = f"forward, by {by}, on {learnt.device} ({learnt.name})"
+    if trained.platform.memory_note:
+        tell(f"Note: {trained.platform.memory_note}")
+    about = f"forward, by {by}, on {trained.device} ({trained.name})"
     shown = [one.to_json() for one in found]
     answer = Answer(
-        title=f"{len(found)} candidates by {by}, on {learnt.device}",
+        title=f"{len(found)} candidates by {by}, on {trained.device}",
         table=lambda: score_table(found, asked.top, about),
         json=lambda: "\n".join(map(json_text, shown)),
         rows=lambda: [[*shown[0]], *([*one.values()] for one in shown)],
@@ -398,7 +400,7 @@ class Fit(OptionGroup):
     panel = INPUT
 
     model: shared_options.Model
-    phase: Annotated[str, shared_options.phase_choice(FITTED_PHASES, "What is run")] = "forward"
+    phase: Annotated[str, shared_options.phase_choice(FITTED_PHASES, "Phase to predict")] = "forward"
     batch_size: shared_options.BatchSize = None
     seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
     input_shape: shared_options.InputShape = None
@@ -425,7 +427,7 @@ class Fit(OptionGroup):
         choice(
             "way to run",
             RUNS,
-            help="How it runs; fused calls hold no memory",
+            help="Way to run; fused calls need no memory",
             metavar="<run>",
             rich_help_panel=TARGET,
         ),

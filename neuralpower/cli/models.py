@@ -1,4 +1,4 @@
-"""`neuralpower models`: models that are known by name, and networks of the zoo with what they work."""
+"""`neuralpower models`: models that are known by name, and networks of the zoo with their FLOP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ZOO_TASK = "zoo"
 
 
 class Listed(OptionGroup):
-    """Which models, and how they are printed."""
+    """Options: which models to list, and how."""
 
     panel = INPUT
 
@@ -47,7 +47,7 @@ class Listed(OptionGroup):
 )
 @with_options
 def models(asked: Listed) -> None:
-    """Print a line per model; the zoo's FLOP are of one sample's forward pass, products only."""
+    """List models; the zoo's FLOP count the products of one sample's forward pass."""
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     check_out(asked.output.out, form)
     pattern, task = asked.pattern or (), asked.task
@@ -93,7 +93,7 @@ def _answer(listed: Sequence[Entry], zoo: Sequence[str]) -> Answer:
 
 
 def _entries(patterns: Sequence[str], task: str | None) -> dict[str, Entry]:
-    """Models of the catalogue by name, those of a task together."""
+    """Models of the catalogue by name, grouped by task."""
     from neuralpower.networks.catalogue import TASKS, catalogue, named
 
     entries = sorted(catalogue().values(), key=lambda entry: (TASKS.index(entry.task), entry.name))
@@ -107,7 +107,7 @@ def _entries(patterns: Sequence[str], task: str | None) -> dict[str, Entry]:
 
 
 def _zoo(patterns: Sequence[str], task: str | None) -> list[str]:
-    """Ids of the zoo, which are listed where a pattern or the task asks for them."""
+    """Ids of the zoo that match a pattern or the task."""
     if task not in (None, ZOO_TASK):
         return []
     return sorted(
@@ -116,7 +116,7 @@ def _zoo(patterns: Sequence[str], task: str | None) -> list[str]:
 
 
 def _shown(entry: Entry) -> dict[str, Any]:
-    """A model as JSON shows it."""
+    """A model as a JSON object."""
     about = {name: getattr(entry, name) for name in ("name", "task", "parameters", "dtype", "quantisation")}
     return {**about, "aliases": list(entry.aliases), "config": dict(entry.config)}
 
@@ -143,7 +143,7 @@ def _zoo_table(found: Sequence[dict[str, Any]]) -> str:
 
 
 def _built(id: str) -> dict[str, Any]:
-    """A network's figures, built on the meta device, which takes no memory."""
+    """A network's numbers; it is built on the meta device, which needs no memory."""
     from neuralpower.networks.inputs import InputRequest
     from neuralpower.networks.sources import resolve
     from neuralpower.networks.zoo import ZOO

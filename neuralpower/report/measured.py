@@ -1,4 +1,4 @@
-"""Predictors beside measurements made elsewhere: tables, JSON, and a scatter plot."""
+"""Compare predictors with measurements made elsewhere: tables, JSON, and a scatter plot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def measured_table(compared: Sequence[Compared], names: Sequence[str]) -> str:
 
 
 def _columns(name: str, alone: bool) -> dict[str, Callable[[Compared], str]]:
-    """What one predictor says of each network."""
+    """One predictor's result for each network."""
 
     def known(cell: Callable[[Compared], str]) -> Callable[[Compared], str]:
         return lambda one: cell(one) if name in one.predictions else "-"
@@ -57,7 +57,7 @@ def _agreement(compared: Sequence[Compared], name: str) -> list[str]:
 def measured_json(
     compared: Sequence[Compared], names: Sequence[str], refused: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The same figures in SI units and shares; `refused`: rows of the file that could not be read."""
+    """The same numbers in SI units and shares; `refused`: rows of the file that could not be read."""
     networks = []
     for one in compared:
         m = one.measurement

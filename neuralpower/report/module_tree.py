@@ -1,4 +1,4 @@
-"""The layers of a prediction as a tree of modules, each with the sums of what it calls."""
+"""The layers of a prediction as a tree of modules, each with the sums of its calls."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from neuralpower.predict.prediction import Interval, Prediction, Row
 from neuralpower.report.number_format import quantity
 from neuralpower.report.page import Columns, Nested, Share, Table
 
-VISIBLE = 0.005  # share of the time from which on a module has a line of its own
-DEEPEST = 5  # steps into the tree
+VISIBLE = 0.005  # share of the time from which a module has its own line
+DEEPEST = 5  # levels of the tree
 
 
 def row_columns(p: Prediction) -> Columns[Row]:
-    """What a row of a prediction takes; its energy where that is known."""
+    """A row of a prediction: its time, share, and energy if known."""
     columns: Columns[Row] = {
         "calls": lambda row: row.count,
         "share": lambda row: Share(row.share),
@@ -29,7 +29,7 @@ def row_columns(p: Prediction) -> Columns[Row]:
 
 @dataclass
 class Node:
-    """A module, with the sums of all that it calls."""
+    """A module, with the sums of its calls."""
 
     name: str
     rows: list[Row] = field(default_factory=list)
@@ -37,11 +37,11 @@ class Node:
 
     @property
     def share(self) -> float:
-        """Of the whole time."""
+        """Share of the whole time."""
         return sum(row.share for row in self.rows)
 
     def lines(self, depth: int = 0) -> Iterator[tuple[int, str, list[Row]]]:
-        """(depth, name, rows) of each module within that is to be seen, and of the others together."""
+        """(depth, name, rows) of each shown module within, and of the others together."""
         small = []
         for child in self.children.values():
             if child.share < VISIBLE:
@@ -58,7 +58,7 @@ class Node:
 
 
 def module_tree(p: Prediction) -> Table:
-    """The modules below each other, each with what it takes."""
+    """The modules as an indented table, each with its time and energy."""
     root = Node("")
     for row in p.rows:
         node = root

@@ -1,4 +1,4 @@
-"""Results as panels of a notebook: headline figures, and a table whose bars are elements; no scripts."""
+"""Results as panels of a notebook: headline numbers, and a table with bars; no scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_ROWS = 20  # of a panel
 
 @dataclass(frozen=True)
 class Figure:
-    """One headline figure."""
+    """One headline number."""
 
     name: str
     value: str
@@ -38,12 +38,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """What a notebook shows of a result."""
+    """The panel of a result in a notebook."""
 
     title: str
     about: str = ""
     figures: tuple[Figure, ...] = ()
-    header: tuple[str, ...] = ()  # of the names, the bars, then the cells
+    header: tuple[str, ...] = ()  # header of the names, the bars, then the cells
     lines: tuple[Line, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -61,12 +61,12 @@ def drawn(shown: Panel) -> str:
 
 @singledispatch
 def panel(result: object) -> Panel:
-    """What is shown of a result."""
-    raise TypeError(f"{type(result).__name__} is no result that can be shown")
+    """The panel of a result."""
+    raise TypeError(f"{type(result).__name__} cannot be shown: it is not a result")
 
 
 def bounds(name: str, value: Interval, unit: str) -> Figure:
-    """A figure with its bounds."""
+    """A number with its bounds."""
     low, high = quantity(value.low, unit), quantity(value.high, unit)
     return Figure(name, quantity(value.value, unit), f"{low} to {high}")
 
@@ -111,7 +111,7 @@ def _(result: Prediction) -> Panel:
 
 
 def _cut(lines: Sequence[Line], notes: Sequence[str] = ()) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """(the first lines, the notes and how many lines there are more)."""
+    """(the first lines, the notes, and the number of further lines)."""
     rest = len(lines) - MOST_ROWS
     return tuple(lines[:MOST_ROWS]), (*notes, *([f"{rest} more rows: print shows them"] if rest > 0 else []))
 

@@ -38,7 +38,7 @@ def binary(size: float | None) -> str:
 
 
 def share(value: float) -> str:
-    """A share as text has it: 100 %, 99.2 %, 0.7 %; more than nothing is never 0 %."""
+    """A share as text: 100 %, 99.2 %, 0.7 %; a share above 0 is never shown as 0 %."""
     percent = 100 * value
     if 0 < percent < 0.05:
         return "< 0.1 %"
@@ -59,7 +59,7 @@ def bar(value: float, width: int = 8) -> str:
 
 
 def plain(value: float, digits: int = 3) -> str:
-    """At least `digits` digits, and all before the point: 0.0672, 162, 1083."""
+    """At least `digits` digits, and all digits before the point: 0.0672, 162, 1083."""
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"
 
 

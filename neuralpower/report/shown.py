@@ -1,4 +1,4 @@
-"""How results look in Python: a text for `print`, one line for `repr`, a panel for notebooks, bars."""
+"""Show results in Python: a text for `print`, one line for `repr`, a panel for notebooks, bars."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ WIDE = 0.35  # inches of a bar
 @singledispatch
 def text(result: object) -> str:
     """The table that the command prints."""
-    raise TypeError(f"{type(result).__name__} is no result that can be shown")
+    raise TypeError(f"{type(result).__name__} cannot be shown: it is not a result")
 
 
 @singledispatch
 def line(result: object) -> str:
-    """What it is and its headline figures."""
-    raise TypeError(f"{type(result).__name__} is no result that can be shown")
+    """One line: the kind of result and its headline numbers."""
+    raise TypeError(f"{type(result).__name__} cannot be shown: it is not a result")
 
 
 def title(prediction: Prediction) -> str:
-    """The network, how it is run, and where."""
+    """The network, how it runs, and on what device."""
     p = prediction
     return visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device}")
 
@@ -80,7 +80,7 @@ def _(result: Tree) -> str:
 
 
 def _drawn(branch: Branch, before: str = "", end: str = "") -> list[tuple[str, Branch]]:
-    """(what a line begins with, the branch) of a branch and all below it."""
+    """(prefix of the line, the branch) of a branch and all below it."""
     kind = f" ({branch.type})" if branch.type not in ("", branch.name) else ""
     times = f" x{branch.times}" if branch.times > 1 else ""
     found = [(f"{before}{end}{branch.name}{kind}{times}", branch)]
@@ -91,7 +91,7 @@ def _drawn(branch: Branch, before: str = "", end: str = "") -> list[tuple[str, B
 
 
 def _shape(branch: Branch) -> str:
-    """[1, 64, 56, 56], and how many tensors more."""
+    """[1, 64, 56, 56], and the number of further tensors."""
     if not branch.outputs:
         return "-"
     more = f" +{branch.outputs - 1}" if branch.outputs > 1 else ""
@@ -127,7 +127,7 @@ def _(result: Comparison) -> str:
 
 @text.register
 def _(result: Fit) -> str:
-    if result.request is None:  # made by hand
+    if result.request is None:  # made by a caller
         return line(result)
     return fit_table(result, result.request, result.device or result.request.platform.called)
 

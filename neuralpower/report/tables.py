@@ -23,8 +23,8 @@ T = TypeVar("T")
 FLOP_CONVENTION = "all-ops"  # 2 per multiply-add, and every other operation: as `profile` counts by default
 # How a terminal shows each way to know a time.
 STYLE_OF_BASIS = {basis: "weak" for basis in BASES} | {MEASURED: "good", IN_RANGE: "good", ROOFLINE: "bad"}
-PARTS = 6  # of a joined call that are named
-MOSTLY = 0.995  # of the time: from here on all of it, in whole percents
+PARTS = 6  # names of a joined call that are shown
+MOSTLY = 0.995  # share of the time that counts as all of it
 
 
 class Cell(str):
@@ -42,7 +42,7 @@ class Cell(str):
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """A table whose first `left` columns are flush left, the others flush right.
 
-    Cells of class `Cell` leave marks of their style, which `files.terminal.unstyled` takes out.
+    Cells of class `Cell` leave marks of their style, which `files.terminal.unstyled` removes.
     """
     lines = [[visible(cell) for cell in row] for row in (header, *rows)]
     styles = [[getattr(cell, "style", "") for cell in row] for row in (header, *rows)]
@@ -62,17 +62,17 @@ def with_bar(value: float) -> str:
 
 
 def basis_cell(basis: str) -> Cell:
-    """A way to know a time, in its colour."""
+    """The basis of a time, in its colour."""
     return Cell(basis, STYLE_OF_BASIS.get(basis, ""))
 
 
 def warning_lines(warnings: Iterable[str]) -> Iterator[str]:
-    """A yellow line each."""
+    """Warnings, each a yellow line."""
     return (styled(f"Warning: {visible(text)}", "weak") for text in warnings)
 
 
 def note_lines(notes: Iterable[str]) -> Iterator[str]:
-    """A line each."""
+    """Notes, each a line."""
     return (f"Note: {visible(text)}" for text in notes)
 
 
@@ -88,7 +88,7 @@ def listed(records: Iterable[T], columns: Mapping[str, Callable[[T], str]], left
 
 
 def percent(value: float | None, form: str = ".1%") -> str:
-    """A share in digits; "-" where it is not known."""
+    """A share in digits; "-" if unknown."""
     return "-" if value is None else f"{value:{form}}"
 
 
@@ -101,9 +101,9 @@ def score_cells(regressor: Regressor) -> list[str]:
 
 
 def prediction_table(prediction: Prediction, by: str, depth: int, top: int, *, marked: bool = False) -> str:
-    """Warnings, the totals, their rows, and notes; `marked` with styles for `cli.output.say`.
+    """Warnings, totals, rows, and notes of a prediction; `marked` with styles for `cli.output.say`.
 
-    `by`: "kind", "layer", "module", or "tree", which is drawn down to `depth` as a whole.
+    `by`: "kind", "layer", "module", or "tree", which is drawn as a whole, down to `depth`.
     """
     if by == "tree":
         return str(prediction.tree(depth))
@@ -149,7 +149,7 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
 
 
 def _throughput(p: Prediction) -> str:
-    """Samples per second; of a language model's phases the tokens are said."""
+    """Samples per second; "" for a language model's phases, which show tokens."""
     if p.generation is not None or p.runtime_s.value <= 0:
         return ""
     samples = p.batch_size if p.training is None else p.training.samples
@@ -157,13 +157,13 @@ def _throughput(p: Prediction) -> str:
 
 
 def joined_parts(parts: Sequence[str]) -> str:
-    """What one call is made of, in a few words: "add to pow mean and 5 more"."""
+    """The parts of one call: "add to pow mean and 5 more"."""
     shown = " ".join(parts[:PARTS])
     return shown if len(parts) <= PARTS else f"{shown} and {len(parts) - PARTS} more"
 
 
 def _trained(p: Prediction) -> str:
-    """How much of the power was learnt, where that is not all."""
+    """The share of the time whose power was trained; "" for all of it."""
     trained = p.power_share_trained or 0.0
     return "" if trained > MOSTLY else f", trained for {trained:.0%} of the time"
 
@@ -177,7 +177,7 @@ def _foot(p: Prediction) -> Iterator[str]:
 
 
 def _notes(p: Prediction) -> Iterator[str]:
-    """What the figures take for granted."""
+    """The assumptions behind the numbers."""
     launches = p.launch_row
     if launches is not None and launches.share > 1 - 1 / HOST_BOUND:
         yield f"bound by launch overhead: the device waits for its host {launches.share:.0%} of the time"
@@ -189,7 +189,7 @@ def _notes(p: Prediction) -> Iterator[str]:
 
 
 def _training_line(training: Training, runtime_s: float) -> str:
-    """The parts of a step, and how much of the peak it uses."""
+    """The parts of a step, and the share of the peak that it uses."""
     parts = ", ".join(f"{step} {quantity(time.value, 's')}" for step, time in training.steps.items())
     used = training.utilisation(runtime_s)
     of_peak = "" if used is None else f", {used:.1%} of the dense peak"
@@ -266,7 +266,7 @@ def _steps_grid(evaluations: Sequence[Evaluation]) -> str:
 
 
 def short(label: str) -> str:
-    """A label without its overrides, which can fill lines."""
+    """A label without its overrides, which can be long."""
     model, _, rest = label.partition(" ")
     name, query, _ = model.partition("?")
     return f"{name.removeprefix('transformers:')}{'?..' if query else ''} {rest}".strip()
@@ -282,7 +282,7 @@ PREDICTORS: Mapping[str, Callable[[Evaluation], float]] = {
 def evaluation_json(
     evaluations: Sequence[Evaluation], refused: Sequence[tuple[Case, InputError]] = ()
 ) -> dict[str, Any]:
-    """The same figures in SI units and shares; `refused`: the cases without figures, and why."""
+    """The same numbers in SI units and shares; `refused`: the cases without numbers, and why."""
     networks = [
         {
             **_case_json(e.case),

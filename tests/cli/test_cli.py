@@ -456,7 +456,7 @@ def test_a_training_step_is_predicted_in_its_parts(predictor: Path) -> None:
         "momentum",
         "--json",
     )
-    assert loaded(done(*named)) == data  # the name that `fit` has for it
+    assert loaded(done(*named)) == data  # its name in `fit`
     text = done("predict", BERT, "--predictor", predictor, "--phase", "training")
     assert "step: forward" in text
     assert "Note: no backward data for " in text
@@ -513,7 +513,7 @@ def test_a_full_disk_behind_the_output_is_one_line_and_code_4(monkeypatch: pytes
         cli.main()
     assert ended.value.code == 4
     assert (
-        err.getvalue() == "error: standard output: the disk is full; make room, or write to another place\n"
+        err.getvalue() == "error: standard output: the disk is full; free space on it, or write elsewhere\n"
     )
 
 
@@ -802,8 +802,8 @@ def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: 
         (["--address", "auto"], ["address 'auto'", "add --executor ray"]),
         (["--time-budget", "soon"], ["time budget 'soon'", "such as 20m"]),
         (["--time-budget", "0"], ["time budget '0'", "positive"]),
-        (["--dtype", ","], ["dtype ',': names nothing", "leave the option out"]),
-        (["--kinds", ""], ["kinds '': names nothing"]),
+        (["--dtype", ","], ["dtype ',': contains no name", "leave the option out"]),
+        (["--kinds", ""], ["kinds '': contains no name"]),
     ],
     ids=lambda value: " ".join(value),
 )
@@ -860,7 +860,7 @@ def test_collect_refuses_a_place_it_cannot_write(place: str) -> None:
         (["--rounds", "0", BERT], ["rounds 0", "1 or more"]),
         (["@absent"], ["absent: cannot be read", "MODEL, batch size, length"]),
         (["@list"], ["list:3", "'zoo:alexnet many'", "MODEL, batch size, length"]),
-        (["@none"], ["none: names no network", "MODEL, batch size, length"]),
+        (["@none"], ["none: has no network", "MODEL, batch size, length"]),
         (["zoo:alexnt"], ["'alexnt'", "alexnet"]),
         (["--dtype", "float64", BERT], ["float64", "it has float32"]),
     ],
@@ -873,7 +873,7 @@ def test_evaluate_refuses_before_it_measures(predictor: Path, arguments: list[st
     assert (ran.code, ran.out) == (2, "")
     *talk, error = ran.err.splitlines()
     assert all(
-        line.startswith(("Warning: predictor synthetic is of another device: ", "predicting "))
+        line.startswith(("Warning: predictor synthetic was trained on another device: ", "predicting "))
         for line in talk
     )
     assert error.startswith("error: ")
@@ -911,7 +911,7 @@ def test_an_evaluation_sets_predictions_beside_measurements(networks: Path, pred
     assert own["networks"] == 1
     assert own["mape"] == pytest.approx(abs(network["error"]))
     assert set(data["summary"]) == {"neuralpower", "roofline", "FLOPs only"}
-    assert "Warning: predictor synthetic is of another device: name Synthetic there" in ran.err
+    assert "Warning: predictor synthetic was trained on another device: name Synthetic there" in ran.err
     assert "measuring " in ran.err
 
 
@@ -927,7 +927,9 @@ def test_a_machine_slower_than_any_network_has_met_is_told(networks: Path, predi
     assert network["slowdown"] == pytest.approx(1.25)
     assert network["too_slow"] > 1.25
     assert ran.err.count("measuring ") == 3  # twice more at the end
-    assert "times its usual time, more than the predictor knows; not all of that is taken out" in ran.err
+    assert (
+        "times slower than usual, more than the predictor has seen; the correction is incomplete" in ran.err
+    )
     calm = {**usual, "sentinel_s": 1e3, "again_s": 1e3}
     Path("calm.json").write_text(json.dumps({**learnt, "network_speed": calm}))
     Path("other.json").write_text(json.dumps({**learnt, "device": "Another CPU", "network_speed": usual}))
@@ -984,7 +986,7 @@ def test_a_network_that_cannot_be_evaluated_is_named_and_the_others_are_measured
     assert any("the moon is full" in network["error"] for network in data["refused"])
     for name in bad:
         assert any(line.startswith(f"Warning: {networks}:{name} b1: ") for line in ran.err.splitlines())
-    said = f"{len(bad)} of {len(models)} networks could not be evaluated; the warnings above say why"
+    said = f"{len(bad)} of {len(models)} networks could not be evaluated; see the warnings above"
     assert ran.err.splitlines()[-1] == f"error: {said}"
 
 
@@ -1006,7 +1008,7 @@ def test_a_predictor_is_calibrated_on_this_machine(
     out = tmp_path / "mine.json"
     text = done("calibrate", "--from", predictor, "--samples", 12, "--out", out)
     assert re.search(
-        r"\d+ layers: geometric mean error [\d.]+% before, ([\d.]+% after|and factors made it no better)",
+        r"\d+ layers: geometric mean error [\d.]+% before, ([\d.]+% after|scaling did not reduce it)",
         text,
     )
     learnt = json.loads(out.read_text())
@@ -1020,7 +1022,7 @@ def test_a_calibration_that_says_nothing_is_not_written(
     spoilt = Calibration(predictors.load(predictor), 12, 70.0, 19.0)
     monkeypatch.setattr("neuralpower.learn.calibrate.measure_layers", lambda *_, **__: ([], []))
     monkeypatch.setattr("neuralpower.learn.calibrate.calibrate", lambda *_: spoilt)
-    with pytest.raises(DeviceError, match="1900% off in the mean.*nothing was written"):
+    with pytest.raises(DeviceError, match="1900% off on average.*nothing written"):
         calibrate(str(predictor), 12, 0, tmp_path / "mine.json")
     assert not list(tmp_path.glob("mine*"))
 

@@ -319,7 +319,7 @@ def test_closed_descriptors_and_a_full_disk_are_no_traceback(marked: Callable[..
         ended = marked(in_the_middle("pass"), "light", stdout=full)
         _, err = ended.process.communicate(timeout=60)
     assert ended.process.returncode == 4
-    assert err == "error: standard output: the disk is full; make room, or write to another place\n"
+    assert err == "error: standard output: the disk is full; free space on it, or write elsewhere\n"
 
 
 def test_commands_print_results_by_say_alone() -> None:

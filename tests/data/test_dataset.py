@@ -1191,7 +1191,7 @@ def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Pa
     assert "empty" not in str(raised.value)
     with pytest.raises(DatasetError, match="is a file, and a dataset is a folder. Fix: give its folder"):
         read_dataset(tmp_path / "laptop" / "dataset.json")
-    with pytest.raises(DatasetError, match="unknown dataset .*: there is none"):
+    with pytest.raises(DatasetError, match="unknown dataset .*: none exist"):
         read_dataset(tmp_path / "nowhere" / "at all")
 
 

@@ -170,7 +170,7 @@ def test_what_cannot_be_compared_is_said_and_the_rest_is(tmp_path: Path) -> None
     assert f"Warning: {DEEP} b2, roofline: predictor roofline needs the device" in ran.err
     assert "zoo:absent" in ran.err
     assert f"Warning: {file} line 5: batch_size is '0'" in ran.err
-    assert ran.err.splitlines()[-1].endswith("1 rows could not be compared; the warnings above say why")
+    assert ran.err.splitlines()[-1].endswith("1 rows could not be compared; see the warnings above")
     assert ran.out.splitlines()[-1].split()[:2] == ["roofline", "1"]
 
 

@@ -727,7 +727,7 @@ def test_strict_ends_with_three_where_an_operator_is_not_counted(tmp_path: Path)
         (("--device", "cuda:99"), 4, "device cuda:99: torch finds no such CUDA device here"),
         (("--device", f"cuda:{2**64}"), 4, f"device cuda:{2**64}: torch finds no such CUDA device here"),
         (("--dtype", "float8_e4m3fn", "--repeat", 1), 2, "check dtype, inputs and device"),
-        (("--repeat", 0, "--trace-file", "x"), 2, "--repeat 0 makes none"),
+        (("--repeat", 0, "--trace-file", "x"), 2, "a trace file needs a run"),
         (("--repeat", -1), 2, "repeat -1"),
     ],
 )

@@ -738,7 +738,7 @@ def test_an_interrupt_loses_nothing(
     printed, said = process.communicate(timeout=20)
     assert process.returncode == 130, said
     assert printed == ""
-    assert "what was measured is kept; give the same command again to continue" in said
+    assert "results so far are kept; run the same command again to resume" in said
     assert "Traceback" not in said
     assert events(out) == ["stop"]
     kept = {r["row"]["config_id"]: r["row"]["runtime_s"] for r in read_journal(out) if r["type"] == "result"}
