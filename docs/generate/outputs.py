@@ -1,7 +1,7 @@
 """Outputs on pages: run each block of commands below a mark, and write its output into the page.
 
     python -m docs.generate.outputs                rewrite the pages, the README's table and the picture
-    python -m docs.generate.outputs --measure      also run the commands that measure this machine, for some minutes
+    python -m docs.generate.outputs --measure      also measure this machine, for some minutes
 
 A block `python title="net.py"` on the same page becomes a file in the folder of the commands.
 """

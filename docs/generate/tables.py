@@ -85,7 +85,7 @@ def specs() -> list[DeviceSpec]:
 
 
 def short_devices() -> str:
-    """The README's table: a row for each set of similar trained devices, and one for each class of other devices."""
+    """The README's table: a row per set of similar trained devices, and one per class of other devices."""
     what, sheets = known(), specs()
     trained = [spec for spec in sheets if what.own.get(spec.slug)]
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -154,7 +154,7 @@ DEVICES = """`--device NAME` takes any of these, in any usual spelling (`h100`, 
 The last columns show where the times of matrix products in that type come from.
 
 - *trained*: from measurements of this device.
-- *carried*: from measurements of NVIDIA GPUs, scaled by bandwidth and peaks; bounds are twice as wide for other makers.
+- *carried*: from measurements of NVIDIA GPUs, scaled by bandwidth and peaks. Other makers have wider bounds.
 - *roofline*: from the spec sheet alone.
 - A dash: the device lacks the type.
 
@@ -202,7 +202,5 @@ def kinds_page() -> str:
         (code(name), " ".join((kind.__doc__ or "").split("\n\n")[0].split()), ", ".join(kind.field_names()))
         for name, kind in KINDS.items()
     )
-    title = (
-        "# Layer kinds\n\nThe columns of a dataset's tables, by kind. [Datasets](../datasets.md) explains them."
-    )
+    title = "# Layer kinds\n\nThe columns of a dataset's tables. [Datasets](../datasets.md) explains them."
     return page(title, table(("kind", "what it is", "columns"), rows))
