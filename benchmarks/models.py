@@ -1,4 +1,4 @@
-"""Every causal language model class of transformers: forward, prefill and decode traced, or why not.
+"""Every causal language model class of transformers: traced in forward, prefill and decode, or the reason.
 
 python -m benchmarks.models [docs/models.md | CLASS...]     # half an hour for the page; CLASS prints its line
 

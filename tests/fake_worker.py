@@ -1,4 +1,4 @@
-"""A measuring process that fails as it is told: dies, hangs, runs out of memory, loses its device or meter.
+"""A measuring process that fails on request: dies, hangs, runs out of memory, loses its device or meter.
 
 It stands for `python -m neuralpower.measure.collect`, answers the same requests, and starts in milliseconds.
 """

@@ -881,8 +881,8 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
         read_dataset(own(tmp_path / str(i), needed(12).assign(width=16 + i), meta=json.dumps(meta)))
         for i, meta in enumerate(metas)
     ]
-    learnt = [train(some, "lasso", jobs=1).predictor for some in (data, data[::-1])]
-    assert [one.hardware and one.hardware.cores for one in learnt] == [40, 40]
+    fitted = [train(some, "lasso", jobs=1).predictor for some in (data, data[::-1])]
+    assert [one.hardware and one.hardware.cores for one in fitted] == [40, 40]
     other = json.dumps({**metas[1], "hardware": {**said, "cores": 41}})
     with pytest.raises(
         DatasetError, match="cores of 'x' is 41, another dataset of it that it is 40; correct one"
@@ -967,7 +967,7 @@ def test_hardware_that_no_device_has_is_refused(tmp_path: Path, hardware: Any, s
         read_dataset(own(tmp_path, needed(12), meta=meta))
 
 
-def test_where_nothing_can_be_learnt_the_reasons_are_said(tmp_path: Path) -> None:
+def test_where_nothing_can_be_trained_the_reasons_are_said(tmp_path: Path) -> None:
     data = read_dataset(own(tmp_path, needed(12).assign(dtype="fp32")))
     with pytest.raises(
         DatasetError,
@@ -1088,7 +1088,7 @@ def test_rows_that_predict_none_of_each_other_are_asked_about(tmp_path: Path) ->
     assert plain.doubts == ()
 
 
-def test_a_hosts_part_in_another_unit_is_not_learnt_from(tmp_path: Path) -> None:
+def test_a_hosts_part_in_another_unit_is_not_trained_on(tmp_path: Path) -> None:
     rows = hand_made(40)
     for dispatch_s, known in ((5e-6, True), (5.0, False), (-1.0, False)):
         found = train(

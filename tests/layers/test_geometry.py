@@ -564,7 +564,7 @@ def test_a_product_with_one_frozen_side_has_one_product_back(left: bool) -> None
     assert done(backward(model, x)) == (2 * once, 0)
 
 
-def test_a_norm_without_learnt_scale_makes_the_gradient_of_its_input_alone() -> None:
+def test_a_norm_without_trained_scale_makes_the_gradient_of_its_input_alone() -> None:
     def moved(model: nn.Module, x: Tensor) -> list[float]:
         return [
             sum(task.flops_and_bytes()[1] for task in backward(model, x, learnt=way)) for way in (False, True)

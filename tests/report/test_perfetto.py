@@ -403,7 +403,7 @@ def test_power_is_drawn_where_it_is_known_and_idle_in_between() -> None:
     ]
 
 
-def test_there_is_no_power_row_where_power_is_not_learnt() -> None:
+def test_there_is_no_power_row_where_power_is_not_trained() -> None:
     predictor = known(US)
     assert [c.name for c in drawn(predictor, stage(predictor)).counters] == ["memory"]
 

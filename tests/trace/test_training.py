@@ -522,7 +522,7 @@ def test_the_optimizer_runs_as_torch_chooses_for_the_device_unless_it_is_said(
 ) -> None:
     other = {
         ("conv2d", "float32", "forward", "dense"): next(iter(learnt.regressors.values()))
-    }  # float32 is learnt
+    }  # the predictor was trained in float32
     bare = dataclasses.replace(
         learnt, hardware=Hardware(platform="accelerator" if accelerator else "cpu"), regressors=other
     )
