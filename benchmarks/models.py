@@ -249,13 +249,13 @@ def page(outcomes: Sequence[Outcome]) -> str:
             "# Language models that are traced",
             "",
             f"Can neuralpower trace your language model? This page lists all {len(outcomes)} classes of "
-            f"`AutoModelForCausalLM` in transformers {version}, in their default configurations with few layers. "
-            f"**{complete} are traced in forward, prefill and decode**, {partly} in some of these, "
+            f"`AutoModelForCausalLM` in transformers {version}, in their default configurations "
+            f"with few layers: **{complete} traced in forward, prefill and decode**, {partly} in some of these, "
             f"{len(outcomes) - complete - partly} not at all. `python -m benchmarks.models docs/models.md` "
             "writes this page.",
             "",
-            "The columns of phases name the way of tracing: meta, fake, or cpu. Coverage is the share of all bytes "
-            "that layer kinds describe.",
+            "The columns of phases name the way of tracing: meta, fake, or cpu. Coverage is the share of all "
+            "bytes that layer kinds describe.",
             "",
             "| class | forward | prefill | decode | cache | coverage | note |",
             "|---|---|---|---|---|---|---|",
