@@ -250,9 +250,9 @@ def page(outcomes: Sequence[Outcome]) -> str:
             "",
             f"Can neuralpower trace your language model? This page lists all {len(outcomes)} classes of "
             f"`AutoModelForCausalLM` in transformers {version}, in their default configurations "
-            f"with few layers: **{complete} traced in forward, prefill and decode**, {partly} in some of these, "
-            f"{len(outcomes) - complete - partly} not at all. `python -m benchmarks.models docs/models.md` "
-            "writes this page.",
+            f"with few layers: **{complete} traced in forward, prefill and decode**, "
+            f"{partly} in some of these, {len(outcomes) - complete - partly} not at all. "
+            "`python -m benchmarks.models docs/models.md` writes this page.",
             "",
             "The columns of phases name the way of tracing: meta, fake, or cpu. Coverage is the share of all "
             "bytes that layer kinds describe.",
