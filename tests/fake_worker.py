@@ -287,6 +287,6 @@ def names(count: int) -> list[str]:
 
 
 def rows(out: Path) -> Iterator[dict[str, Any]]:
-    """Of softmax, with None where there is nothing."""
+    """The rows of softmax, with None for missing values."""
     table = read_dataset(out).tables["softmax"].astype(object)
     yield from table.where(table.notna(), None).to_dict("records")  # type: ignore[misc]  # names are text

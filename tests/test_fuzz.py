@@ -170,7 +170,7 @@ def mutated(draw: st.DrawFn, document: Any) -> Any:
 
 @st.composite
 def damaged(draw: st.DrawFn, data: bytes) -> bytes:
-    """Bytes cut off, flipped, moved, or with a literal in between that is no JSON."""
+    """Bytes cut off, flipped, moved, or with an inserted literal that is not JSON."""
     start = draw(st.integers(0, len(data) - 1))
     stop = min(start + draw(st.integers(1, 40)), len(data))
     how = draw(

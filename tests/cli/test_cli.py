@@ -279,7 +279,7 @@ def loaded(text: str) -> Any:
 
 @pytest.fixture(scope="module")
 def prediction(predictor: Path) -> dict[str, Any]:
-    """Of a small BERT, as JSON."""
+    """The prediction of a small BERT, as JSON."""
     ran = run("predict", BERT, "--predictor", predictor, "--batch-size", 3, "--seq-len", 16, "--json")
     assert (ran.code, ran.err) == (0, "")
     return dict(loaded(ran.out))

@@ -209,7 +209,7 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> N
 
 def test_what_append_returns_from_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sizes() -> list[int]:
-        """Of the journal, each time it was forced."""
+        """The sizes of the journal at each fsync."""
         return [size for name, size in forced if name == "journal.jsonl"]
 
     forced: list[tuple[str, int]] = []
@@ -493,7 +493,7 @@ def test_the_sentinel_of_a_dataset_is_its_usual_speed(tmp_path: Path) -> None:
     assert rows.slowdown == pytest.approx([(1 + i) / 6 for i in range(11)])
 
 
-# ---- a folder of one's own ----
+# ---- a user's own folder ----
 
 
 def columns(rows: Rows) -> Any:

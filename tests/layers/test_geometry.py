@@ -1,4 +1,4 @@
-"""Fields say what an operator returns: paddings by name, packed sequences, products; gradients asked for."""
+"""Fields say what an operator returns: paddings by name, packed sequences, products, requested gradients."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -460,7 +460,7 @@ def _trilinear() -> tuple[Tensor, ...]:
     return tuple(torch.empty(size, device=META) for size in ((2, 3), (5, 3, 4), (2, 4)))
 
 
-# ---- gradients that are asked for ----
+# ---- requested gradients ----
 
 
 def backward(model: nn.Module, *args: Any, learnt: bool = False) -> list[Task]:
@@ -589,7 +589,7 @@ def test_an_embedding_has_a_gradient_of_its_table_alone() -> None:
 
 
 class Adapted(nn.Module):
-    """A frozen product beside a low-rank one that is trained (LoRA)."""
+    """A frozen product and a trained low-rank one (LoRA)."""
 
     def __init__(self) -> None:
         super().__init__()

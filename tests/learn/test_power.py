@@ -46,7 +46,7 @@ HARDWARE = {
 
 
 def peak(layer: Layer) -> float:
-    """Of its dtype; what is no float is counted as float32."""
+    """The peak of its dtype; types that are not floats count as float32."""
     return PEAKS.get(layer.dtype, PEAKS["float32"])
 
 

@@ -178,7 +178,7 @@ def test_one_corrupt_row_moves_no_prediction_by_more_than_a_hundredth() -> None:
 
 
 def few(rows: int, seed: int = 0, noise: float = 0.0, factor: float = 1.0) -> Problem:
-    """`problem` with a term for all of its work; targets are so many times too high."""
+    """`problem` with a term for all of its work; targets are too high by this factor."""
     asked = problem(rows, seed, noise)
     return dataclasses.replace(asked, special={"ab": asked.size}, target=factor * asked.target)
 

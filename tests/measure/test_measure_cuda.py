@@ -201,7 +201,7 @@ def test_a_sentinel_every_fifty_calls_tells_of_a_device_that_becomes_slower() ->
 
 
 class FakeNvml:
-    """As much of nvidia-ml-py as is read; `failing` is the code that every reading raises."""
+    """The part of nvidia-ml-py that is used; every reading raises the code `failing`."""
 
     NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
 

@@ -1,4 +1,4 @@
-"""Timelines: calls at times set by hand, nested in modules, beside counters, in Chrome's trace format."""
+"""Timelines in Chrome's trace format: calls at given times, nested in modules, and counters."""
 
 from __future__ import annotations
 

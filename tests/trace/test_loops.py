@@ -223,7 +223,7 @@ VIEW_S, FASTER = 1.2e-6, 0.2
 
 @pytest.fixture(scope="module")
 def fitted() -> Predictor:
-    """Of a device on which what recurs takes a fifth as long, and a view as long as any other."""
+    """A predictor of a device: repeated calls take a fifth of the time, every view the same time."""
     data = dataset(["softmax", "elementwise", "movement"], 40)
     tables = {}
     for kind, table in data.tables.items():
