@@ -67,7 +67,7 @@ PACKAGES: Mapping[str, str] = {
     "cli": "",
     "__main__": "",
 }
-"""Packages in their order, with their faces: modules that others may import beside the package itself.
+"""Packages in their order, with their faces: modules that others may import in addition to the package.
 
 A package imports only from itself and from those above it.
 """

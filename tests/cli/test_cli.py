@@ -279,7 +279,7 @@ def loaded(text: str) -> Any:
 
 @pytest.fixture(scope="module")
 def prediction(predictor: Path) -> dict[str, Any]:
-    """Of a small BERT, as JSON."""
+    """The prediction of a small BERT, as JSON."""
     ran = run("predict", BERT, "--predictor", predictor, "--batch-size", 3, "--seq-len", 16, "--json")
     assert (ran.code, ran.err) == (0, "")
     return dict(loaded(ran.out))
@@ -917,9 +917,9 @@ def test_an_evaluation_sets_predictions_beside_measurements(networks: Path, pred
 
 def test_a_machine_slower_than_any_network_has_met_is_told(networks: Path, predictor: Path) -> None:
     # as if the sentinel usually took a nanosecond; the slow-down that is taken out has an upper bound
-    learnt = {**json.loads(predictor.read_text()), "device": read_cpu().name}
+    fitted = {**json.loads(predictor.read_text()), "device": read_cpu().name}
     usual = {"sentinel_s": 1e-9, "again_s": 1e-9, "exponent": 1.0, "slowest": 1.25}
-    Path("slow.json").write_text(json.dumps({**learnt, "network_speed": usual}))
+    Path("slow.json").write_text(json.dumps({**fitted, "network_speed": usual}))
     shape = ("--input-shape", "32", "--rounds", "1", "--json")
     ran = run("evaluate", f"{networks}:blocks", *shape, "--predictor", "slow.json")
     assert ran.code == 0, ran.err
@@ -931,8 +931,8 @@ def test_a_machine_slower_than_any_network_has_met_is_told(networks: Path, predi
         "times slower than usual, more than the predictor has seen; the correction is incomplete" in ran.err
     )
     calm = {**usual, "sentinel_s": 1e3, "again_s": 1e3}
-    Path("calm.json").write_text(json.dumps({**learnt, "network_speed": calm}))
-    Path("other.json").write_text(json.dumps({**learnt, "device": "Another CPU", "network_speed": usual}))
+    Path("calm.json").write_text(json.dumps({**fitted, "network_speed": calm}))
+    Path("other.json").write_text(json.dumps({**fitted, "device": "Another CPU", "network_speed": usual}))
     for name in ("calm.json", "other.json"):
         assert "usual time" not in run("evaluate", f"{networks}:blocks", *shape, "--predictor", name).err
 
@@ -1011,8 +1011,8 @@ def test_a_predictor_is_calibrated_on_this_machine(
         r"\d+ layers: geometric mean error [\d.]+% before, ([\d.]+% after|scaling did not reduce it)",
         text,
     )
-    learnt = json.loads(out.read_text())
-    assert learnt["dataset"]["calibrated_from"] == "synthetic"
+    fitted = json.loads(out.read_text())
+    assert fitted["dataset"]["calibrated_from"] == "synthetic"
     assert "calibrated" in out.with_suffix(".md").read_text()
 
 

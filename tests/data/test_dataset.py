@@ -209,7 +209,7 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> N
 
 def test_what_append_returns_from_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sizes() -> list[int]:
-        """Of the journal, each time it was forced."""
+        """The sizes of the journal at each fsync."""
         return [size for name, size in forced if name == "journal.jsonl"]
 
     forced: list[tuple[str, int]] = []
@@ -493,7 +493,7 @@ def test_the_sentinel_of_a_dataset_is_its_usual_speed(tmp_path: Path) -> None:
     assert rows.slowdown == pytest.approx([(1 + i) / 6 for i in range(11)])
 
 
-# ---- a folder of one's own ----
+# ---- a user's own folder ----
 
 
 def columns(rows: Rows) -> Any:
@@ -881,8 +881,8 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
         read_dataset(own(tmp_path / str(i), needed(12).assign(width=16 + i), meta=json.dumps(meta)))
         for i, meta in enumerate(metas)
     ]
-    learnt = [train(some, "lasso", jobs=1).predictor for some in (data, data[::-1])]
-    assert [one.hardware and one.hardware.cores for one in learnt] == [40, 40]
+    fitted = [train(some, "lasso", jobs=1).predictor for some in (data, data[::-1])]
+    assert [one.hardware and one.hardware.cores for one in fitted] == [40, 40]
     other = json.dumps({**metas[1], "hardware": {**said, "cores": 41}})
     with pytest.raises(DatasetError, match="cores of 'x' is 41, but another dataset has 40; correct one"):
         train([*data, read_dataset(own(tmp_path / "other", needed(12), meta=other))], jobs=1)
@@ -965,7 +965,7 @@ def test_hardware_that_no_device_has_is_refused(tmp_path: Path, hardware: Any, s
         read_dataset(own(tmp_path, needed(12), meta=meta))
 
 
-def test_where_nothing_can_be_learnt_the_reasons_are_said(tmp_path: Path) -> None:
+def test_where_nothing_can_be_trained_the_reasons_are_said(tmp_path: Path) -> None:
     data = read_dataset(own(tmp_path, needed(12).assign(dtype="fp32")))
     with pytest.raises(
         DatasetError,
@@ -1086,7 +1086,7 @@ def test_rows_that_predict_none_of_each_other_are_asked_about(tmp_path: Path) ->
     assert plain.doubts == ()
 
 
-def test_a_hosts_part_in_another_unit_is_not_learnt_from(tmp_path: Path) -> None:
+def test_a_hosts_part_in_another_unit_is_not_trained_on(tmp_path: Path) -> None:
     rows = hand_made(40)
     for dispatch_s, known in ((5e-6, True), (5.0, False), (-1.0, False)):
         found = train(

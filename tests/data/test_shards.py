@@ -65,12 +65,12 @@ def test_merged_datasets_are_one_of_the_same_rows_in_the_same_order(two: list[Pa
         assert files(tmp_path / "out" / "mine" / shard) == files(folder)
 
 
-def test_what_is_learnt_from_shards_is_what_the_folders_teach(two: list[Path], tmp_path: Path) -> None:
+def test_what_is_trained_on_shards_is_what_the_folders_teach(two: list[Path], tmp_path: Path) -> None:
     merge_folders(two, tmp_path / "out")
     given = (read_dataset(tmp_path / "out"), [read_dataset(folder) for folder in two])
     one, other = (to_json(train(some, "lasso", jobs=1).predictor) for some in given)
-    for learnt in (one, other):
-        learnt["dataset"] = {k: v for k, v in learnt["dataset"].items() if k not in ("name", "trained")}
+    for trained in (one, other):
+        trained["dataset"] = {k: v for k, v in trained["dataset"].items() if k not in ("name", "trained")}
     assert one == other
 
 

@@ -1,4 +1,4 @@
-"""Fields say what an operator returns: paddings by name, packed sequences, products; gradients asked for."""
+"""Fields say what an operator returns: paddings by name, packed sequences, products, requested gradients."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -460,7 +460,7 @@ def _trilinear() -> tuple[Tensor, ...]:
     return tuple(torch.empty(size, device=META) for size in ((2, 3), (5, 3, 4), (2, 4)))
 
 
-# ---- gradients that are asked for ----
+# ---- requested gradients ----
 
 
 def backward(model: nn.Module, *args: Any, knows: bool = False) -> list[Task]:
@@ -564,7 +564,7 @@ def test_a_product_with_one_frozen_side_has_one_product_back(left: bool) -> None
     assert done(backward(model, x)) == (2 * once, 0)
 
 
-def test_a_norm_without_learnt_scale_makes_the_gradient_of_its_input_alone() -> None:
+def test_a_norm_without_trained_scale_makes_the_gradient_of_its_input_alone() -> None:
     def moved(model: nn.Module, x: Tensor) -> list[float]:
         return [
             sum(task.flops_and_bytes()[1] for task in backward(model, x, knows=way)) for way in (False, True)
@@ -589,7 +589,7 @@ def test_an_embedding_has_a_gradient_of_its_table_alone() -> None:
 
 
 class Adapted(nn.Module):
-    """A frozen product beside a low-rank one that is trained (LoRA)."""
+    """A frozen product and a trained low-rank one (LoRA)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Power and energy of layers and networks, learnt from a device whose power is known."""
+"""Power and energy of layers and networks, trained on a device of known power."""
 
 import dataclasses
 import itertools
@@ -46,7 +46,7 @@ HARDWARE = {
 
 
 def peak(layer: Layer) -> float:
-    """Of its dtype; what is no float is counted as float32."""
+    """The peak of its dtype; types that are not floats count as float32."""
     return PEAKS.get(layer.dtype, PEAKS["float32"])
 
 
@@ -152,7 +152,7 @@ def test_a_wrong_power_of_a_few_is_left_out(change: dict[str, float]) -> None:
     np.testing.assert_allclose(first.power_w, second.power_w, rtol=1e-9)
 
 
-def test_power_that_a_meter_is_not_sure_of_is_not_learnt() -> None:
+def test_power_that_a_meter_is_not_sure_of_is_not_trained() -> None:
     found = train(dataset(stated=0.3), learner="lasso", jobs=1)
     assert found.predictor.power is None
     usable = "(of rows of 100 us or more, or with energy_u_rel up to 0.1)"
@@ -196,7 +196,7 @@ def in_turn(layers: list[Layer]) -> list[Layer]:
 
 @pytest.fixture(scope="module")
 def sparse() -> Predictor:
-    """Learnt from 28 powers of each kind, 7 in each of its variants, beside 100 runtimes."""
+    """Trained on 28 powers of each kind, 7 of each variant, and 100 runtimes."""
     tables = {}
     for kind in SPARSE:
         tables[kind] = table(kind, layers=in_turn(rows(kind, 100, 0)))
@@ -206,7 +206,7 @@ def sparse() -> Predictor:
     ).predictor
 
 
-def test_powers_too_few_for_each_dtype_and_phase_are_learnt_for_the_kind(sparse: Predictor) -> None:
+def test_powers_too_few_for_each_dtype_and_phase_are_trained_for_the_kind(sparse: Predictor) -> None:
     assert sparse.power is not None
     both_dtypes = {("softmax", ANY, phase, "short") for phase in ("forward", "backward")}  # 14 powers each
     assert set(sparse.power) == {*map(whole_kind, ("linear", "matmul", "softmax")), *both_dtypes}
@@ -262,7 +262,7 @@ def test_no_layer_draws_less_than_the_least_that_was_measured(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("by", ["kind", "layer", "module"])
-def test_a_table_shows_watts_and_joules_where_they_are_learnt(predictor: Predictor, by: str) -> None:
+def test_a_table_shows_watts_and_joules_where_they_are_trained(predictor: Predictor, by: str) -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(3)))
     p = compose(trace(model, (torch.zeros(2048, 512),)), predictor, model="net", batch_size=2048)
     assert p.energy_j is not None and p.power_w is not None
@@ -304,7 +304,7 @@ def test_a_csv_has_watts_and_joules_or_nothing(predictor: Predictor, tmp_path: P
 
 
 def half_known(sparse: Predictor, **hardware: Any) -> Prediction:
-    """A network of products, whose power was learnt, and of softmax, whose was not, on such a device."""
+    """A network of products with trained power and a softmax without, on such a device."""
     assert sparse.power is not None and sparse.hardware is not None
     products = dataclasses.replace(
         sparse,
@@ -318,7 +318,7 @@ def half_known(sparse: Predictor, **hardware: Any) -> Prediction:
     return compose(traced, products, model="net", batch_size=256)
 
 
-def test_energy_is_null_where_a_tenth_of_the_power_is_neither_learnt_nor_bounded(sparse: Predictor) -> None:
+def test_energy_is_null_where_a_tenth_of_the_power_is_neither_trained_nor_bounded(sparse: Predictor) -> None:
     some = half_known(sparse, limit_w=None)
     known = sum(row.share for row in some.rows if row.kind == "linear")
     assert 0.1 < known < 0.9
@@ -327,7 +327,7 @@ def test_energy_is_null_where_a_tenth_of_the_power_is_neither_learnt_nor_bounded
     assert [row.power_w is not None for row in some.rows] == [row.kind == "linear" for row in some.rows]
 
 
-def test_power_that_was_not_learnt_is_carried_within_idle_and_limit(sparse: Predictor) -> None:
+def test_power_that_was_not_trained_is_carried_within_idle_and_limit(sparse: Predictor) -> None:
     some = half_known(sparse)
     known = sum(row.share for row in some.rows if row.kind == "linear")
     assert some.power_w is not None and some.energy_j is not None
@@ -351,7 +351,7 @@ def test_a_device_of_unknown_idle_power_idles_within_a_share_of_its_limit(sparse
     assert idle_power(sparse.hardware) == (IDLE_W, IDLE_W, IDLE_W)
 
 
-def test_all_of_a_learnt_power_is_trained(sparse: Predictor) -> None:
+def test_all_of_a_trained_power_is_trained(sparse: Predictor) -> None:
     network = nn.Sequential(nn.Linear(512, 512), nn.Softmax(-1)).to("meta")
     traced = trace(network, (torch.empty(256, 512, device="meta"),), {})
     every = compose(traced, sparse, model="net", batch_size=256)
@@ -361,7 +361,7 @@ def test_all_of_a_learnt_power_is_trained(sparse: Predictor) -> None:
     assert all(row.energy_j is not None for row in every.rows)
 
 
-def test_power_alone_is_learnt_of_rows_whose_times_others_tell() -> None:
+def test_power_alone_is_trained_of_rows_whose_times_others_tell() -> None:
     about = {"schema": 1, "device": "known", "hardware": HARDWARE}
     metered = Dataset(Path("known"), about, {"linear": table("linear")})
     power = train_power(metered, jobs=1)

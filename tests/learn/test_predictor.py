@@ -154,8 +154,8 @@ def test_of_cpus_of_one_name_the_one_most_like_this_machine_predicts(
     newer = replace(older, l1d_bytes=3 * 2**14, flags=("avx2", "avx_vnni"))
     monkeypatch.chdir(tmp_path)
     for name, cpu in (("my-cpu-2c", older), ("my-cpu-2c-vnni", newer)):
-        learnt = replace(predictor, device=cpu.name, dataset={**predictor.dataset, "hardware": cpu.to_json()})
-        save(learnt, tmp_path / "models" / f"{name}.json")
+        fitted = replace(predictor, device=cpu.name, dataset={**predictor.dataset, "hardware": cpu.to_json()})
+        save(fitted, tmp_path / "models" / f"{name}.json")
     asked = fresh("linear", 1)
     for cpu, name in ((older, "my-cpu-2c"), (newer, "my-cpu-2c-vnni")):
         found = predictors.default_predictor(cpu)
@@ -197,10 +197,10 @@ def test_files_that_are_no_predictors_are_in_nobodys_way(
 def test_of_a_dtype_without_flop_memory_tells_the_roofline() -> None:
     copies = dataset(["movement"], count=60)
     table = copies.tables["movement"].assign(dtype="int64")
-    learnt = train(Dataset(copies.path, copies.meta, {"movement": table}), jobs=1).predictor
+    fitted = train(Dataset(copies.path, copies.meta, {"movement": table}), jobs=1).predictor
     fields = {"function": "add", "elements": 4096, "operands": 2, "broadcast": False, "dtype": "int64"}
     sums = KINDS["elementwise"].from_row(fields)
-    (runtime_s,) = learnt.estimate([sums]).runtime_s
+    (runtime_s,) = fitted.estimate([sums]).runtime_s
     assert 1e-7 < runtime_s < 1e-3  # 98 kB, at 10 GB/s about 10 us
 
 
@@ -231,37 +231,37 @@ def test_bounds_enclose_and_widen_outside_the_box(predictor: Predictor) -> None:
     assert estimates.basis == (IN_RANGE, EXTRAPOLATED)
 
 
-def test_a_kind_that_was_not_learnt_falls_back_to_the_roofline_and_says_so(predictor: Predictor) -> None:
+def test_a_kind_that_was_not_trained_falls_back_to_the_roofline_and_says_so(predictor: Predictor) -> None:
     layers = fresh("matmul", 5)
     estimates = predictor.estimate(layers)
     assert set(estimates.basis) == {ROOFLINE}
     assert (estimates.runtime_s > 0).all()
 
 
-def test_a_dtype_or_phase_that_was_not_learnt_is_refused_with_those_that_were(predictor: Predictor) -> None:
+def test_a_dtype_or_phase_that_was_not_trained_is_refused_with_those_that_were(predictor: Predictor) -> None:
     with pytest.raises(PredictorError, match="dtype 'bfloat16': it has float32"):
         predictor.check("bfloat16", "forward")
     with pytest.raises(PredictorError, match="phase 'training': it has forward"):
         predictor.check("float32", "training")
 
 
-def test_a_dtype_that_is_only_cast_to_is_not_learnt(predictor: Predictor) -> None:
+def test_a_dtype_that_is_only_cast_to_is_not_trained(predictor: Predictor) -> None:
     cast = {("norm", "bfloat16", "forward", "layer"): next(iter(predictor.regressors.values()))}
     assert replace(predictor, regressors={**predictor.regressors, **cast}).dtypes == ("float32",)
     assert replace(predictor, regressors=cast).dtypes == ("bfloat16",)  # all it has
 
 
 def test_a_predictor_of_integers_alone_serves_layers_and_no_network() -> None:
-    learnt = train(dataset(["linear"], dtype="int8"), jobs=1).predictor
-    assert learnt.dtypes == ()
+    fitted = train(dataset(["linear"], dtype="int8"), jobs=1).predictor
+    assert fitted.dtypes == ()
     for dtype in ("int8", "float32"):
         with pytest.raises(PredictorError, match=f"dtype '{dtype}': it has none; choose another predictor"):
-            learnt.check(dtype, "forward")
-    assert set(learnt.estimate([replace(layer, dtype="int8") for layer in fresh("linear", 5)]).basis) <= {
+            fitted.check(dtype, "forward")
+    assert set(fitted.estimate([replace(layer, dtype="int8") for layer in fresh("linear", 5)]).basis) <= {
         IN_RANGE,
         "measured",
     }
-    assert set(learnt.estimate([replace(layer, dtype="int8") for layer in fresh("softmax", 5)]).basis) == {
+    assert set(fitted.estimate([replace(layer, dtype="int8") for layer in fresh("softmax", 5)]).basis) == {
         ROOFLINE
     }
 
@@ -283,17 +283,17 @@ def test_rows_taken_while_the_machine_was_slow_count_as_if_it_had_not_been() -> 
     slow = np.where(np.arange(200) % 5 < 2, 1.5, 1.0)
     table = data.tables["softmax"].assign(sentinel_s=1e-3 * slow)
     table["runtime_s"] *= slow
-    learnt = train(Dataset(data.path, data.meta, {"softmax": table}), jobs=1).predictor
-    assert learnt.sentinel_s == pytest.approx(1e-3)
+    fitted = train(Dataset(data.path, data.meta, {"softmax": table}), jobs=1).predictor
+    assert fitted.sentinel_s == pytest.approx(1e-3)
     layers = fresh("softmax")
     assert (
-        np.median(np.abs(learnt.estimate(layers).runtime_s / [seconds(layer) for layer in layers] - 1)) < 0.02
+        np.median(np.abs(fitted.estimate(layers).runtime_s / [seconds(layer) for layer in layers] - 1)) < 0.02
     )
     # a counter that ran wild says nothing of the machine's speed
     table.loc[7, "sentinel_s"] = 1e6
     wild = train(Dataset(data.path, data.meta, {"softmax": table}), jobs=1).predictor
     key = ("softmax", "float32", "forward", "all")
-    assert wild.regressors[key].exponent == pytest.approx(learnt.regressors[key].exponent, abs=0.05)
+    assert wild.regressors[key].exponent == pytest.approx(fitted.regressors[key].exponent, abs=0.05)
 
 
 def test_too_few_rows_are_an_error_with_the_number_that_is_needed() -> None:
@@ -305,7 +305,7 @@ def test_too_few_rows_are_an_error_with_the_number_that_is_needed() -> None:
         train(dataset(["softmax"], 12), learner="laso", jobs=1)
 
 
-def test_groups_of_too_few_rows_each_are_learnt_together() -> None:
+def test_groups_of_too_few_rows_each_are_trained_together() -> None:
     table = dataset(["norm"], 200).tables["norm"]
     few = pd.concat([table[table.function == name].head(6) for name in ("group", "instance")])
     assert len(few) == 12
@@ -325,7 +325,7 @@ def test_groups_of_too_few_rows_each_are_learnt_together() -> None:
     assert np.median(np.abs(found.runtime_s / [seconds(layer) for layer in asked] - 1)) < 0.1
 
 
-def test_a_group_that_has_too_few_rows_without_a_corrupt_one_is_learnt_with_others() -> None:
+def test_a_group_that_has_too_few_rows_without_a_corrupt_one_is_trained_with_others() -> None:
     table = dataset(["norm"], 200).tables["norm"]
     layers, group, instance = (table[table.function == name] for name in ("layer", "group", "instance"))
     corrupt = group.iloc[[9]].assign(runtime_s=group.runtime_s.iloc[9] * 1e3)
@@ -360,9 +360,9 @@ def test_a_prediction_adds_up_and_folds_repeated_blocks(predictor: Predictor) ->
 def test_steps_that_wait_for_each_other_take_time_on_an_accelerator_that_never_ran_any(
     predictor: Predictor,
 ) -> None:
-    learnt = {key: found for key, found in predictor.regressors.items() if key[0] != "recurrent"}
+    fitted = {key: found for key, found in predictor.regressors.items() if key[0] != "recurrent"}
     hardware = replace(predictor.hardware or Hardware(), platform="accelerator")
-    other = replace(predictor, regressors=learnt, hardware=hardware)
+    other = replace(predictor, regressors=fitted, hardware=hardware)
     sizes = {"batch": 1, "input_size": 8, "hidden_size": 8, "num_layers": 2, "bidirectional": False}
     layers = [
         KINDS["recurrent"].from_row({"function": "lstm", "steps": steps, **sizes}) for steps in (1, 1000)
@@ -383,7 +383,7 @@ def test_what_is_not_modelled_is_named_with_its_share(predictor: Predictor) -> N
 
 
 def test_shares_that_round_to_more_than_all_leave_no_coverage_below_0(predictor: Predictor) -> None:
-    # convolutions were not learnt: rooflines all, whose shares add up to 1 give or take rounding
+    # no convolution was trained: all are rooflines, whose shares add up to 1 give or take rounding
     drawn = list(draw(KINDS["conv2d"], 40, 3, BOUNDED))
     for count in range(1, 40):
         layers = drawn[:count]

@@ -109,7 +109,7 @@ def test_the_residual_learns_what_the_base_cannot_say() -> None:
     assert regressor.scores.median < 0.4 * regressor.scores.median_base
 
 
-def test_a_target_that_the_device_bounds_is_learnt_however_far_it_lies_from_the_base() -> None:
+def test_a_target_that_the_device_bounds_is_trained_however_far_it_lies_from_the_base() -> None:
     # every third row, told by its feature, takes 8 times as long: log 8 = 2.1, above the 0.7 that a residual
     # may be
     asked = problem(300)
@@ -178,7 +178,7 @@ def test_one_corrupt_row_moves_no_prediction_by_more_than_a_hundredth() -> None:
 
 
 def few(rows: int, seed: int = 0, noise: float = 0.0, factor: float = 1.0) -> Problem:
-    """`problem` with a term for all of its work; targets are so many times too high."""
+    """`problem` with a term for all of its work; targets are too high by this factor."""
     asked = problem(rows, seed, noise)
     return dataclasses.replace(asked, special={"ab": asked.size}, target=factor * asked.target)
 
@@ -218,7 +218,7 @@ def test_rows_of_one_configuration_share_a_fold() -> None:
     )  # a row is never predicted from its own repetition
 
 
-def test_how_far_layers_follow_the_machines_speed_is_learnt() -> None:
+def test_how_far_layers_follow_the_machines_speed_is_trained() -> None:
     smooth, generator = problem(400), np.random.default_rng(8)
     slowdown = np.exp(generator.uniform(0, 0.4, 400))
     follows = dataclasses.replace(smooth, slowdown=slowdown, target=smooth.target * slowdown**0.7)
@@ -274,7 +274,7 @@ def test_what_only_large_rows_show_widens_the_intervals_far_out() -> None:
     assert regress.fit(asked, "lasso").regressor.spread.growth == both.growth
 
 
-def test_rows_that_all_take_a_launch_are_learnt() -> None:
+def test_rows_that_all_take_a_launch_are_trained() -> None:
     # 10 us each: one prediction for all, and an interval about it
     asked = problem(200)
     regressor = fit(
@@ -361,7 +361,7 @@ def aligned_problem(rows: int, seed: int = 0, saves: float = 0.12, floor: float 
 
 
 @pytest.mark.parametrize("learner", ["lasso", "hybrid"])
-def test_what_alignment_saves_is_learnt_apart_and_holds_outside_the_box(learner: str) -> None:
+def test_what_alignment_saves_is_trained_separately_and_holds_outside_the_box(learner: str) -> None:
     asked = aligned_problem(1000)
     regressor = fit(asked, learner)
     assert regressor.alignment is not None

@@ -1,4 +1,4 @@
-"""The predictors of the package: each loads, says where it is from, and predicts what it has learnt."""
+"""The predictors of the package: each loads, names its origin, and predicts its training data."""
 
 import dataclasses
 from pathlib import Path

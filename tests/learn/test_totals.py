@@ -121,7 +121,7 @@ def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_othe
     assert np.allclose(
         predictor.estimate_network(passes, np.ones(4)).runtime_s, predictor.estimate(passes).runtime_s
     )
-    # of networks of one sort alone nothing is learnt
+    # networks of one kind only train nothing
     one = train(
         Dataset(
             data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table[share > 0.5]}
@@ -209,7 +209,7 @@ def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
     assert np.median(ratio[alone > 20 * short_s]) == pytest.approx(1.0, rel=0.03)
 
 
-def test_a_network_of_which_nothing_was_learnt_says_nothing_of_the_others() -> None:
+def test_a_network_of_which_nothing_was_trained_says_nothing_of_the_others() -> None:
     data = dataset(["linear", "softmax"])
     hardware = {"memory_bytes_per_s": 1e12, "peak_flops_per_s": {"float32": 1e13}}
     table = network_rows(30, {"linear": 1.0, "softmax": 1.5})
@@ -239,7 +239,7 @@ def test_networks_in_tensorfloat32_are_none_of_float32() -> None:
     assert products == [{"tensorfloat32"}, {"float32"}]
 
 
-def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
+def test_how_networks_follow_the_machines_speed_is_trained_on_them() -> None:
     # layers were timed on a machine of one speed; networks while it was up to 1.4 times slower, and by the
     # power 1.3 of that; what the sentinel takes depends on the network before it, too
     generator = np.random.default_rng(0)
@@ -250,10 +250,10 @@ def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
     networks = network_rows(60, {"softmax": 1.0}).assign(sentinel_s=beside)
     networks["runtime_s"] *= slow**1.3
 
-    def learnt(table: pd.DataFrame) -> Predictor:
+    def fitted(table: pd.DataFrame) -> Predictor:
         return train(Dataset(data.path, data.meta, {**tables, "network": table}), jobs=1).predictor
 
-    predictor = learnt(networks)
+    predictor = fitted(networks)
     assert predictor.speed is not None
     assert predictor.speed.exponent == pytest.approx(1.3, abs=0.1)
     assert predictor.speed.sentinel_s == pytest.approx(np.median(beside))
@@ -265,7 +265,7 @@ def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
     assert from_json(to_json(predictor), predictor.name).speed == predictor.speed
     # of too few of them: as its layers do
     few = networks.assign(sentinel_s=networks["sentinel_s"].where(networks.index < 5))
-    unknown = learnt(few)
+    unknown = fitted(few)
     assert unknown.speed is None
     found = unknown.estimate(fresh("softmax"))
     assert unknown.slowdown(found, Pace(1.2e-3)) == found.slowdown(1.2)
@@ -334,12 +334,12 @@ def test_nine_in_ten_networks_lie_within_the_bounds_that_totals_alone_give(count
         table.assign(runtime_s=table["runtime_s"] * np.exp(noise.normal(0, 0.15, len(table))))
         for table in (network_rows(count, rates), network_rows(300, rates, seed=1))
     )
-    learnt = train(
+    fitted = train(
         Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": given}), "lasso", jobs=1
     ).predictor
     totals, _ = read_totals(asked)
     calls = [[la for la, n in zip(t.layers, t.counts, strict=True) for _ in range(int(n))] for t in totals]
-    found, measured = learnt.predict_many(calls), asked["runtime_s"].to_numpy()
+    found, measured = fitted.predict_many(calls), asked["runtime_s"].to_numpy()
     assert np.mean((found.low <= measured) & (measured <= found.high)) > 0.85
     assert np.median(found.high / found.low) < 2.5
 
@@ -500,11 +500,11 @@ def counted(
 def test_a_network_that_waits_for_its_host_is_no_contradiction() -> None:
     # 20 us of the host for each call: ten times what the smallest layers take
     data = dataset(["linear"], dispatch_s=60e-6)
-    learnt = train(data, "lasso", jobs=1).predictor
-    assert learnt.dispatch is not None
+    fitted = train(data, "lasso", jobs=1).predictor
+    assert fitted.dispatch is not None
     layers = sorted(fresh("linear"), key=seconds)
-    rows = counted(learnt, [layers[-20 + i : -10 + i] for i in range(10)]) + counted(
-        learnt, [layers[:3]], calls=10
+    rows = counted(fitted, [layers[-20 + i : -10 + i] for i in range(10)]) + counted(
+        fitted, [layers[:3]], calls=10
     )
     found = train(
         Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1
@@ -515,9 +515,9 @@ def test_a_network_that_waits_for_its_host_is_no_contradiction() -> None:
 
 def test_a_network_of_a_slow_moment_is_no_contradiction() -> None:
     data = dataset(["linear"], sentinel_s=1e-3)
-    learnt = train(data, "lasso", jobs=1).predictor
+    fitted = train(data, "lasso", jobs=1).predictor
     layers = fresh("linear")
-    rows = counted(learnt, [layers[i : i + 10] for i in range(20)], sentinel_s=1e-3)
+    rows = counted(fitted, [layers[i : i + 10] for i in range(20)], sentinel_s=1e-3)
     rows[3] |= {"runtime_s": 3 * float(str(rows[3]["runtime_s"])), "sentinel_s": 3e-3}
     found = train(
         Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1
@@ -532,7 +532,7 @@ def test_a_network_of_a_slow_moment_is_no_contradiction() -> None:
     assert found.predictor.dataset["rejected"] == 1
 
 
-def test_a_network_of_kinds_that_no_other_has_can_be_learnt_from(tmp_path: Path) -> None:
+def test_a_network_of_kinds_that_no_other_has_can_be_trained_on(tmp_path: Path) -> None:
     table = pd.concat(
         [network_rows(30, {"linear": 1.0}), network_rows(1, {"softmax": 1.0})], ignore_index=True
     )
@@ -556,14 +556,16 @@ def test_where_too_few_networks_stay_the_reasons_are_said() -> None:
 
 
 @pytest.mark.parametrize(("calls", "corrected"), [(1, True), (400, False)])
-def test_what_kinds_take_that_were_not_learnt_is_no_matter_of_the_others(calls: int, corrected: bool) -> None:
+def test_what_kinds_take_that_were_not_trained_is_no_matter_of_the_others(
+    calls: int, corrected: bool
+) -> None:
     data = dataset(["linear"])
-    learnt = train(data, "lasso", jobs=1).predictor
+    fitted = train(data, "lasso", jobs=1).predictor
     linear, softmax = fresh("linear"), fresh("softmax")
     rows = []
     for i in range(20):
         layers = [*(linear[(5 * i + j) % len(linear)] for j in range(5)), softmax[i % len(softmax)]]
-        each = learnt.estimate(layers).runtime_s
+        each = fitted.estimate(layers).runtime_s
         counts = [1] * 5 + [calls]
         runtime_s = 1.2 * float(each[:5].sum()) + calls * float(each[5])
         given = [[la.kind, la.to_row(), n] for la, n in zip(layers, counts, strict=True)]
@@ -571,7 +573,7 @@ def test_what_kinds_take_that_were_not_learnt_is_no_matter_of_the_others(calls: 
     found = train(
         Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1
     )
-    ratio = found.predictor.estimate(linear).runtime_s / learnt.estimate(linear).runtime_s
+    ratio = found.predictor.estimate(linear).runtime_s / fitted.estimate(linear).runtime_s
     assert np.median(ratio) == pytest.approx(1.2 if corrected else 1.0, abs=0.02)
     assert (found.correction is not None) == corrected
 
@@ -638,21 +640,21 @@ def test_gaps_in_a_networks_row_are_defaults_and_blank_rows_none() -> None:
 def test_a_kind_to_which_totals_give_no_time_leaves_bounds_that_are_numbers(tmp_path: Path) -> None:
     # softmaxes take nothing here
     table = network_rows(40, {"linear": 1.0, "softmax": 0.0})
-    learnt = train(Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": table}), jobs=1).predictor
-    assert learnt.kinds == ("linear", "softmax")
-    nothing = learnt.estimate(fresh("softmax"))
+    fitted = train(Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": table}), jobs=1).predictor
+    assert fitted.kinds == ("linear", "softmax")
+    nothing = fitted.estimate(fresh("softmax"))
     assert nothing.runtime_s.max() < 1e-6
     assert np.isfinite(
         [nothing.runtime_s, nothing.low_s, nothing.high_s, nothing.deviation, nothing.shared]
     ).all()
-    both = learnt.predict_many([[*fresh("linear")[:3], *fresh("softmax")[:3]]])
+    both = fitted.predict_many([[*fresh("linear")[:3], *fresh("softmax")[:3]]])
     assert 0 < both.low[0] < both.value[0] < both.high[0]
-    assert set(learnt.estimate(fresh("linear")[:5]).basis) <= {"in-range", "extrapolated"}
-    assert learnt.assumed(fresh("linear")[:5]) == ()  # the kind was learnt as a whole
-    save(learnt, tmp_path / "totals.json")
+    assert set(fitted.estimate(fresh("linear")[:5]).basis) <= {"in-range", "extrapolated"}
+    assert fitted.assumed(fresh("linear")[:5]) == ()  # the kind was trained as a whole
+    save(fitted, tmp_path / "totals.json")
 
 
-def test_what_a_network_draws_is_not_learnt_and_that_is_said() -> None:
+def test_what_a_network_draws_is_not_trained_and_that_is_said() -> None:
     networks = network_rows(12, {"linear": 1.0})
     data = dataset(["linear"], count=40)
     found, plain = (
@@ -663,7 +665,7 @@ def test_what_a_network_draws_is_not_learnt_and_that_is_said() -> None:
     assert (found.rejected, plain.doubts) == ((), ())
 
 
-def test_networks_that_layers_say_nothing_of_are_not_learnt_from() -> None:
+def test_networks_that_layers_say_nothing_of_are_not_trained_on() -> None:
     networks = network_rows(12, {"linear": 1.0})
     data = dataset(["linear"], count=40, dispatch_s=5e-6)
     table = networks.assign(runtime_s=networks.runtime_s * 1e3, dispatch_s=2e-3)

@@ -1,4 +1,4 @@
-"""The law of bytes for products whose weights alone are quantised, where no predictor has learnt such."""
+"""The law of bytes for products with quantised weights only, if no predictor was trained on them."""
 
 from dataclasses import replace
 

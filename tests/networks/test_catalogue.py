@@ -23,7 +23,7 @@ SAMPLE += ["clip-vit-base-patch32", "whisper-tiny", "wav2vec2-base-960h", "mamba
 
 
 def parameters(entry: Entry) -> int:
-    """Of the network that transformers makes of an entry's configuration, without values."""
+    """The parameters of the network that transformers builds from an entry, without values."""
     fields = {key: value for key, value in entry.config.items() if key != "quantization_config"}
     config = transformers.CONFIG_MAPPING[fields["model_type"]](**fields)
     without_values = importlib.import_module("transformers.initialization").no_init_weights

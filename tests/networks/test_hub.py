@@ -35,7 +35,7 @@ def reply(status: int) -> Any:
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """A hub that holds the given files, or raises; gives a list of what it is asked for."""
+    """A hub that holds the given files, or raises; returns a list of requests."""
 
     def served(**files: Any) -> list[tuple[str, str, str | None]]:
         asked: list[tuple[str, str, str | None]] = []

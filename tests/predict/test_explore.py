@@ -1,4 +1,4 @@
-"""Formulas of families, sweeps, comparisons, what fits: against single predictions and sums by hand."""
+"""Formulas of families, sweeps, comparisons, what fits: against single predictions and written-out sums."""
 
 from __future__ import annotations
 

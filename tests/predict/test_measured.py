@@ -1,4 +1,4 @@
-"""Networks measured elsewhere beside what predictors say of them."""
+"""Networks measured elsewhere, compared with predictions."""
 
 import json
 from pathlib import Path

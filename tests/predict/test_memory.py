@@ -1,4 +1,4 @@
-"""Peaks by hand for tiny networks, and what a real run of the same networks holds."""
+"""Computed peaks of tiny networks, and the memory of a real run."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ class Convolutional(nn.Sequential):
 
 
 class Masked(nn.Linear):
-    """Learns to fill places in, and draws whether it skips a layer, as networks that listen do."""
+    """A network that fills masked places and skips layers at random, as speech networks do."""
 
     def __init__(self) -> None:
         super().__init__(32, 32)

@@ -1,4 +1,4 @@
-"""Networks measured on a GPU beside what is predicted of them; the GPU is simulated."""
+"""Networks measured on a simulated GPU, compared with predictions."""
 
 import json
 from collections.abc import Sequence

@@ -26,12 +26,12 @@ def points(*arguments: object) -> list[dict[str, Any]]:
 
 
 def test_each_context_and_batch_is_a_step_as_predict_has_it() -> None:
-    learnt = predictor_lookup.load(PREDICTOR)
+    trained = predictor_lookup.load(PREDICTOR)
     found = points(GPT, "--phase", "decode", "--context", "8:32", "-b", "1,3")
     assert [(p["seq_len"], p["batch_size"]) for p in found] == [(c, b) for c in (8, 16, 32) for b in (1, 3)]
     for point in found:
         case = Case(GPT, point["batch_size"], phase=Phase.decode(context=point["seq_len"]))
-        alone, _ = predict_case(case, learnt)
+        alone, _ = predict_case(case, trained)
         assert point["runtime_s"] == alone.runtime_s.value
         assert alone.memory is not None
         assert point["memory_high_bytes"] == alone.memory.high_bytes
@@ -41,9 +41,9 @@ def test_each_context_and_batch_is_a_step_as_predict_has_it() -> None:
 
 
 def test_a_training_step_counts_the_samples_of_its_micro_batches() -> None:
-    learnt = predictor_lookup.load(PREDICTOR)
+    trained = predictor_lookup.load(PREDICTOR)
     cases = [Case("zoo:deep_mnist", batch) for batch in (1, 4)]
-    swept = sweep_phases(cases, [learnt], way="training", recipe=Recipe("sgd", accumulation=3))
+    swept = sweep_phases(cases, [trained], way="training", recipe=Recipe("sgd", accumulation=3))
     for case, point in zip(cases, swept.points, strict=True):
         assert point.phase == "training"
         assert point.runtime_s is not None

@@ -29,7 +29,7 @@ SAVED = 4 * IN_LAYERS - IN_LAYERS // 2 - IN_LAYERS // 128 * 2  # bytes, from flo
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedPredictor:
-    """Of a GPU without rows of quantised products."""
+    """A predictor of a GPU without rows of quantised products."""
     return neuralpower.load(GPU)
 
 

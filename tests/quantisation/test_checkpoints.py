@@ -1,4 +1,4 @@
-"""Checkpoints with a `quantization_config`: what is quantised, how, what is left out, what is refused."""
+"""Checkpoints with a `quantization_config`: what is quantised, how, what is excluded, what is refused."""
 
 from __future__ import annotations
 

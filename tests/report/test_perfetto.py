@@ -1,4 +1,4 @@
-"""Timelines: calls at times set by hand, nested in modules, beside counters, in Chrome's trace format."""
+"""Timelines in Chrome's trace format: calls at given times, nested in modules, and counters."""
 
 from __future__ import annotations
 
@@ -403,7 +403,7 @@ def test_power_is_drawn_where_it_is_known_and_idle_in_between() -> None:
     ]
 
 
-def test_there_is_no_power_row_where_power_is_not_learnt() -> None:
+def test_there_is_no_power_row_where_power_is_not_trained() -> None:
     predictor = known(US)
     assert [c.name for c in drawn(predictor, stage(predictor)).counters] == ["memory"]
 

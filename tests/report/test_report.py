@@ -58,7 +58,7 @@ FLOPS, BYTES = 1e9, 1e8  # of the device that never was
 
 
 class FakeRunner(Runner):
-    """A device that takes each network at its roof and notes what is asked; `fails` raises at a turn."""
+    """A device that runs each network at its roof and records the requests; `fails` raises at a turn."""
 
     def __init__(self, memory: int = 10**9, fails: dict[int, BaseException] | None = None) -> None:
         super().__init__(torch.device("cpu"))

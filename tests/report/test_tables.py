@@ -1,4 +1,4 @@
-"""Answers at a glance: what a table says first, what it warns of, and what a terminal shows of it."""
+"""Answers at a glance: the first lines of a table, its warnings, and its form on a terminal."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_blocks_are_letters_where_there_are_none() -> None:
     assert shown("▏▌█", colours=False, encoding="utf-8") == "▏▌█"
 
 
-# ---- figures ----
+# ---- numbers ----
 
 
 def test_memory_is_said_in_binary_units() -> None:

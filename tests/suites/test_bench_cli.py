@@ -184,7 +184,7 @@ def test_the_library_returns_what_the_command_prints() -> None:
     assert (found["exp.model_title"], found["results.timed_batches"]) == ("SensorNet", 2)
 
 
-def test_tokens_are_learnt_from() -> None:
+def test_tokens_are_trained_on() -> None:
     model = "transformers:GPT2Model?n_layer=1&n_embd=8&n_head=2&vocab_size=20&bos_token_id=0&eos_token_id=0"
     ran = run(
         "bench",

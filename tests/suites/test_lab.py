@@ -69,7 +69,7 @@ def idx(values: np.ndarray) -> bytes:
 
 
 def mnist(folder: Path, *, packed: bool = False, **changed: bytes) -> Path:
-    """A folder with MNIST's four files: 3 images to learn from, 2 to test on."""
+    """A folder with MNIST's four files: 3 images to train on, 2 to test on."""
     folder.mkdir(parents=True, exist_ok=True)
     for part, count in (("train", 3), ("t10k", 2)):
         pixels = np.arange(count * 784, dtype=np.uint32).astype(np.uint8).reshape(count, 28, 28)
@@ -188,7 +188,7 @@ def test_a_point_is_a_mean_over_the_images_since_the_last_one(digits: Digits) ->
         ("train", 2, 5, 4),
         ("test", 2, 5, 6),
     ]
-    # ten classes, next to nothing learnt: about ln 10 = 2.3 per image, whatever the batch size
+    # ten classes, hardly trained: about ln 10 = 2.3 per image, whatever the batch size
     assert [p.loss for p in points] == pytest.approx([2.3] * 6, abs=0.3)
     assert all((p.accuracy * p.images) == pytest.approx(round(p.accuracy * p.images)) for p in points)
     assert training.optimizer.param_groups[0]["lr"] == pytest.approx(0.7**2 * 1e-9)

@@ -1,4 +1,4 @@
-"""ParaDnn's points: what they are called, what they compute, how they learn, and what a run of one says."""
+"""ParaDnn's points: names, computation, training, and the output of a run."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def table(kind: str, phases: tuple[str, ...]) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def learnt() -> Predictor:
+def trained() -> Predictor:
     tables = {
         "linear": table("linear", ("forward", "backward")),
         "activation": table("activation", ("forward", "backward")),
@@ -89,8 +89,8 @@ def defaults(*arguments: str) -> dict[str, object]:
     return found
 
 
-def test_defaults_are_those_of_the_older_programs(learnt: Predictor, tmp_path: Path) -> None:
-    save(learnt, tmp_path / "p.json")
+def test_defaults_are_those_of_the_older_programs(trained: Predictor, tmp_path: Path) -> None:
+    save(trained, tmp_path / "p.json")
     chosen = ("--predictor", str(tmp_path / "p.json"))
     assert defaults("fc", *chosen)["labels"] == "layer_8-node_1024-input_1000-output_100-bs_1024"
     assert (
@@ -216,8 +216,8 @@ def test_intel_s_openmp_is_set_before_torch_is_there(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_a_sweep_prints_rows_resumes_and_is_merged_and_shown(tmp_path: Path, learnt: Predictor) -> None:
-    save(learnt, tmp_path / "p.json")
+def test_a_sweep_prints_rows_resumes_and_is_merged_and_shown(tmp_path: Path, trained: Predictor) -> None:
+    save(trained, tmp_path / "p.json")
     base = ["paradnn", "fc", "--sample", "9", "--seed", "1", "--variant", "paradnn", "--mode", "infer"]
     base += ["--predictor", str(tmp_path / "p.json"), "--train_steps", "10"]
     first = run(*base, "--out", tmp_path / "a")
@@ -281,10 +281,10 @@ def test_a_square_product_and_roofs_are_printed() -> None:
 # ---- predicted ----
 
 
-def test_a_training_step_is_predicted_from_all_three_phases(learnt: Predictor) -> None:
-    setup, changed = predictable(Setup(steps=10), learnt)
+def test_a_training_step_is_predicted_from_all_three_phases(trained: Predictor) -> None:
+    setup, changed = predictable(Setup(steps=10), trained)
     assert (setup.mode, changed) == ("train", "")
-    result = predict_point(POINT, setup, learnt)
+    result = predict_point(POINT, setup, trained)
     # 256 * 512 + 2 * 512 * 512 + 512 * 64 = 688,128 weights, 128 samples: 176 MFLOP and biases, at 1 TFLOP/s;
     # 3 activations of 128 * 512 elements at 1e10/s; backward takes twice as long
     forward = 2 * 688_128 * 128 / 1e12 + 4e-6 + 3 * (128 * 512 / 1e10 + 1e-6)
@@ -292,12 +292,12 @@ def test_a_training_step_is_predicted_from_all_three_phases(learnt: Predictor) -
     assert result.step_s == pytest.approx(3 * forward + optimizer, rel=0.1)
     assert result.setup.predictor and result.machine == "Made Up"
     assert result.coverage == pytest.approx(1)
-    inference = predict_point(POINT, Setup(mode="infer", steps=10), learnt)
+    inference = predict_point(POINT, Setup(mode="infer", steps=10), trained)
     assert inference.step_s == pytest.approx(forward, rel=0.1)
 
 
-def test_what_a_predictor_has_not_learnt_is_said(learnt: Predictor, tmp_path: Path) -> None:
-    save(learnt, tmp_path / "p.json")
+def test_what_a_predictor_has_not_trained_is_said(trained: Predictor, tmp_path: Path) -> None:
+    save(trained, tmp_path / "p.json")
     asked = ["paradnn", "rnn", "--mode", "infer", "--predictor", tmp_path / "p.json", "--length", "3"]
     single = run(*asked)
     # no recurrent layers and no embedding were learnt
@@ -310,10 +310,10 @@ def test_what_a_predictor_has_not_learnt_is_said(learnt: Predictor, tmp_path: Pa
 
 
 def test_a_predictor_without_backward_says_that_it_predicts_inference(
-    learnt: Predictor, tmp_path: Path
+    trained: Predictor, tmp_path: Path
 ) -> None:
-    forward = {key: r for key, r in learnt.regressors.items() if key[2] == "forward"}
-    limited = replace(learnt, regressors=forward, name="limited")
+    forward = {key: r for key, r in trained.regressors.items() if key[2] == "forward"}
+    limited = replace(trained, regressors=forward, name="limited")
     setup, changed = predictable(Setup(), limited)
     assert setup.mode == "infer"
     assert changed == "limited was not trained on backward and optimizer; inference is predicted instead"

@@ -121,7 +121,7 @@ def test_a_model_of_too_few_points_is_refused(points: pd.DataFrame) -> None:
         linear_weights(of(points, FAST).head(12).tail(7).assign(layers=[4, 4, 4, 4, 4, 4, 16]))
 
 
-def test_who_is_faster_is_learnt(points: pd.DataFrame) -> None:
+def test_who_is_faster_is_trained(points: pd.DataFrame) -> None:
     pairs = paired(points, FAST, SLOW)
     assert len(pairs) == 24
     # at batch 64: 64e9 / 1e12

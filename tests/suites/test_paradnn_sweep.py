@@ -30,7 +30,7 @@ HEADER = "device,input_type,layers,nodes,batch_size,input_size,output_size,#para
 
 
 class Meter:
-    """Says a time without running anything, and who asked for one."""
+    """Returns a time without running anything, and records the request."""
 
     def __init__(self, states: dict[str, str] | None = None) -> None:
         self.asked: list[str] = []

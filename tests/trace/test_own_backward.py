@@ -120,7 +120,7 @@ class Product(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """A product for each gradient that is asked for."""
+        """A product for each requested gradient."""
         x, weight = ctx.saved_tensors
         needs_x, needs_weight = ctx.needs_input_grad
         return gradient @ weight if needs_x else None, gradient.t() @ x if needs_weight else None
@@ -140,7 +140,7 @@ class Several(Function):
 
     @staticmethod
     def backward(ctx: Any, product: Tensor | None, double: Tensor | None, _: Tensor | None) -> Any:
-        """Of what has a gradient."""
+        """The gradient of each input that needs one."""
         x, weight = ctx.saved_tensors
         of_x = None if double is None else double * 2
         if product is None:
@@ -168,7 +168,7 @@ class Nested(Function):
 
 
 class Again(Function):
-    """A block that keeps its input alone and runs again; its weights get gradients beside the input."""
+    """A block that keeps only its input and runs again; its weights and its input get gradients."""
 
     @staticmethod
     def forward(ctx: Any, block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -331,7 +331,7 @@ class Asking(Doubling):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Of any value, twice as much."""
+        """Twice any gradient."""
         return gradient * 2 if gradient.sum().item() < 1e9 else gradient * 3
 
 
@@ -423,7 +423,7 @@ def traced(function: Any) -> Trace:
 
 
 def product_flops(found: Trace) -> float:
-    """Of forward and backward pass."""
+    """The FLOP of products in forward and backward pass."""
     tasks = training_tasks(found, Recipe("adam", "loop"), lambda kind, phase: False)
     return sum(task.share * task.layer.flops() for task in tasks if task.layer.kind in PRODUCTS)
 

@@ -522,7 +522,7 @@ def test_the_optimizer_runs_as_torch_chooses_for_the_device_unless_it_is_said(
 ) -> None:
     other = {
         ("conv2d", "float32", "forward", "dense"): next(iter(learnt.regressors.values()))
-    }  # float32 is learnt
+    }  # the predictor was trained in float32
     bare = dataclasses.replace(
         learnt, hardware=Hardware(platform="accelerator" if accelerator else "cpu"), regressors=other
     )
@@ -705,7 +705,7 @@ def test_a_steps_slow_down_is_that_of_all_its_layers(
 
 
 def at_paces(monkeypatch: pytest.MonkeyPatch, *rounds: list[float]) -> Iterator[list[float]]:
-    """Each network of each time of measuring takes what the sentinel beside it does (s)."""
+    """Each network takes the time of the sentinel in the same measurement (s)."""
     paces = iter(rounds)
 
     def timed(*_: object, **__: object) -> list[Timing]:
