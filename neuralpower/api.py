@@ -34,8 +34,9 @@ from neuralpower.predict.case import device_memory, predict, run_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
 from neuralpower.predict.explore.fit import Fit, Request, bytes_of, fit
+from neuralpower.predict.explore.phases import sweep_grid
 from neuralpower.predict.explore.score import Score, score
-from neuralpower.predict.explore.sweep import Sweep, sweep
+from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.weights import scheme_asked
 from neuralpower.profiling import NetworkProfile, profile
@@ -55,10 +56,16 @@ class PredictOptions(TypedDict, total=False):
 
 
 class SweepOptions(TypedDict, total=False):
-    """What is rarely said of a sweep."""
+    """The grid of a sweep, and what is the same at all its points."""
 
+    batch_sizes: Sequence[int]  # samples; (1,) by default
+    lengths: Sequence[int | None]  # tokens of each sample; None leaves them to the model
+    dtypes: Sequence[str] | None  # of weights and inputs; None: a model's own, else float32
+    phase: str | Phase | Sequence[Phase]  # of one name; they may differ in their tokens
+    recipe: Recipe  # of training: optimizer, accumulation, checkpointing
+    memory: str | float | None  # of the device, such as "24GB", or bytes; None: what its spec sheet says
     input_shape: Sequence[int] | None  # of one sample
-    run: str  # eager, graph, compile or engine
+    run: str | None  # eager, graph, compile or engine; None: as is usual for the phase
     weights: str | None  # how they are quantised
 
 
@@ -204,32 +211,9 @@ class LoadedPredictor:
             raise InputError(f"candidates {candidates!r:.40}: {must}")
         return score(candidates, self.predictor, by, trust_code=trust_code)
 
-    def sweep(
-        self,
-        model: Model,
-        *,
-        batch_sizes: Sequence[int] = (1,),
-        lengths: Sequence[int | None] = (None,),
-        dtypes: Sequence[str] | None = None,
-        memory: str | float | None = None,
-        **options: Unpack[SweepOptions],
-    ) -> Sweep:
-        """A grid of sizes from few traces.
-
-        Args:
-            model: as in `predict`.
-            batch_sizes: samples.
-            lengths: tokens of each sample; None leaves them to the model.
-            dtypes: of weights and inputs; a model's own by default, else float32.
-            memory: of the device, such as "24GB", or bytes; by default what its spec sheet says.
-            **options: `input_shape` (of one sample), `run` and `weights`, as in `predict`.
-
-        Raises:
-            InputError: an unknown option, what is no list, or a size that is no positive whole number.
-            PredictorError: a dtype that was not trained.
-        """
-        grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
-        return swept(model, [self], memory=memory, **grid, **options)
+    def sweep(self, model: Model, **grid: Unpack[SweepOptions]) -> Sweep:
+        """A grid of sizes on this device, from few traces: as `neuralpower.sweep`, which raises alike."""
+        return swept(model, [self], **grid)
 
     def compare(self, a: Model, b: Model, **sizes: Any) -> Comparison:
         """Two models on this device: the ratio of their times; `sizes` as those of `predict`."""
@@ -341,24 +325,36 @@ def compared(a: tuple[LoadedPredictor, Model], b: tuple[LoadedPredictor, Model],
 
 
 @_on_cpu
-def swept(
-    model: Model,
-    predictors: Sequence[LoadedPredictor],
-    *,
-    memory: str | float | None = None,
-    dtypes: Sequence[str] | None = None,
-    **asked: Any,
-) -> Sweep:
-    """A grid of sizes by several predictors; raises as `LoadedPredictor.sweep`."""
-    known = ("batch_sizes", "lengths", "dtypes", "memory", *SweepOptions.__annotations__)
-    check_options("option of sweep", asked, known)
-    model = as_network(model)
+def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[SweepOptions]) -> Sweep:
+    """A grid of sizes by several predictors; raises as `neuralpower.sweep`."""
+    check_options("option of sweep", grid, SweepOptions.__annotations__)
+    asked: dict[str, Any] = {**grid}
+    model, dtypes, memory = as_network(model), asked.pop("dtypes", None), asked.pop("memory", None)
     if dtypes is None:
         dtypes = (predictors[0]._dtype(model, None)[0],)
     elif isinstance(dtypes, (list, tuple)):  # what is no list is refused later
         dtypes = [_named(dtype) for dtype in dtypes]
-    room = None if memory is None else bytes_of(memory)
-    return sweep(model, [one.predictor for one in predictors], dtypes=dtypes, memory_bytes=room, **asked)
+    _check(None, asked.get("recipe", RECIPE))
+    phases = _phases(asked.pop("phase", FORWARD))
+    return sweep_grid(
+        model,
+        [one.predictor for one in predictors],
+        phases,
+        dtypes=dtypes,
+        memory_bytes=None if memory is None else bytes_of(memory),
+        **asked,
+    )
+
+
+def _phases(asked: Any) -> list[Phase]:
+    """One phase, or several of a list; raises InputError for what names none."""
+    several = asked if isinstance(asked, (list, tuple)) else [asked]
+    for phase in several:
+        if not isinstance(phase, (str, Phase)):
+            raise InputError(
+                f"phase {phase!r:.40}: must be a name, or a Phase; write 'decode', or leave it out"
+            )
+    return [phase if isinstance(phase, Phase) else Phase(phase) for phase in several]
 
 
 def profiled(model: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: Keywords) -> NetworkProfile:

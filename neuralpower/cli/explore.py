@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from neuralpower.predict.explore.compare import Side
 
 Noted = TypeVar("Noted", "swept.Sweep", "fitting.Fit")
-TOKENS = ("context", "prompt", "new_tokens")
 app = Typer()
 
 
@@ -147,68 +145,39 @@ def _swept(asked: Sweep, predictors: Sequence[Predictor]) -> swept.Sweep:
     """The points: by formulas from few traces, or each traced where a phase is asked for."""
     from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as sweeping
+    from neuralpower.predict.explore.phases import sweep_grid
 
     shape, batch = parsing.shape(asked.input_shape), asked.batch_size
     usual = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
     own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
-    batches = usual if batch is None else sweeping.sizes(batch, "batch size")
-    lengths = sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,)
-    dtypes = [parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)]
-    memory_bytes = fitting.bytes_of(asked.memory) if asked.memory is not None else None
-    recipe = asked.training.recipe(asked.phase)
-    if asked.phase == "forward":
-        _check_no_tokens(asked)
-        return sweeping.sweep(
-            asked.model,
-            predictors,
-            batch_sizes=batches,
-            lengths=lengths,
-            dtypes=dtypes,
-            input_shape=shape,
-            memory_bytes=memory_bytes,
-            run=asked.run or "eager",
-            weights=asked.weights,
-        )
-
-    from neuralpower.predict.case import Case
-    from neuralpower.predict.explore.phases import sweep_phases
-
-    phases = _phases(asked)
-    how: dict[str, Any] = {"run": asked.run, "weights": asked.weights}
-    grid = itertools.product(dtypes, phases, lengths, batches)
-    cases = [Case(asked.model, b, length, shape, dtype, phase, **how) for dtype, phase, length, b in grid]
-    way = "forward" if phases[0].name == asked.phase else asked.phase
-    for predictor, dtype in itertools.product(predictors, dtypes):
-        predictor.check(dtype, "forward" if way == "training" else way)
-    return sweep_phases(cases, predictors, way=way, recipe=recipe, memory_bytes=memory_bytes)
-
-
-def _check_no_tokens(asked: Sweep) -> None:
-    """Raise InputError for tokens of a phase that is not asked for."""
-    shared_options.Tokens(**{n: _first(getattr(asked.tokens, n)) for n in TOKENS}, lengths=None).phase(
-        "forward"
+    return sweep_grid(
+        asked.model,
+        predictors,
+        _phases(asked),
+        recipe=asked.training.recipe(asked.phase),
+        batch_sizes=usual if batch is None else sweeping.sizes(batch, "batch size"),
+        lengths=sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,),
+        dtypes=[parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)],
+        input_shape=shape,
+        memory_bytes=fitting.bytes_of(asked.memory) if asked.memory is not None else None,
+        run=asked.run,
+        weights=asked.weights,
     )
 
 
 def _phases(asked: Sweep) -> list[Phase]:
     """The phase with each of its contexts and prompts."""
+    from neuralpower.networks.phases import Phase
     from neuralpower.predict.explore.sweep import sizes
 
     tokens = asked.tokens
     contexts = sizes(tokens.context, "context") if tokens.context is not None else (None,)
     prompts = sizes(tokens.prompt, "prompt") if tokens.prompt is not None else (None,)
     return [
-        parsing.phase(asked.phase, context, prompt, tokens.new_tokens)
+        Phase(asked.phase, None, context, prompt, tokens.new_tokens)
         for context in contexts
         for prompt in prompts
     ]
-
-
-def _first(text: Any) -> int | None:
-    """Any size of a grid, by which a phase can refuse it."""
-    from neuralpower.predict.explore.sweep import sizes
-
-    return sizes(text, "tokens")[0] if isinstance(text, str) else text
 
 
 class Compare(OptionGroup):

@@ -89,7 +89,7 @@ class Options(TypedDict, total=False):
 
     input_shape: Sequence[int] | None  # of one sample
     memory_bytes: float | None  # of the device, instead of its spec sheet's
-    run: str  # one of `neuralpower.trace.question.RUNS`; eager by default
+    run: str | None  # one of `neuralpower.trace.question.RUNS`; None: as is usual for the phase
     weights: str | None  # how they are quantised, as `--weights`
 
 
@@ -110,10 +110,10 @@ def sweep(
         PredictorError: a dtype that a predictor has not learnt.
     """
     check_options("option of a sweep", options, Options.__annotations__)
-    run = checked_run(options.get("run", EAGER))
+    run = checked_run(options.get("run") or EAGER)
     input_shape, weights = options.get("input_shape"), scheme_asked(options.get("weights"))
     memory_bytes = options.get("memory_bytes")
-    _check(predictors, batch_sizes, lengths, dtypes)
+    check_grid(predictors, batch_sizes, lengths, dtypes)
     shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
     points = [  # with integers of Python's, since JSON has none of NumPy's
         Point(model, int(batch), None if length is None else int(length), dtype, input_shape=shape, run=run)
@@ -135,17 +135,18 @@ def sweep(
     return Sweep(marked, front, traces, tuple(notes), tuple(doubts(predictors, coverages, trained)), run)
 
 
-def _check(
+def check_grid(
     predictors: Sequence[Predictor],
     batch_sizes: Sequence[int],
     lengths: Sequence[int | None],
     dtypes: Sequence[str],
+    phases: Sequence[object] = (FORWARD,),
 ) -> None:
     """Raise InputError for what is no list, a size that is not whole and positive, no point, or too many."""
     for what, given in (("batch sizes", batch_sizes), ("lengths", lengths), ("dtypes", dtypes)):
         if isinstance(given, str) or not isinstance(given, Sized):
             raise InputError(f"{what} {given!r}: a sweep takes a list of them; give [{given!r}]")
-    count = len(dtypes) * len(lengths) * len(batch_sizes) * len(predictors)
+    count = len(dtypes) * len(lengths) * len(batch_sizes) * len(predictors) * len(phases)
     if count > MOST_POINTS:
         raise InputError(f"{count} points: at most {MOST_POINTS} are swept; leave some out")
     if not count:
