@@ -15,6 +15,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from neuralpower.devices.host import read_cpu
+from neuralpower.devices.memory_size import bytes_of
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.files.paths import is_file
@@ -33,7 +34,7 @@ from neuralpower.options import check_options
 from neuralpower.predict.case import device_memory, predict, run_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
-from neuralpower.predict.explore.fit import Fit, Request, bytes_of, fit
+from neuralpower.predict.explore.fit import Fit, Request, fit
 from neuralpower.predict.explore.phases import sweep_grid
 from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep

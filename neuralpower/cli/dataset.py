@@ -83,7 +83,6 @@ def check(
     """
     from neuralpower.data.expressions import mapping
     from neuralpower.data.importing import read_file, with_columns
-    from neuralpower.report.inspection import check_lines, read_tables, refused_json
 
     columns = mapping(map_)
     if is_file(source):
@@ -94,6 +93,8 @@ def check(
         dataset = with_columns(_dataset(source), columns, kind)
     if out is not None:
         _check_writable(dataset, source, device)
+    from neuralpower.report.inspection import check_lines, read_tables, refused_json
+
     tables = read_tables(dataset, trust_code)
     refused = sum(len(table.rejected) for table in tables)
     if as_json:
@@ -121,9 +122,9 @@ def inspect(
     as_json: bool = AS_JSON,
 ) -> None:
     """Show a dataset: device, time span, noise, power, rows per kind, and what is too little to train."""
+    dataset = _dataset(folder)
     from neuralpower.report.inspection import inspection, inspection_json, read_tables
 
-    dataset = _dataset(folder)
     tables = read_tables(dataset, trust_code)
     say(json_text(inspection_json(dataset, tables)) if as_json else inspection(dataset, tables))
 

@@ -213,13 +213,16 @@ def _on_gpu(
 
 def _compare(asked: Evaluate, file: Path) -> None:
     """Print what predictors say of the networks that were measured elsewhere."""
+    if asked.models:
+        raise InputError(f"--measured {file} names the networks; leave {', '.join(asked.models)} out")
+    parsing.check_plot(asked.plot)
+    from neuralpower.data.measured_networks import read_networks
+
+    read_networks(file)  # what cannot be read is refused before torch is imported
     stage("importing torch and transformers")
     from neuralpower.predict.measured import BEST, Asking, compare_measured, read_measurements
     from neuralpower.report.measured import measured_json, measured_plot, measured_table
 
-    if asked.models:
-        raise InputError(f"--measured {file} names the networks; leave {', '.join(asked.models)} out")
-    parsing.check_plot(asked.plot)
     names = list(parsing.names(asked.predictor, "predictor") or (BEST,))
     rows, refused, notes = read_measurements(file, device=asked.device, trust_code=asked.trust_code)
     asking = Asking(names)

@@ -122,7 +122,8 @@ def _shown(entry: Entry) -> dict[str, Any]:
 
 
 def _catalogue_table(entries: Sequence[Entry]) -> str:
-    from neuralpower.report.tables import grid, quantity
+    from neuralpower.report.grid import grid
+    from neuralpower.report.number_format import quantity
 
     rows = []
     for entry in entries:
@@ -133,7 +134,8 @@ def _catalogue_table(entries: Sequence[Entry]) -> str:
 
 
 def _zoo_table(found: Sequence[dict[str, Any]]) -> str:
-    from neuralpower.report.tables import grid, quantity
+    from neuralpower.report.grid import grid
+    from neuralpower.report.number_format import quantity
 
     rows = []
     for m in found:

@@ -172,7 +172,7 @@ def roof(
 ) -> None:
     """Theoretical roofs of spec sheets, and the measured one of this machine."""
     from neuralpower.devices.spec import spec_of
-    from neuralpower.report.tables import grid
+    from neuralpower.report.grid import grid
     from neuralpower.suites.paradnn.roof import cache_roof, figures, measured, theoretical
 
     kind = parsing.dtype(dtype)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.tree import Branch, together
 from neuralpower.report.number_format import binary, quantity
-from neuralpower.report.page import Nested, Share, Table
+from neuralpower.report.page import Cell, Nested, Share, Table
 
 VISIBLE = 0.005  # share of the time from which on a module has a line of its own on a page
 DEEPEST = 5  # steps into a page's tree
@@ -39,12 +39,12 @@ def named(branch: Branch) -> str:
 
 def module_tree(p: Prediction) -> Table:
     """The modules below each other, each with what it takes."""
-    rows = tuple(
-        (Nested(named(line), line.depth), Share(line.share), *(cell(line) for cell in COLUMNS.values()))
-        for line in _visible(p.tree(DEEPEST).root)
-    )
+    rows: list[tuple[Cell, ...]] = []
+    for line in _visible(p.tree(DEEPEST).root):
+        name = Nested(named(line), line.depth)
+        rows.append((name, Share(line.share), *(cell(line) for cell in COLUMNS.values())))
     note = f"Modules below {VISIBLE:.1%} of the time stand together."
-    return Table("Module tree", ("module", "share", *COLUMNS), rows, note)
+    return Table("Module tree", ("module", "share", *COLUMNS), tuple(rows), note)
 
 
 def _visible(branch: Branch) -> Iterator[Branch]:

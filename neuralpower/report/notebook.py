@@ -11,9 +11,9 @@ from neuralpower.predict.explore.fit import Fit
 from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.prediction import Interval, Prediction
 from neuralpower.predict.tree import Tree
+from neuralpower.report.grid import percent
 from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.number_format import binary, many, quantity
-from neuralpower.report.tables import percent
 from neuralpower.report.templating import render
 
 MOST_ROWS = 20  # of a panel

@@ -12,9 +12,10 @@ from neuralpower.predict.prediction import Prediction, Row
 from neuralpower.predict.timeline import Omitted, Stage, memory_bytes, timed
 from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
 from neuralpower.report.module_tree import module_tree
-from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, tokens, unit_of
+from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, unit_of
 from neuralpower.report.page import Cell, Page, Section, Share, Table, write_html
 from neuralpower.report.sweep_charts import Swept
+from neuralpower.report.tables import tokens
 
 if TYPE_CHECKING:  # what predict does not need
     from neuralpower.predict.explore.compare import Comparison, Side

@@ -14,10 +14,11 @@ from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.tree import Branch, Tree
 from neuralpower.report.explored import comparison_table, fit_table, sweep_table
+from neuralpower.report.grid import as_asked, listed, percent, warning_lines
 from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.notebook import html as html
-from neuralpower.report.number_format import binary, bounded, counted
-from neuralpower.report.tables import as_asked, listed, percent, prediction_table, quantity, warning_lines
+from neuralpower.report.number_format import binary, bounded, counted, quantity
+from neuralpower.report.tables import prediction_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

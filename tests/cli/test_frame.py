@@ -169,6 +169,15 @@ UNKNOWN = [
     ("models", "--task", "nothing"),
     ("bench", "--phase", "nothing"),
     ("paradnn", "fc", "--phase", "nothing"),
+    ("fit", NETWORK, "--memory", "nothing"),
+    ("sweep", NETWORK, "--memory", "nothing"),
+    ("sweep", NETWORK, "--batch-size", "nothing"),
+    ("sweep", NETWORK, "--phase", "decode", "--context", "nothing"),
+    ("evaluate", "--measured", "nothing.csv"),
+    ("dataset", "check", "nothing"),
+    ("dataset", "check", "nothing", "--map", "nothing"),
+    ("dataset", "inspect", "nothing"),
+    ("train-predictor", "nothing"),
 ]
 CHECKED = """
 import contextlib, io, json, sys
@@ -179,6 +188,17 @@ for arguments in json.loads(sys.argv[1]):
     with contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
         cli.main()
     print(json.dumps([err.getvalue(), [name for name in ("torch", "transformers") if name in sys.modules]]))
+"""
+
+
+LISTED = """
+from neuralpower import cli
+try:
+    cli.main()
+except SystemExit as stop:
+    code = stop.code
+heavy = [name for name in ("torch", "transformers", "numpy") if name in sys.modules]
+print(code or 0, heavy, file=sys.stderr)
 """
 
 
@@ -197,6 +217,15 @@ def test_what_is_not_known_is_told_before_torch_is_imported() -> None:
         assert "nothing" in said, arguments
         assert said.count("\n") == 1, arguments
         assert imported == [], arguments
+
+
+def test_lists_that_need_no_torch_do_not_import_it() -> None:
+    for arguments in (("devices", "--specs"), ("devices", "--spec", "h100"), ("models", "llama*", "gpt2")):
+        program = f"sys.argv = ['neuralpower', *{arguments}]\n{LISTED}"
+        command = [sys.executable, "-c", f"import sys\n{program}"]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert ran.stdout, arguments
+        assert ran.stderr == "0 []\n", arguments
 
 
 def test_a_device_elsewhere_is_told_apart_from_an_unknown_one() -> None:

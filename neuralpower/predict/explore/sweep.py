@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -213,31 +212,6 @@ def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
             found.append(i)
             best = here
     return sorted(found)
-
-
-def sizes(text: str, what: str) -> tuple[int, ...]:
-    """(1, 2, 4, 8) for "1:8", (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d+))?)?\s*", part)
-        if not match or int(match.group(1)) < 1:
-            how = "write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64"
-            raise InputError(f"{what} {text!r}: {how}")
-        low, high, step = (
-            int(match.group(1)),
-            int(match.group(2) or match.group(1)),
-            int(match.group(3) or -1),
-        )
-        if high < low or match.group(3) and step < 1:
-            how = "the end must not be below the start, a step not below 1; turn them round"
-            raise InputError(f"{what} {part!r}: {how}")
-        if step < 0:
-            found += [low << n for n in range((high // low).bit_length())]
-        elif (high - low) // step >= MOST_POINTS:
-            raise InputError(f"{what} {part!r}: more than {MOST_POINTS} sizes; take larger steps")
-        else:
-            found += range(low, high + 1, step)
-    return tuple(dict.fromkeys(found))
 
 
 def to_json(result: Sweep) -> dict[str, Any]:

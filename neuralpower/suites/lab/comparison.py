@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from neuralpower.errors import InputError
-from neuralpower.report.tables import quantity
+from neuralpower.report.number_format import quantity
 from neuralpower.suites.lab.operators import OperatorTable
 
 ALIKE = 0.05  # what two times may differ by and still be called about the same
