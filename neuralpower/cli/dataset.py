@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from neuralpower.cli import merge, parsing, shared_options
+from neuralpower.cli.choices import TABLES, choice
 from neuralpower.cli.commands import examples
+from neuralpower.cli.known_names import completed_devices
 from neuralpower.cli.output import say, tell
-from neuralpower.cli.panels import OUTPUT
+from neuralpower.cli.panels import INPUT, OUTPUT
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.paths import is_file
@@ -40,8 +42,22 @@ AS_JSON = Option(False, "--json", help="Print the figures as JSON.", rich_help_p
 )
 def init(
     folder: Path = Argument(help="The folder to write."),
-    kind: list[str] = Option(["linear"], help="Layer kind, or network; repeat it, or use commas."),
-    device: str = Option("My device", help="Its name; one of `devices --specs` brings its peaks."),
+    kind: Annotated[
+        list[str],
+        choice(
+            "layer kind",
+            lambda: TABLES,
+            help="Layer kind, or network; repeat it, or use commas.",
+            several=True,
+            rich_help_panel=INPUT,
+        ),
+    ] = ["linear"],  # noqa: B006
+    device: str = Option(
+        "My device",
+        help="Its name; one of `devices --specs` brings its peaks.",
+        autocompletion=completed_devices,
+        rich_help_panel=INPUT,
+    ),
 ) -> None:
     """Write a dataset folder to fill in: dataset.json and a commented CSV table per layer kind."""
     from neuralpower.data.templates import write_templates
@@ -62,11 +78,27 @@ def check(
     source: str = Argument(
         help="A dataset folder, a place such as s3://bucket/name, or one table: FILE.csv or FILE.parquet."
     ),
-    kind: str | None = Option(None, help="Layer kind of the table; by default its name or its columns say."),
+    kind: Annotated[
+        str | None,
+        choice(
+            "layer kind",
+            lambda: TABLES,
+            help="Layer kind of the table; by default its name or its columns say.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     map_: list[str] = Option(
-        [], "--map", help="COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000; repeat it for more."
+        [],
+        "--map",
+        help="COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000; repeat it for more.",
+        rich_help_panel=INPUT,
     ),
-    device: str | None = Option(None, help="The device that was measured, where no dataset.json says it."),
+    device: str | None = Option(
+        None,
+        help="The device that was measured, where no dataset.json says it.",
+        autocompletion=completed_devices,
+        rich_help_panel=INPUT,
+    ),
     out: Path | None = Option(
         None,
         "--out",

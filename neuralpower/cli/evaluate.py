@@ -19,7 +19,7 @@ from neuralpower.cli.known_names import (
     completed_models,
     completed_predictors,
 )
-from neuralpower.cli.output import say, tell
+from neuralpower.cli.output import VERBOSE, level, say, tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, MEASURING, OUTPUT, TARGET
 from neuralpower.errors import InputError, ModelError, first_line, one_line
 from neuralpower.files.json_files import json_text
@@ -191,10 +191,19 @@ def _on_cpu(
     cpu = read_cpu()
     learnt = parsing.predictor(asked.predictor)
     learnt.check(asked.sizes.full_dtype, "forward")
-    apart = learnt.unlike(cpu)
+    apart = _without_extensions(learnt.unlike(cpu))
     if apart:
         tell(f"Warning: predictor {learnt.name} is of another device: {'; '.join(apart)}")
     return learnt, run(cases, learnt, rounds=asked.rounds, threads=cpu.cores, **how)
+
+
+def _without_extensions(apart: Sequence[str]) -> Sequence[str]:
+    """What tells two CPUs apart in words; names of vector extensions help few, and are listed with -v."""
+    from neuralpower.learn.predictor import ONLY
+
+    if level() == VERBOSE or not apart:
+        return apart
+    return [text for text in apart if not text.endswith(ONLY)] or ["other vector extensions (-v lists them)"]
 
 
 def _on_gpu(

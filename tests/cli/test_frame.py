@@ -17,9 +17,12 @@ import pytest
 from neuralpower import cli
 from neuralpower.cli import choices, known_names, output
 from neuralpower.cli.commands import respelled
+from neuralpower.cli.evaluate import _without_extensions
 from neuralpower.cli.formats import form_of
+from neuralpower.cli.output import VERBOSE, at_level
 from neuralpower.errors import InputError
 from neuralpower.files.terminal import unstyled
+from neuralpower.layers import KINDS
 from neuralpower.layers.optimizer import CLASSES
 from neuralpower.learn.train import LEARNERS
 from neuralpower.measure.collect.presets import PRESETS
@@ -121,6 +124,7 @@ def test_help_of_a_command_by_its_name() -> None:
         (choices.UNITS, UNITS),
         (choices.CONVENTIONS, CONVENTIONS),
         (choices.OPTIMIZERS, CLASSES),
+        (choices.TABLES, [*sorted(KINDS), "network"]),
         (choices.SCORES, BY),
         (choices.LEARNERS, LEARNERS),
         (choices.BASELINES, (BEST, ROOFLINE)),
@@ -175,6 +179,8 @@ UNKNOWN = [
     ("sweep", NETWORK, "--phase", "decode", "--context", "nothing"),
     ("evaluate", "--measured", "nothing.csv"),
     ("dataset", "check", "nothing"),
+    ("dataset", "check", "table.csv", "--kind", "nothing"),
+    ("dataset", "init", "folder", "--kind", "linear,nothing"),
     ("dataset", "check", "nothing", "--map", "nothing"),
     ("dataset", "inspect", "nothing"),
     ("train-predictor", "nothing"),
@@ -238,6 +244,16 @@ def test_device_cpu_is_this_machine_in_every_command() -> None:
     named = json.loads(done("predict", NETWORK, "--device", "cpu", "--json"))
     assert named == json.loads(done("predict", NETWORK, "--json"))
     assert "there is no such GPU here" in run("predict", NETWORK, "--device", "cuda:77").err
+
+
+def test_vector_extensions_are_listed_only_to_who_asks_for_more() -> None:
+    extensions = ["avx512f, avx_vnni only there", "sve only here"]
+    apart = ["cores 2 there, 4 here", *extensions]
+    assert [*_without_extensions(apart)] == apart[:1]
+    assert [*_without_extensions(extensions)] == ["other vector extensions (-v lists them)"]
+    assert [*_without_extensions([])] == []
+    with at_level(VERBOSE):
+        assert [*_without_extensions(apart)] == apart
 
 
 # ---- spellings ----
