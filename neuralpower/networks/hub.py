@@ -50,14 +50,14 @@ def _as_the_user_has_it() -> Iterator[None]:
 @functools.cache
 def is_reachable() -> bool:
     """Whether the hub answers within PATIENCE_S, with whatever status; asked once in a process."""
+    import huggingface_hub
     from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
 
     answered: list[object] = []
 
     def ask() -> None:
         with contextlib.suppress(Exception):  # of its HTTP library, which is another one in other versions
-            answered.append(get_session().head(constants.ENDPOINT, timeout=PATIENCE_S))
+            answered.append(huggingface_hub.get_session().head(constants.ENDPOINT, timeout=PATIENCE_S))
 
     # A name server that does not answer knows no timeout: a thread is left alone.
     asking = threading.Thread(target=ask, daemon=True)

@@ -150,6 +150,17 @@ def test_names_read_from_files_are_those_that_are_imported() -> None:
 # ---- checks before torch ----
 
 UNKNOWN = [
+    ("fit", NETWORK, "--memory", "nothing"),
+    ("sweep", NETWORK, "--memory", "nothing"),
+    ("sweep", NETWORK, "--batch-size", "nothing"),
+    ("sweep", NETWORK, "--phase", "decode", "--context", "nothing"),
+    ("evaluate", "--measured", "nothing.csv"),
+    ("dataset", "check", "nothing"),
+    ("dataset", "check", "table.csv", "--kind", "nothing"),
+    ("dataset", "init", "folder", "--kind", "linear,nothing"),
+    ("dataset", "check", "nothing", "--map", "nothing"),
+    ("dataset", "inspect", "nothing"),
+    ("train-predictor", "nothing"),
     ("predict", "nothing"),
     ("predict", "zoo:nothing"),
     ("predict", "transformers:nothing"),
@@ -173,25 +184,14 @@ UNKNOWN = [
     ("models", "--task", "nothing"),
     ("bench", "--phase", "nothing"),
     ("paradnn", "fc", "--phase", "nothing"),
-    ("fit", NETWORK, "--memory", "nothing"),
-    ("sweep", NETWORK, "--memory", "nothing"),
-    ("sweep", NETWORK, "--batch-size", "nothing"),
-    ("sweep", NETWORK, "--phase", "decode", "--context", "nothing"),
-    ("evaluate", "--measured", "nothing.csv"),
-    ("dataset", "check", "nothing"),
-    ("dataset", "check", "table.csv", "--kind", "nothing"),
-    ("dataset", "init", "folder", "--kind", "linear,nothing"),
-    ("dataset", "check", "nothing", "--map", "nothing"),
-    ("dataset", "inspect", "nothing"),
-    ("train-predictor", "nothing"),
 ]
 CHECKED = """
 import contextlib, io, json, sys
 from neuralpower import cli
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["neuralpower", *arguments]
-    err = io.StringIO()
-    with contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
         cli.main()
     print(json.dumps([err.getvalue(), [name for name in ("torch", "transformers") if name in sys.modules]]))
 """

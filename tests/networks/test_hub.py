@@ -10,7 +10,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 import torch
-from huggingface_hub import constants, errors, utils
+from huggingface_hub import constants, errors
 
 from neuralpower.errors import ModelError
 from neuralpower.networks import hub
@@ -163,7 +163,7 @@ def test_without_a_network_the_hub_is_asked_once_and_not_waited_for(
         raise AssertionError("the library tries again for half a minute")
 
     session = Silent(refuses)
-    monkeypatch.setattr(utils, "get_session", lambda: session)
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: session)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", never)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub, "PATIENCE_S", 0.01)
