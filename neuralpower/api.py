@@ -15,6 +15,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from neuralpower.devices.host import read_cpu
+from neuralpower.devices.memory_size import bytes_of
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.files.paths import is_file
@@ -33,9 +34,10 @@ from neuralpower.options import check_options
 from neuralpower.predict.case import device_memory, predict, run_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
-from neuralpower.predict.explore.fit import Fit, Request, bytes_of, fit
+from neuralpower.predict.explore.fit import Fit, Request, fit
+from neuralpower.predict.explore.phases import sweep_grid
 from neuralpower.predict.explore.score import Score, score
-from neuralpower.predict.explore.sweep import Sweep, sweep
+from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.weights import scheme_asked
 from neuralpower.profiling import NetworkProfile, profile
@@ -55,10 +57,16 @@ class PredictOptions(TypedDict, total=False):
 
 
 class SweepOptions(TypedDict, total=False):
-    """Rare options of a sweep."""
+    """The grid of a sweep, and the options of all its points."""
 
+    batch_sizes: Sequence[int]  # samples; (1,) by default
+    lengths: Sequence[int | None]  # tokens of each sample; None leaves them to the model
+    dtypes: Sequence[str] | None  # of weights and inputs; None: a model's own, else float32
+    phase: str | Phase | Sequence[Phase]  # of one name; they may differ in their tokens
+    recipe: Recipe  # of training: optimizer, accumulation, checkpointing
+    memory: str | float | None  # of the device, such as "24GB", or bytes; None: what its spec sheet says
     input_shape: Sequence[int] | None  # of one sample
-    run: str  # eager, graph, compile or engine
+    run: str | None  # eager, graph, compile or engine; None: the usual one of the phase
     weights: str | None  # quantisation of weights
 
 
@@ -205,32 +213,9 @@ class LoadedPredictor:
             raise InputError(f"candidates {candidates!r:.40}: {must}")
         return score(candidates, self.predictor, by, trust_code=trust_code)
 
-    def sweep(
-        self,
-        model: Model,
-        *,
-        batch_sizes: Sequence[int] = (1,),
-        lengths: Sequence[int | None] = (None,),
-        dtypes: Sequence[str] | None = None,
-        memory: str | float | None = None,
-        **options: Unpack[SweepOptions],
-    ) -> Sweep:
-        """Predict a grid of sizes from few traces.
-
-        Args:
-            model: same as in `predict`.
-            batch_sizes: samples.
-            lengths: tokens of each sample; None: the model's own.
-            dtypes: of weights and inputs; a model's own by default, else float32.
-            memory: the device's, such as "24GB", or bytes; by default from its spec sheet.
-            **options: `input_shape` (of one sample), `run` and `weights`, same as in `predict`.
-
-        Raises:
-            InputError: an unknown option, a value that is not a list, or a size below 1.
-            PredictorError: a dtype that was not trained.
-        """
-        grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
-        return swept(model, [self], memory=memory, **grid, **options)
+    def sweep(self, model: Model, **grid: Unpack[SweepOptions]) -> Sweep:
+        """Predict a grid of sizes on this device; arguments and errors are those of `neuralpower.sweep`."""
+        return swept(model, [self], **grid)
 
     def compare(self, a: Model, b: Model, **sizes: Any) -> Comparison:
         """Compare two models on this device: the ratio of their times; `sizes` as in `predict`."""
@@ -342,24 +327,36 @@ def compared(a: tuple[LoadedPredictor, Model], b: tuple[LoadedPredictor, Model],
 
 
 @_on_cpu
-def swept(
-    model: Model,
-    predictors: Sequence[LoadedPredictor],
-    *,
-    memory: str | float | None = None,
-    dtypes: Sequence[str] | None = None,
-    **asked: Any,
-) -> Sweep:
-    """Predict a grid of sizes with several predictors; raises what `LoadedPredictor.sweep` raises."""
-    known = ("batch_sizes", "lengths", "dtypes", "memory", *SweepOptions.__annotations__)
-    check_options("option of sweep", asked, known)
-    model = as_network(model)
+def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[SweepOptions]) -> Sweep:
+    """Predict a grid of sizes with several predictors; raises what `neuralpower.sweep` raises."""
+    check_options("option of sweep", grid, SweepOptions.__annotations__)
+    asked: dict[str, Any] = {**grid}
+    model, dtypes, memory = as_network(model), asked.pop("dtypes", None), asked.pop("memory", None)
     if dtypes is None:
         dtypes = (predictors[0]._dtype(model, None)[0],)
     elif isinstance(dtypes, (list, tuple)):  # other values are refused later
         dtypes = [_named(dtype) for dtype in dtypes]
-    room = None if memory is None else bytes_of(memory)
-    return sweep(model, [one.predictor for one in predictors], dtypes=dtypes, memory_bytes=room, **asked)
+    _check(None, asked.get("recipe", RECIPE))
+    phases = _phases(asked.pop("phase", FORWARD))
+    return sweep_grid(
+        model,
+        [one.predictor for one in predictors],
+        phases,
+        dtypes=dtypes,
+        memory_bytes=None if memory is None else bytes_of(memory),
+        **asked,
+    )
+
+
+def _phases(asked: Any) -> list[Phase]:
+    """One phase, or several of a list; raises InputError for what names none."""
+    several = asked if isinstance(asked, (list, tuple)) else [asked]
+    for phase in several:
+        if not isinstance(phase, (str, Phase)):
+            raise InputError(
+                f"phase {phase!r:.40}: must be a name, or a Phase; write 'decode', or leave it out"
+            )
+    return [phase if isinstance(phase, Phase) else Phase(phase) for phase in several]
 
 
 def profiled(model: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: Keywords) -> NetworkProfile:

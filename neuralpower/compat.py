@@ -35,7 +35,8 @@ from neuralpower.profiling import profile as run
 from neuralpower.profiling.conventions import thop_macs
 from neuralpower.profiling.steps import clock_of
 from neuralpower.profiling.stopwatch import Stopwatch
-from neuralpower.report.tables import grid, quantity
+from neuralpower.report.grid import grid
+from neuralpower.report.number_format import quantity
 from neuralpower.trace.undisturbed import unwrapped
 
 OP_FILE = Path("output_file.csv")

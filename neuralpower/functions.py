@@ -114,26 +114,22 @@ def sweep(
     *,
     device: Device | Sequence[Device] | None = None,
     predictor: Named | None = None,
-    batch_sizes: Sequence[int] = (1,),
-    lengths: Sequence[int | None] = (None,),
-    dtypes: Sequence[str] | None = None,
-    memory: str | float | None = None,
-    **options: Unpack[SweepOptions],
+    **grid: Unpack[SweepOptions],
 ) -> Sweep:
     """Predict a grid of batch sizes, lengths and dtypes on one device or several, from few traces.
 
     Args:
-        model: same as in `predict`.
-        device: one, or a list of several.
-        predictor: same as in `predict`.
-        batch_sizes: samples.
-        lengths: tokens of each sample; None: the model's own.
-        dtypes: of weights and inputs; by default the model's own.
-        memory: the device's, such as "24GB"; by default from its spec sheet.
-        **options: `input_shape` of one sample, `run`, `weights`.
+        model: as in `predict`.
+        device: one, or a list of them.
+        predictor: as in `predict`.
+        **grid: `batch_sizes` (samples; 1 by default), `lengths` (tokens of each sample; None leaves them to
+            the model) and `dtypes` (by default the model's own), each a list; `phase`, as in `predict`, or a
+            list of `Phase.decode(context=...)`; `recipe` of training; `memory` of the device, such as "24GB"
+            (by default what its spec sheet says); `input_shape` of one sample, `run`, `weights`.
 
     Raises:
-        InputError: same as `predict`; or sizes that are not a list.
+        InputError: as `predict`; what is no list of sizes, or phases of several names.
+        PredictorError: a dtype or a phase that was not trained.
 
     Example:
         >>> import neuralpower
@@ -144,8 +140,7 @@ def sweep(
     from neuralpower import api
 
     loaded = [api.chosen(one, predictor) for one in _several(device) or (None,)]
-    grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
-    return api.swept(model, loaded, memory=memory, **grid, **options)
+    return api.swept(model, loaded, **grid)
 
 
 def fit(

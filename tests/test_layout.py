@@ -55,8 +55,8 @@ PACKAGES: Mapping[str, str] = {
         explore.compare explore.fit explore.phases explore.score explore.sweep
     """,
     "report": """
-        cards charts chrome explored inspection measured notebook number_format page perfetto pictures shown
-        tables training
+        cards charts chrome explored grid inspection measured notebook number_format page perfetto pictures
+        shown tables training
     """,
     "profiling": ALL,
     "api": "",

@@ -164,7 +164,7 @@ def _one(options: Options, monitor_file: Path | None) -> None:
 
 
 def _grid(points: Sequence[Options], out: Path, retry_failed: bool) -> None:
-    from neuralpower.report.tables import grid as table
+    from neuralpower.report.grid import grid as table
     from neuralpower.suites.bench.grid import run_grid
     from neuralpower.suites.bench.logs import values_of
     from neuralpower.suites.bench.summaries import exploration

@@ -42,7 +42,7 @@ def bench_log(
     ] = None,
 ) -> None:
     """Read result lines back, and summarise them: exploration, scaling, statistics, shares of time."""
-    from neuralpower.report.tables import grid
+    from neuralpower.report.grid import grid
     from neuralpower.suites.bench.logs import read_logs, write_csv
     from neuralpower.suites.bench.summaries import SUMMARIES as MADE
 

@@ -26,6 +26,13 @@ SORTS = ("runtime_s", "flops", "bytes", "parameters", "memory", "calls", "order"
 UNITS = ("flop", "mac")
 CONVENTIONS = ("matmul", "all-ops", "thop", "fvcore", "pytorch-api")
 OPTIMIZERS = ("sgd", "rmsprop", "adam", "adamw", "adagrad", "sparseadam")
+TABLES = tuple(  # of a dataset: layer kinds, and whole networks
+    """
+    activation attention conv1d conv2d conv3d conv_transpose2d elementwise embedding experts fused grouped
+    latent_attention linear linear_attention matmul movement norm optimizer pool2d pool3d recurrent reduction
+    scan softmax network
+    """.split()
+)
 SCORES = ("latency", "energy", "memory")
 LEARNERS = ("hybrid", "lasso")
 BASELINES = ("neuralpower", "roofline")  # that measured networks are compared with, besides predictors
@@ -84,11 +91,12 @@ def choice(
     def check(context: typer.Context, value: Any) -> Any:
         if value is None or context.resilient_parsing:
             return value
-        if isinstance(value, (list, tuple)):
-            return [one(text) for text in value]
+        return [*map(parted, value)] if isinstance(value, (list, tuple)) else parted(str(value))
+
+    def parted(text: str) -> str:
         if not several:
-            return one(str(value))
-        return ",".join(one(part.strip()) for part in str(value).split(",")) if value.strip() else value
+            return one(text)
+        return ",".join(one(part.strip()) for part in text.split(",")) if text.strip() else text
 
     def one(text: str) -> str:
         if not text or text in _listed(words):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from neuralpower.cli import merge, parsing, shared_options
+from neuralpower.cli.choices import TABLES, choice
 from neuralpower.cli.commands import examples
+from neuralpower.cli.known_names import completed_devices
 from neuralpower.cli.output import say, tell
-from neuralpower.cli.panels import OUTPUT
+from neuralpower.cli.panels import INPUT, OUTPUT
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.paths import is_file
@@ -40,9 +42,21 @@ AS_JSON = Option(False, "--json", help="Print the numbers as JSON.", rich_help_p
 )
 def init(
     folder: Path = Argument(help="The folder to write."),
-    kind: list[str] = Option(["linear"], help="Layer kind, or network; repeat it, or use commas."),
+    kind: Annotated[
+        list[str],
+        choice(
+            "layer kind",
+            lambda: TABLES,
+            help="Layer kind, or network; repeat it, or use commas.",
+            several=True,
+            rich_help_panel=INPUT,
+        ),
+    ] = ["linear"],  # noqa: B006
     device: str = Option(
-        "My device", help="The device's name; with a name of `devices --specs`, its peaks are filled in."
+        "My device",
+        help="The device's name; with a name of `devices --specs`, its peaks are filled in.",
+        autocompletion=completed_devices,
+        rich_help_panel=INPUT,
     ),
 ) -> None:
     """Write a dataset folder to fill in: dataset.json and a commented CSV table per layer kind."""
@@ -64,13 +78,27 @@ def check(
     source: str = Argument(
         help="A dataset folder, a place such as s3://bucket/name, or one table: FILE.csv or FILE.parquet."
     ),
-    kind: str | None = Option(
-        None, help="Layer kind of the table; default: from the file's name or columns."
-    ),
+    kind: Annotated[
+        str | None,
+        choice(
+            "layer kind",
+            lambda: TABLES,
+            help="Layer kind of the table; default: from the file's name or columns.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     map_: list[str] = Option(
-        [], "--map", help="COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000; repeat it for more."
+        [],
+        "--map",
+        help="COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000; repeat it for more.",
+        rich_help_panel=INPUT,
     ),
-    device: str | None = Option(None, help="The measured device, if no dataset.json names it."),
+    device: str | None = Option(
+        None,
+        help="The device that was measured, where no dataset.json says it.",
+        autocompletion=completed_devices,
+        rich_help_panel=INPUT,
+    ),
     out: Path | None = Option(
         None,
         "--out",
@@ -87,7 +115,6 @@ def check(
     """
     from neuralpower.data.expressions import mapping
     from neuralpower.data.importing import read_file, with_columns
-    from neuralpower.report.inspection import check_lines, read_tables, refused_json
 
     columns = mapping(map_)
     if is_file(source):
@@ -98,6 +125,8 @@ def check(
         dataset = with_columns(_dataset(source), columns, kind)
     if out is not None:
         _check_writable(dataset, source, device)
+    from neuralpower.report.inspection import check_lines, read_tables, refused_json
+
     tables = read_tables(dataset, trust_code)
     refused = sum(len(table.rejected) for table in tables)
     if as_json:
@@ -125,9 +154,9 @@ def inspect(
     as_json: bool = AS_JSON,
 ) -> None:
     """Show a dataset: device, time span, noise, power, rows per kind, and kinds with too few rows."""
+    dataset = _dataset(folder)
     from neuralpower.report.inspection import inspection, inspection_json, read_tables
 
-    dataset = _dataset(folder)
     tables = read_tables(dataset, trust_code)
     say(json_text(inspection_json(dataset, tables)) if as_json else inspection(dataset, tables))
 

@@ -123,7 +123,7 @@ def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterS
 
 
 def _grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    from neuralpower.report.tables import grid
+    from neuralpower.report.grid import grid
 
     return grid(header, rows, left)
 

@@ -19,7 +19,7 @@ from neuralpower.cli.known_names import (
     completed_models,
     completed_predictors,
 )
-from neuralpower.cli.output import say, tell
+from neuralpower.cli.output import VERBOSE, level, say, tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, MEASURING, OUTPUT, TARGET
 from neuralpower.errors import InputError, ModelError, first_line, one_line
 from neuralpower.files.json_files import json_text
@@ -188,10 +188,19 @@ def _on_cpu(
     cpu = read_cpu()
     trained = parsing.predictor(asked.predictor)
     trained.check(asked.sizes.full_dtype, "forward")
-    apart = trained.unlike(cpu)
+    apart = _without_extensions(trained.unlike(cpu))
     if apart:
         tell(f"Warning: predictor {trained.name} was trained on another device: {'; '.join(apart)}")
     return trained, run(cases, trained, rounds=asked.rounds, threads=cpu.cores, **how)
+
+
+def _without_extensions(apart: Sequence[str]) -> Sequence[str]:
+    """What tells two CPUs apart in words; names of vector extensions help few, and are listed with -v."""
+    from neuralpower.learn.predictor import ONLY
+
+    if level() == VERBOSE or not apart:
+        return apart
+    return [text for text in apart if not text.endswith(ONLY)] or ["other vector extensions (-v lists them)"]
 
 
 def _on_gpu(
@@ -210,13 +219,16 @@ def _on_gpu(
 
 def _compare(asked: Evaluate, file: Path) -> None:
     """Print predictions for networks that were measured elsewhere."""
+    if asked.models:
+        raise InputError(f"--measured {file} names the networks; leave {', '.join(asked.models)} out")
+    parsing.check_plot(asked.plot)
+    from neuralpower.data.measured_networks import read_networks
+
+    read_networks(file)  # what cannot be read is refused before torch is imported
     stage("importing torch and transformers")
     from neuralpower.predict.measured import BEST, Asking, compare_measured, read_measurements
     from neuralpower.report.measured import measured_json, measured_plot, measured_table
 
-    if asked.models:
-        raise InputError(f"--measured {file} names the networks; leave {', '.join(asked.models)} out")
-    parsing.check_plot(asked.plot)
     names = list(parsing.names(asked.predictor, "predictor") or (BEST,))
     rows, refused, notes = read_measurements(file, device=asked.device, trust_code=asked.trust_code)
     asking = Asking(names)

@@ -26,20 +26,19 @@ from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import checked_side, completed_models
 from neuralpower.cli.output import tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TARGET, TRAINING
+from neuralpower.devices.memory_size import bytes_of, reading
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
-    from neuralpower.networks.phases import Phase
     from neuralpower.platforms import Platform
     from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as swept
     from neuralpower.predict.explore.compare import Side
 
 Noted = TypeVar("Noted", "swept.Sweep", "fitting.Fit")
-TOKENS = ("context", "prompt", "new_tokens")
 app = Typer()
 
 
@@ -108,13 +107,13 @@ class Sweep(OptionGroup):
 @with_options
 def sweep(asked: Sweep) -> None:
     """Predict the points of the grid, and mark the Pareto-optimal ones."""
-    form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
+    form, grid = form_of(asked.output.form, asked.output.out, asked.output.as_json), _Grid.of(asked)
     stage("importing torch and transformers")
     from neuralpower.files.csv_files import write_csv
     from neuralpower.predict.explore import sweep as sweeping
     from neuralpower.report.explored import sweep_table
+    from neuralpower.report.grid import note_lines, warning_lines
     from neuralpower.report.pictures import draw, sweep_page
-    from neuralpower.report.tables import note_lines, warning_lines
 
     parsing.check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
@@ -124,7 +123,7 @@ def sweep(asked: Sweep) -> None:
         for name in parsing.names(asked.predictor, "predictor") or (None,)
         for device in parsing.names(asked.device, "device") or (None,)
     ]
-    found = _swept(asked, predictors)
+    found = _swept(asked, grid, predictors)
     if all(point.error for point in found.points):
         raise InputError(f"no point could be predicted: {found.points[0].error}")
     found = _noted(found, asked.memory)
@@ -145,72 +144,57 @@ def sweep(asked: Sweep) -> None:
     give(answer, form, asked.output.out)
 
 
-def _swept(asked: Sweep, predictors: Sequence[Predictor]) -> swept.Sweep:
-    """The points: by formulas from few traces; with a phase, each point is traced."""
-    from neuralpower.predict.explore import fit as fitting
-    from neuralpower.predict.explore import sweep as sweeping
+@dataclasses.dataclass(frozen=True)
+class _Grid:
+    """What the texts of a sweep's options say; reading them imports no torch."""
 
-    shape, batch = parsing.shape(asked.input_shape), asked.batch_size
-    usual = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
-    own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
-    batches = usual if batch is None else sweeping.sizes(batch, "batch size")
-    lengths = sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,)
-    dtypes = [parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)]
-    memory_bytes = fitting.bytes_of(asked.memory) if asked.memory is not None else None
-    recipe = asked.training.recipe(asked.phase)
-    if asked.phase == "forward":
-        _check_no_tokens(asked)
-        return sweeping.sweep(
-            asked.model,
-            predictors,
-            batch_sizes=batches,
-            lengths=lengths,
-            dtypes=dtypes,
-            input_shape=shape,
-            memory_bytes=memory_bytes,
-            run=asked.run or "eager",
-            weights=asked.weights,
+    batch_sizes: tuple[int, ...] | None  # None: the network's own
+    lengths: tuple[int | None, ...]
+    contexts: tuple[int | None, ...]
+    prompts: tuple[int | None, ...]
+    shape: tuple[int, ...] | None
+    memory_bytes: float | None
+
+    @classmethod
+    def of(cls, asked: Sweep) -> _Grid:
+        """That of the options; raises InputError."""
+
+        def several(text: str | None, what: str) -> tuple[int | None, ...]:
+            return (None,) if text is None else parsing.sizes(text, what)
+
+        batch = asked.batch_size
+        return cls(
+            None if batch is None else parsing.sizes(batch, "batch size"),
+            several(asked.seq_len, "seq-len"),
+            several(asked.tokens.context, "context"),
+            several(asked.tokens.prompt, "prompt"),
+            parsing.shape(asked.input_shape),
+            None if asked.memory is None else bytes_of(asked.memory),
         )
 
-    from neuralpower.predict.case import Case
-    from neuralpower.predict.explore.phases import sweep_phases
 
-    phases = _phases(asked)
-    how: dict[str, Any] = {"run": asked.run, "weights": asked.weights}
-    grid = itertools.product(dtypes, phases, lengths, batches)
-    cases = [Case(asked.model, b, length, shape, dtype, phase, **how) for dtype, phase, length, b in grid]
-    way = "forward" if phases[0].name == asked.phase else asked.phase
-    for predictor, dtype in itertools.product(predictors, dtypes):
-        predictor.check(dtype, "forward" if way == "training" else way)
-    return sweep_phases(cases, predictors, way=way, recipe=recipe, memory_bytes=memory_bytes)
+def _swept(asked: Sweep, grid: _Grid, predictors: Sequence[Predictor]) -> swept.Sweep:
+    """The points: by formulas from few traces, or each traced where a phase is asked for."""
+    from neuralpower.networks.phases import Phase
+    from neuralpower.predict.explore.phases import sweep_grid
 
-
-def _check_no_tokens(asked: Sweep) -> None:
-    """Raise InputError for tokens of a phase other than --phase."""
-    shared_options.Tokens(**{n: _first(getattr(asked.tokens, n)) for n in TOKENS}, lengths=None).phase(
-        "forward"
+    own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
+    return sweep_grid(
+        asked.model,
+        predictors,
+        [
+            Phase(asked.phase, None, context, prompt, asked.tokens.new_tokens)
+            for context, prompt in itertools.product(grid.contexts, grid.prompts)
+        ],
+        recipe=asked.training.recipe(asked.phase),
+        batch_sizes=grid.batch_sizes or (parsing.batch_size(asked.model, None, grid.shape),),
+        lengths=grid.lengths,
+        dtypes=[parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)],
+        input_shape=grid.shape,
+        memory_bytes=grid.memory_bytes,
+        run=asked.run,
+        weights=asked.weights,
     )
-
-
-def _phases(asked: Sweep) -> list[Phase]:
-    """The phase with each of its contexts and prompts."""
-    from neuralpower.predict.explore.sweep import sizes
-
-    tokens = asked.tokens
-    contexts = sizes(tokens.context, "context") if tokens.context is not None else (None,)
-    prompts = sizes(tokens.prompt, "prompt") if tokens.prompt is not None else (None,)
-    return [
-        parsing.phase(asked.phase, context, prompt, tokens.new_tokens)
-        for context in contexts
-        for prompt in prompts
-    ]
-
-
-def _first(text: Any) -> int | None:
-    """One size of a grid, with which a phase can be checked."""
-    from neuralpower.predict.explore.sweep import sizes
-
-    return sizes(text, "tokens")[0] if isinstance(text, str) else text
 
 
 class Compare(OptionGroup):
@@ -253,8 +237,8 @@ def compare(asked: Compare) -> None:
     stage("importing torch and transformers")
     from neuralpower.predict.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
+    from neuralpower.report.grid import warning_lines
     from neuralpower.report.pictures import comparison_page, draw
-    from neuralpower.report.tables import warning_lines
 
     parsing.check_plot(asked.plot)
     check_out(asked.output.out, form)
@@ -464,6 +448,9 @@ def fit(asked: Fit) -> None:
     """Compare the memory that a model needs with the device's; exit code 1 where it does not fit."""
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     parsing.check_batch_size(asked.batch_size)
+    shape, length = parsing.shape(asked.input_shape), _prompt(asked)
+    if asked.memory is not None:
+        bytes_of(asked.memory)  # refused before torch is imported
     stage("importing torch and transformers")
     from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
@@ -471,11 +458,10 @@ def fit(asked: Fit) -> None:
 
     check_out(asked.output.out, form)
     room, platform, name = _room(asked.device, asked.memory)
-    shape = parsing.shape(asked.input_shape)
     same = "model phase optimizer accumulation checkpointing margin run weights".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
-        seq_len=_prompt(asked),
+        seq_len=length,
         context=asked.tokens.context,
         new_tokens=asked.tokens.new_tokens,
         input_shape=shape,
@@ -517,8 +503,6 @@ def _prompt(asked: Fit) -> int | None:
 
 def _noted(found: Noted, memory: str | None) -> Noted:
     """The result, with a note where --memory may mean another size than the user thinks."""
-    from neuralpower.predict.explore.fit import reading
-
     read = reading(memory) if memory is not None else ""
     return dataclasses.replace(found, notes=(*found.notes, read)) if read else found
 
@@ -530,12 +514,11 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
     from neuralpower.learn.here import target
     from neuralpower.platforms import CPU, platform_of
     from neuralpower.predict.explore.fit import assumed
-    from neuralpower.predict.explore.fit import bytes_of as parsed
 
     own: float | None
     if device is None and memory is not None:
         platform, name = assumed(memory)
-        return parsed(memory), platform, f"{name} (assumed; this machine: --device cpu)"
+        return bytes_of(memory), platform, f"{name} (assumed; this machine: --device cpu)"
     named = target(device)
     if named is None:
         cpu = read_cpu()
@@ -544,7 +527,7 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
         spec = spec_of(str(named))
         own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
     if memory is not None:
-        return parsed(memory), platform, name if named else f"{platform.called} of {memory}"
+        return bytes_of(memory), platform, name if named else f"{platform.called} of {memory}"
     if own is None:
         raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
     return float(int(own)), platform, name

@@ -121,7 +121,7 @@ def lab(asked: Lab) -> None:
 
 def _compare(tables: Path | None, operator: str | None) -> None:
     """Print the comparison of a file's tables, as a table and sentences."""
-    from neuralpower.report.tables import grid
+    from neuralpower.report.grid import grid
     from neuralpower.suites.lab.comparison import HEADER, compare
     from neuralpower.suites.lab.printed import read_tables
 

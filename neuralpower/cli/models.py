@@ -47,7 +47,7 @@ class Listed(OptionGroup):
 )
 @with_options
 def models(asked: Listed) -> None:
-    """List models; the zoo's FLOP count the products of one sample's forward pass."""
+    """List models; the zoo's FLOP count all operations of one sample's forward pass."""
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     check_out(asked.output.out, form)
     pattern, task = asked.pattern or (), asked.task
@@ -122,7 +122,8 @@ def _shown(entry: Entry) -> dict[str, Any]:
 
 
 def _catalogue_table(entries: Sequence[Entry]) -> str:
-    from neuralpower.report.tables import grid, quantity
+    from neuralpower.report.grid import grid
+    from neuralpower.report.number_format import quantity
 
     rows = []
     for entry in entries:
@@ -133,13 +134,15 @@ def _catalogue_table(entries: Sequence[Entry]) -> str:
 
 
 def _zoo_table(found: Sequence[dict[str, Any]]) -> str:
-    from neuralpower.report.tables import grid, quantity
+    from neuralpower.report.grid import grid
+    from neuralpower.report.number_format import quantity
+    from neuralpower.report.tables import FLOP_CONVENTION
 
     rows = []
     for m in found:
         sizes = ["x".join(map(str, m["input_shape"])), str(m["classes"]), f"{m['parameters']:,}"]
         rows.append([m["id"], m["title"], *sizes, quantity(m["flops"], "FLOP")])
-    return grid(["id", "title", "input", "classes", "parameters", "FLOP (matmul)"], rows, left=3)
+    return grid(["id", "title", "input", "classes", "parameters", f"FLOP ({FLOP_CONVENTION})"], rows, left=3)
 
 
 def _built(id: str) -> dict[str, Any]:
@@ -147,7 +150,6 @@ def _built(id: str) -> dict[str, Any]:
     from neuralpower.networks.inputs import InputRequest
     from neuralpower.networks.sources import resolve
     from neuralpower.networks.zoo import ZOO
-    from neuralpower.profiling.conventions import product_flops
     from neuralpower.trace.tracer import trace
 
     source, entry = resolve(f"zoo:{id}"), ZOO[id]
@@ -160,5 +162,5 @@ def _built(id: str) -> dict[str, Any]:
         "input_shape": entry.input_shape,
         "classes": entry.classes,
         "parameters": traced.parameters,
-        "flops": sum(product_flops(layer) for layer in traced.layers),
+        "flops": sum(int(layer.flops()) for layer in traced.layers),
     }

@@ -16,8 +16,8 @@ from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.files.csv_files import csv_text
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
-from neuralpower.report.tables import grid as table
-from neuralpower.report.tables import quantity
+from neuralpower.report.grid import grid as table
+from neuralpower.report.number_format import quantity
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.result import SHORT, STATES, Result, Setup, State, single_text
 from neuralpower.suites.paradnn.sweep import CSV, Measure, Sweep, array_script, states_of

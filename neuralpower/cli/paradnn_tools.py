@@ -176,7 +176,7 @@ def roof(
 ) -> None:
     """Print the theoretical roofs of spec sheets, and this machine's measured roof."""
     from neuralpower.devices.spec import spec_of
-    from neuralpower.report.tables import grid
+    from neuralpower.report.grid import grid
     from neuralpower.suites.paradnn.roof import cache_roof, figures, measured, theoretical
 
     kind = parsing.dtype(dtype)

@@ -21,6 +21,7 @@ OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 IMAGES, CHANNELS = 4, (1, 3)  # the number of sizes of a batch of images, and of a single image's channels
 WAY_OUT = "; neuralpower cannot make inputs that fit"  # how the message of a failed forward pass continues
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+MOST_SIZES = 10_000  # of one dimension of a grid
 dtype = full_name
 
 
@@ -37,6 +38,31 @@ def names(text: str | None, what: str) -> tuple[str, ...] | None:
             f"{what} {text!r}: contains no name; write names with commas, or leave the option out"
         )
     return found
+
+
+def sizes(text: str, what: str) -> tuple[int, ...]:
+    """(1, 2, 4, 8) for "1:8", (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d+))?)?\s*", part)
+        if not match or int(match.group(1)) < 1:
+            how = "write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64"
+            raise InputError(f"{what} {text!r}: {how}")
+        low, high, step = (
+            int(match.group(1)),
+            int(match.group(2) or match.group(1)),
+            int(match.group(3) or -1),
+        )
+        if high < low or match.group(3) and step < 1:
+            how = "the end must not be below the start, nor a step below 1; swap them"
+            raise InputError(f"{what} {part!r}: {how}")
+        if step < 0:
+            found += [low << n for n in range((high // low).bit_length())]
+        elif (high - low) // step >= MOST_SIZES:
+            raise InputError(f"{what} {part!r}: more than {MOST_SIZES} sizes; take larger steps")
+        else:
+            found += range(low, high + 1, step)
+    return tuple(dict.fromkeys(found))
 
 
 def check_named(given: Sequence[str], what: str) -> None:

@@ -186,7 +186,8 @@ def _table(prediction: Prediction, view: View) -> str:
 
 def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str = "kind") -> Answer:
     """A prediction in all forms; the function makes its table."""
-    from neuralpower.report.tables import prediction_cells, quantity
+    from neuralpower.report.number_format import quantity
+    from neuralpower.report.tables import prediction_cells
 
     def shown() -> Rows:
         p = prediction

@@ -37,23 +37,24 @@ def train_predictor(
     quiet: bool = Option(False, "--quiet", "-q", help="Print only warnings and the last sentence."),
 ) -> None:
     """Train the regressors, print their errors on ten held-out folds, and write the predictor."""
+    from neuralpower.data.dataset import read_dataset
     from neuralpower.data.schema import check_no_file
 
     parsing.check_named(datasets, "dataset")
     for folder in datasets:
         check_no_file(Path(folder))
+    if jobs < 1 and jobs != -1:
+        raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for one on each core")
+    stage("reading the datasets")
+    data = [
+        read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)
+    ]
     stage("importing scikit-learn and torch")
-    from neuralpower.data.dataset import read_dataset
     from neuralpower.learn.codec import check_places
     from neuralpower.learn.train import train
     from neuralpower.report.cards import write_predictor
     from neuralpower.report.training import kinds_table, notes_of, regressors_table, sentence, warnings_of
 
-    if jobs < 1 and jobs != -1:
-        raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for one on each core")
-    data = [
-        read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)
-    ]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
     check_places(target)  # checked before minutes of training
     stage("training the regressors")

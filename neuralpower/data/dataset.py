@@ -182,11 +182,11 @@ def _holds_nothing(folder: Path) -> DatasetError:
 
 def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
     """As `read_dataset`, without its shards; one of several may be `empty`."""
+    meta = read_meta(folder)  # refuses a folder that is none before torch is imported
     import pandas as pd
 
     from neuralpower.layers import KINDS
 
-    meta = read_meta(folder)
     parts: dict[str, list[pd.DataFrame]] = {}
     known = [*KINDS, "network"]
     for file in sorted((*folder.glob("*.parquet"), *folder.glob("*.csv"))):

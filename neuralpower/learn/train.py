@@ -90,8 +90,6 @@ def train(
     if not (alone := bool(rows.totals) and not rows.work):
         _check_enough(rows, first)
     fitted = _fitted(rows, learner, jobs, launched, show)
-    if pooled:
-        fitted[RUNTIME] = {key: _for_others(key, one, rows) for key, one in fitted[RUNTIME].items()}
     skipped = {key: count for key, count in rows.skipped().items() if key not in fitted[RUNTIME]}
     telling: Sequence[Total] = rows.totals
     if alone:
@@ -202,6 +200,8 @@ def _fitted(
                             shortest = float(np.quantile(problems[key].target, SHORTEST_SHARE))
                             fitted[target][key] = dataclasses.replace(regressor, launch_s=shortest)
                 problems = rows.pooled_anew(fitted[RUNTIME]) if target == RUNTIME else {}
+    if len(rows.devices) > 1:
+        fitted[RUNTIME] = {key: _for_others(key, one, rows) for key, one in fitted[RUNTIME].items()}
     return fitted
 
 

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from neuralpower.networks.slips import listed_as
 
 CONFIG, QUANTISATION = "config.json", "hf_quant_config.json"  # the second is NVIDIA's Model Optimizer's
 SWITCH = "HF_HUB_OFFLINE"
+PATIENCE_S = 3.0  # until the hub counts as out of reach; its library tries again for half a minute
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _switched_here = False
 
@@ -43,6 +45,25 @@ def _as_the_user_set_it() -> Iterator[None]:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
+
+
+@functools.cache
+def is_reachable() -> bool:
+    """Whether the hub answers within PATIENCE_S, with whatever status; asked once in a process."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    answered: list[object] = []
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):  # of its HTTP library, which is another one in other versions
+            answered.append(huggingface_hub.get_session().head(constants.ENDPOINT, timeout=PATIENCE_S))
+
+    # A name server that does not answer knows no timeout: a thread is left alone.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    return bool(answered)
 
 
 @functools.lru_cache(maxsize=64)
@@ -74,11 +95,14 @@ def _read(name: str, file: Path | None) -> dict[str, Any]:
 def _fetched(repository: str, revision: str | None, file: str, *, optional: bool = False) -> Path | None:
     """The file in the hub's cache, fetched if it is not there; raises ModelError, or None if it may lack."""
     import huggingface_hub
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors
 
     name = f"hf:{repository}" + (f"@{revision}" if revision else "")
     try:
         with _as_the_user_set_it():
+            cached = huggingface_hub.try_to_load_from_cache(repository, file, revision=revision)
+            if not (isinstance(cached, str) or constants.HF_HUB_OFFLINE or is_reachable()):
+                raise errors.LocalEntryNotFoundError(repository)
             return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision))
     except errors.GatedRepoError:
         reason = (
@@ -102,4 +126,4 @@ def _fetched(repository: str, revision: str | None, file: str, *, optional: bool
 
 def _why_not() -> str:
     offline = os.environ.get(SWITCH, "").upper() in ("1", "ON", "YES", "TRUE") and not _switched_here
-    return f"{SWITCH} is set" if offline else "the hub cannot be reached"
+    return f"{SWITCH} is set" if offline else f"the hub cannot be reached ({SWITCH}=1 asks the cache alone)"

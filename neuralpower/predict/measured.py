@@ -6,20 +6,17 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from neuralpower.data.column_names import SCALES, quantity_of
-from neuralpower.data.expressions import mapped
+from neuralpower.data.measured_networks import read_networks
 from neuralpower.data.screening import number_column, unusable
-from neuralpower.data.tables import read_csv
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec, known_spec, spec_of
 from neuralpower.dtypes import DTYPES, floats_of, full_name
-from neuralpower.errors import InputError, NeuralPowerError, first_line, one_line, unknown
+from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
 from neuralpower.files.json_files import parse_json
-from neuralpower.files.paths import check_regular
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.any_device import for_device, roofline_of
 from neuralpower.learn.predictor import Predictor
@@ -30,22 +27,10 @@ from neuralpower.networks.trust import check_model
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.prediction import Prediction
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 ROOFLINE = "roofline"  # the name of the predictor that a spec sheet alone makes
 BEST = "neuralpower"  # and of the best that there is for the device
 COUNTS = ("batch_size", "seq_len", "context", "prompt", "new_tokens")
 TEXTS = ("model", "dtype", "phase", "input_shape", "device", "run", "weights", "input")
-OTHER_NAMES = {
-    "batch": "batch_size",
-    "length": "seq_len",
-    "name": "model",
-    "network": "model",
-    "gpu": "device",
-    "precision": "dtype",
-}
-EXAMPLE = "model,batch_size,dtype,latency_ms"
 
 
 @dataclass(frozen=True)
@@ -103,14 +88,7 @@ def read_measurements(
 
     Raises InputError: the file cannot be read, or lacks a column that is needed.
     """
-    check_regular(file)
-    try:
-        table = read_csv(file)
-    except Exception as error:  # pandas and the system have their own errors
-        why = "it is a folder" if file.is_dir() else first_line(error)
-        text = f"give a CSV file with columns such as {EXAMPLE}"
-        raise InputError(f"{file}: cannot be read ({why}); {text}") from None
-    table, notes = _renamed(file, table)
+    table, notes = read_networks(file)
     seconds = number_column(table["runtime_s"])
     found, refused = [], []
     blank = table.isna().all(axis=1).to_numpy()
@@ -125,28 +103,6 @@ def read_measurements(
         except NeuralPowerError as error:
             refused.append(f"{file} line {i + 2}: {one_line(error)}")
     return found, refused, notes
-
-
-def _renamed(file: Path, table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The table under the names used here, times in seconds; raises InputError for a missing column."""
-    notes = []
-    names = {name: OTHER_NAMES[name] for name in table.columns if name in OTHER_NAMES}
-    table = table.rename(columns={old: new for old, new in names.items() if new not in table})
-    if "runtime_s" not in table:
-        times = [meant for name in table.columns if (meant := quantity_of(str(name)))]
-        time = next((meant for meant in times if meant.column == "runtime_s"), None)
-        if time is not None:
-            table = mapped(table, {"runtime_s": time.expression})
-            plain = time.expression in (time.given, f'"{time.given}"')
-            notes.append(f"{time.given} counts as {'seconds' if plain else f'runtime_s = {time.expression}'}")
-    missing = [name for name in ("model", "runtime_s") if name not in table]
-    if missing:
-        units = ", ".join(f"latency_{unit}" for unit in ("s", "ms", "us") if unit in SCALES["runtime_s"])
-        raise InputError(
-            f"{file}: column {' and '.join(missing)} missing (times: runtime_s, or {units}); "
-            f"write a header such as {EXAMPLE}"
-        )
-    return table, notes
 
 
 def _measurement(row: Mapping[str, Any], seconds: float, line: int, trust_code: bool) -> Measurement:

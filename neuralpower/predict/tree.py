@@ -9,8 +9,8 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, is_count
 from neuralpower.shown import Shown
@@ -211,17 +211,27 @@ def _together(some: Sequence[Branch]) -> Branch:
         return first
     inner = tuple(_together(parts) for parts in zip(*(b.branches for b in some), strict=True))
     outer = first.name if len({b.name for b in some}) == 1 else f"[{first.name}-{some[-1].name}]"
+    like: dict[str, Any] = {
+        "type": first.type,
+        "output": first.output,
+        "outputs": first.outputs,
+        "branches": inner,
+    }
+    return replace(together(outer, some), times=sum(b.times for b in some), **like)
+
+
+def together(name: str, some: Sequence[Branch]) -> Branch:
+    """One line for several of a level, whose figures add up."""
     return Branch(
-        name=outer,
-        type=first.type,
-        times=sum(b.times for b in some),
-        output=first.output,
-        outputs=first.outputs,
+        name=name,
+        type="",
+        times=1,
+        output=(),
+        outputs=0,
         parameters=sum(b.parameters for b in some),
         flops=sum(b.flops for b in some),
         runtime_s=sum(b.runtime_s for b in some),
         share=sum(b.share for b in some),
         memory_bytes=sum(b.memory_bytes for b in some),
-        depth=first.depth,
-        branches=inner,
+        depth=some[0].depth,
     )

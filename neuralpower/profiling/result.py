@@ -35,9 +35,9 @@ from neuralpower.profiling.rows import (
 from neuralpower.profiling.steps import Runs, Spread
 from neuralpower.profiling.timeline import process
 from neuralpower.report.chrome import Process, document, write
+from neuralpower.report.grid import as_asked, grid, percent, warning_lines, with_bar
 from neuralpower.report.notebook import Figure, Line, Panel, drawn
-from neuralpower.report.number_format import binary, many, share
-from neuralpower.report.tables import as_asked, grid, percent, quantity, warning_lines, with_bar
+from neuralpower.report.number_format import binary, many, quantity, share
 
 if TYPE_CHECKING:
     import pandas as pd

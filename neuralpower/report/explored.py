@@ -12,17 +12,9 @@ from neuralpower.predict.explore.fit import Fit, Request
 from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.predict.prediction import LAUNCHES
-from neuralpower.report.number_format import binary, counted, plain
-from neuralpower.report.tables import (
-    Cell,
-    as_asked,
-    grid,
-    listed,
-    memory_line,
-    note_lines,
-    quantity,
-    warning_lines,
-)
+from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, warning_lines
+from neuralpower.report.number_format import binary, counted, plain, quantity
+from neuralpower.report.tables import memory_line
 
 FITS = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
 MOST_SAID = 60  # characters of a reason in a cell

@@ -20,8 +20,8 @@ from neuralpower.learn.keys import Key, key_name, recurs, stands_alone
 from neuralpower.learn.network_rows import read_totals
 from neuralpower.learn.rows import USABLE_POWER, by_key, hardware_from
 from neuralpower.platforms import platform_of
+from neuralpower.report.grid import listed
 from neuralpower.report.number_format import counted, quantity
-from neuralpower.report.tables import listed
 
 MOST_NAMED = 8  # groups with too few rows
 WAYS = {  # part of the reason for which rows are refused -> the fix

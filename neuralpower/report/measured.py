@@ -9,8 +9,9 @@ from typing import Any
 
 from neuralpower.predict.measured import Compared, agreement
 from neuralpower.report.charts import XY, Series
+from neuralpower.report.grid import grid, listed
 from neuralpower.report.number_format import quantity
-from neuralpower.report.tables import grid, listed, short
+from neuralpower.report.tables import short
 
 HEADINGS = (
     "error: predicted over measured, minus 1; inside: the measured time lies within the predicted 90 % bounds"

@@ -11,8 +11,9 @@ from neuralpower.predict.explore.fit import Fit
 from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.prediction import Interval, Prediction
 from neuralpower.predict.tree import Tree
+from neuralpower.report.grid import percent
+from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.number_format import binary, many, quantity
-from neuralpower.report.tables import percent
 from neuralpower.report.templating import render
 
 MOST_ROWS = 20  # of a panel
@@ -119,23 +120,13 @@ def _cut(lines: Sequence[Line], notes: Sequence[str] = ()) -> tuple[tuple[Line, 
 @panel.register
 def _(result: Tree) -> Panel:
     p = result.prediction
+    indent = "\N{NO-BREAK SPACE}" * 3
     lines = [
-        Line(
-            "\N{NO-BREAK SPACE}" * 3 * one.depth + one.name + (f" x{one.times}" if one.times > 1 else ""),
-            one.share,
-            (
-                one.type,
-                "x".join(map(str, one.output)) or "-",
-                quantity(one.parameters, "").strip() if one.parameters else "-",
-                quantity(one.flops, "FLOP") if one.flops else "-",
-                quantity(one.runtime_s, "s"),
-                binary(one.memory_bytes) if one.memory_bytes else "-",
-            ),
-        )
+        Line(indent * one.depth + named(one), one.share, tuple(cell(one) for cell in COLUMNS.values()))
         for one in result
     ]
     about = f"batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device}"
-    header = ("module", "", "type", "output", "parameters", "FLOP", "latency", "memory")
+    header = ("module", "", *COLUMNS)
     return Panel(p.model, about, (bounds("latency", p.runtime_s, "s"),), header, tuple(lines), (), p.warnings)
 
 

@@ -11,10 +11,11 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.prediction import Prediction, Row
 from neuralpower.predict.timeline import Omitted, Stage, memory_bytes, timed
 from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
-from neuralpower.report.module_tree import module_tree, row_columns
-from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, tokens, unit_of
-from neuralpower.report.page import Cell, Columns, Page, Section, Share, Table, write_html
+from neuralpower.report.module_tree import module_tree
+from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, unit_of
+from neuralpower.report.page import Cell, Page, Section, Share, Table, write_html
 from neuralpower.report.sweep_charts import Swept
+from neuralpower.report.tables import tokens
 
 if TYPE_CHECKING:  # which predict does not need
     from neuralpower.predict.explore.compare import Comparison, Side
@@ -126,12 +127,19 @@ def _kind_bars(predictions: Mapping[str, Prediction]) -> Bars:
 
 
 def _kind_table(p: Prediction) -> Table:
-    columns: Columns[Row] = {
+    columns: dict[str, Callable[[Row], Cell]] = {
         "kind": lambda row: row.kind,
-        **row_columns(p),
+        "calls": lambda row: row.count,
+        "share": lambda row: Share(row.share),
+        "latency": lambda row: quantity(row.runtime_s, "s"),
+        "energy": lambda row: quantity(row.energy_j, "J"),
+        "FLOP": lambda row: quantity(row.flops, "FLOP"),
+        "moved": lambda row: quantity(row.bytes, "B"),
         "bound by": lambda row: row.bound,
         "known": lambda row: row.basis,
     }
+    if all(row.power_w is None for row in p.rows):
+        del columns["energy"]
     return Table.of("Share of each kind", p.by_kind(), columns)
 
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from neuralpower.errors import InputError, one_line
-from neuralpower.files.terminal import styled, unstyled, visible
+from neuralpower.files.terminal import styled, visible
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE, TOLD
 from neuralpower.learn.regressor import Regressor
+from neuralpower.networks.phases import spelled
 from neuralpower.predict.case import Case
 from neuralpower.predict.evaluate import Evaluation, summary
+from neuralpower.predict.generation import Generation, Step
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import COLUMNS, HOST_BOUND, LAUNCHES, Prediction, Row, Training
-from neuralpower.report.number_format import bar, binary, bounded, many, plain, share, tokens
-from neuralpower.report.number_format import quantity as quantity
+from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines, with_bar
+from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
 from neuralpower.trace.recipe import STEPS
 
-T = TypeVar("T")
 FLOP_CONVENTION = "all-ops"  # 2 per multiply-add, and every other operation: as `profile` counts by default
 # How a terminal shows each way to know a time.
 STYLE_OF_BASIS = {basis: "weak" for basis in BASES} | {MEASURED: "good", IN_RANGE: "good", ROOFLINE: "bad"}
@@ -27,69 +28,9 @@ PARTS = 6  # names of a joined call that are shown
 MOSTLY = 0.995  # share of the time that counts as all of it
 
 
-class Cell(str):
-    """A cell's text, and one of `files.terminal.STYLES` for terminals."""
-
-    style: str
-
-    def __new__(cls, text: str, style: str) -> Cell:
-        """The text with its style."""
-        cell = super().__new__(cls, text)
-        cell.style = style
-        return cell
-
-
-def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table whose first `left` columns are flush left, the others flush right.
-
-    Cells of class `Cell` leave marks of their style, which `files.terminal.unstyled` removes.
-    """
-    lines = [[visible(cell) for cell in row] for row in (header, *rows)]
-    styles = [[getattr(cell, "style", "") for cell in row] for row in (header, *rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = [str.ljust if i < left else str.rjust for i in range(len(widths))]
-    cells = [
-        [styled(side(cell, width), style) for side, cell, width, style in zip(sides, *row, strict=True)]
-        for row in ((line, widths, own) for line, own in zip(lines, styles, strict=True))
-    ]
-    cells.insert(1, ["-" * width for width in widths])
-    return "\n".join("  ".join(row).rstrip() for row in cells)
-
-
-def with_bar(value: float) -> str:
-    """A share in digits, and as a bar."""
-    return f"{value:6.1%} {bar(value)}"
-
-
 def basis_cell(basis: str) -> Cell:
     """The basis of a time, in its colour."""
     return Cell(basis, STYLE_OF_BASIS.get(basis, ""))
-
-
-def warning_lines(warnings: Iterable[str]) -> Iterator[str]:
-    """Warnings, each a yellow line."""
-    return (styled(f"Warning: {visible(text)}", "weak") for text in warnings)
-
-
-def note_lines(notes: Iterable[str]) -> Iterator[str]:
-    """Notes, each a line."""
-    return (f"Note: {visible(text)}" for text in notes)
-
-
-def as_asked(lines: Iterable[str], marked: bool) -> str:
-    """The lines as one text, `marked` with styles or without."""
-    text = "\n".join(lines)
-    return text if marked else unstyled(text)
-
-
-def listed(records: Iterable[T], columns: Mapping[str, Callable[[T], str]], left: int = 1) -> str:
-    """A row for each record; `columns` give a cell's text by its header."""
-    return grid([*columns], [[cell(record) for cell in columns.values()] for record in records], left)
-
-
-def percent(value: float | None, form: str = ".1%") -> str:
-    """A share in digits; "-" if unknown."""
-    return "-" if value is None else f"{value:{form}}"
 
 
 def score_cells(regressor: Regressor) -> list[str]:
@@ -154,6 +95,29 @@ def _throughput(p: Prediction) -> str:
         return ""
     samples = p.batch_size if p.training is None else p.training.samples
     return f", {plain(samples / p.runtime_s.value)} samples/s"
+
+
+def tokens(prediction: Prediction) -> Iterator[str]:
+    """Lines on a prefill, a decoding step or a generation; none for any other pass."""
+    about = prediction.generation
+    if isinstance(about, Generation):
+        first = bounded(about.time_to_first_token_s, "s")
+        prompt = f"prompts {spelled(about.lengths)}" if about.lengths else f"prompt {about.prompt}"
+        yield f"{prompt}, {about.new_tokens} new tokens: first after {first}"
+        if about.time_per_output_token_s is not None and about.first_step_s and about.last_step_s:
+            ends = (quantity(step.value, "s") for step in (about.first_step_s, about.last_step_s))
+            each = bounded(about.time_per_output_token_s, "s")
+            yield f"then {each} per token, the first {', the last '.join(ends)}"
+    elif isinstance(about, Step) and about.lengths:
+        what = "contexts" if about.context else "prompts"
+        yield f"{what} {spelled(about.lengths)} of {counted(len(about.lengths), 'request')}"
+    elif isinstance(about, Step):
+        yield f"context {about.context}, {counted(about.tokens, 'token')} of each sample"
+    if isinstance(about, (Generation, Step)):
+        energy = about.energy_per_token_j
+        joules = "" if energy is None else f", {bounded(energy, 'J')} per token"
+        held = f", cache {binary(about.cache_bytes)}" if about.cache_bytes else ""
+        yield f"{plain(about.tokens_per_s.value)} tokens/s{joules}{held}"
 
 
 def joined_parts(parts: Sequence[str]) -> str:

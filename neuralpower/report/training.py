@@ -14,8 +14,9 @@ from neuralpower.data.screening import SHORTEST_WITH_POWER_S, Rejected, summaris
 from neuralpower.learn.keys import Key, key_name
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import Trained
+from neuralpower.report.grid import grid, listed
 from neuralpower.report.number_format import counted
-from neuralpower.report.tables import grid, listed, score_cells
+from neuralpower.report.tables import score_cells
 
 WIDEST = 24  # letters of a group
 MOST_ALIKE = 2  # lines of one form that are printed without -v

@@ -28,8 +28,8 @@ from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.predict.compose import compose
 from neuralpower.predict.prediction import Prediction
-from neuralpower.report.number_format import plain
-from neuralpower.report.tables import prediction_cells, prediction_table, quantity
+from neuralpower.report.number_format import plain, quantity
+from neuralpower.report.tables import prediction_cells, prediction_table
 from neuralpower.trace.tracer import trace
 
 PEAKS, BANDWIDTH, LAUNCH_S = {"float32": 4e13, "bfloat16": 1.6e14}, 2e12, 3e-6

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.sparse import csr_array
 from torch import nn
 
@@ -21,7 +22,7 @@ from neuralpower.learn import predictor_files
 from neuralpower.learn import predictor_lookup as predictors
 from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
-from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor import NOISY, Predictor
 from neuralpower.learn.train import Trained, train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
@@ -174,6 +175,24 @@ def test_of_cpus_of_one_name_the_one_most_like_this_machine_predicts(
     assert "this machine has other caches" in larger.foreign()[0]
     (note,) = larger.assumed(asked)
     assert "llc_bytes 33554432 there, 67108864 here" in note
+
+
+def test_what_a_noisy_machine_measured_is_warned_of_with_the_figure(predictor: Predictor) -> None:
+    quiet = dataset(["activation"], 15)
+    table = quiet.tables["activation"]
+    apart = np.where(table.index < 9, 1.4, 9)
+    table = table.assign(runtime_q25_s=table.runtime_s, runtime_q75_s=table.runtime_s * apart)
+    noisy = train(replace(quiet, tables={"activation": table}), "lasso", jobs=1).predictor
+    assert noisy.dataset["spread"] == pytest.approx(0.4)
+    recorded = trace(nn.ReLU(), (torch.ones(8, 64),))
+    text = "the measuring machine was noisy: half of a layer's runs lie 40% apart"
+    assert compose(recorded, noisy, model="net", batch_size=8).warnings == (text,)
+    assert compose(recorded, predictor, model="net", batch_size=8).warnings == ()
+
+
+@pytest.mark.parametrize("name", ["amd-epyc-2c", "amd-epyc-2c-zen5", "nvidia-h200-sxm-141gb-torch"])
+def test_predictors_of_own_datasets_say_how_noisy_their_machine_was(name: str) -> None:
+    assert 0 < predictors.load(name).dataset["spread"] < NOISY
 
 
 def test_files_that_are_no_predictors_are_in_nobodys_way(

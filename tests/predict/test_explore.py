@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from neuralpower.cli.parsing import sizes
+from neuralpower.devices.memory_size import bytes_of
 from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.files.csv_files import write_csv
 from neuralpower.learn import predictor_lookup
@@ -23,10 +25,10 @@ from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore import fit as fitting
 from neuralpower.predict.explore.compare import Side, compare
-from neuralpower.predict.explore.fit import Request, bytes_of, fit, largest
+from neuralpower.predict.explore.fit import Request, fit, largest
 from neuralpower.predict.explore.forms import Solver
 from neuralpower.predict.explore.space import Explored, Point, explore
-from neuralpower.predict.explore.sweep import SweepPoint, pareto, sizes, sweep, to_json
+from neuralpower.predict.explore.sweep import SweepPoint, pareto, sweep, to_json
 from neuralpower.predict.memory.peak import forward_memory
 from neuralpower.predict.prediction import Interval
 from neuralpower.report.explored import fit_table, sweep_table

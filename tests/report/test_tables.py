@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from neuralpower.cli import answers, output
+from neuralpower.devices.memory_size import reading
 from neuralpower.devices.spec import find_spec
 from neuralpower.files.terminal import has_colours, shown, styled, unstyled, visible
 from neuralpower.learn.any_device import roofline_of
@@ -32,7 +33,6 @@ from neuralpower.learn.estimates import (
 from neuralpower.learn.keys import ANY, named
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.compare import Side, compare
-from neuralpower.predict.explore.fit import reading
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.predict.prediction import LAUNCHES, Interval, Prediction, Row, joined, with_shares
 from neuralpower.profiling import profile

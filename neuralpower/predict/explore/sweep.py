@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -89,7 +88,7 @@ class Options(TypedDict, total=False):
 
     input_shape: Sequence[int] | None  # of one sample
     memory_bytes: float | None  # of the device, instead of its spec sheet's
-    run: str  # one of `neuralpower.trace.question.RUNS`; eager by default
+    run: str | None  # one of `neuralpower.trace.question.RUNS`; None: the usual one of the phase
     weights: str | None  # how they are quantised, a name that `--weights` takes
 
 
@@ -110,10 +109,10 @@ def sweep(
         PredictorError: a predictor was not trained on the dtype.
     """
     check_options("option of a sweep", options, Options.__annotations__)
-    run = checked_run(options.get("run", EAGER))
+    run = checked_run(options.get("run") or EAGER)
     input_shape, weights = options.get("input_shape"), scheme_asked(options.get("weights"))
     memory_bytes = options.get("memory_bytes")
-    _check(predictors, batch_sizes, lengths, dtypes)
+    check_grid(predictors, batch_sizes, lengths, dtypes)
     shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
     points = [  # with integers of Python's, since JSON has none of NumPy's
         Point(model, int(batch), None if length is None else int(length), dtype, input_shape=shape, run=run)
@@ -135,17 +134,18 @@ def sweep(
     return Sweep(marked, front, traces, tuple(notes), tuple(doubts(predictors, coverages, trained)), run)
 
 
-def _check(
+def check_grid(
     predictors: Sequence[Predictor],
     batch_sizes: Sequence[int],
     lengths: Sequence[int | None],
     dtypes: Sequence[str],
+    phases: Sequence[object] = (FORWARD,),
 ) -> None:
     """Raise InputError for an argument that is not a list, a bad size, no points, or too many."""
     for what, given in (("batch sizes", batch_sizes), ("lengths", lengths), ("dtypes", dtypes)):
         if isinstance(given, str) or not isinstance(given, Sized):
             raise InputError(f"{what} {given!r}: must be a list; write [{given!r}]")
-    count = len(dtypes) * len(lengths) * len(batch_sizes) * len(predictors)
+    count = len(dtypes) * len(lengths) * len(batch_sizes) * len(predictors) * len(phases)
     if count > MOST_POINTS:
         raise InputError(f"{count} points: a sweep takes at most {MOST_POINTS}; choose fewer sizes")
     if not count:
@@ -212,31 +212,6 @@ def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
             found.append(i)
             best = here
     return sorted(found)
-
-
-def sizes(text: str, what: str) -> tuple[int, ...]:
-    """(1, 2, 4, 8) for "1:8", (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d+))?)?\s*", part)
-        if not match or int(match.group(1)) < 1:
-            how = "write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64"
-            raise InputError(f"{what} {text!r}: {how}")
-        low, high, step = (
-            int(match.group(1)),
-            int(match.group(2) or match.group(1)),
-            int(match.group(3) or -1),
-        )
-        if high < low or match.group(3) and step < 1:
-            how = "the end must not be below the start, nor a step below 1; swap them"
-            raise InputError(f"{what} {part!r}: {how}")
-        if step < 0:
-            found += [low << n for n in range((high // low).bit_length())]
-        elif (high - low) // step >= MOST_POINTS:
-            raise InputError(f"{what} {part!r}: more than {MOST_POINTS} sizes; take larger steps")
-        else:
-            found += range(low, high + 1, step)
-    return tuple(dict.fromkeys(found))
 
 
 def to_json(result: Sweep) -> dict[str, Any]:

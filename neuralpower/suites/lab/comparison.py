@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from neuralpower.errors import InputError
-from neuralpower.report.tables import quantity
+from neuralpower.report.number_format import quantity
 from neuralpower.suites.lab.operators import OperatorTable
 
 ALIKE = 0.05  # relative difference of times that still count as about the same
