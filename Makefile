@@ -12,7 +12,7 @@ DEMO_DATASET := datasets/demo
 DEMO_PREDICTOR := models/demo.json
 DEMO_MODELS := "transformers:MobileBertModel?num_hidden_layers=12" "zoo:densenet121"
 
-.PHONY: setup demo test lint benchmark docs readme package
+.PHONY: setup demo test test-full lint benchmark docs readme package
 
 setup: $(INSTALLED)
 
@@ -32,9 +32,15 @@ demo: setup
 	@for model in $(DEMO_MODELS); do $(BIN)/neuralpower predict "$$model" --predictor $(DEMO_PREDICTOR) --top 5 || exit; done
 	@$(BIN)/neuralpower evaluate $(DEMO_MODELS) --predictor $(DEMO_PREDICTOR)
 
-# Two files of tests at a time, each on one thread: nearly twice as fast as one after the other on both cores.
+# Two tests at a time, each on one thread: nearly twice as fast as one after the other on both cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
+
+# With the whole of each long sweep, of which `test` runs a sample.
+test-full: setup
+	$(PYTEST) -m ""
 
 lint: setup
 	$(BIN)/ruff format --check .
