@@ -1,4 +1,4 @@
-"""Sweeps too long for every run: some cases always run, the rest carry the marker `full` (`make test-full`)."""
+"""Sweeps too long for every run: some cases always run, `make test-full` runs the rest, marked `full`."""
 
 from __future__ import annotations
 

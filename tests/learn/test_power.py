@@ -87,7 +87,7 @@ def dataset(stated: float = 0.02) -> Dataset:
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return train(dataset(), jobs=2).predictor
+    return train(dataset(), jobs=1).predictor
 
 
 @pytest.mark.parametrize("kind", KINDS_MEASURED)
@@ -126,7 +126,7 @@ def test_a_row_whose_time_is_wrong_says_nothing_of_power() -> None:
         rows=lambda row: row["rows"] + 1, runtime_s=lambda row: 1e3 * row["runtime_s"]
     )
     trained, reference = (
-        train(Dataset(Path("known"), about, {"linear": some}), jobs=1)
+        train(Dataset(Path("known"), about, {"linear": some}), "lasso", jobs=1)
         for some in (pd.concat([clean, wrong], ignore_index=True), clean)
     )
     assert [(row.line, row.reason) for row in trained.rejected] == [
@@ -145,7 +145,7 @@ def test_a_wrong_power_of_a_few_is_left_out(change: dict[str, float]) -> None:
     wrong.loc[7, list(change)] = list(change.values())
     none = clean.assign(power_w=clean.power_w.where(clean.index != 7))
     found, expected = (
-        train(Dataset(Path("known"), about, {"linear": some}), jobs=1) for some in (wrong, none)
+        train(Dataset(Path("known"), about, {"linear": some}), "lasso", jobs=1) for some in (wrong, none)
     )
     assert [(row.line, row.reason) for row in found.rejected] == [(9, "power_w contradicts its neighbours")]
     first, second = (one.predictor.estimate(rows("linear", 40, 1)) for one in (found, expected))
@@ -202,7 +202,9 @@ def sparse() -> Predictor:
         tables[kind] = table(kind, layers=in_turn(rows(kind, 100, 0)))
         tables[kind].loc[28:, ["power_w", "energy_u_rel"]] = np.nan
     return train(
-        Dataset(Path("known"), {"schema": 1, "device": "known", "hardware": HARDWARE}, tables), jobs=1
+        Dataset(Path("known"), {"schema": 1, "device": "known", "hardware": HARDWARE}, tables),
+        "lasso",
+        jobs=1,
     ).predictor
 
 
@@ -253,7 +255,10 @@ def test_no_layer_draws_less_than_the_least_that_was_measured(tmp_path: Path) ->
         "device": "known",
         "hardware": {name: HARDWARE[name] for name in HARDWARE if name != "idle_w"},
     }
-    save(train([Dataset(tmp_path, meta, {"linear": measured})]).predictor, tmp_path / "known.json")
+    save(
+        train([Dataset(tmp_path, meta, {"linear": measured})], "lasso", jobs=1).predictor,
+        tmp_path / "known.json",
+    )
     small = load(tmp_path / "known.json").estimate(
         [Linear(rows=1, in_features=16, out_features=16, bias=False)]
     )
@@ -365,7 +370,7 @@ def test_power_alone_is_learnt_of_rows_whose_times_others_tell() -> None:
     about = {"schema": 1, "device": "known", "hardware": HARDWARE}
     metered = Dataset(Path("known"), about, {"linear": table("linear")})
     power = learn_power(metered, jobs=1)
-    assert power.keys() == (train(metered, jobs=1).predictor.power or {}).keys()
+    assert power.keys() == (train(metered, "lasso", jobs=1).predictor.power or {}).keys()
 
 
 def test_a_quantity_has_three_digits_before_its_prefix_as_far_as_prefixes_go() -> None:
