@@ -70,6 +70,8 @@ def test_monomials_and_sums_of_two_are_found_again() -> None:
 
 # ---- families ----
 
+STEPS = [5, pytest.param(1, marks=pytest.mark.full)]  # from a point that is compared to the next
+
 
 @pytest.mark.slow
 def test_a_family_is_what_each_of_its_members_is_alone(predictor: Predictor) -> None:
@@ -109,7 +111,8 @@ SMALL = "hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value
 SEVERAL = {  # sorts of blocks: each with depths at which two or three blocks do not show them all
     "cohere2": f"transformers:cohere2?{SMALL}",
     "deepseek": f"transformers:deepseek_v3?{SMALL}&num_key_value_heads=4&moe_intermediate_size=16",
-    "switch": "transformers:switch_transformers?d_model=32&d_kv=8&d_ff=64&num_heads=4&vocab_size=100",
+    "switch": "transformers:switch_transformers?d_model=32&d_kv=8&d_ff=64&num_heads=4&vocab_size=100"
+    "&num_experts=2",
 }
 
 
@@ -152,9 +155,10 @@ def test_a_depth_that_no_override_sets_is_left_alone(predictor: Predictor) -> No
 
 
 @pytest.mark.slow
-def test_depths_of_blocks_that_are_alike_take_few_traces(predictor: Predictor) -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_depths_of_blocks_that_are_alike_take_few_traces(step: int, predictor: Predictor) -> None:
     points = [Point(TINY, 1, 16, changes={"num_hidden_layers": depth}) for depth in range(2, 13)]
-    found = assert_each_is_what_it_is_alone(points, predictor)
+    found = assert_each_is_what_it_is_alone(points, predictor, range(0, 11, step))
     assert set(found.basis) == {"formula"}
     assert found.traces == 3  # two, three and twelve blocks
 
@@ -177,20 +181,25 @@ def test_a_field_that_shows_in_further_blocks_alone_is_looked_at_there(predictor
 
 
 @pytest.mark.slow
-def test_a_form_says_nothing_beyond_the_members_that_it_was_found_from(predictor: Predictor) -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_a_form_says_nothing_beyond_the_members_that_it_was_found_from(
+    step: int, predictor: Predictor
+) -> None:
     # longt5 fills blocks of 128 up: what multiples have in common, 160 and 200 have not
     local = (
         "transformers:longt5?num_layers=2&num_decoder_layers=2&d_model=32&d_kv=8&d_ff=64&"
         "num_heads=4&vocab_size=100"
     )
     lengths = (*range(128, 1025, 128), 160, 200)
-    found = assert_each_is_what_it_is_alone([Point(local, 2, length) for length in lengths], predictor)
+    points = [Point(local, 2, length) for length in lengths]
+    found = assert_each_is_what_it_is_alone(points, predictor, (*range(0, 8, step), 8, 9))
     assert found.basis == ("formula",) * 8 + ("traced",) * 2
     assert found.traces < len(lengths)
 
 
 @pytest.mark.slow
-def test_a_width_that_is_another_parts_is_a_network_of_its_own(predictor: Predictor) -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_a_width_that_is_another_parts_is_a_network_of_its_own(step: int, predictor: Predictor) -> None:
     # between embeddings and blocks of one width Electra has no projection
     electra = (
         "transformers:electra?embedding_size=32&num_attention_heads=2&num_hidden_layers=2&vocab_size=100"
@@ -200,14 +209,16 @@ def test_a_width_that_is_another_parts_is_a_network_of_its_own(predictor: Predic
         for width in (8, 16, 24, 32, 40, 48, 56, 64)
         for inner in (16, 32, 48, 64, 80, 96, 112, 128)  # which is as wide as the embeddings in another way
     ]
-    assert assert_each_is_what_it_is_alone(points, predictor).traces < len(points) / 2
+    found = assert_each_is_what_it_is_alone(points, predictor, range(0, 64, step))
+    assert found.traces < len(points) / 2
 
 
 @pytest.mark.slow
-def test_lengths_on_both_sides_of_a_window_have_forms_of_their_own(predictor: Predictor) -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_lengths_on_both_sides_of_a_window_have_forms_of_their_own(step: int, predictor: Predictor) -> None:
     window = f"transformers:mistral?{SMALL}&num_hidden_layers=2&sliding_window=64"
     points = [Point(window, batch, length) for length in range(16, 161, 16) for batch in (1, 2, 4)]
-    found = assert_each_is_what_it_is_alone(points, predictor)
+    found = assert_each_is_what_it_is_alone(points, predictor, range(0, 30, step))
     assert set(found.basis) == {"formula"}
     assert found.traces < len(points)
 
