@@ -20,9 +20,10 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "neuralpower needs Python 3.10 or newer")'
 	$(PYTHON) -m venv $(VENV)
 
-# Done again only when what is to be installed has changed.
+# Done again only when what is to be installed has changed. Python compiles a module when it is first imported: pip
+# would compile 20,000, of which few ever are.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --no-compile $(PIP_ARGS) -c constraints.txt -e ".[dev]"
 	touch $@
 
 # Measure this machine for a few minutes, learn from that, and hold the predictor to two networks it has never seen.

@@ -11,8 +11,14 @@ T = TypeVar("T")
 
 
 def some_always(cases: Iterable[T], always: Callable[[T], bool]) -> list[Any]:
-    """Parameters: cases of which those run always that `always` is true for."""
-    return [pytest.param(case, marks=[] if always(case) else [pytest.mark.full]) for case in cases]
+    """Parameters: cases, or tuples of several, of which those run always that `always` is true for."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=[] if always(case) else [pytest.mark.full],
+        )
+        for case in cases
+    ]
 
 
 def one_of_each(cases: Iterable[T], sort: Callable[[T], Hashable]) -> list[Any]:
