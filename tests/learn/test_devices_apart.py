@@ -636,7 +636,7 @@ def test_bounds_that_know_nothing_of_a_vendor_are_said_to(portable: Predictor) -
 
 
 def test_rows_hold_the_devices_time_and_launches_are_a_row_that_completes_the_sum() -> None:
-    told = dataset("small", ("softmax",))
+    told = dataset("small")
     with_launch = Dataset(told.path, {**told.meta, "includes_launch": True}, told.tables)
     hides, does_not = (train(data, "lasso", jobs=1).predictor for data in (with_launch, told))
     passes, nothing = nn.Sequential(*(nn.Softmax(-1) for _ in range(30))), nn.Identity()

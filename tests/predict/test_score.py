@@ -277,7 +277,7 @@ def test_a_model_takes_the_shape_of_one_sample(predictor: Predictor) -> None:
 
 @pytest.mark.slow
 def test_a_candidate_whose_numbers_do_not_divide_is_its_own_error(predictor: Predictor) -> None:
-    many = candidates(40)
+    many = candidates(12)
     many[7]["changes"] |= {"num_attention_heads": 3, "hidden_size": 64, "num_key_value_heads": 2}
     found = score(many, predictor)
     alone = found[7].error or found[7].basis or ""
