@@ -327,7 +327,8 @@ def test_errors_that_both_have_go_out_of_the_ratio(predictor: Predictor) -> None
 
 def test_two_predictors_share_no_errors() -> None:
     # half-widths of 10 % each, in logarithms: together sqrt(2) log(1.1); equal times: even
-    a, b = predictor_lookup.load("amd-epyc-2c"), predictor_lookup.load("amd-epyc-2c")
+    a = predictor_lookup.load("amd-epyc-2c")
+    b = replace(a)
     traced = trace(nn.Linear(4, 4), (torch.zeros(1, 4),))
     even = Interval(1.0, 1 / 1.1, 1.1)
     predicted = replace(compose(traced, a, model="a", batch_size=1), runtime_s=even)
