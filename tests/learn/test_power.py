@@ -370,7 +370,7 @@ def test_all_of_a_learnt_power_is_trained(sparse: Predictor) -> None:
 
 def test_power_alone_is_learnt_of_rows_whose_times_others_tell() -> None:
     about = {"schema": 1, "device": "known", "hardware": HARDWARE}
-    metered = Dataset(Path("known"), about, {"linear": table("linear")})
+    metered = Dataset(Path("known"), about, {"linear": table("linear", layers=rows("linear", 80, 0))})
     power = learn_power(metered, jobs=1)
     assert power.keys() == (train(metered, "lasso", jobs=1).predictor.power or {}).keys()
 

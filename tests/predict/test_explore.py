@@ -454,17 +454,17 @@ class Scan(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("phase", "longest"), [("forward", 749), ("training", 37)]
+    ("phase", "longest"), [("forward", 249), ("training", 12)]
 )  # of 4 calls a number, of 80
 def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
     phase: str, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "MOST_CALLS", 3000)
+    monkeypatch.setattr(fitting, "MOST_CALLS", 1000)
     found = [fit(Request(Scan(), seq_len=length, phase=phase), 8e9) for length in (4, 7)]
     assert {(one.longest, one.longest_reason.partition(",")[0]) for one in found} == {(longest, "the calls")}
-    less = fit(Request(Scan(), seq_len=36, phase=phase), 8e9)
+    less = fit(Request(Scan(), seq_len=11, phase=phase), 8e9)
     found[0] = fit(Request(Scan(), seq_len=4, phase=phase), less.memory.high_bytes + less.process_bytes)
-    assert (found[0].longest, found[0].longest_reason) == (36, "memory")
+    assert (found[0].longest, found[0].longest_reason) == (11, "memory")
 
 
 def test_a_training_step_takes_more_and_a_larger_optimizer_more_still() -> None:
@@ -582,8 +582,9 @@ def test_commands_say_that_a_predictor_is_of_another_cpu(
 
 @pytest.mark.slow
 def test_fit_ends_with_0_or_1() -> None:
-    assert "fits into 954 MiB" in done("fit", DEEP, "--device", "cpu", "--memory", "1GB", "--seq-len", 8)
-    ran = run("fit", DEEP, "--device", "cpu", "--memory", "1MB", "--seq-len", 8, "--json")
+    asked = ("fit", TINY + "&num_hidden_layers=3", "--device", "cpu", "--seq-len", 8)
+    assert "fits into 954 MiB" in done(*asked, "--memory", "1GB")
+    ran = run(*asked, "--memory", "1MB", "--json")
     answer = json.loads(ran.out)
     assert (ran.code, answer["fits"], answer["largest_batch_size"]) == (1, False, 0)
     assert "T4" in done("fit", "zoo:deep_mnist", "--device", "nvidia-t4")
