@@ -454,17 +454,17 @@ class Scan(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("phase", "longest"), [("forward", 249), ("training", 12)]
+    ("phase", "most_calls", "longest", "shorter"), [("forward", 1000, 249, 11), ("training", 3000, 37, 36)]
 )  # of 4 calls a number, of 80
 def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
-    phase: str, longest: int, monkeypatch: pytest.MonkeyPatch
+    phase: str, most_calls: int, longest: int, shorter: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "MOST_CALLS", 1000)
+    monkeypatch.setattr(fitting, "MOST_CALLS", most_calls)
     found = [fit(Request(Scan(), seq_len=length, phase=phase), 8e9) for length in (4, 7)]
     assert {(one.longest, one.longest_reason.partition(",")[0]) for one in found} == {(longest, "the calls")}
-    less = fit(Request(Scan(), seq_len=11, phase=phase), 8e9)
+    less = fit(Request(Scan(), seq_len=shorter, phase=phase), 8e9)
     found[0] = fit(Request(Scan(), seq_len=4, phase=phase), less.memory.high_bytes + less.process_bytes)
-    assert (found[0].longest, found[0].longest_reason) == (11, "memory")
+    assert (found[0].longest, found[0].longest_reason) == (shorter, "memory")
 
 
 def test_a_training_step_takes_more_and_a_larger_optimizer_more_still() -> None:
