@@ -271,7 +271,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     import transformers
 
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # of transformers
+    transformers.logging.set_verbosity_error()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     given = sys.argv[1:]
     target = next((Path(a) for a in given if a.endswith(".md")), None)

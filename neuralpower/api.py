@@ -64,7 +64,7 @@ class SweepOptions(TypedDict, total=False):
     dtypes: Sequence[str] | None  # of weights and inputs; None: a model's own, else float32
     phase: str | Phase | Sequence[Phase]  # of one name; they may differ in their tokens
     recipe: Recipe  # of training: optimizer, accumulation, checkpointing
-    memory: str | float | None  # of the device, such as "24GB", or bytes; None: what its spec sheet says
+    memory: str | float | None  # of the device, such as "24GB", or bytes; None: that of its spec sheet
     input_shape: Sequence[int] | None  # of one sample
     run: str | None  # eager, graph, compile or engine; None: the usual one of the phase
     weights: str | None  # quantisation of weights

@@ -125,10 +125,10 @@ def sweep(
         **grid: `batch_sizes` (samples; 1 by default), `lengths` (tokens of each sample; None leaves them to
             the model) and `dtypes` (by default the model's own), each a list; `phase`, as in `predict`, or a
             list of `Phase.decode(context=...)`; `recipe` of training; `memory` of the device, such as "24GB"
-            (by default what its spec sheet says); `input_shape` of one sample, `run`, `weights`.
+            (by default that of its spec sheet); `input_shape` of one sample, `run`, `weights`.
 
     Raises:
-        InputError: as `predict`; what is no list of sizes, or phases of several names.
+        InputError: as `predict`; sizes that are not a list, or phases of several names.
         PredictorError: a dtype or a phase that was not trained.
 
     Example:

@@ -195,7 +195,7 @@ def _on_cpu(
 
 
 def _without_extensions(apart: Sequence[str]) -> Sequence[str]:
-    """What tells two CPUs apart in words; names of vector extensions help few, and are listed with -v."""
+    """Differences of two CPUs as text; vector extensions are listed with -v alone."""
     from neuralpower.learn.predictor import ONLY
 
     if level() == VERBOSE or not apart:

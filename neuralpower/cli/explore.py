@@ -157,7 +157,7 @@ class _Grid:
 
     @classmethod
     def of(cls, asked: Sweep) -> _Grid:
-        """That of the options; raises InputError."""
+        """The grid of the options; raises InputError."""
 
         def several(text: str | None, what: str) -> tuple[int | None, ...]:
             return (None,) if text is None else parsing.sizes(text, what)
@@ -174,7 +174,7 @@ class _Grid:
 
 
 def _swept(asked: Sweep, grid: _Grid, predictors: Sequence[Predictor]) -> swept.Sweep:
-    """The points: by formulas from few traces, or each traced where a phase is asked for."""
+    """The points: by formulas from few traces; with a phase, each point is traced."""
     from neuralpower.networks.phases import Phase
     from neuralpower.predict.explore.phases import sweep_grid
 

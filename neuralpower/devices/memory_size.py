@@ -21,7 +21,7 @@ def bytes_of(text: str | float) -> float:
 
 
 def reading(text: str | float) -> str:
-    """In words, how a memory with a decimal unit is read; "" for any other."""
+    """A note on how a memory with a decimal unit is read; "" for any other."""
     given = str(text).strip().lower()
     if not isinstance(text, str) or not re.search(r"[kmgt]b$", given):
         return ""

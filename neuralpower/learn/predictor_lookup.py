@@ -16,7 +16,13 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.here import target
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_files import file_of, known_predictors, read_predictor, readable
+from neuralpower.learn.predictor_files import (
+    file_of,
+    known_predictors,
+    may_be_of_a_cpu,
+    read_predictor,
+    readable,
+)
 from neuralpower.platforms import hardware_of
 
 NEAREST = ("float16", "float32")  # for a model of 16 bits whose own type is not known
@@ -143,7 +149,9 @@ def default_predictor(cpu: Cpu) -> Predictor:
     known = known_predictors()
     slugs = (name for name in known if name == cpu.slug or name.startswith(f"{cpu.slug}-"))
     named = [read_predictor(known[name]) for name in slugs]
-    found = _of_cpus(named) or _of_cpus(readable(known)[0].values())
+    found = _of_cpus(named) or _of_cpus(
+        readable(name for name, file in known.items() if may_be_of_a_cpu(file))[0].values()
+    )
     if found:
         best = min(found, key=lambda predictor: len(predictor.unlike(cpu)))
         here = {"unlike": best.unlike(cpu), "here": f"{cpu.name}, {cpu.cores} cores"}

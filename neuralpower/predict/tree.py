@@ -221,7 +221,7 @@ def _together(some: Sequence[Branch]) -> Branch:
 
 
 def together(name: str, some: Sequence[Branch]) -> Branch:
-    """One line for several of a level, whose figures add up."""
+    """One line for several of a level, whose values add up."""
     return Branch(
         name=name,
         type="",

@@ -13,7 +13,7 @@ from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
 from neuralpower.measure.cpu.timer import Timing
-from tests.learn.test_predictor import dataset, fresh, seconds
+from tests.learn.test_predictor import dataset, fresh, learnt_once, seconds
 
 KINDS = ["linear", "norm", "softmax", "activation"]
 
@@ -23,7 +23,7 @@ THERE = Cpu("there", 2, 2, 2**15, 2**20, 2**25, 2**34, ("avx2",), virtual=False)
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return dataclasses.replace(train(dataset(KINDS), jobs=1).predictor, name="here")
+    return dataclasses.replace(learnt_once().predictor, name="here")
 
 
 def timing(runtime_s: float, sentinel_s: float = 1e-3, again: float = 0.9) -> Timing:
@@ -115,7 +115,7 @@ def test_what_networks_make_of_the_machines_speed_goes_with_it(predictor: Predic
 
 
 def test_what_another_machine_draws_is_not_known_of_this_one() -> None:
-    trained = train(dataset(["linear", "norm"], power_w=100.0, energy_u_rel=0.01), jobs=1).predictor
+    trained = train(dataset(["linear", "norm"], power_w=100.0, energy_u_rel=0.01), "lasso", jobs=1).predictor
     metered = dataclasses.replace(trained, hardware=Hardware(idle_w=50.0, limit_w=250.0))
     assert metered.power is not None
     layers = calibration.calibration_layers(metered, 50)

@@ -284,7 +284,7 @@ def test_rows_that_outgrow_the_cache_are_read_from_memory_again() -> None:
 
 
 def test_a_kind_that_was_not_trained_takes_an_element_wise_pass_on_an_accelerator() -> None:
-    there = train(dataset("small", kinds=("elementwise",)), jobs=1).predictor
+    there = train(dataset("small", kinds=("elementwise",)), "lasso", jobs=1).predictor
     copy = Movement(function="copy", elements=10**6)
     twice = Elementwise(function="add", elements=10**6, operands=1, broadcast=False)
     found = there.estimate([copy, twice])
@@ -294,7 +294,7 @@ def test_a_kind_that_was_not_trained_takes_an_element_wise_pass_on_an_accelerato
 
 
 def test_a_third_of_the_shortest_call_is_not_hidden_by_a_queue() -> None:
-    told = dataset("small")
+    told = dataset("small", ("softmax",))
     told = Dataset(told.path, {**told.meta, "includes_launch": True}, told.tables)
     predictor = train(told, learner="lasso", jobs=1).predictor
     regressor = predictor.regressors["softmax", "any", "forward", "long"]
@@ -309,7 +309,7 @@ def test_a_predictor_of_several_devices_asks_for_which(portable: Predictor) -> N
         portable.check("float32", "forward")
     with pytest.raises(PredictorError, match="blind: its spec sheet has no peak for float32"):
         portable.on(Hardware(platform="accelerator"), "blind")
-    alone = train(dataset("small"), jobs=1).predictor
+    alone = train(dataset("small", ("softmax",)), "lasso", jobs=1).predictor
     with pytest.raises(PredictorError, match="was trained on one device"):
         alone.on(unseen(), "unseen")
 
@@ -482,7 +482,7 @@ def test_a_predictor_of_one_accelerator_knows_what_alignment_saves(tmp_path: Pat
         assert isinstance(layer, Linear)
         return 8e-6 + (seconds(layer, PEAKS["small"]) - 8e-6) * (0.8 if layer.in_features % 8 == 0 else 1.0)
 
-    drawn = [layer for layer in layers("linear", 400) if isinstance(layer, Linear)]
+    drawn = [layer for layer in layers("linear", 200) if isinstance(layer, Linear)]
     asked = [
         dataclasses.replace(layer, in_features=layer.in_features + i % 8) for i, layer in enumerate(drawn)
     ]
@@ -729,7 +729,7 @@ def test_power_is_trained_between_idle_and_limit_and_energy_follows() -> None:
     table = table.assign(runtime_s=table.runtime_s * 100, power_w=60 + 200 * busy)
     hardware = {**data.meta["hardware"], "limit_w": 300.0, "idle_w": 50.0}
     predictor = train(
-        Dataset(data.path, {**data.meta, "hardware": hardware}, {"linear": table}), jobs=1
+        Dataset(data.path, {**data.meta, "hardware": hardware}, {"linear": table}), "lasso", jobs=1
     ).predictor
     asked = layers("linear", 60, seed=8)
     found = predictor.estimate(asked)

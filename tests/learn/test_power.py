@@ -80,14 +80,15 @@ def table(kind: str, stated: float = 0.02, layers: list[Layer] | None = None) ->
     )
 
 
-def dataset(stated: float = 0.02) -> Dataset:
+def dataset(stated: float = 0.02, count: int = 200) -> Dataset:
     meta = {"schema": 1, "device": "known", "hardware": HARDWARE}
-    return Dataset(Path("known"), meta, {kind: table(kind, stated) for kind in KINDS_MEASURED})
+    tables = {kind: table(kind, stated, rows(kind, count, 0)) for kind in KINDS_MEASURED}
+    return Dataset(Path("known"), meta, tables)
 
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return train(dataset(), jobs=2).predictor
+    return train(dataset(), "lasso", jobs=1).predictor
 
 
 @pytest.mark.parametrize("kind", KINDS_MEASURED)
@@ -121,16 +122,17 @@ def test_energy_of_a_network_is_within_five_percent(
 
 
 def test_a_row_whose_time_is_wrong_says_nothing_of_power() -> None:
-    clean, about = table("linear"), {"schema": 1, "device": "known", "hardware": HARDWARE}
-    wrong = clean.iloc[[150]].assign(
+    layers = rows("linear", 80, 0)
+    clean, about = table("linear", layers=layers), {"schema": 1, "device": "known", "hardware": HARDWARE}
+    wrong = clean.iloc[[60]].assign(
         rows=lambda row: row["rows"] + 1, runtime_s=lambda row: 1e3 * row["runtime_s"]
     )
     trained, reference = (
-        train(Dataset(Path("known"), about, {"linear": some}), jobs=1)
+        train(Dataset(Path("known"), about, {"linear": some}), "lasso", jobs=1)
         for some in (pd.concat([clean, wrong], ignore_index=True), clean)
     )
     assert [(row.line, row.reason) for row in trained.rejected] == [
-        (202, "runtime_s contradicts its neighbours")
+        (82, "runtime_s contradicts its neighbours")
     ]
     found, expected = (one.predictor.estimate(rows("linear", 60, 1)) for one in (trained, reference))
     for name in ("runtime_s", "power_w", "power_low_w", "power_high_w"):
@@ -145,7 +147,7 @@ def test_a_wrong_power_of_a_few_is_left_out(change: dict[str, float]) -> None:
     wrong.loc[7, list(change)] = list(change.values())
     none = clean.assign(power_w=clean.power_w.where(clean.index != 7))
     found, expected = (
-        train(Dataset(Path("known"), about, {"linear": some}), jobs=1) for some in (wrong, none)
+        train(Dataset(Path("known"), about, {"linear": some}), "lasso", jobs=1) for some in (wrong, none)
     )
     assert [(row.line, row.reason) for row in found.rejected] == [(9, "power_w contradicts its neighbours")]
     first, second = (one.predictor.estimate(rows("linear", 40, 1)) for one in (found, expected))
@@ -153,10 +155,10 @@ def test_a_wrong_power_of_a_few_is_left_out(change: dict[str, float]) -> None:
 
 
 def test_power_that_a_meter_is_not_sure_of_is_not_trained() -> None:
-    found = train(dataset(stated=0.3), learner="lasso", jobs=1)
+    found = train(dataset(0.3, 40), learner="lasso", jobs=1)
     assert found.predictor.power is None
     usable = "(of rows of 100 us or more, or with energy_u_rel up to 0.1)"
-    assert f"linear: power not trained: 0 of 200 powers are usable, 10 needed {usable}" in found.doubts
+    assert f"linear: power not trained: 0 of 40 powers are usable, 10 needed {usable}" in found.doubts
     assert found.powers == dict.fromkeys(KINDS_MEASURED, 0)
     assert len(found.doubts) == len(KINDS_MEASURED)
 
@@ -202,7 +204,9 @@ def sparse() -> Predictor:
         tables[kind] = table(kind, layers=in_turn(rows(kind, 100, 0)))
         tables[kind].loc[28:, ["power_w", "energy_u_rel"]] = np.nan
     return train(
-        Dataset(Path("known"), {"schema": 1, "device": "known", "hardware": HARDWARE}, tables), jobs=1
+        Dataset(Path("known"), {"schema": 1, "device": "known", "hardware": HARDWARE}, tables),
+        "lasso",
+        jobs=1,
     ).predictor
 
 
@@ -253,7 +257,10 @@ def test_no_layer_draws_less_than_the_least_that_was_measured(tmp_path: Path) ->
         "device": "known",
         "hardware": {name: HARDWARE[name] for name in HARDWARE if name != "idle_w"},
     }
-    save(train([Dataset(tmp_path, meta, {"linear": measured})]).predictor, tmp_path / "known.json")
+    save(
+        train([Dataset(tmp_path, meta, {"linear": measured})], "lasso", jobs=1).predictor,
+        tmp_path / "known.json",
+    )
     small = load(tmp_path / "known.json").estimate(
         [Linear(rows=1, in_features=16, out_features=16, bias=False)]
     )
@@ -363,9 +370,9 @@ def test_all_of_a_trained_power_is_trained(sparse: Predictor) -> None:
 
 def test_power_alone_is_trained_of_rows_whose_times_others_tell() -> None:
     about = {"schema": 1, "device": "known", "hardware": HARDWARE}
-    metered = Dataset(Path("known"), about, {"linear": table("linear")})
+    metered = Dataset(Path("known"), about, {"linear": table("linear", layers=rows("linear", 80, 0))})
     power = train_power(metered, jobs=1)
-    assert power.keys() == (train(metered, jobs=1).predictor.power or {}).keys()
+    assert power.keys() == (train(metered, "lasso", jobs=1).predictor.power or {}).keys()
 
 
 def test_a_quantity_has_three_digits_before_its_prefix_as_far_as_prefixes_go() -> None:

@@ -1,5 +1,6 @@
 """A synthetic device closes the loop: what it costs is known, training has to find it."""
 
+import functools
 import json
 import re
 from dataclasses import replace
@@ -23,6 +24,7 @@ from neuralpower.learn import predictor_lookup as predictors
 from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.learn.predictor import NOISY, Predictor
+from neuralpower.learn.predictor_files import read_predictor
 from neuralpower.learn.train import Trained, train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
@@ -50,9 +52,15 @@ def dataset(kinds: list[str], count: int = 120, **columns: Any) -> Dataset:
     return Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, tables)
 
 
+@functools.cache
+def learnt_once() -> Trained:
+    """Four kinds, for whole test files."""
+    return train(dataset(["linear", "norm", "softmax", "activation"]), jobs=1)
+
+
 @pytest.fixture(scope="module")
 def trained() -> Trained:
-    return train(dataset(["linear", "norm", "softmax", "activation"]), jobs=1)
+    return learnt_once()
 
 
 @pytest.fixture(scope="module")
@@ -213,10 +221,36 @@ def test_files_that_are_no_predictors_are_in_nobodys_way(
         predictors.default_predictor(another)
 
 
+def test_for_this_machine_only_files_of_cpus_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def read(path: Path) -> Predictor:
+        built.append(path.stem)
+        return read_predictor(path)
+
+    monkeypatch.setattr(predictor_files, "read_predictor", read)
+    another = Cpu("Another", 2, 2, 2**15, 2**20, 2**25, 2**34, ("avx2",), virtual=True)
+    assert predictors.default_predictor(another).name in built
+    assert "amd-epyc-2c" in built
+    assert not [name for name in built if name.startswith(("nvidia-", "intel-"))]
+
+
+def test_a_file_is_built_once_until_it_changes(predictor: Predictor, tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    save(predictor, file)
+    first = read_predictor(file)
+    assert read_predictor(file) is first
+    save(replace(predictor, system=0.5), file)
+    assert read_predictor(file).system == 0.5
+    file.write_text("{")
+    with pytest.raises(PredictorError, match="is no predictor file, or cut off"):
+        read_predictor(file)
+
+
 def test_of_a_dtype_without_flop_memory_tells_the_roofline() -> None:
     copies = dataset(["movement"], count=60)
     table = copies.tables["movement"].assign(dtype="int64")
-    fitted = train(Dataset(copies.path, copies.meta, {"movement": table}), jobs=1).predictor
+    fitted = train(Dataset(copies.path, copies.meta, {"movement": table}), "lasso", jobs=1).predictor
     fields = {"function": "add", "elements": 4096, "operands": 2, "broadcast": False, "dtype": "int64"}
     sums = KINDS["elementwise"].from_row(fields)
     (runtime_s,) = fitted.estimate([sums]).runtime_s
@@ -271,7 +305,7 @@ def test_a_dtype_that_is_only_cast_to_is_not_trained(predictor: Predictor) -> No
 
 
 def test_a_predictor_of_integers_alone_serves_layers_and_no_network() -> None:
-    fitted = train(dataset(["linear"], dtype="int8"), jobs=1).predictor
+    fitted = train(dataset(["linear"], dtype="int8"), "lasso", jobs=1).predictor
     assert fitted.dtypes == ()
     for dtype in ("int8", "float32"):
         with pytest.raises(PredictorError, match=f"dtype '{dtype}': it has none; choose another predictor"):
@@ -289,11 +323,12 @@ def test_dirty_rows_never_reach_a_fit() -> None:
     data = dataset(["softmax"])
     table = data.tables["softmax"]
     dirty = pd.concat([table, table.head(3).assign(runtime_s=[0.0, -1.0, np.inf])], ignore_index=True)
-    trained = train(Dataset(data.path, data.meta, {"softmax": dirty}), jobs=1)
+    trained = train(Dataset(data.path, data.meta, {"softmax": dirty}), "lasso", jobs=1)
     assert sorted(row.line for row in trained.rejected) == [122, 123, 124]
     key = ("softmax", "float32", "forward", "all")
     assert np.array_equal(
-        trained.predictor.regressors[key].weights, train(data, jobs=1).predictor.regressors[key].weights
+        trained.predictor.regressors[key].weights,
+        train(data, "lasso", jobs=1).predictor.regressors[key].weights,
     )
 
 
@@ -302,7 +337,7 @@ def test_rows_taken_while_the_machine_was_slow_count_as_if_it_had_not_been() -> 
     slow = np.where(np.arange(200) % 5 < 2, 1.5, 1.0)
     table = data.tables["softmax"].assign(sentinel_s=1e-3 * slow)
     table["runtime_s"] *= slow
-    fitted = train(Dataset(data.path, data.meta, {"softmax": table}), jobs=1).predictor
+    fitted = train(Dataset(data.path, data.meta, {"softmax": table}), "lasso", jobs=1).predictor
     assert fitted.sentinel_s == pytest.approx(1e-3)
     layers = fresh("softmax")
     assert (
@@ -310,7 +345,7 @@ def test_rows_taken_while_the_machine_was_slow_count_as_if_it_had_not_been() -> 
     )
     # a counter that ran wild says nothing of the machine's speed
     table.loc[7, "sentinel_s"] = 1e6
-    wild = train(Dataset(data.path, data.meta, {"softmax": table}), jobs=1).predictor
+    wild = train(Dataset(data.path, data.meta, {"softmax": table}), "lasso", jobs=1).predictor
     key = ("softmax", "float32", "forward", "all")
     assert wild.regressors[key].exponent == pytest.approx(fitted.regressors[key].exponent, abs=0.05)
 
@@ -331,6 +366,7 @@ def test_groups_of_too_few_rows_each_are_trained_together() -> None:
     alone = table[table.function == "layer"]
     both = train(
         Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"norm": pd.concat([alone, few])}),
+        "lasso",
         jobs=1,
     )
     assert {key[3] for key in both.predictor.regressors} == {"layer", "group+instance"}
@@ -349,7 +385,9 @@ def test_a_group_that_has_too_few_rows_without_a_corrupt_one_is_trained_with_oth
     layers, group, instance = (table[table.function == name] for name in ("layer", "group", "instance"))
     corrupt = group.iloc[[9]].assign(runtime_s=group.runtime_s.iloc[9] * 1e3)
     given = pd.concat([layers, group.head(9), corrupt, instance.head(6)], ignore_index=True)
-    found = train(Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"norm": given}), jobs=1)
+    found = train(
+        Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"norm": given}), "lasso", jobs=1
+    )
     assert [row.line for row in found.rejected] == [len(layers) + 9 + 2]
     assert {key[3] for key in found.predictor.regressors} == {"layer", "group+instance"}
     assert [(key[3], rows) for key, rows in found.skipped.items()] == [("group", 9), ("instance", 6)]

@@ -101,7 +101,9 @@ def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_othe
     assert min((share > 0.5).sum(), (share < 0.5).sum()) >= 10
     table["runtime_s"] *= 1 - 0.2 * share
     trained = train(
-        Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table}), jobs=1
+        Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table}),
+        "lasso",
+        jobs=1,
     )
     predictor = trained.predictor
     assert predictor.resident == pytest.approx(-0.2, abs=0.05)
@@ -126,6 +128,7 @@ def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_othe
         Dataset(
             data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table[share > 0.5]}
         ),
+        "lasso",
         jobs=1,
     )
     assert one.predictor.resident == 0
@@ -149,7 +152,7 @@ def test_few_networks_that_say_little_leave_the_factors_near_the_common_one() ->
 def test_whole_networks_correct_the_sum_of_their_layers() -> None:
     data = dataset(["linear", "softmax"])
     table = network_rows(40, {"linear": 1.0, "softmax": 1.5})
-    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), jobs=1)
+    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
     assert trained.correction is not None
     assert trained.correction.after < 0.4 * trained.correction.before
     layers = fresh("softmax")
@@ -168,7 +171,7 @@ def test_networks_that_are_built_alike_are_held_out_together(variant: str, least
             table.assign(model=[f"transformers:{kind}{variant.format(i)}" for i in range(len(table))])
         )
     network = pd.concat(tables, ignore_index=True)
-    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": network}), jobs=1)
+    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": network}), "lasso", jobs=1)
     assert trained.correction is not None
     assert least <= trained.correction.after / trained.correction.before <= most
 
@@ -199,7 +202,7 @@ def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
         )
 
     table["runtime_s"] += table["layers"].map(more_s)
-    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), jobs=1)
+    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
     assert trained.correction is not None
     assert trained.correction.after < 0.4 * trained.correction.before
     layers = fresh("softmax")
@@ -220,6 +223,7 @@ def test_a_network_of_which_nothing_was_trained_says_nothing_of_the_others() -> 
     without, with_it = (
         train(
             Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": networks}),
+            "lasso",
             jobs=1,
         )
         for networks in (table, more)
@@ -251,7 +255,7 @@ def test_how_networks_follow_the_machines_speed_is_trained_on_them() -> None:
     networks["runtime_s"] *= slow**1.3
 
     def fitted(table: pd.DataFrame) -> Predictor:
-        return train(Dataset(data.path, data.meta, {**tables, "network": table}), jobs=1).predictor
+        return train(Dataset(data.path, data.meta, {**tables, "network": table}), "lasso", jobs=1).predictor
 
     predictor = fitted(networks)
     assert predictor.speed is not None
@@ -284,7 +288,9 @@ def test_the_sentinels_second_call_tells_the_speed_where_it_is_known() -> None:
         sentinel_again_s=np.where(np.arange(60) % 2, 0.8e-3 * slow, np.nan),
     )
     networks["runtime_s"] *= slow**0.8
-    predictor = train(Dataset(data.path, data.meta, {**tables, "network": networks}), jobs=1).predictor
+    predictor = train(
+        Dataset(data.path, data.meta, {**tables, "network": networks}), "lasso", jobs=1
+    ).predictor
     speed = predictor.speed
     assert speed is not None and speed.again_s is not None
     assert speed.exponent < 1.1  # towards 0.8, from the 1.3 that was expected
@@ -305,7 +311,9 @@ def test_networks_of_a_calm_minute_do_not_tell_the_slowest() -> None:
     networks = network_rows(12, {"softmax": 1.0}).assign(sentinel_s=1e-3, sentinel_again_s=0.9e-3)
     data = dataset(["softmax"])
     tables = {kind: table.assign(sentinel_s=1e-3) for kind, table in data.tables.items()}
-    predictor = train(Dataset(data.path, data.meta, {**tables, "network": networks}), jobs=1).predictor
+    predictor = train(
+        Dataset(data.path, data.meta, {**tables, "network": networks}), "lasso", jobs=1
+    ).predictor
     assert predictor.speed is not None
     found, tenth = predictor.estimate(fresh("softmax")), Pace(1.1e-3, 0.99e-3)
     assert predictor.too_slow(tenth) is None

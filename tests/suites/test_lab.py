@@ -635,7 +635,7 @@ def test_an_interrupted_training_keeps_its_curves_tells_of_them_and_goes_on(
     assert "2 of 2 epochs" in (tmp_path / "report.md").read_text()
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_control_c_and_a_batch_systems_end_are_130_and_a_report(tmp_path: Path, end: signal.Signals) -> None:
     flags = [
         "--data-dir",

@@ -476,7 +476,7 @@ def seconds(layer: Layer) -> float:
 def learnt() -> Predictor:
     tables = {}
     for kind in ("linear", "activation", "optimizer", "elementwise", "reduction"):
-        layers = list(draw(KINDS[kind], 150, 0, PRESETS["quick"]))
+        layers = list(draw(KINDS[kind], 90, 0, PRESETS["quick"]))
         if kind != "optimizer":
             layers += [dataclasses.replace(v, phase="backward") for v in layers if v.dtype == "float32"]
         tables[kind] = pd.DataFrame([{**layer.to_row(), "runtime_s": seconds(layer)} for layer in layers])
