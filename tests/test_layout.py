@@ -19,6 +19,7 @@ PACKAGES: Mapping[str, str] = {
     "options": "",
     "shown": "",
     "dtypes": "",
+    "layout": "",
     "quantisation": ALL,
     "files": ALL,
     "processes": "pool text_streams tether",
