@@ -30,6 +30,7 @@ class Recipe:
     implementation: str = ""  # of the optimizer: loop, foreach or fused; "": as torch chooses for the device
     accumulation: int = 1  # micro-batches per step
     checkpointing: bool = False  # repeated blocks run forward again instead of keeping what they computed
+    selective: bool = False  # of these, the scores of attention alone run again
 
     def __post_init__(self) -> None:
         """Raise InputError for what cannot be."""
@@ -40,6 +41,8 @@ class Recipe:
         if not possible(self.optimizer, self.implementation):
             ways = " or ".join(way for way in IMPLEMENTATIONS if possible(self.optimizer, way))
             raise InputError(f"{self.optimizer}: torch has no {self.implementation} one; choose {ways}")
+        if self.selective and not self.checkpointing:
+            raise InputError("selective: which parts checkpointing runs again; choose checkpointing, too")
         if not is_count(self.accumulation):
             raise InputError(
                 f"accumulation {self.accumulation!r}: a step takes 1 micro-batch or more; choose 1"
@@ -61,7 +64,7 @@ class Recipe:
         if self.accumulation > 1:
             parts.append(f"{self.accumulation} micro-batches")
         if self.checkpointing:
-            parts.append("activation checkpointing")
+            parts.append("activation checkpointing of attention" if self.selective else "activation checkpointing")
         return ", ".join(parts)
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

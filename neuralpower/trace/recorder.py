@@ -28,6 +28,7 @@ from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.layers.workspace import workspace_blocks
+from neuralpower.layout import EXPERT, GROUP
 from neuralpower.networks.call_cache import key_of, tensors_in
 from neuralpower.networks.mixed_dtypes import refused
 from neuralpower.networks.phases import CACHES
@@ -153,6 +154,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             own_backward=self._own_backward(followed, calls),
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for _, p, rows in trained if rows is None),
             trained_names=tuple(name for name, _, rows in trained if rows is None),
+            of_experts=frozenset(name for name, p, _ in trained if getattr(p, GROUP, "") == EXPERT),
             sparse=tuple((name, rows) for name, _, rows in trained if rows is not None),
             assumptions=(
                 *self.assumptions,

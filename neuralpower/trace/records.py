@@ -92,6 +92,10 @@ class Task:
     at: int = field(default=0, compare=False)  # of a forward call: as LayerCall.at
     asked: frozenset[str] | None = None  # of a backward pass that is predicted as a whole: as LayerCall.asked
     parts: tuple[str, ...] = ()  # as LayerCall.parts
+    stream: str = ""  # of the device; "" runs the layers, others run beside it, after what stands before
+    event: str = ""  # what others wait for by this name
+    waits: tuple[str, ...] = ()  # events or streams whose latest task before it has to end first
+    last: bool = False  # of a step with several micro-batches: in the last one alone
 
     def flops_and_bytes(self) -> tuple[float, float]:
         """Work and traffic of what is done: of a backward pass the gradients that are asked for."""
@@ -157,6 +161,7 @@ class Trace:
     own_backward: tuple[OwnBackward, ...] = ()  # in the order of their operator calls
     trained: tuple[tuple[str, int], ...] = ()  # (dtype, numbers) of parameters that get a dense gradient
     trained_names: tuple[str, ...] = ()  # of these
+    of_experts: frozenset[str] = frozenset()  # of these: parameters that expert ranks share out
     sparse: tuple[tuple[str, Rows], ...] = ()  # (name, gradient) of parameters that get rows
     assumptions: tuple[str, ...] = ()  # about what only data can tell
     storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.trace.passes.base import trace_pass
+from neuralpower.trace.paths import block_of
 from neuralpower.trace.question import Learnt, Question
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import LayerCall, Task, Trace, backward_calls
@@ -19,9 +20,15 @@ def backward(trace: Trace, question: Question) -> Trace:
     A kind whose backward pass was not measured does what its formulas say, as forward passes. What is not
     modelled takes as long backward as forward, so a step of training has it twice.
     """
-    tasks = [_own(call) for call in trace.calls if call.again]
+    again: dict[str, list[LayerCall]] = {}  # by block, the last one first
+    for call in reversed([call for call in trace.calls if call.again]):
+        again.setdefault(block_of(call.path), []).insert(0, call)
+    tasks: list[Task] = []
     for call in backward_calls(trace.calls, trace.own_backward):
+        if (block := block_of(call.path)) in again:
+            tasks += [_own(one) for one in again.pop(block)]
         tasks += _reversed(call, question.learnt) if call.gradient else [_own(call)]
+    tasks += [_own(call) for block in again.values() for call in block]
     tasks += [Task(call.path, call.layer, BACKWARD) for call in reversed(trace.gradients)]
     twice = question.phase == TRAINING
     unmodelled = tuple(one for one in trace.unmodelled for _ in range(2 if twice and not one.once else 1))
