@@ -8,12 +8,15 @@ from typing import Any
 
 import torch
 
+from neuralpower.devices.cluster import USUAL_PER_NODE, Cluster
 from neuralpower.devices.spec import known_spec
 from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.layout import ONE, Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import Asked, asked_of
+from neuralpower.networks.sharding import ENGINE, INFERENCE, TRAINING, Sharding
 from neuralpower.networks.source import Source
 from neuralpower.predict.compose import check, composed, question_of
 from neuralpower.predict.generation import predict_generation, with_step
@@ -23,6 +26,7 @@ from neuralpower.predict.timeline import Seen, Stage
 from neuralpower.predict.tree import module_shapes
 from neuralpower.predict.weights import scheme_asked, with_weights
 from neuralpower.trace.follow import Followed, Grown, follow
+from neuralpower.trace.question import ENGINE as RUN_ENGINE
 from neuralpower.trace.question import Question, checked_run, usual_run
 from neuralpower.trace.recipe import RECIPE, Recipe
 from neuralpower.trace.records import Trace
@@ -42,6 +46,8 @@ class Case:
     routing: Routing = ROUTING
     run: str | None = None  # one of `trace.question.RUNS`; None: as is usual on the device
     weights: str | None = None  # as `--weights` has them; None: as the checkpoint has them
+    layout: Layout = ONE
+    cluster: Cluster | None = None  # None: nodes of as many devices as is usual
 
     def request(self) -> InputRequest:
         """What its inputs are made from."""
@@ -64,6 +70,20 @@ def run_of(predictor: Predictor, run: str | None, phase: Phase, way: str = FORWA
     return usual_run(predictor.platform, name) if run is None else checked_run(run, name)
 
 
+def sharding_of(
+    layout: Layout, cluster: Cluster | None, run: str, phase: str = FORWARD, **settings: Any
+) -> Sharding:
+    """How a network is sharded for a way to run; `phase` is forward, backward or training.
+
+    `settings` are further fields of `Sharding`. Raises InputError where the cluster is too small.
+    """
+    if cluster is not None:
+        cluster.check(layout)
+    per_node = min(layout.ranks, USUAL_PER_NODE) if cluster is None else cluster.per_node
+    use = ENGINE if run == RUN_ENGINE else INFERENCE if phase == FORWARD else TRAINING
+    return Sharding(layout, per_node, use, **settings)
+
+
 def predict_case(
     case: Case,
     predictor: Predictor,
@@ -81,7 +101,8 @@ def predict_case(
     how: dict[str, Any] = {"autocast": autocast, "routing": case.routing, "run": run}
     how["weights"] = scheme_asked(case.weights)
     question = question_of(predictor, phase=phase, dtype=case.dtype, recipe=recipe, **how)
-    asked = asked_of(source or case.model, case.request(), case.phase)
+    sharding = sharding_of(case.layout, case.cluster, run, phase)
+    asked = asked_of(source or case.model, case.request(), case.phase, sharding=sharding)
     return predict(asked, predictor, question, model=case.model, seen=seen)
 
 

@@ -143,6 +143,7 @@ class PassShape:
     tokens: int = 0  # new ones of each sample; 0 where they are not known
     context: int = 0  # tokens of each sample in the cache before it
     windows: Mapping[str, int] = field(default_factory=dict)  # path of a module -> keys that it sees at most
+    placed: frozenset[str] = frozenset()  # paths of experts that get a row for each choice, from all ranks
 
 
 @dataclass(frozen=True)

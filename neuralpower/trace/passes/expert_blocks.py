@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from neuralpower.layers.collective import Collective
 from neuralpower.layers.experts import Experts
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
@@ -32,7 +33,7 @@ def expert_blocks(trace: Trace, question: Question) -> Trace:
     cut = Cut(flow)
     notes: dict[str, None] = {}
     for path, nodes in by_module(flow, _modules(trace)).items():
-        block = _block(flow, nodes)
+        block = _block(flow, nodes, path in trace.about.placed)
         if block is None:
             continue
         load = question.routing.load(block.tokens * block.top_k, block.top_k, block.experts)
@@ -72,8 +73,11 @@ def _modules(trace: Trace) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _block(flow: Dataflow, nodes: Sequence[int]) -> _Block | None:
-    """The experts that a module's nodes are; None where they do something else."""
+def _block(flow: Dataflow, nodes: Sequence[int], placed: bool) -> _Block | None:
+    """The experts that a module's nodes are; None where they do something else.
+
+    Of `placed` ones each row is a choice that has come from some rank.
+    """
     products = [i for i in nodes if _stacked(flow, flow.nodes[i])]
     if len(products) not in (2, 3):
         return None
@@ -82,7 +86,8 @@ def _block(flow: Dataflow, nodes: Sequence[int]) -> _Block | None:
     gated = len(products) == 3 or columns == 2 * inner
     if experts != others or outputs != hidden or inner * (1 + (gated and len(products) == 2)) != columns:
         return None
-    counted = _tokens(flow, nodes, _rows(flow.nodes[products[0]]), experts)
+    rows = _rows(flow.nodes[products[0]])
+    counted = (rows, 1) if placed else _tokens(flow, nodes, rows, experts)
     if counted is None:
         return None
     tokens, top_k = counted
@@ -171,4 +176,4 @@ def _sums(flow: Dataflow, block: _Block) -> set[int]:
 
 def _choice(flow: Dataflow, region: Collection[int]) -> set[int]:
     """What stands between the router's product and the experts, and serves these alone."""
-    return serving(flow, region, lambda i: not isinstance(layer_of(flow.nodes[i]), Linear))
+    return serving(flow, region, lambda i: not isinstance(layer_of(flow.nodes[i]), (Linear, Collective)))
