@@ -21,6 +21,7 @@ from neuralpower.networks.source import Source
 from neuralpower.predict.compose import check, composed, question_of
 from neuralpower.predict.generation import predict_generation, with_step
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.predict.parallel import one_micro_batch, predict_layout
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Seen, Stage
 from neuralpower.predict.tree import module_shapes
@@ -99,7 +100,7 @@ def predict_case(
     """
     run = run_of(predictor, case.run, case.phase, phase)
     how: dict[str, Any] = {"autocast": autocast, "routing": case.routing, "run": run}
-    how["weights"] = scheme_asked(case.weights)
+    how |= {"weights": scheme_asked(case.weights), "layout": case.layout, "cluster": case.cluster}
     question = question_of(predictor, phase=phase, dtype=case.dtype, recipe=recipe, **how)
     sharding = sharding_of(case.layout, case.cluster, run, phase)
     asked = asked_of(source or case.model, case.request(), case.phase, sharding=sharding)
@@ -119,7 +120,7 @@ def predict(
     """
     check(predictor, question)
     question = with_weights(question, asked.weights, predictor)
-    found = follow(asked, question)
+    found = follow(asked, question if question.layout.alone else one_micro_batch(question))
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
         modules = module_shapes(found.asked.prefill.module, found.work)
@@ -132,20 +133,28 @@ def _predict_pass(
 ) -> Prediction:
     """One pass or step with its memory; one that asks for values has none, and a note that says so."""
     one = found.asked
-    memory: Memory | None = None
-    prediction = composed(found.work, predictor, question, model=model, batch_size=one.batch_size)
-    if question.phase == FORWARD:
-        memory = forward_memory(found.work, platform=predictor.platform)
-    elif found.lifetimes is not None:
-        memory = training_memory(found.lifetimes, platform=predictor.platform)
-    assumptions = (*prediction.assumptions, *found.notes)
-    modules = module_shapes(one.module, found.work)
-    prediction = replace(prediction, memory=memory, assumptions=assumptions, modules=modules)
+    if question.layout.alone:
+        prediction = _on_one_device(found, predictor, question, model=model)
+    else:
+        prediction = predict_layout(found, predictor, question, model=model)
+    prediction = replace(prediction, modules=module_shapes(one.module, found.work))
     if seen is not None:
         name = one.name if question.phase == FORWARD else question.phase
         seen(Stage(name, found.work, prediction, found.lifetimes))
     prediction = _with_room(prediction, predictor)
     return prediction if one.name == FORWARD else with_step(prediction, one)
+
+
+def _on_one_device(found: Followed, predictor: Predictor, question: Question, *, model: str) -> Prediction:
+    """The same without what is said of devices and rates."""
+    memory: Memory | None = None
+    batch_size = found.asked.batch_size
+    prediction = composed(found.work, predictor, question, model=model, batch_size=batch_size)
+    if question.phase == FORWARD:
+        memory = forward_memory(found.work, platform=predictor.platform)
+    elif found.lifetimes is not None:
+        memory = training_memory(found.lifetimes, platform=predictor.platform)
+    return replace(prediction, memory=memory, assumptions=(*prediction.assumptions, *found.notes))
 
 
 def device_memory(predictor: Predictor) -> float | None:

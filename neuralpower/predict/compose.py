@@ -93,6 +93,8 @@ class Whole:
     runtime_s: Interval
     busy_s: Interval  # the rows' sum
     repeats: Sequence[int] | None = None  # [tasks] how often each runs; None: once
+    shown: Sequence[float] | None = None  # [tasks] part of its time that the whole is longer for; None: all
+    waits_s: float = 0.0  # for other devices
 
 
 def assembled(
@@ -107,7 +109,7 @@ def assembled(
 ) -> Prediction:
     """The prediction from what the predictor has said of a trace's tasks, and from how long all takes."""
     runtime, busy = whole.runtime_s, whole.busy_s
-    rows = rows_of(answer, whole.repeats)
+    rows = rows_of(answer, whole)
     hardware = predictor.hardware
     power, energy, reason = energy_of(rows, busy, runtime, hardware)
     origins = _origins(predictor, answer)
@@ -131,7 +133,7 @@ def assembled(
         power_w=power,
         energy_j=energy,
         power_reason=reason,
-        idle_s=None if answer.issue is None else runtime.value - busy.value,
+        idle_s=None if answer.issue is None else max(runtime.value - busy.value - whole.waits_s, 0.0),
         training=training,
         assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
         origin=in_words(origins) if predictor.answers else "",
@@ -144,13 +146,10 @@ def assembled(
     )
 
 
-def rows_of(answer: Answer, repeats: Sequence[int] | None = None) -> list[Row]:
-    """Equal tasks of repeated blocks together, then calls that no kind describes.
-
-    `repeats` [tasks] says how often each task runs; None: once.
-    """
+def rows_of(answer: Answer, whole: Whole) -> list[Row]:
+    """Equal tasks of repeated blocks together, then calls that no kind describes."""
     missing = zip(answer.unknown, answer.unknown_s, strict=True)
-    return [*_rows(answer, repeats), *(unmodelled_row(*one) for one in missing)]
+    return [*_rows(answer, whole), *(unmodelled_row(*one) for one in missing)]
 
 
 def _origins(predictor: Predictor, answer: Answer) -> dict[str, float]:
@@ -162,19 +161,21 @@ def _origins(predictor: Predictor, answer: Answer) -> dict[str, float]:
     return {name: taken / total for name, taken in times.items() if taken}
 
 
-def _rows(answer: Answer, repeats: Sequence[int] | None) -> Iterator[Row]:
+def _rows(answer: Answer, whole: Whole) -> Iterator[Row]:
     """Equal tasks of repeated blocks together; times are the device's."""
     tasks, estimates, roof = answer.tasks, answer.estimates, answer.roof
     own = answer.own
     basis = estimates.basis
     grouped: dict[tuple[object, ...], list[int]] = {}
     for i, task in enumerate(tasks):
-        alike = (pattern(task.path), task.layer, task.step, task.share, task.asked, task.parts)
+        alike = (pattern(task.path), task.layer, task.step, task.share, task.asked, task.parts, task.stream)
         grouped.setdefault(alike, []).append(i)
     for index in grouped.values():
         first = index[0]
-        count = len(index) if repeats is None else sum(repeats[i] for i in index)
+        count = len(index) if whole.repeats is None else sum(whole.repeats[i] for i in index)
         task, n = tasks[first], count * tasks[first].share
+        if whole.shown is not None:
+            n *= whole.shown[first]
         flops, size = task.flops_and_bytes()
         yield Row(
             ranges([tasks[i].path for i in index]),

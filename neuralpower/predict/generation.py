@@ -16,6 +16,8 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import GENERATE, PREFILL, Pass
 from neuralpower.predict.compose import composed
 from neuralpower.predict.memory.peak import forward_memory
+from neuralpower.predict.parallel import predict_work
+from neuralpower.predict.parallel.result import Parallel
 from neuralpower.predict.prediction import BOUNDS, Interval, Prediction, joined
 from neuralpower.predict.timeline import Omitted, Seen, Stage
 from neuralpower.trace.follow import Grown
@@ -103,7 +105,10 @@ def predict_generation(
     """
 
     def predicted(work: Trace) -> Prediction:
-        return composed(work, predictor, question, model=model, batch_size=grown.asked.batch_size)
+        how: dict[str, Any] = {"model": model, "batch_size": grown.asked.batch_size}
+        if question.layout.alone:
+            return composed(work, predictor, question, **how)
+        return predict_work(work, predictor, question, **how)
 
     first = predicted(grown.work)
     nodes = [predicted(step) for step in grown.steps]
@@ -120,6 +125,9 @@ def predict_generation(
     whole = joined(first, _typical(nodes, grown.weights), runtime, energy)
     ends = (grown.work, *grown.end)  # between them nothing needs more
     memories = [forward_memory(one, platform=predictor.platform) for one in ends]
+    if first.parallel is not None:
+        whole = replace(whole, parallel=whole_of(first.parallel, nodes, grown.weights, whole))
+        memories = [one for work in ends if (one := predicted(work).memory) is not None]
     memory = replace(max(memories, key=lambda one: one.high_bytes), phase=GENERATE)
     asked = grown.asked
     count = asked.batch_size * asked.new_tokens
@@ -139,6 +147,43 @@ def predict_generation(
     )
     saved = nodes[0].savings if nodes else first.savings
     return replace(whole, phase=GENERATE, memory=memory, generation=generation, savings=saved)
+
+
+def whole_of(
+    prefill: Parallel, nodes: Sequence[Prediction], weights: Sequence[float], whole: Prediction
+) -> Parallel:
+    """What a generation on several devices is in all: sums over its prefill and its steps.
+
+    Each replica makes one token of each of its samples in the prefill, and one in each step.
+    """
+    steps = [node.parallel for node in nodes if node.parallel is not None]
+
+    def summed(name: str) -> float:
+        first: float = getattr(prefill, name)
+        return first + sum(weight * getattr(one, name) for weight, one in zip(weights, steps, strict=True))
+
+    runtime = whole.runtime_s
+    exposed = prefill.exposed_s.value + sum(
+        weight * one.exposed_s.value for weight, one in zip(weights, steps, strict=True)
+    )
+    tokens = prefill.samples * (1 + round(sum(weights)))
+    energies = [prefill.energy_j, *(one.energy_j for one in steps)]
+    last = max(
+        (prefill, *steps),
+        key=lambda one: max((s.memory.high_bytes for s in one.stages if s.memory), default=0),
+    )
+    return replace(
+        prefill,
+        tokens=tokens,
+        communication_s=summed("communication_s"),
+        exposed_s=Interval(*(exposed * getattr(runtime, bound) / runtime.value for bound in BOUNDS)),
+        bubble_s=summed("bubble_s"),
+        samples_per_s=_rate(prefill.samples, runtime),
+        tokens_per_s=_rate(tokens, runtime),
+        energy_j=_sum(energies, (1.0, *weights)),
+        stages=last.stages,
+        runtime_s=runtime.value,
+    )
 
 
 def _show(

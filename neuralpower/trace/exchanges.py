@@ -6,7 +6,7 @@ from neuralpower.devices.cluster import USUAL_PER_NODE
 from neuralpower.layers.collective import Collective
 from neuralpower.layout import DATA, EXPERT, PIPELINE, nodes_of
 from neuralpower.platforms import CPU
-from neuralpower.trace.question import ENGINE, Question
+from neuralpower.trace.question import Question
 
 
 def per_node(question: Question) -> int:
@@ -15,13 +15,13 @@ def per_node(question: Question) -> int:
 
 
 def library_of(question: Question) -> str:
-    """Who moves the data between devices."""
-    if question.platform.family == CPU.family:
-        return "gloo"
-    return "engine" if question.run == ENGINE else "nccl"
+    """Who moves data between replicas and stages: an engine's own kernels serve tensor ranks alone."""
+    return "gloo" if question.platform.family == CPU.family else "nccl"
 
 
-def exchanged(question: Question, function: str, dtype: str, elements: int, *, experts: bool = False) -> Collective:
+def exchanged(
+    question: Question, function: str, dtype: str, elements: int, *, experts: bool = False
+) -> Collective:
     """An exchange of replicas, which hold the same weights: of all weights, or of experts' alone.
 
     Args:
@@ -49,12 +49,25 @@ def sent(question: Question, stage: int, dtype: str, elements: int) -> Collectiv
     """What one pipeline stage sends to the next, by the number of the sender from 0; the last sends to the first."""
     stride = question.layout.stride(PIPELINE)
     ends = [place * stride // per_node(question) for place in (stage, (stage + 1) % question.layout.pipeline)]
-    library = "gloo" if library_of(question) == "gloo" else "nccl"
     return Collective(
         dtype=dtype,
         function="send_recv",
         elements=elements,
         ranks=2,
         nodes=len(set(ends)),
-        library=library,
+        library=library_of(question),
+    )
+
+
+def exchanged_by_ends(question: Question, dtype: str, elements: int) -> Collective:
+    """The sum of the gradients that the first and the last stage have of a weight of both."""
+    layout = question.layout
+    away = layout.stride(PIPELINE) * (layout.pipeline - 1)
+    return Collective(
+        dtype=dtype,
+        function="all_reduce",
+        elements=elements,
+        ranks=2,
+        nodes=nodes_of(2, away, per_node(question)),
+        library=library_of(question),
     )

@@ -64,7 +64,9 @@ class Recipe:
         if self.accumulation > 1:
             parts.append(f"{self.accumulation} micro-batches")
         if self.checkpointing:
-            parts.append("activation checkpointing of attention" if self.selective else "activation checkpointing")
+            parts.append(
+                "activation checkpointing of attention" if self.selective else "activation checkpointing"
+            )
         return ", ".join(parts)
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

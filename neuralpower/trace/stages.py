@@ -178,7 +178,10 @@ def _storages(
 ) -> tuple[Storage, ...]:
     """The same storages in their places; those of other parts take nothing."""
     readers = {
-        access.storage for at, flow in trace.flows.items() if inside(at) for access in (*flow.reads, *flow.writes)
+        access.storage
+        for at, flow in trace.flows.items()
+        if inside(at)
+        for access in (*flow.reads, *flow.writes)
     }
 
     listed = {weight.name for weight in trace.weights}

@@ -53,7 +53,12 @@ class Pipeline:
 
 
 def step_s(pipeline: Pipeline, batches: int) -> float:
-    """Seconds from the first micro-batch's begin to the last one's end; raises InputError as `orders`.
+    """Seconds from the first micro-batch's begin to the last one's end; raises InputError as `orders`."""
+    return max(ends_s(pipeline, batches))
+
+
+def ends_s(pipeline: Pipeline, batches: int) -> list[float]:
+    """[ranks] when each has done its passes, in seconds; raises InputError as `orders`.
 
     From STEADY times the stages on, as many micro-batches as there are stages take as long as those before
     them: only so many are laid out.
@@ -61,13 +66,14 @@ def step_s(pipeline: Pipeline, batches: int) -> float:
     p = pipeline.ranks
     few = STEADY * p + batches % p
     if batches <= few + p:
-        return _end_s(pipeline, batches)
-    most = _end_s(pipeline, few)
-    return most + (batches - few) // p * (most - _end_s(pipeline, few - p))
+        return _ends_s(pipeline, batches)
+    rounds = (batches - few) // p
+    pairs = zip(_ends_s(pipeline, few), _ends_s(pipeline, few - p), strict=True)
+    return [most + rounds * (most - before) for most, before in pairs]
 
 
-def _end_s(pipeline: Pipeline, batches: int) -> float:
-    return max(float(times.end_s.max()) for _, times in laid_out(pipeline, batches))
+def _ends_s(pipeline: Pipeline, batches: int) -> list[float]:
+    return [float(times.end_s[: len(works)].max()) for works, times in laid_out(pipeline, batches)]
 
 
 def orders(pipeline: Pipeline, batches: int) -> list[list[Work]]:

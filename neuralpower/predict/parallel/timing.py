@@ -95,7 +95,9 @@ class _Laid:
         if stands_alone:
             return float(np.sum(seconds))
         (times,) = times_of(Plan([self._rank(seconds)], waits_of(self.tasks)))
-        wanted = [i for i, task in enumerate(self.tasks) if not step or (task.step == step and not task.stream)]
+        wanted = [
+            i for i, task in enumerate(self.tasks) if not step or (task.step == step and not task.stream)
+        ]
         return float(times.end_s[wanted].max()) if wanted else 0.0
 
     def _rank(self, seconds: Array) -> Rank:

@@ -27,7 +27,6 @@ def checkpointing(trace: Trace, question: Question) -> Trace:
     return replace(trace, calls=calls)
 
 
-
 def scores(block: Sequence[LayerCall]) -> Iterator[list[LayerCall]]:
     """The calls of a block between query, key and value, and attention's result: what selective runs again.
 

@@ -1,11 +1,11 @@
 """Data parallelism: replicas exchange gradients, and shards of weights, beside the layers' own work.
 
-    DDP      buckets of gradients are summed over all replicas while the backward pass goes on (Li et al.,
-             "PyTorch Distributed", 2020): the first of 1 MiB, the others of 25 MiB, each once it is full
-    zero1    buckets are reduced to the rank that steps them, and the new weights are gathered after the step
-    zero2    the same in time; a rank keeps its part of the gradients alone (Rajbhandari et al., "ZeRO", 2020)
-    zero3    a block's weights are gathered while the block before it runs, in both passes, and its gradients
-             are reduced and scattered after it (FSDP: Zhao et al., 2023)
+DDP      buckets of gradients are summed over all replicas while the backward pass goes on (Li et al.,
+         "PyTorch Distributed", 2020): the first of 1 MiB, the others of 25 MiB, each once it is full
+zero1    buckets are reduced to the rank that steps them, and the new weights are gathered after the step
+zero2    the same in time; a rank keeps its part of the gradients alone (Rajbhandari et al., "ZeRO", 2020)
+zero3    a block's weights are gathered while the block before it runs, in both passes, and its gradients
+         are reduced and scattered after it (FSDP: Zhao et al., 2023)
 """
 
 from __future__ import annotations
