@@ -158,26 +158,23 @@ def whole_of(
     """
     steps = [node.parallel for node in nodes if node.parallel is not None]
 
-    def summed(name: str) -> float:
-        first: float = getattr(prefill, name)
-        return first + sum(weight * getattr(one, name) for weight, one in zip(weights, steps, strict=True))
+    def summed(value: Callable[[Parallel], float]) -> float:
+        return value(prefill) + float(np.dot(weights, [value(one) for one in steps]))
+
+    def needed(one: Parallel) -> int:
+        return max((stage.memory.high_bytes for stage in one.stages if stage.memory), default=0)
 
     runtime = whole.runtime_s
-    exposed = prefill.exposed_s.value + sum(
-        weight * one.exposed_s.value for weight, one in zip(weights, steps, strict=True)
-    )
+    exposed = summed(lambda one: one.exposed_s.value)
     tokens = prefill.samples * (1 + round(sum(weights)))
     energies = [prefill.energy_j, *(one.energy_j for one in steps)]
-    last = max(
-        (prefill, *steps),
-        key=lambda one: max((s.memory.high_bytes for s in one.stages if s.memory), default=0),
-    )
+    last = max((prefill, *steps), key=needed)
     return replace(
         prefill,
         tokens=tokens,
-        communication_s=summed("communication_s"),
+        communication_s=summed(lambda one: one.communication_s),
         exposed_s=Interval(*(exposed * getattr(runtime, bound) / runtime.value for bound in BOUNDS)),
-        bubble_s=summed("bubble_s"),
+        bubble_s=summed(lambda one: one.bubble_s),
         samples_per_s=_rate(prefill.samples, runtime),
         tokens_per_s=_rate(tokens, runtime),
         energy_j=_sum(energies, (1.0, *weights)),

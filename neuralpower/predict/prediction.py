@@ -28,9 +28,10 @@ from neuralpower.trace.recipe import Recipe
 from neuralpower.trace.records import Savings
 
 if TYPE_CHECKING:
-    from neuralpower.predict.parallel.result import Parallel
     import pandas as pd
     from matplotlib.axes import Axes
+
+    from neuralpower.predict.parallel.result import Parallel
 
 SCHEMA = 1
 BOUNDS = ("value", "low", "high")  # of an interval

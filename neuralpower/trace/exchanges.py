@@ -46,7 +46,7 @@ def exchanged(
 
 
 def sent(question: Question, stage: int, dtype: str, elements: int) -> Collective:
-    """What one pipeline stage sends to the next, by the number of the sender from 0; the last sends to the first."""
+    """What a pipeline stage, by its number from 0, sends to the next one; the last sends to the first."""
     stride = question.layout.stride(PIPELINE)
     ends = [place * stride // per_node(question) for place in (stage, (stage + 1) % question.layout.pipeline)]
     return Collective(

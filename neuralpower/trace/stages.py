@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -87,8 +87,8 @@ def cut(trace: Trace, layout: Layout) -> list[Part]:
     if len(blocks) < count:
         pieces = f" of {layout.interleave} pieces each" if layout.interleave > 1 else ""
         raise InputError(
-            f"pipeline {layout.pipeline}{pieces}: the network has {len(blocks)} repeated blocks, one a stage at "
-            f"least; choose {max(len(blocks) // layout.interleave, 1)} stages or fewer"
+            f"pipeline {layout.pipeline}{pieces}: the network has {len(blocks)} repeated blocks, one a stage "
+            f"at least; choose {max(len(blocks) // layout.interleave, 1)} stages or fewer"
         )
     firsts, done = [], 0
     for share in shares_of(len(blocks), count):
@@ -174,7 +174,7 @@ def _tasks_inside(tasks: Sequence[Task], inside: Callable[[int], bool], last: bo
 
 
 def _storages(
-    trace: Trace, inside: Callable[[int], bool], weights: dict[str, object], owns: Callable[[str], bool]
+    trace: Trace, inside: Callable[[int], bool], weights: Collection[str], owns: Callable[[str], bool]
 ) -> tuple[Storage, ...]:
     """The same storages in their places; those of other parts take nothing."""
     readers = {
@@ -197,7 +197,7 @@ def _storages(
 
 
 def _output(trace: Trace, before: int, begin: int) -> tuple[str, int]:
-    """(dtype, numbers) of what crosses a border: made in the block that begins at `before`, read from `begin` on.
+    """(dtype, numbers) of what crosses a border: made in the block from `before` on, read from `begin` on.
 
     Masks and angles of positions, which all blocks read, are made by each stage for itself.
     """

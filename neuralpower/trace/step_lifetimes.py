@@ -91,9 +91,9 @@ def training_lifetimes(
 
     The step is followed by itself: autograd takes composite operators apart, which a trace keeps whole. It is
     `accumulation` times forward in training mode, loss (by default the mean square of the first output) and
-    backward, then the optimizer, if any. `checkpointing` switches the model's own on; `selective` has attention's
-    scores alone made once more instead. "adamw:foreach" takes
-    temporaries as large as all parameters, "adamw:fused" none. The module is left as it was found.
+    backward, then the optimizer, if any. `checkpointing` switches the model's own on; `selective` has the
+    scores of attention alone made once more instead. "adamw:foreach" takes temporaries as large as all
+    parameters, "adamw:fused" none. The module is left as it was found.
 
     Raises:
         InputError: an unknown optimizer, nothing to train, or weights that are no parameters of the module.

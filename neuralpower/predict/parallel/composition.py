@@ -326,7 +326,7 @@ class _Composed:
     def _warnings(self) -> list[str]:
         """In words, what a layout wastes."""
         stages = self.layout.pipeline
-        if self.trains and 1 < stages and self.count < stages:
+        if self.trains and stages > max(self.count, 1):
             return [
                 f"{self.count} micro-batches for {stages} pipeline stages: stages wait most of the time. "
                 f"Fix: --micro-batches {4 * stages}"

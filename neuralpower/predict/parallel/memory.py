@@ -1,4 +1,4 @@
-"""What one rank holds of a network: parts of weights and states, activations of micro-batches in flight, buffers.
+"""What one rank holds of a network: parts of weights and states, activations in flight, buffers.
 
 weights, gradients, states   of the rank's own pieces; shared out among replicas as the layout says
 activations                  what a backward pass needs of each micro-batch in flight, and what lives beside

@@ -127,7 +127,8 @@ def laid_out(pipeline: Pipeline, batches: int) -> list[tuple[list[Work], Times]]
     p, last = pipeline.ranks, len(pipeline.forward_s) - 1
     ranks, waits = [], []
     for r, works in enumerate(order):
-        seconds, sends = [], []
+        seconds: list[float] = []
+        sends: list[float] = []
         for i, work in enumerate(works):
             k = work.piece * p + r
             seconds.append((pipeline.backward_s if work.backward else pipeline.forward_s)[k])

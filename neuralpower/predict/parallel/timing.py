@@ -4,8 +4,8 @@
     other streams  an exchange starts once what stands before it on the own stream has ended
     waits          a layer that needs what was exchanged starts after it
 
-A step of several micro-batches repeats one: the first and the last differ by what is added to gradients, and by
-what is exchanged between replicas.
+A step of several micro-batches repeats one: the first and the last differ by what is added to gradients, and
+by what is exchanged between replicas.
 """
 
 from __future__ import annotations

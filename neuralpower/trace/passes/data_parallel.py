@@ -185,7 +185,7 @@ def _sharded(trace: Trace, question: Question) -> list[Task]:
 def _gathered(
     own: Sequence[Task], units: Mapping[str, Sequence[Parameter]], question: Question, step: str
 ) -> Iterator[Task]:
-    """One pass with its gathers; the weights of the block that runs last forward are there for its backward."""
+    """One pass with its gathers; the block that runs last forward keeps its weights for its backward pass."""
     runs = [(block, list(some)) for block, some in groupby(own, key=lambda task: block_of(task.path))]
     order = [block for block in dict.fromkeys(block for block, _ in runs) if block and block in units]
     following = dict(pairwise(order))
