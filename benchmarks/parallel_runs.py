@@ -27,6 +27,7 @@ from neuralpower.networks.phases import Phase
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.prediction import Prediction
 
+
 def parallel_runs(given: argparse.Namespace) -> None:
     """Runs on several GPUs."""
     everything = pd.read_csv(given.path / "pipeweave" / "runs_dev.csv")

@@ -17,6 +17,7 @@ from functools import cached_property
 from neuralpower.devices.cluster import Cluster, enough_for
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
+from neuralpower.layers.base import BACKWARD
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.embedding import Embedding
 from neuralpower.layout import Layout
@@ -84,6 +85,10 @@ class _Composed:
         layout, cluster = self.layout, self.question.cluster
         if cluster is not None:
             cluster.check(layout)
+        if self.question.phase == BACKWARD:
+            raise InputError(
+                f"phase {BACKWARD} of {layout}: several devices run whole steps; choose phase {TRAINING}"
+            )
         if layout.schedule != "1f1b" and layout.pipeline == 1:
             raise InputError(
                 f"schedule {layout.schedule}: orders pipeline stages, and there is one; "
