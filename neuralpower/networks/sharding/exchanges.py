@@ -1,8 +1,9 @@
 """What the ranks of a group exchange, forward and backward, as operators that a trace reads.
 
-A tensor between two modules is whole on every rank, split along one axis, or partial (the sum over all ranks is
-the tensor). Each change has the conjugate change of the gradient (Shoeybi et al., "Megatron-LM", 2019, figure 3;
-Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022, figure 5):
+A tensor between two modules is whole on every rank, split along one axis, or partial: then the sum over all
+ranks is the tensor. Each change has the conjugate change of the gradient (Shoeybi et al., "Megatron-LM",
+2019, figure 3; Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+figure 5):
 
     from        to          forward            backward
     whole       whole       nothing            all-reduce, where each rank makes a part of the gradient

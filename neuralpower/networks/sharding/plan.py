@@ -80,7 +80,7 @@ def pattern_of(path: str) -> str:
 
 
 def whole_parts(module: nn.Module, split: set[int]) -> Iterator[tuple[str, int]]:
-    """(Pattern, numbers) of modules with matrices that stay whole on every rank; `split`: ids of the others."""
+    """(Pattern, numbers) of modules whose matrices stay whole on every rank; `split`: ids of the others."""
     found: dict[str, int] = {}
     seen = set(split)
     for path, part in module.named_modules():

@@ -1,8 +1,8 @@
 """A rule for networks that come without a plan: pairs of products around a nonlinearity, and attention.
 
 One run on the meta device shows them. A product whose outputs go only through point-wise calls into one other
-product is split by outputs, the other one by inputs (Shoeybi et al., 2019, section 3). Attention that counts its
-heads in attributes is split by heads, where the network then still runs.
+product is split by outputs, the other one by inputs (Shoeybi et al., 2019, section 3). Attention that counts
+its heads in attributes is split by heads, where the network then still runs.
 """
 
 from __future__ import annotations
@@ -118,9 +118,8 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def _before(self, path: str) -> Any:
         def hook(part: nn.Module, args: tuple[Any, ...]) -> None:
             self._depth += 1
-            sources = frozenset[str]()
-            if args and isinstance(args[0], Tensor):
-                sources = self._from[args[0]] if args[0] in self._from else sources
+            known = bool(args) and isinstance(args[0], Tensor) and args[0] in self._from
+            sources: frozenset[str] = self._from[args[0]] if known else frozenset()
             if path in self._reads:  # a product that runs twice
                 self._leaks |= {path, *sources, *self._reads[path]}
                 self._twice.add(path)

@@ -1,7 +1,7 @@
 """Sequence parallelism: tokens are split between pairs of products, where tensor ranks would repeat work.
 
-Blocks begin with a slice and end with an all-gather; in between, products gather tokens before and reduce-scatter
-after them (Korthikanti et al., 2022). A step of fewer tokens than ranks keeps them whole.
+Blocks begin with a slice and end with an all-gather; in between, products gather tokens before and
+reduce-scatter after them (Korthikanti et al., 2022). A step of fewer tokens than ranks keeps them whole.
 """
 
 from __future__ import annotations

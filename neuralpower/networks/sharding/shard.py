@@ -1,7 +1,7 @@
 """A module becomes that of one rank of a layout: smaller parameters, and hooks that exchange.
 
-The module is sharded before it is followed, so that every shape of the rank (heads, caches, activations, states
-of optimizers) comes from running it.
+The module is sharded before it is followed, so that every shape of the rank (heads, caches, activations,
+states of optimizers) comes from running it.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def sharded(
         example: makes inputs of it, for networks without a plan; None: these stay whole.
 
     Raises:
-        InputError: a plan that names what the module has not, ranks that do not divide heads or experts, experts
-            asked for in a network without; without a plan if the sharding is strict.
+        InputError: a plan that names what the module has not; ranks that do not divide heads or experts;
+            expert ranks for a network without experts; no plan, if the sharding is strict.
     """
     if not asked.needed:
         return module, asked
