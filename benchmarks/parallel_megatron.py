@@ -1,9 +1,9 @@
 """Training steps and memory of Megatron-LM on A100s, measured by its authors, predicted beside Calculon.
 
 PATH/calculon_dev.csv: facts of github calculon-ai/calculon (Apache-2.0), which quotes Korthikanti et al.,
-"Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198): NVIDIA's Selene, nodes of
-eight A100 of 80 GB, float16 with float32 masters, attention written out, dropout, blocks alone. Memory is that of
-the first pipeline stage, read off a chart.
+"Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198): NVIDIA's Selene, nodes
+of eight A100 of 80 GB, float16 with float32 masters, attention written out, dropout, blocks alone. Memory is
+that of the first pipeline stage, read off a chart.
 """
 
 from __future__ import annotations
@@ -147,9 +147,7 @@ def predicted(row: Any, run: str) -> Prediction:
         lambda model, ask: by_shape(row.model, model, ask, (sizes["seq"], sizes["hidden"])),
     )
     cluster = Cluster(spec, PER_NODE, -(-layout.ranks // PER_NODE))
-    case = Case(
-        row.model, int(row.microbatch), dtype="float16", run=run, layout=layout, cluster=cluster
-    )
+    case = Case(row.model, int(row.microbatch), dtype="float16", run=run, layout=layout, cluster=cluster)
     return predict_case(case, for_device(spec), source, phase="training", recipe=recipe)[0]
 
 

@@ -93,8 +93,8 @@ def training_lifetimes(
     The step is followed by itself: autograd takes composite operators apart, which a trace keeps whole. It is
     `accumulation` times forward in training mode, loss (by default the mean square of the first output) and
     backward, then the optimizer, if any. `checkpointing` switches the model's own on; `selective` has the
-    scores of attention alone made once more instead. `masters`: weights of 16 bits have others in float32, and
-    so have gradients and the optimizer's state. "adamw:foreach" takes temporaries as large as all
+    scores of attention alone made once more instead. `masters`: weights of 16 bits have others in float32,
+    and so have gradients and the optimizer's state. "adamw:foreach" takes temporaries as large as all
     parameters, "adamw:fused" none. The module is left as it was found.
 
     Raises:
@@ -104,7 +104,7 @@ def training_lifetimes(
     """
     make = optimizer_named(optimizer, platform) if optimizer else None
     model = unwrapped(model)
-    follower, ends = _Follower(name := type(model).__name__), list[int]()
+    follower, ends = _Follower(name := type(model).__name__, platform), list[int]()
     lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with users_code(name):
@@ -172,7 +172,7 @@ def scores_made_again(
 
 
 def with_masters(storages: Sequence[Storage], trained: Sequence[Tensor]) -> tuple[Storage, ...]:
-    """The storages, gradients and the optimizer's state in float32, with another copy of weights of 16 bits."""
+    """The storages, gradients and optimizer's states in float32, with another copy of weights of 16 bits."""
     wide = torch.float32.itemsize
     before = sum(one.nbytes for one in trained)
     masters = sum(wide * one.numel() for one in trained if one.element_size() < wide)
@@ -246,9 +246,10 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     are masked. Where a step asks whether a mask is all ones, it is, as in a trace.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, platform: Platform = CPU) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.model = model
+        self._bits = platform.family != CPU.family  # kernels of dropout keep a mask of one byte a number
         self.lifetimes = Lifetimes()
         self._known = WeakIdKeyDictionary()  # tensors with values, and what was computed from these alone
         self._assumed = Assumed()
@@ -318,6 +319,8 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             if isinstance(output, Tensor):
                 self._assumed.note(name.split(".", 1)[-1], output, args)
         new = self._rows.note(name, args, kwargs, output)
+        if name == "aten.bernoulli_" and self._bits:
+            self.lifetimes.resize(output, output.numel())
         if name in (PRODUCT, SOFTMAX):
             self._products.append((name, self.lifetimes.calls + 1))
         self.lifetimes.called(new, workspace_blocks(name, args, kwargs, output))

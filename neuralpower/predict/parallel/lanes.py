@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 from neuralpower.predict.parallel.pieces import Piece
 from neuralpower.predict.parallel.schedules import Pipeline, laid_out
 from neuralpower.predict.parallel.timing import FURTHER, streams_of, waits_of
