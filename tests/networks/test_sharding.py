@@ -23,6 +23,7 @@ from neuralpower.networks.sharding import ENGINE, TRAINING, Sharding, sharded
 from neuralpower.networks.sharding.styles import names
 from neuralpower.trace.recipe import default_loss
 from neuralpower.trace.records import Trace, backward_calls
+from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
 SMALL = "num_hidden_layers=2&hidden_size=64&intermediate_size=128&num_attention_heads=8&vocab_size=1000"
@@ -84,8 +85,24 @@ def test_sequence_ranks_scatter_and_gather_what_tensor_ranks_would_sum() -> None
     assert Counter(exchanged(found.calls))["reduce_scatter", numbers] == 4
     assert Counter(exchanged(found.calls))["all_gather", numbers] == 5  # and one after the last norm
     assert back["reduce_scatter", numbers] == 4
+    assert (
+        back["all_gather", numbers] == 4 + 4 + 1
+    )  # of gradients, of tokens that were not kept, of the first slice
     norms = [c for c in found.calls if c.path.endswith("input_layernorm")]
     assert norms[0].inputs[0] == (1, TOKENS // 2, HIDDEN)
+
+
+def test_sequence_ranks_keep_slices_of_what_products_read() -> None:
+    kept = {}
+    for sequence in (False, True):
+        asked = one_rank(LLAMA, tensor=2, sequence=sequence, use=TRAINING)
+        found = training_lifetimes(asked.module, asked.inputs.args, asked.inputs.kwargs, optimizer=None)
+        turn = found.passes[0]
+        lives = [
+            s.bytes for s in found.storages if s.birth and s.birth <= turn and (s.death or turn + 1) > turn
+        ]
+        kept[sequence] = lives.count(4 * TOKENS * HIDDEN)
+    assert kept[True] <= kept[False] - 2 * 4  # norms' inputs and outputs, and what products read
 
 
 def test_key_heads_that_are_fewer_than_ranks_are_repeated() -> None:
