@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
+from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.layout import Layout
 from neuralpower.networks.inputs import InputRequest
-from neuralpower.networks.phases import Phase
+from neuralpower.networks.phases import Decoder, Phase
 from neuralpower.networks.requests import asked_of
+from neuralpower.networks.running import WAYS
 from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.source import Source
 from neuralpower.networks.transformers import configuration_source
@@ -18,15 +22,20 @@ from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
 
 TOKENS = 16
-LAYERS = (
-    "num_hidden_layers",
-    "num_layers",
-    "n_layer",
-    "n_layers",
-    "encoder_layers",
-    "decoder_layers",
-    "depth",
-)
+HEADS = 8
+LAYERS = "num_hidden_layers num_layers n_layer n_layers encoder_layers decoder_layers depth".split()
+EXPERTS = "num_experts num_local_experts n_routed_experts moe_num_experts".split()
+SMALLEST = {
+    **dict.fromkeys(LAYERS, 2),
+    **dict.fromkeys(EXPERTS, 8),
+    "num_attention_heads": HEADS,
+    "vocab_size": 1024,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 256,
+}
 
 
 def planned() -> dict[str, type]:
@@ -40,39 +49,66 @@ def planned() -> dict[str, type]:
     return dict(sorted(found.items()))
 
 
-def few_layers(kind: Any) -> Any:
-    """A configuration of the class with two blocks."""
-    config = kind()
-    for part in (config, *(getattr(config, name, None) for name in kind.sub_configs)):
-        for name in LAYERS:
-            if isinstance(vars(part).get(name) if part is not None else None, int):
-                setattr(part, name, min(getattr(part, name), 2))
-        kinds = getattr(part, "layer_types", None)
-        if kinds:
-            part.layer_types = [*dict.fromkeys(kinds)][:2] * 2
-            part.layer_types = part.layer_types[:2]
-    return config
+def configurations(kind: Any) -> Iterator[Any]:
+    """Smaller and smaller parts of what makes a configuration small, since some contradict others."""
+    for names in (tuple(SMALLEST), (*LAYERS, *EXPERTS), LAYERS, ("layer_types",)):
+        with suppress(Exception):
+            config = kind()
+            for part in (config, *(getattr(config, name, None) for name in kind.sub_configs)):
+                if part is not None:
+                    _shrink(part, names)
+            yield config
 
 
-def source_of(model_type: str, kind: Any) -> Source:
-    """The model of a configuration, for causal text where there is such a class."""
+def _shrink(config: Any, names: Sequence[str]) -> None:
+    own = vars(config)
+    count, hidden = own.get("num_attention_heads"), own.get("hidden_size")
+    for name in names:
+        if isinstance(own.get(name), int) and name in SMALLEST:
+            setattr(config, name, min(own[name], SMALLEST[name]))
+    kinds = own.get("layer_types")
+    if kinds and "layer_types" not in names:
+        config.layer_types = ([*dict.fromkeys(kinds)][:2] * 2)[:2]
+    if (
+        "num_attention_heads" in names
+        and isinstance(count, int)
+        and isinstance(hidden, int)
+        and count > HEADS
+    ):
+        config.hidden_size = hidden // count * HEADS
+        keys = own.get("num_key_value_heads")
+        if isinstance(keys, int):
+            config.num_key_value_heads = HEADS if keys == count else min(keys, HEADS // 2)
+
+
+def source_of(model_type: str, kind: Any) -> tuple[Source, Trace] | None:
+    """The model of a configuration, for causal text where there is such a class; None where none runs."""
     auto = importlib.import_module("transformers.models.auto.modeling_auto")
     transformers = importlib.import_module("transformers")
     name = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
-    return configuration_source(model_type, few_layers(kind), getattr(transformers, name) if name else None)
+    chosen = getattr(transformers, name) if name else None
+    for config in configurations(kind):
+        for tokens in (TOKENS, None):
+            with suppress(NeuralPowerError):
+                source = configuration_source(model_type, config, chosen)
+                return source, _traced(source, InputRequest(1, tokens), Layout())
+    return None
 
 
-def problems(model_type: str, kind: Any, ranks: int = 2) -> list[str]:
-    """In words, what of a rank's work is neither its part of the whole nor repeated."""
-    source, request = source_of(model_type, kind), InputRequest(1, TOKENS)
-    traces = [_traced(source, request, layout) for layout in (Layout(), Layout(tensor=ranks))]
-    found = [*_calls(*traces, ranks), *_weights(source, ranks)]
-    return [*found, *_cache(source, request, ranks)]
+def problems(model_type: str, kind: Any, ranks: int = 2) -> list[str] | None:
+    """In words, what of a rank's work is neither its part of the whole nor repeated; None: nothing runs."""
+    found = source_of(model_type, kind)
+    if found is None:
+        return None
+    source, whole = found
+    request = InputRequest(1, TOKENS if any(c.kind == "embedding" for c in whole.layers) else None)
+    part = _traced(source, request, Layout(tensor=ranks))
+    return [*_calls(whole, part, ranks), *_weights(source, request, ranks), *_cache(source, ranks)]
 
 
 def _traced(source: Source, request: InputRequest, layout: Layout) -> Trace:
     one: Any = asked_of(source, request, Phase(), sharding=Sharding(layout))
-    return trace(one.module, one.inputs.args, one.inputs.kwargs)
+    return trace(one.module, one.inputs.args, one.inputs.kwargs, ways=WAYS[:2])  # never with numbers
 
 
 def _products(found: Trace) -> dict[str, list[tuple[Layer, int]]]:
@@ -104,9 +140,9 @@ def _calls(whole: Trace, rank: Trace, ranks: int) -> list[str]:
     return said
 
 
-def _weights(source: Source, ranks: int) -> list[str]:
+def _weights(source: Source, request: InputRequest, ranks: int) -> list[str]:
     whole = dict(source.build("meta").named_parameters(remove_duplicate=False))
-    one: Any = asked_of(source, InputRequest(1, TOKENS), Phase(), sharding=Sharding(Layout(tensor=ranks)))
+    one: Any = asked_of(source, request, Phase(), sharding=Sharding(Layout(tensor=ranks)))
     said = []
     for name, p in one.module.named_parameters(remove_duplicate=False):
         if p.numel() not in (whole[name].numel(), -(-whole[name].numel() // ranks)):
@@ -114,14 +150,18 @@ def _weights(source: Source, ranks: int) -> list[str]:
     return said
 
 
-def _cache(source: Source, request: InputRequest, ranks: int) -> list[str]:
+def _cache(source: Source, ranks: int) -> list[str]:
     config: Any = getattr(source.build("meta"), "config", None)
     if not getattr(config, "use_cache", False):
         return []
+    try:
+        Decoder(source.build("meta"), InputRequest(1)).cache(1)
+    except NeuralPowerError:
+        return []  # it keeps none
     sizes = []
     for layout in (Layout(), Layout(tensor=ranks)):
         one: Any = asked_of(source, InputRequest(1), Phase.decode(1, TOKENS), sharding=Sharding(layout))
-        trace(one.module, one.inputs.args, one.inputs.kwargs)
+        trace(one.module, one.inputs.args, one.inputs.kwargs, ways=WAYS[:2])
         sizes.append(one.cache_bytes)
     whole, part = sizes
     # states of recurrent blocks may stay whole beside keys and values that are split

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError
 from neuralpower.layers import Layer
+from neuralpower.layers.attention import Attention
 from neuralpower.layers.collective import Collective
 from neuralpower.layout import Layout
 from neuralpower.networks.inputs import InputRequest, Inputs
@@ -22,6 +23,7 @@ from neuralpower.networks.sharding import ENGINE, TRAINING, Sharding, sharded
 from neuralpower.networks.sharding.styles import names
 from neuralpower.trace.recipe import default_loss
 from neuralpower.trace.records import Trace, backward_calls
+from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
 SMALL = "num_hidden_layers=2&hidden_size=64&intermediate_size=128&num_attention_heads=8&vocab_size=1000"
@@ -83,8 +85,24 @@ def test_sequence_ranks_scatter_and_gather_what_tensor_ranks_would_sum() -> None
     assert Counter(exchanged(found.calls))["reduce_scatter", numbers] == 4
     assert Counter(exchanged(found.calls))["all_gather", numbers] == 5  # and one after the last norm
     assert back["reduce_scatter", numbers] == 4
+    assert (
+        back["all_gather", numbers] == 4 + 4 + 1
+    )  # of gradients, of tokens that were not kept, of the first slice
     norms = [c for c in found.calls if c.path.endswith("input_layernorm")]
     assert norms[0].inputs[0] == (1, TOKENS // 2, HIDDEN)
+
+
+def test_sequence_ranks_keep_slices_of_what_products_read() -> None:
+    kept = {}
+    for sequence in (False, True):
+        asked = one_rank(LLAMA, tensor=2, sequence=sequence, use=TRAINING)
+        found = training_lifetimes(asked.module, asked.inputs.args, asked.inputs.kwargs, optimizer=None)
+        turn = found.passes[0]
+        lives = [
+            s.bytes for s in found.storages if s.birth and s.birth <= turn and (s.death or turn + 1) > turn
+        ]
+        kept[sequence] = lives.count(4 * TOKENS * HIDDEN)
+    assert kept[True] <= kept[False] - 2 * 4  # norms' inputs and outputs, and what products read
 
 
 def test_key_heads_that_are_fewer_than_ranks_are_repeated() -> None:
@@ -108,7 +126,7 @@ def test_an_engine_splits_and_pads_vocabularies() -> None:
     found = traced(asked)
     assert products(found)["lm_head"] == (512, 64)
     assert asked.module.model.embed_tokens.weight.shape == (512, 64)
-    libraries = {c.layer.library for c in found.calls if c.layer.kind == "collective"}
+    libraries = {one.library for one in found.layers if isinstance(one, Collective)}
     assert libraries == {"engine", "nccl"}
 
 
@@ -134,27 +152,43 @@ def test_experts_are_split_or_placed(degrees: Any, experts: tuple[int, ...], exc
 
 def test_parameters_of_placed_experts_name_their_group() -> None:
     module = one_rank(MIXTRAL, data=4, expert=4).module
-    marked = {name.rpartition(".")[2] for name, p in module.named_parameters() if hasattr(p, "neuralpower_group")}
+    marked = {
+        name.rpartition(".")[2] for name, p in module.named_parameters() if hasattr(p, "neuralpower_group")
+    }
     assert marked == {"gate_up_proj", "down_proj"}
 
 
+DEEPSEEK = (
+    f"transformers:DeepseekV3ForCausalLM?{SMALL}&num_key_value_heads=8&n_routed_experts=8&n_group=1"
+    "&topk_group=1&first_k_dense_replace=1&moe_intermediate_size=32"
+)
+
+
 def test_latent_attention_stays_whole_where_its_plan_leaves_it_out() -> None:
-    name = (
-        f"transformers:DeepseekV3ForCausalLM?{SMALL}&num_key_value_heads=8&n_routed_experts=8&n_group=1"
-        "&topk_group=1&first_k_dense_replace=1&moe_intermediate_size=32"
-    )
-    asked = one_rank(name, tensor=2)
+    asked = one_rank(DEEPSEEK, tensor=2)
     found = traced(asked)
     assert products(found)["model.layers.0.mlp.gate_proj"] == (64, 64)
     assert products(found)["model.layers.0.self_attn.o_proj"] == (64, 8 * 128)
     assert any("self_attn.o_proj" in note for note in asked.sharding.notes if note.startswith("whole"))
 
 
+@pytest.mark.parametrize("use", [ENGINE, TRAINING])
+def test_engines_and_training_split_latent_attention_all_the_same(use: str) -> None:
+    asked = one_rank(DEEPSEEK, tensor=2, use=use)
+    found = products(traced(asked))
+    block = {path.removeprefix("model.layers.1.self_attn."): shape for path, shape in found.items()}
+    assert block["q_a_proj"] == (1536, 64)  # a latent is whole
+    assert block["q_b_proj"] == (4 * 192, 1536)
+    assert block["kv_b_proj"] == (4 * 256, 512)
+    assert block["o_proj"] == (64, 4 * 128)
+    assert any(note.startswith("split by a rule: model.layers.*.self_attn") for note in asked.sharding.notes)
+
+
 def test_a_network_without_a_plan_is_split_by_a_rule() -> None:
     asked = one_rank(GPT2, tensor=2)
     found = traced(asked)
-    attention = next(c.layer for c in found.calls if c.layer.kind == "attention")
-    assert attention.query_heads == 2  # type: ignore[attr-defined]
+    attention = next(layer for layer in found.layers if isinstance(layer, Attention))
+    assert attention.query_heads == 2
     assert asked.module.transformer.h[1].mlp.c_fc.weight.shape == (64, 128)
     assert Counter(exchanged(found.calls)) == {("all_reduce", TOKENS * HIDDEN): 4}
     assert asked.sharding.source == "a rule"
@@ -177,7 +211,7 @@ class Pair(nn.Module):
         return self.head(hidden + x)  # type: ignore[no-any-return]
 
 
-def own(plan: Any = None, example: bool = False, **degrees: Any) -> tuple[nn.Module, Sharding]:
+def own(plan: Any = None, example: bool = False, **degrees: Any) -> tuple[Any, Sharding]:
     with torch.device("meta"):
         module = Pair()
     make = (lambda: Inputs((torch.empty(8, 16, device="meta"),))) if example else None
@@ -206,6 +240,24 @@ def test_a_plan_of_torchs_styles_is_read() -> None:
     assert [*exchanged(found.calls)] == [("all_gather", 8 * 16), ("reduce_scatter", 8 * 16)]
 
 
+def test_parameters_that_are_dtensors_say_their_plan() -> None:
+    from torch import distributed
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        mesh = distributed.init_device_mesh("cpu", (4,))
+        module: Any = parallelize_module(Pair(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    finally:
+        distributed.destroy_process_group()
+    module, done = sharded(module, Sharding(Layout(tensor=4)))
+    found = trace(module, (torch.empty(8, 16),))
+    assert products(found) == {"up": (16, 16), "down": (16, 16), "head": (10, 16)}
+    assert [*exchanged(found.calls)] == [("all_reduce", 8 * 16)]
+    assert done.source == "the plan given"
+
+
 def test_the_rule_finds_a_pair_and_leaves_the_rest() -> None:
     module, done = own(example=True, tensor=4)
     assert module.up.weight.shape == (16, 16)
@@ -230,7 +282,10 @@ def test_there_are_all_styles_of_transformers() -> None:
     [
         ({"tensor": 3}, "q_proj has 8 heads, which 3 ranks do not divide; choose a divisor of 8"),
         ({"tensor": 16}, "q_proj has 8 heads, which 16 ranks do not divide"),
-        ({"data": 2, "expert": 2}, "expert 2: LlamaForCausalLM has no experts that ranks could share; choose 1"),
+        (
+            {"data": 2, "expert": 2},
+            "expert 2: LlamaForCausalLM has no experts that ranks could share; choose 1",
+        ),
         ({"tensor": 2, "plan": {"model.layer.0": "colwise"}}, "module of LlamaForCausalLM 'model.layer.0'"),
         ({"tensor": 2, "plan": {"lm_head": "columns"}}, "tensor-parallel style 'columns'"),
         ({"tensor": 2, "plan": {"lm_head": 3}}, "style 'int' of a plan"),

@@ -13,6 +13,7 @@ from neuralpower.errors import InputError, unknown
 from neuralpower.networks.sharding.styles import Style, style_named
 
 OWN, TRANSFORMERS, RULE = "the plan given", "the plan of transformers", "a rule"
+INFERENCE, ENGINE, TRAINING = "inference", "engine", "training"  # what a network is run for
 SHOWN = 4  # modules that a message names
 
 

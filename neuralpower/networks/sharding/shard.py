@@ -18,6 +18,8 @@ from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sharding import exchanges, heads, styles
 from neuralpower.networks.sharding.experts import ROW_PER_CHOICE
 from neuralpower.networks.sharding.plan import (
+    ENGINE,
+    INFERENCE,
     OWN,
     RULE,
     SHOWN,
@@ -32,7 +34,6 @@ from neuralpower.networks.sharding.rank import Rank
 from neuralpower.networks.sharding.sequence import between, split_tokens
 from neuralpower.networks.sharding.vocabulary import Vocabulary
 
-INFERENCE, ENGINE, TRAINING = "inference", "engine", "training"
 GROUP = "neuralpower_group"  # attribute of parameters that expert ranks share: their group
 FEW = 0.01  # of the parameters: smaller parts that stay whole are not named
 

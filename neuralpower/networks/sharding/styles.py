@@ -71,6 +71,11 @@ class Style:
     attach: Attach | None = None  # what is done instead of turning inputs and outputs
 
     @property
+    def reads_tokens(self) -> bool:
+        """Whether it reads tokens that are split between pairs of products."""
+        return self.axis is _output and (self.given == BETWEEN or not self.sums)
+
+    @property
     def exchanges(self) -> bool:
         """Whether calls of the module change layouts."""
         return (self.given, self.reads, self.makes, self.returns) != (WHOLE,) * 4
