@@ -10,8 +10,8 @@ The slowest rank decides: the prediction's rows are its rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from neuralpower.devices.cluster import Cluster, enough_for
@@ -41,12 +41,27 @@ from neuralpower.predict.prediction import BOUNDS, Interval, Prediction
 from neuralpower.trace.follow import Followed
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import OPTIMIZER, TRAINING
-from neuralpower.trace.records import Trace
+from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.stages import Part, cut
 from neuralpower.trace.step_lifetimes import StepLifetimes
 
 
-def predict_layout(found: Followed, predictor: Predictor, question: Question, *, model: str) -> Prediction:
+class Shared:
+    """What layouts of one followed pass have in common, kept from one to the next."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[int, int], list[Part]] = {}
+        self.pieces: dict[tuple[object, ...], list[Piece]] = {}
+
+
+def predict_layout(
+    found: Followed,
+    predictor: Predictor,
+    question: Question,
+    *,
+    model: str,
+    shared: Shared | None = None,
+) -> Prediction:
     """The prediction of a pass or a step on several devices.
 
     Args:
@@ -55,12 +70,13 @@ def predict_layout(found: Followed, predictor: Predictor, question: Question, *,
         predictor: of one of the devices.
         question: with the layout, the cluster, and in `recipe.accumulation` the micro-batches.
         model: its name.
+        shared: with those before, where several layouts of the same `found` and recipe are predicted.
 
     Raises:
         InputError: the layout does not fit the cluster or the network.
     """
     trace = found.trace if question.phase == TRAINING else found.work
-    one = _Composed(trace, found.lifetimes, predictor, question, found.asked.batch_size)
+    one = _Composed(trace, found.lifetimes, predictor, question, found.asked.batch_size, shared or Shared())
     prediction = one.prediction(model)
     return replace(prediction, assumptions=(*prediction.assumptions, *found.notes))
 
@@ -94,6 +110,7 @@ class _Composed:
     predictor: Predictor
     question: Question
     batch_size: int
+    shared: Shared = field(default_factory=Shared)
 
     def __post_init__(self) -> None:
         """Raise InputError for a layout that does not fit."""
@@ -128,12 +145,19 @@ class _Composed:
     @cached_property
     def parts(self) -> list[Part]:
         """The pieces of the network."""
-        return cut(self.trace, self.layout)
+        sizes = self.layout.pipeline, self.layout.interleave
+        if sizes not in self.shared.parts:
+            self.shared.parts[sizes] = cut(self.trace, self.layout)
+        return self.shared.parts[sizes]
 
     @cached_property
     def pieces(self) -> list[Piece]:
         """The same with their times."""
-        return pieces_of(self.parts, self.predictor, self.question)
+        layout = replace(self.layout, schedule="interleaved" if self.layout.interleave > 1 else "1f1b")
+        key = (layout, self.question.cluster)
+        if key not in self.shared.pieces:
+            self.shared.pieces[key] = pieces_of(self.parts, self.predictor, self.question)
+        return self.shared.pieces[key]
 
     def of_rank(self, rank: int) -> list[Piece]:
         """The pieces of a pipeline rank."""
@@ -225,11 +249,11 @@ class _Composed:
         repeats = repeats_of(answer, count)
         inline = _exchange_s(answer, repeats, beside=False)
         beside = _exchange_s(answer, repeats, beside=True)
-        exposed = max(sum(one.exposed_s for one in timings) - inline, 0.0)
+        exposed = max(sum(one.exposed_s(count) for one in timings) - inline, 0.0)
         factor = min(exposed / beside, 1.0) if beside else 1.0
         shown = [factor if task.stream else 1.0 for task in answer.tasks]
         low, high = (bound / answer.busy[0] for bound in answer.busy[1:])
-        busy = sum(one.busy_s for one in timings) - beside * (1 - factor)
+        busy = sum(one.busy_s(count) for one in timings) - beside * (1 - factor)
         return Whole(
             _bounded(self.runtime_s, low, high),
             _bounded(min(busy, self.runtime_s), low, high),
@@ -241,13 +265,15 @@ class _Composed:
     @cached_property
     def _model_flops(self) -> int:
         """Of a step, of all stages: forward and backward of one tensor rank, without what runs again."""
-        flops = 0.0
+        return round(sum(times * _model_flops(answer, self.count) for answer, times in self._distinct()))
+
+    def _distinct(self) -> Iterator[tuple[Answer, int]]:
+        """(answer, the pieces that it is of) of different pieces."""
+        count: dict[int, int] = {}
         for piece in self.pieces:
-            repeats = repeats_of(piece.answer, self.count)
-            for task, times in zip(piece.answer.tasks, repeats, strict=True):
-                if task.step != OPTIMIZER and not task.again and not isinstance(task.layer, Collective):
-                    flops += times * task.flops_and_bytes()[0]
-        return round(flops)
+            count[id(piece.answer)] = count.get(id(piece.answer), 0) + 1
+        answers = {id(piece.answer): piece.answer for piece in self.pieces}
+        return ((answers[one], times) for one, times in count.items())
 
     def _memory(self, rank: int) -> Memory | None:
         """Of one device of a stage; None where it is not known."""
@@ -277,7 +303,8 @@ class _Composed:
             rate = _rate(samples, _times(runtime, cycle / self.runtime_s))
         tokens = self._tokens
         timings = [piece.timing for piece in self.of_rank(slowest)]
-        exposed = sum(one.exposed_s for one in timings)
+        count = self.count if self.trains else 1
+        exposed = sum(one.exposed_s(count) for one in timings)
         training = found.training
         peak = training.peak_flops_per_s if training else None
         flops = self._model_flops * layout.tensor * layout.data
@@ -287,7 +314,7 @@ class _Composed:
             micro_batches=self.count,
             samples=samples,
             tokens=tokens * layout.data * self.count,
-            communication_s=sum(one.exchange_s for one in timings),
+            communication_s=sum(one.exchange_s(count) for one in timings),
             exposed_s=_times(runtime, exposed / runtime.value),
             bubble_s=max(self.runtime_s - self.busy_s[slowest], 0.0),
             samples_per_s=rate,
@@ -370,6 +397,16 @@ def _exchange_s(answer: Answer, repeats: Sequence[int], *, beside: bool) -> floa
         for task, seconds, times in zip(answer.tasks, answer.device_s, repeats, strict=True)
         if isinstance(task.layer, Collective) and bool(task.stream) == beside
     )
+
+
+def _model_flops(answer: Answer, count: int) -> float:
+    """Of a piece in a step of so many micro-batches: forward and backward, without what runs again."""
+    times: dict[tuple[object, ...], tuple[Task, int]] = {}
+    for task, repeats in zip(answer.tasks, repeats_of(answer, count), strict=True):
+        if task.step != OPTIMIZER and not task.again and not isinstance(task.layer, Collective):
+            key = (id(task.layer), task.share, task.asked)
+            times[key] = task, repeats + (times[key][1] if key in times else 0)
+    return sum(repeats * task.flops_and_bytes()[0] for task, repeats in times.values())
 
 
 def _bounded(seconds: float, low: float, high: float) -> Interval:
