@@ -38,6 +38,7 @@ from neuralpower.predict.parallel.pieces import Piece, merged, pieces_of, repeat
 from neuralpower.predict.parallel.result import Parallel, StageResult
 from neuralpower.predict.parallel.schedules import Pipeline, ends_s, held, orders
 from neuralpower.predict.prediction import BOUNDS, Interval, Prediction
+from neuralpower.trace.exchanges import per_node
 from neuralpower.trace.follow import Followed
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import OPTIMIZER, TRAINING
@@ -154,7 +155,7 @@ class _Composed:
     def pieces(self) -> list[Piece]:
         """The same with their times."""
         layout = replace(self.layout, schedule="interleaved" if self.layout.interleave > 1 else "1f1b")
-        key = (layout, self.question.cluster)
+        key = (layout, per_node(self.question))
         if key not in self.shared.pieces:
             self.shared.pieces[key] = pieces_of(self.parts, self.predictor, self.question)
         return self.shared.pieces[key]

@@ -149,7 +149,7 @@ class _States:
 
         whole = sum(one.bytes for one in trained)
         divided = sum(share(one, one.bytes) for one in trained)
-        weights = sum(part.trace.parameter_bytes for part in parts)
+        weights = sum(weight.bytes for part in parts for weight in part.trace.weights)
         gradients = divided if shard in ("zero2", "zero3") else whole
         per_byte, per_step = _state_share(step)
         stepped = divided if shard else whole

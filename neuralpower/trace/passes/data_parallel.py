@@ -111,8 +111,7 @@ def _alike(parameters: Sequence[Parameter]) -> Iterator[list[Parameter]]:
 def _ready(trace: Trace, question: Question) -> list[tuple[int, Parameter]]:
     """(number of the task that makes its gradient, parameter), the first ready first."""
     last: dict[str, int] = {}
-    sums = len(trace.tasks) - len(trace.gradients)  # additions of gradients come last, wherever they are made
-    for i, task in enumerate(trace.tasks[:sums]):
+    for i, task in enumerate(trace.tasks):
         if task.step == BACKWARD and not task.again:
             for path in ("", *prefixes(task.path), task.path):
                 last[path] = i
