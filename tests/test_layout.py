@@ -19,13 +19,14 @@ PACKAGES: Mapping[str, str] = {
     "options": "",
     "shown": "",
     "dtypes": "",
+    "layout": "",
     "quantisation": ALL,
     "files": ALL,
     "processes": "pool text_streams tether",
     "devices": ALL,
     "layers": """
         base call columns sweep terms workspace expert_load operands
-        activation attention convolution elementwise embedding experts fused_pointwise
+        activation attention collective convolution elementwise embedding experts fused_pointwise
         latent_attention linear linear_attention matmul matrix_product movement norm optimizer
         recurrent reduction scan softmax
     """,
@@ -33,8 +34,8 @@ PACKAGES: Mapping[str, str] = {
     "data": ALL,
     "networks": """
         callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases
-        promised_values refusals call_cache requests running size_limits source sources sources.base trust
-        users_code zoo zoo.mnist zoo.paradnn
+        promised_values refusals call_cache requests running sharding size_limits source sources sources.base
+        trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing

@@ -40,6 +40,7 @@ from neuralpower.networks.arguments.forward import Forward
 from neuralpower.networks.inputs import TOKENS, InputRequest, Inputs, check_count
 from neuralpower.networks.promised_values import tensors_within, without_values
 from neuralpower.networks.running import META, WAYS, Answers, Ways, converted, with_values
+from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.source import Source
 from neuralpower.networks.users_code import raised, users_code
@@ -198,6 +199,7 @@ class Pass:
     batch_size: int = 1  # samples
     weights: Scheme | None = None  # how a checkpoint's weights are quantised
     lengths: tuple[int, ...] = ()  # of the samples, where they differ; `context` and `tokens` are their mean
+    sharding: Sharding | None = None  # how the network was sharded; None on one device
     longer: Pass | None = field(default=None, repr=False)  # then: the same pass one token longer
 
     @property

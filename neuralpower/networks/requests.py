@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError
@@ -19,6 +20,7 @@ from neuralpower.networks.phases import (
     mean_length,
     pass_of,
 )
+from neuralpower.networks.sharding import Sharding, sharded
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
@@ -59,6 +61,11 @@ class Generating:
         return self.prefill.weights
 
     @property
+    def sharding(self) -> Sharding | None:
+        """How the network was sharded; None on one device."""
+        return self.prefill.sharding
+
+    @property
     def steps(self) -> int:
         """Number of steps after the prefill."""
         return self.new_tokens - 1
@@ -68,7 +75,12 @@ Asked = Pass | Generating
 
 
 def asked_of(
-    model: str | Path | nn.Module | Source, request: InputRequest, phase: Phase, *, own_batch: bool = False
+    model: str | Path | nn.Module | Source,
+    request: InputRequest,
+    phase: Phase,
+    *,
+    own_batch: bool = False,
+    sharding: Sharding | None = None,
 ) -> Asked:
     """The pass or the whole generation that a phase runs on the meta device.
 
@@ -77,23 +89,28 @@ def asked_of(
         request: the sizes of its inputs.
         phase: the phase to run.
         own_batch: whether inputs that come with the network say the batch size, where there are any.
+        sharding: the layout whose rank is followed, in place of one device.
 
     Raises:
         ModelError: the model is not found or cannot be built, or its forward raises.
-        InputError: as `pass_of`; more tokens than the model has positions for.
+        InputError: as `pass_of`; more tokens than the model has positions for; as `sharded`.
     """
     source = model if isinstance(model, Source) else resolve(model)
     if own_batch:
         request = replace(request, batch_size=source.batch_size(None, request.input_shape))
     module = source.build("meta", request.dtype)
+    done: Sharding | None = None
+    if sharding is not None and sharding.needed:
+        module, done = sharded(module, sharding, partial(source.inputs, module, request, "meta"))
     if phase.name == GENERATE:
         phase.check()
         with users_code(f"{source.name} cannot be read"):
             decoder = Decoder(module, phase.applied(request), GENERATE)
         found = _generating(decoder, phase)
-        return replace(found, prefill=replace(found.prefill, weights=source.weights))
+        prefill = replace(found.prefill, weights=source.weights, sharding=done)
+        return replace(found, prefill=prefill)
     with users_code(f"the inputs of {source.name} cannot be made"):
-        return pass_of(source, request, phase, module)
+        return replace(pass_of(source, request, phase, module), sharding=done)
 
 
 def _generating(decoder: Decoder, phase: Phase) -> Generating:

@@ -7,6 +7,7 @@ the last stream: the device idles while it waits for calls (`neuralpower.predict
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,12 +81,37 @@ def composed(
 ) -> Prediction:
     """The prediction of a trace's tasks (`Trace.tasks`), for the question that they were made for."""
     answer = ask(predictor, work, question)
-    rows = [*_rows(answer)]
-    rows += [unmodelled_row(*missing) for missing in zip(answer.unknown, answer.unknown_s, strict=True)]
     busy = Interval(*answer.busy)
-    runtime = _runtime(answer, busy)
+    whole = Whole(_runtime(answer, busy), busy)
+    return assembled(answer, work, predictor, question, whole, model=model, batch_size=batch_size)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """How long all takes, beside what the rows take."""
+
+    runtime_s: Interval
+    busy_s: Interval  # the rows' sum
+    repeats: Sequence[int] | None = None  # [tasks] how often each runs; None: once
+    shown: Sequence[float] | None = None  # [tasks] part of its time that the whole is longer for; None: all
+    waits_s: float = 0.0  # for other devices
+
+
+def assembled(
+    answer: Answer,
+    work: Trace,
+    predictor: Predictor,
+    question: Question,
+    whole: Whole,
+    *,
+    model: str,
+    batch_size: int,
+) -> Prediction:
+    """The prediction from what the predictor has said of a trace's tasks, and from how long all takes."""
+    runtime, busy = whole.runtime_s, whole.busy_s
+    rows = rows_of(answer, whole)
     hardware = predictor.hardware
-    power, energy, reason = _energy(rows, busy, runtime, hardware)
+    power, energy, reason = energy_of(rows, busy, runtime, hardware)
     origins = _origins(predictor, answer)
     training = None
     if question.phase == TRAINING:
@@ -107,7 +133,7 @@ def composed(
         power_w=power,
         energy_j=energy,
         power_reason=reason,
-        idle_s=None if answer.issue is None else runtime.value - busy.value,
+        idle_s=None if answer.issue is None else max(runtime.value - busy.value - whole.waits_s, 0.0),
         training=training,
         assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
         origin=in_words(origins) if predictor.answers else "",
@@ -120,6 +146,12 @@ def composed(
     )
 
 
+def rows_of(answer: Answer, whole: Whole) -> list[Row]:
+    """Equal tasks of repeated blocks together, then calls that no kind describes."""
+    missing = zip(answer.unknown, answer.unknown_s, strict=True)
+    return [*_rows(answer, whole), *(unmodelled_row(*one) for one in missing)]
+
+
 def _origins(predictor: Predictor, answer: Answer) -> dict[str, float]:
     """Shares of the layers' time by how they are known."""
     seconds, label = answer.device_s, predictor.origins(answer.estimates)
@@ -129,28 +161,31 @@ def _origins(predictor: Predictor, answer: Answer) -> dict[str, float]:
     return {name: taken / total for name, taken in times.items() if taken}
 
 
-def _rows(answer: Answer) -> Iterator[Row]:
+def _rows(answer: Answer, whole: Whole) -> Iterator[Row]:
     """One row for equal tasks of repeated blocks; times are the device's."""
     tasks, estimates, roof = answer.tasks, answer.estimates, answer.roof
     own = answer.own
     basis = estimates.basis
     grouped: dict[tuple[object, ...], list[int]] = {}
     for i, task in enumerate(tasks):
-        alike = (pattern(task.path), task.layer, task.step, task.share, task.asked, task.parts)
+        alike = (pattern(task.path), task.layer, task.step, task.share, task.asked, task.parts, task.stream)
         grouped.setdefault(alike, []).append(i)
     for index in grouped.values():
         first = index[0]
-        task, n = tasks[first], len(index) * tasks[first].share
+        count = len(index) if whole.repeats is None else sum(whole.repeats[i] for i in index)
+        task, n = tasks[first], count * tasks[first].share
+        if whole.shown is not None:
+            n *= whole.shown[first]
         flops, size = task.flops_and_bytes()
         yield Row(
             ranges([tasks[i].path for i in index]),
             task.layer.kind,
-            len(index),
+            count,
             n * float(own[first] * estimates.runtime_s[first]),
             n * float(own[first] * estimates.low_s[first]),
             n * float(own[first] * estimates.high_s[first]),
-            round(len(index) * flops),
-            round(len(index) * size),
+            round(count * flops),
+            round(count * size),
             "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",
             basis[first],
             power_w=_power(estimates, first),
@@ -198,7 +233,7 @@ def _runtime(answer: Answer, busy: Interval) -> Interval:
     return Interval(*(end_s(Plan([Rank(seconds, issued)])) for seconds, issued in bounds))
 
 
-def _energy(
+def energy_of(
     rows: Sequence[Row], busy: Interval, runtime: Interval, hardware: Hardware | None
 ) -> tuple[Interval | None, Interval | None, str]:
     """(power, energy, why there is none): rows' powers weighed by their times, idle power between.

@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from neuralpower.predict.parallel.result import Parallel
+
 SCHEMA = 1
 BOUNDS = ("value", "low", "high")  # of an interval
 LAUNCHES = "launch overhead"  # kind of the row of what the device waits for its host's launches
+BUBBLE = "pipeline bubble"  # kind of the row of what a pipeline stage waits for others
 HOST = "host"  # bound of that row
 NEGLIGIBLE = 1e-9  # of the time: rounding of a sum
 COVERED, TRAINED = 0.9, 0.5  # shares of the time below which a prediction warns
@@ -193,6 +196,7 @@ class Prediction(Shown):
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
     savings: Savings | None = None  # of the way to run, where calls were joined
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
+    parallel: Parallel | None = None  # on several devices: what is said of all
     weights: Quantised | None = None  # None where they are as `dtype` says
     modules: tuple[ModuleShape, ...] = field(default=(), compare=False)  # of the network; what `tree` shows
 
@@ -282,7 +286,8 @@ class Prediction(Shown):
 
         None where it does not wait, or the host's part is not known apart. Its energy is what the rows leave.
         """
-        rows_s = sum(row.runtime_s for row in self.rows)
+        bubble_s = 0.0 if self.parallel is None else self.parallel.bubble_s
+        rows_s = sum(row.runtime_s for row in self.rows) + bubble_s
         waits_s = self.runtime_s.value - rows_s
         if waits_s <= NEGLIGIBLE * self.runtime_s.value:
             return None
@@ -311,9 +316,18 @@ class Prediction(Shown):
         """The layers' rows, and that of their launches where it takes time: they add up to the whole."""
         return (*self.rows, *self._launches())
 
+    @property
+    def bubble_row(self) -> Row | None:
+        """What the slowest pipeline stage waits for others; None where it does not."""
+        bubble_s = 0.0 if self.parallel is None else self.parallel.bubble_s
+        if bubble_s <= NEGLIGIBLE * self.runtime_s.value:
+            return None
+        share = bubble_s / self.runtime_s.value
+        low, high = (share * bound for bound in (self.runtime_s.low, self.runtime_s.high))
+        return Row("", BUBBLE, 1, bubble_s, low, high, 0, 0, HOST, HOST, share)
+
     def _launches(self) -> list[Row]:
-        row = self.launch_row
-        return [] if row is None else [row]
+        return [row for row in (self.bubble_row, self.launch_row) if row is not None]
 
     def by_kind(self) -> list[Row]:
         """One row per kind, and one for launch overhead, the slowest first."""
@@ -377,12 +391,13 @@ class Prediction(Shown):
             "power_reason": self.power_reason or None,
             "power_share_trained": self.power_share_trained,
             **plain("host_bound flops parameters coverage borrowed trained_here extrapolated basis"),
-            "launch_overhead_s": sum(row.runtime_s for row in self._launches()),
+            "launch_overhead_s": 0.0 if self.launch_row is None else self.launch_row.runtime_s,
             "warnings": list(self.warnings),
             "unmodelled": [u.to_json() for u in self.unmodelled],
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
+            "parallel": None if self.parallel is None else self.parallel.to_json(),
             "run": self.run,
             "origin": self.origin or None,
             "savings": self.savings.to_json() if self.savings else None,

@@ -13,6 +13,7 @@ from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import Pass
 from neuralpower.networks.requests import Asked, Generating
+from neuralpower.networks.sharding import placed_experts
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import Question
@@ -122,13 +123,16 @@ def _recorded(one: Pass, question: Question) -> Trace:
         )
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
-    return applied(replace(found, about=shape_of(one)), question, OF_CALLS)
+    said = () if one.sharding is None else one.sharding.notes
+    found = replace(found, about=shape_of(one), granted=(*found.granted, *said))
+    return applied(found, question, OF_CALLS)
 
 
 def shape_of(one: Pass) -> PassShape:
     """The shape of a trace's pass."""
     windows = {} if one.name == FORWARD else windows_of(one.module)
-    return PassShape(one.name, one.batch_size, one.tokens, one.context, windows)
+    placed = placed_experts(one.module)
+    return PassShape(one.name, one.batch_size, one.tokens, one.context, windows, placed)
 
 
 def windows_of(module: nn.Module) -> dict[str, int]:

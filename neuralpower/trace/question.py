@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from neuralpower.devices.cluster import Cluster
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers.base import FORWARD
+from neuralpower.layout import ONE, Layout
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
 from neuralpower.platforms import CPU, Platform
 from neuralpower.quantisation.schemes import Scheme
@@ -61,3 +63,5 @@ class Question:
     knows: Knows = everything
     run: str = EAGER  # one of RUNS
     weights: Scheme | None = None  # how they are quantised, as the device runs it; None: they are not
+    layout: Layout = ONE  # how the network is spread over devices; the pass is that of one of them
+    cluster: Cluster | None = None  # these devices; None: nodes as is usual

@@ -19,6 +19,7 @@ from neuralpower.platforms import Platform
 OPTIMIZER = "optimizer"
 MOST_MICRO_BATCHES = 4096  # each is followed layer by layer
 STEPS = (FORWARD, BACKWARD, OPTIMIZER)
+HALVES = ("float16", "bfloat16")
 Loss = Callable[[Any], Tensor]
 
 
@@ -30,6 +31,9 @@ class Recipe:
     implementation: str = ""  # of the optimizer: loop, foreach or fused; "": as torch chooses for the device
     accumulation: int = 1  # micro-batches per step
     checkpointing: bool = False  # repeated blocks run forward again instead of keeping what they computed
+    selective: bool = False  # of these, the scores of attention alone run again
+    # weights of 16 bits have masters, gradients and an optimizer in float32, as in Megatron-LM
+    masters: bool = False
 
     def __post_init__(self) -> None:
         """Raise InputError for an invalid recipe."""
@@ -40,6 +44,8 @@ class Recipe:
         if not possible(self.optimizer, self.implementation):
             ways = " or ".join(way for way in IMPLEMENTATIONS if possible(self.optimizer, way))
             raise InputError(f"{self.optimizer}: torch has no {self.implementation} one; choose {ways}")
+        if self.selective and not self.checkpointing:
+            raise InputError("selective: which parts checkpointing runs again; choose checkpointing, too")
         if not is_count(self.accumulation):
             raise InputError(f"accumulation {self.accumulation!r}: must be 1 micro-batch or more; choose 1")
         if self.accumulation > MOST_MICRO_BATCHES:
@@ -59,8 +65,16 @@ class Recipe:
         if self.accumulation > 1:
             parts.append(f"{self.accumulation} micro-batches")
         if self.checkpointing:
-            parts.append("activation checkpointing")
+            parts.append(
+                "activation checkpointing of attention" if self.selective else "activation checkpointing"
+            )
+        if self.masters:
+            parts.append("float32 masters")
         return ", ".join(parts)
+
+    def gradient_dtype(self, dtype: str) -> str:
+        """The type in which the gradient of a weight is kept, given the weight's."""
+        return "float32" if self.masters and dtype in HALVES else dtype
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer; plain gradient descent has momentum. No other setting changes the cost."""

@@ -28,11 +28,13 @@ from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.layers.workspace import workspace_blocks
+from neuralpower.layout import EXPERT, GROUP
 from neuralpower.networks.call_cache import key_of, tensors_in
 from neuralpower.networks.mixed_dtypes import refused
 from neuralpower.networks.phases import CACHES
 from neuralpower.networks.promised_values import made_up, tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device, tracing
+from neuralpower.networks.sharding import placed_experts
 from neuralpower.networks.users_code import check_computed
 from neuralpower.trace.accesses import Flow, accesses
 from neuralpower.trace.gradients import Gradients
@@ -102,6 +104,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self._decided_by: dict[str, None] = {}  # made-up values that a number or a shape was asked of
         self._fitting: set[Hashable] = set()  # operators with types and axes that PyTorch takes
         self._per_token = 1  # experts: the last choice of the largest that was made
+        self._placed = placed_experts(model)
         self.modules = Modules(model)
         self.calls: list[LayerCall] = []
         self.flows: dict[int, Flow] = {}  # what each call reads and writes, by LayerCall.at
@@ -153,6 +156,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             own_backward=self._own_backward(followed, calls),
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for _, p, rows in trained if rows is None),
             trained_names=tuple(name for name, _, rows in trained if rows is None),
+            of_experts=frozenset(name for name, p, _ in trained if getattr(p, GROUP, "") == EXPERT),
             sparse=tuple((name, rows) for name, _, rows in trained if rows is not None),
             assumptions=(
                 *self.assumptions,
@@ -594,7 +598,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
 
     def _routed(self, layer: Matmul, pairs: int, experts: int) -> Matmul:
         """The products with the weights of the experts that the tokens are taken to reach: one kernel."""
-        per_token = self._per_token if pairs % self._per_token == 0 and self._per_token <= experts else 1
+        whole = pairs % self._per_token == 0 and self._per_token <= experts and self.path not in self._placed
+        per_token = self._per_token if whole else 1
         reached = self.routing.reached(pairs, per_token, experts)
         self.assumptions[self.routing.note(pairs, per_token, experts)] = None
         return dataclasses.replace(layer, batch=reached, rows=max(round(pairs / reached), 1))

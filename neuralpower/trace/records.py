@@ -92,6 +92,10 @@ class Task:
     at: int = field(default=0, compare=False)  # of a forward call: as LayerCall.at
     asked: frozenset[str] | None = None  # of a backward pass that is predicted as a whole: as LayerCall.asked
     parts: tuple[str, ...] = ()  # as LayerCall.parts
+    stream: str = ""  # of the device; "" runs the layers, others run beside it, after what stands before
+    event: str = ""  # what others wait for by this name
+    waits: tuple[str, ...] = ()  # events or streams whose latest task before it has to end first
+    last: bool = False  # of a step with several micro-batches: in the last one alone
 
     def flops_and_bytes(self) -> tuple[float, float]:
         """FLOP and bytes of the task: in a backward pass those of the needed gradients."""
@@ -139,6 +143,7 @@ class PassShape:
     tokens: int = 0  # new ones of each sample; 0 where they are not known
     context: int = 0  # tokens of each sample in the cache before it
     windows: Mapping[str, int] = field(default_factory=dict)  # path of a module -> keys that it sees at most
+    placed: frozenset[str] = frozenset()  # paths of experts that get a row for each choice, from all ranks
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,7 @@ class Trace:
     own_backward: tuple[OwnBackward, ...] = ()  # in the order of their operator calls
     trained: tuple[tuple[str, int], ...] = ()  # (dtype, numbers) of parameters that get a dense gradient
     trained_names: tuple[str, ...] = ()  # of these
+    of_experts: frozenset[str] = frozenset()  # of these: parameters that expert ranks share out
     sparse: tuple[tuple[str, Rows], ...] = ()  # (name, gradient) of parameters that get rows
     assumptions: tuple[str, ...] = ()  # on what only data can show
     storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died

@@ -47,6 +47,7 @@ class Memory:
     heap_bytes: int  # that the allocator is expected to keep of freed memory
     margin_bytes: int  # what it keeps at most, and code once more: in `high_bytes`, instead of `heap_bytes`
     tensor_bytes: int  # the most that tensors take alone, which may be at another time
+    communication_bytes: int = 0  # buffers of exchanges with other devices
     assumed: bool = False  # whether no allocator is modelled: `high_bytes` is then no upper bound
 
     @property
@@ -72,7 +73,9 @@ class Memory:
     @property
     def parts(self) -> dict[str, int]:
         """Name -> bytes of what adds up to `value_bytes`."""
-        return {name: getattr(self, f"{name}_bytes") for name in (*PARTS, "framework", "heap")}
+        return {
+            name: getattr(self, f"{name}_bytes") for name in (*PARTS, "communication", "framework", "heap")
+        }
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; all in bytes."""
