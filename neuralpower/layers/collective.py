@@ -188,6 +188,11 @@ class Collective(Layer):
         hops = hops + NETWORK_STEP_S * ring_steps(self.function, self.nodes) * (self.nodes > 1)
         return start + hops + np.maximum(near, far) / REACHED
 
+    @classmethod
+    def width(cls, hardware: Hardware, dtype: str) -> float | None:
+        """The speed of the links."""
+        return hardware.peer_bytes_per_s
+
     def bound_by(self, hardware: Hardware) -> str:
         """Its links, and the network where nodes exchange."""
         peer, network = hardware.peer_bytes_per_s / 1e9, hardware.between_nodes_bytes_per_s / 1e9
@@ -214,20 +219,39 @@ class Collective(Layer):
         }
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Where protocols take over, by bytes on the links; and more of each for ranks behind a switch more.
+        """Where protocols take over, by bytes on the links; and more of each for ranks that lie farther apart.
 
         A pair, four and eight devices may share a switch, a socket, or none.
         """
-        link, crossing = hardware.peer_bytes_per_s, self.on_links()
-        terms = {f"until_{turn:.0f}": np.minimum(crossing, turn) / link for turn in TURNS}
-        terms |= {f"bytes_past_{turn:.0f}": past(crossing, turn) / link for turn in TURNS}
-        hops = {"hops": HOP_S * ring_steps(self.function, self.ranks), "links": crossing / link}
+        link, terms = hardware.peer_bytes_per_s, self._turning(hardware)
+        terms |= {f"bytes_past_{turn:.0f}": past(self.on_links(), turn) / link for turn in TURNS}
+        hops = {"hops": HOP_S * ring_steps(self.function, self.ranks), "links": self.on_links() / link}
         farther = {
             f"{name}_beyond_{ranks}": value * (self.ranks > ranks)
             for name, value in {**terms, **hops}.items()
             for ranks in BEYOND
         }
         return terms | farther
+
+    def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Where protocols take over; sums in the switch; hops across sockets, where PCI Express is the link."""
+        link, hops = hardware.peer_bytes_per_s, ring_steps(self.function, self.ranks)
+        size = self.elements * self.itemsize
+        through_host = float(hardware.link_bytes_per_s is None)
+        return {
+            **self._turning(hardware),
+            "in_switch": float(hardware.switch_sums) * (1 + 1 / self.ranks) * size / link,
+            "through_host": through_host * self.on_links() / link,
+            "hops_through_host": through_host * HOP_S * hops,
+            "sockets": through_host * self.on_links() / link * (self.ranks > BEYOND[0]),
+        }
+
+    def _turning(self, hardware: Hardware) -> dict[str, Any]:
+        """Seconds of bytes on the links up to each turn."""
+        return {
+            f"until_{turn:.0f}": np.minimum(self.on_links(), turn) / hardware.peer_bytes_per_s
+            for turn in TURNS
+        }
 
     def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
         """Bytes on the links, and those of one rank's part."""
