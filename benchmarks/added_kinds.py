@@ -3,7 +3,7 @@
 python -m benchmarks.added_kinds PATH --only FAMILY ... [--system NAME ...] [--pooled] [--out models]
 
 PATH as for benchmarks.gpu_predictors. Regressors of the families' kinds are replaced. --pooled adds to the
-predictor of all NVIDIA GPUs, too; rows of GPUs that it was not trained on count, but give no level of their own.
+predictor of all NVIDIA GPUs, too; rows of GPUs that it was not trained on count, but give no level.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ LEARNERS = ("hybrid", "lasso")
 BASELINES = ("neuralpower", "roofline")  # that measured networks are compared with, beside predictors
 PRESETS = ("quick", "standard", "full")
 EXECUTORS = ("local", "ray")
+BACKENDS = ("gloo", "nccl")  # that exchange between devices
 SUMMARIES = ("exploration", "weak", "strong", "statistics", "time", "all")
 LAB_STEPS = ("all", "train", "profile", "report", "compare")
 TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "speech", "zoo")

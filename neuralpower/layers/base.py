@@ -293,7 +293,7 @@ class Layer(ABC):
         return None
 
     def bound_s(self, hardware: Hardware) -> Any:
-        """Seconds at the device's peaks of what is bound neither by memory nor by FLOP; None: it is by both."""
+        """Seconds at the device's peaks of what neither memory nor FLOP bounds; None: they bound it."""
         return None
 
     @classmethod

@@ -2,9 +2,10 @@
 
 No sheet says it: it is what a device reaches of its peaks. A device that was trained on keeps its own
 level. A new one has, for products, that of the devices whose cores are as wide as its own: they have the
-same units and run the same kernels, unless their power limit sets the pace. For exchanges between devices
-it has that of the devices with links as fast. For all else, and where there is none, it has the usual level, 1. With it, bfloat16 products of a device held out are off by 8.9
-% for 10.6 on an H100, by 7.9 for 10.6 on a B200.
+same units and run the same kernels, unless their power limit sets the pace. For exchanges between devices it
+has that of the devices with links as fast: held out, an H100's all-reduce by NCCL is off by 12.8 % for 29.9.
+For all else, and where there is none, it has the usual level, 1. With it, bfloat16 products of a device held
+out are off by 8.9 % for 10.6 on an H100, by 7.9 for 10.6 on a B200.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Measure collectives between real processes: `request` says what, `ranks` measures, `run` starts and ends them."""
+"""Collectives between real processes: `request` says what, `ranks` measures, `run` starts and ends them."""

@@ -34,7 +34,7 @@ class Exchanges:
             raise InputError(f"ranks {self.ranks!r}: an exchange takes 2 or more; choose 2")
 
     def order(self) -> list[tuple[str, int]]:
-        """(Function, elements of float32), shuffled: a run that is cut off is a smaller one of the same make-up.
+        """(Function, elements of float32), shuffled: a run that is cut off measures less of everything.
 
         The elements of the whole buffer are a multiple of the ranks.
         """

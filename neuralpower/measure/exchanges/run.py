@@ -47,12 +47,16 @@ def measured(
     """
     order, found = asked.order(), Measured()
     request = {**asked.to_json(), "order": order, "patience_s": patience_s}
-    with tempfile.TemporaryDirectory() as folder, _started(asked.ranks, Path(folder), request, module) as ranks:
-        doing, waited_s = "they met", START_S
-        for line in _lines(ranks, lambda: doing, lambda: waited_s):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _started(asked.ranks, Path(folder), request, module) as ranks,
+    ):
+        now = _Now()
+        for line in _lines(ranks, now):
             if "begun" in line:
                 function, elements = line["begun"]
-                doing, waited_s = f"they exchanged {4 * elements:,} bytes by {function}", patience_s
+                now.doing = f"they exchanged {4 * elements:,} bytes by {function}"
+                now.patience_s = patience_s
             elif "unsupported" in line:
                 found.unsupported.add(line["unsupported"])
             else:
@@ -60,6 +64,14 @@ def measured(
                 found.rows.append({**fixed, **line, "ranks": asked.ranks, "library": asked.backend})
                 show(len(found.rows), len(order))
     return found
+
+
+@dataclass
+class _Now:
+    """What the ranks do, and how long they may."""
+
+    doing: str = "they met"
+    patience_s: float = START_S
 
 
 @contextlib.contextmanager
@@ -92,9 +104,7 @@ def _started(
                 process.stdout.close()
 
 
-def _lines(
-    ranks: Sequence[subprocess.Popen[str]], doing: Callable[[], str], patience_s: Callable[[], float]
-) -> Iterator[dict[str, Any]]:
+def _lines(ranks: Sequence[subprocess.Popen[str]], now: _Now) -> Iterator[dict[str, Any]]:
     """What rank 0 prints, until all have ended well; raises DeviceError."""
     output = ranks[0].stdout
     assert output is not None
@@ -109,16 +119,16 @@ def _lines(
                 last = time.monotonic()
                 yield json.loads(line)
                 continue
-            _check_alive(ranks, doing())
-            if time.monotonic() - last > patience_s():
+            _check_alive(ranks, now.doing)
+            if time.monotonic() - last > now.patience_s:
                 raise DeviceError(
-                    f"{len(ranks)} ranks gave no answer for {patience_s():g} s while {doing()}; "
+                    f"{len(ranks)} ranks gave no answer for {now.patience_s:g} s while {now.doing}; "
                     "choose another --backend, or fewer --ranks"
                 )
     for process in ranks:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience_s())
-    _check_alive(ranks, doing())
+            process.wait(now.patience_s)
+    _check_alive(ranks, now.doing)
 
 
 def _check_alive(ranks: Sequence[subprocess.Popen[str]], doing: str) -> None:
