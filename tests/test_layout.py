@@ -45,7 +45,7 @@ PACKAGES: Mapping[str, str] = {
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect
         collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
-        collect.request collect.schedule collect.supervisor
+        collect.request collect.schedule collect.supervisor exchanges.dataset
     """,
     "learn": """
         any_device calibrate carried_power codec estimates here keys network_estimates network_rows pace

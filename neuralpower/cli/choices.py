@@ -38,6 +38,7 @@ LEARNERS = ("hybrid", "lasso")
 BASELINES = ("neuralpower", "roofline")  # that measured networks are compared with, besides predictors
 PRESETS = ("quick", "standard", "full")
 EXECUTORS = ("local", "ray")
+BACKENDS = ("gloo", "nccl")  # that exchange between devices
 SUMMARIES = ("exploration", "weak", "strong", "statistics", "time", "all")
 LAB_STEPS = ("all", "train", "profile", "report", "compare")
 TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "speech", "zoo")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, Typer
 
-from neuralpower.cli import parsing, shared_options, waiting
+from neuralpower.cli import exchanges, parsing, shared_options, waiting
 from neuralpower.cli.choices import (
+    BACKENDS,
     COLLECTED_PHASES,
     EXECUTORS,
     PRESETS,
@@ -49,6 +50,20 @@ class Fleet(OptionGroup):
     address: Annotated[str | None, Option(help="Address of the Ray cluster: auto, or HOST:6379.")] = None
 
 
+class Between(OptionGroup):
+    """Who exchanges, where collectives are measured."""
+
+    panel = "Several devices"
+
+    backend: Annotated[
+        str | None,
+        choice("backend", BACKENDS, help="Measures collectives: gloo between processes, nccl between GPUs."),
+    ] = None
+    ranks: Annotated[
+        str | None, Option(help="Numbers of ranks, with commas; default: 2 processes, or 2,4,8 GPUs.")
+    ] = None
+
+
 class Collect(OptionGroup):
     """Options: the layers to measure, the device, and the place of the rows."""
 
@@ -84,6 +99,7 @@ class Collect(OptionGroup):
         ),
     ] = False
     fleet: Fleet
+    between: Between
     out: Annotated[
         str | None,
         Option(
@@ -109,6 +125,12 @@ def collect_data(asked: Collect) -> None:
 
     out = asked.out
     request = _request(asked)
+    if exchanges.wanted(request.kinds, asked.between.backend):
+        between, folder = asked.between, request.folder if out else request.folder / exchanges.KIND
+        waiting.end()
+        budget_s = request.budget_s
+        exchanges.collect(between.backend, between.ranks, asked.device, folder, budget_s, request.seed)
+        return
     cpu = read_cpu()
     where = (asked.fleet.executor, asked.fleet.address, asked.device)
     measuring = _executor(*where, asked.power, cpu.cores, asked.wait_for_device)

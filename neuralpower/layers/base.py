@@ -293,8 +293,14 @@ class Layer(ABC):
         return None
 
     def bound_s(self, hardware: Hardware) -> Any:
-        """Seconds at the device's peaks of what is bound neither by memory nor by FLOP; None: it is by both."""
+        """Seconds at the device's peaks of what neither memory nor FLOP bounds; None: they bound it."""
         return None
+
+    @classmethod
+    def width(cls, hardware: Hardware, dtype: str) -> float | None:
+        """By what devices run the kind alike: FLOP that a core multiplies in a cycle; None: by nothing."""
+        known = cls.multiplies and dtype in hardware.peak_flops_per_s
+        return hardware.width(dtype) if known else None
 
     def bound_by(self, hardware: Hardware) -> str:
         """In words, by what of the device it is bound instead; "" where `bound_s` is None."""
