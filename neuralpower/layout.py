@@ -11,6 +11,7 @@ from neuralpower.errors import InputError, is_count, unknown
 TENSOR, EXPERT, DATA, PIPELINE = "tensor", "expert", "data", "pipeline"
 GROUPS = (TENSOR, EXPERT, DATA, PIPELINE)
 """Groups of ranks that exchange data: each has its own communicator."""
+GROUP = "neuralpower_group"  # attribute of a parameter: the group that shares it out, where that is its own
 
 SHARDED = ("", "zero1", "zero2", "zero3")
 """What data-parallel ranks share out.
@@ -65,8 +66,8 @@ class Layout:
             raise InputError("sequence splits what tensor ranks repeat; choose tensor of 2 or more")
         if (self.schedule == "interleaved") != (self.interleave > 1):
             raise InputError(
-                f"schedule {self.schedule} with {self.interleave} pieces a rank: "
-                "interleaved needs 2 or more, the others 1"
+                f"schedule {self.schedule} with {self.interleave} pieces a rank: interleaved has 2 or more, "
+                "the others 1"
             )
 
     @property
@@ -89,8 +90,12 @@ class Layout:
 
     def nodes(self, group: str, per_node: int) -> int:
         """Nodes that one group of ranks reaches, with so many devices in a node."""
-        reach = self.stride(group) * (self.size(group) - 1) + 1
-        return min(self.size(group), math.ceil(reach / per_node))
+        return nodes_of(self.size(group), self.stride(group), per_node)
+
+    @property
+    def expert_replicas(self) -> int:
+        """Ranks that hold the same experts: they exchange these experts' gradients."""
+        return self.tensor * self.data // self.expert if self.expert > 1 else self.data
 
     def __str__(self) -> str:
         """As text: `tensor 8, pipeline 2`."""
@@ -103,6 +108,11 @@ class Layout:
                 yield str(value) if name in ("shard", "schedule") else f"{name} {value}"
         if self.sequence:
             yield "sequence"
+
+
+def nodes_of(ranks: int, stride: int, per_node: int) -> int:
+    """Nodes that so many ranks reach, each `stride` after the other, with so many devices in a node."""
+    return min(ranks, math.ceil((stride * (ranks - 1) + 1) / per_node))
 
 
 ONE = Layout()
