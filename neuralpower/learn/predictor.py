@@ -323,7 +323,7 @@ class Predictor:
         if instead is None:
             return found
         other = self._by_first(instead)
-        mine, others = (self._first(one)[1] == LEARNT for one in (columns, instead))
+        mine, others = (self._first(one)[1] == EXACT for one in (columns, instead))
         faster = (others & ~mine) | ((others == mine) & (other.runtime_s < found.runtime_s))
         return found.where(~faster, other)
 
@@ -568,7 +568,7 @@ class Predictor:
             if not by:
                 continue
             columns = [columns_of(type(layer), [one]) for one in (layer, layer.instead()) if one is not None]
-            if all(self._first(one)[1].max() < LEARNT for one in columns):
+            if all(self._first(one)[1].max() < EXACT for one in columns):
                 said.setdefault(by, []).append(f"{layer.kind} {layer.group()}")
         for by, names in said.items():
             missing = ", ".join(dict.fromkeys(names))
