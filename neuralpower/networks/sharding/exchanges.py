@@ -8,7 +8,7 @@ figure 5):
     from        to          forward            backward
     whole       whole       nothing            all-reduce, where each rank makes a part of the gradient
     whole       split       a slice            all-gather
-    split       whole       all-gather         reduce-scatter of parts, after an all-gather of what was not kept;
+    split       whole       all-gather         reduce-scatter of parts, and an all-gather of what is not kept;
                                                else a slice
     partial     whole       all-reduce         nothing
     partial     split       reduce-scatter     all-gather
@@ -182,7 +182,7 @@ def exchanged(x: Tensor, group: Group) -> Tensor:
 
 
 def summed_beside(x: Tensor, group: Group, numbers: int) -> Tensor:
-    """`x`; its backward pass also sums so many numbers of another gradient over the ranks."""
+    """`x`; its backward pass also sums a gradient of `numbers` elements over the ranks."""
     return _called(_Beside, x, group, numbers)
 
 
