@@ -127,10 +127,10 @@ def collect_data(asked: Collect) -> None:
     out = asked.out
     request = _request(asked)
     if exchanges.wanted(request.kinds, asked.between.backend):
-        between, folder = asked.between, request.folder if out else request.folder / exchanges.KIND
+        between, own = asked.between, request.folder if out else request.folder / exchanges.KIND
         waiting.end()
         lock = DeviceLock(asked.device, asked.wait_for_device, say=tell)
-        exchanges.collect(between.backend, between.ranks, lock, folder, request.budget_s, request.seed)
+        exchanges.collect(between.backend, between.ranks, lock, own, request.budget_s, request.seed)
         return
     cpu = read_cpu()
     where = (asked.fleet.executor, asked.fleet.address, asked.device)
