@@ -66,8 +66,8 @@ class Layout:
             raise InputError("sequence splits what tensor ranks repeat; choose tensor of 2 or more")
         if (self.schedule == "interleaved") != (self.interleave > 1):
             raise InputError(
-                f"schedule {self.schedule} with {self.interleave} pieces a rank: interleaved has 2 or more, "
-                "the others 1"
+                f"schedule {self.schedule} with {self.interleave} pieces a rank: "
+                "interleaved needs 2 or more, the others 1"
             )
 
     @property
