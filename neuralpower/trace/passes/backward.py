@@ -9,7 +9,7 @@ from itertools import groupby
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import block_of
-from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import LayerCall, Task, Trace, backward_calls
 
@@ -27,7 +27,7 @@ def backward(trace: Trace, question: Question) -> Trace:
     for block, calls in groupby(passed, key=lambda call: block_of(call.path)):
         tasks += [_own(call) for call in again.pop(block, ())]
         for call in calls:
-            tasks += _reversed(call, question.learnt) if call.gradient else [_own(call)]
+            tasks += _reversed(call, question.knows) if call.gradient else [_own(call)]
         if block:
             tasks += [_sum(call) for call in reversed(sums.pop(block, ()))]
     tasks += [_own(call) for some in again.values() for call in some]
@@ -51,18 +51,18 @@ def _sum(call: LayerCall) -> Task:
 
 
 def _own(call: LayerCall) -> Task:
-    """A call that a backward pass makes as it is: one of its own, or one that runs again."""
+    """A call that a backward pass makes unchanged: its own call, or one that runs again."""
     return Task(call.path, call.layer, BACKWARD, again=call.again, operator=call.operator)
 
 
-def _reversed(call: LayerCall, learnt: Learnt) -> Iterator[Task]:
-    """A share of the pass that was measured as a whole; else what makes each gradient that is asked for.
+def _reversed(call: LayerCall, knows: Knows) -> Iterator[Task]:
+    """A share of the pass that was measured as a whole; else the calls that make each needed gradient.
 
     A bias alone asks for none of the products that a measured pass is mostly made of.
     """
     layer, parts, share = call.layer, call.layer.backward_of(call.asked), call.gradient
     of_products = not layer.multiplies or call.asked is None or any(part.kind == layer.kind for part in parts)
-    if learnt(layer.kind, BACKWARD) and of_products:
+    if knows(layer.kind, BACKWARD) and of_products:
         whole = replace(layer, phase=BACKWARD)
         yield Task(call.path, whole, BACKWARD, share, operator=call.operator, asked=call.asked)
         return
