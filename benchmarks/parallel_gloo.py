@@ -1,4 +1,4 @@
-"""The step of a small network in two processes on this machine, measured beside the predicted one.
+"""The step of a small network in two processes on this machine, measured and predicted.
 
 Each process has one thread; torch's DistributedDataParallel sums gradients by gloo. The predictor is of this
 machine with one thread, and has seen gloo's exchanges.
@@ -66,6 +66,9 @@ def measured_s(exchange: bool) -> float:
 
 def parallel_gloo(given: argparse.Namespace) -> None:
     """A small network on two processes of this machine; `given.predictor` is of one thread of it."""
+    if given.predictor is None:
+        print("\nTwo processes here: name a predictor of one thread of this machine with --predictor.")
+        return
     predictor = load(given.predictor)
     source = Source("mlp", network, lambda model, ask: by_shape("mlp", model, ask, (256,)))
     print("\nA step of a small network in two processes here, one thread each.\n")

@@ -1,4 +1,4 @@
-"""Training steps and memory of Megatron-LM on A100s, measured by its authors, predicted beside Calculon.
+"""Training steps and memory of Megatron-LM on A100s, measured by its authors: neuralpower and Calculon.
 
 PATH/calculon_dev.csv: facts of github calculon-ai/calculon (Apache-2.0), which quotes Korthikanti et al.,
 "Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198): NVIDIA's Selene, nodes
