@@ -2,7 +2,7 @@
 
 weights, gradients, states   of the rank's own pieces; shared out among replicas as the layout says
 activations                  what a backward pass needs of each micro-batch in flight, and what else lives
-                                 while one piece runs forward or backward
+                             while one piece runs forward or backward
 cache                        keys and values of each batch in flight
 communication                buffers of each group's communicator, and of gradients on their way
 """
