@@ -10,6 +10,7 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,7 +50,8 @@ def _process(rank: int, folder: str, exchange: bool) -> None:
         dist.barrier()
         begun = time.perf_counter()
         optimizer.zero_grad()
-        default_loss(model(x)).backward()
+        loss: Any = default_loss(model(x))
+        loss.backward()
         optimizer.step()
         times.append(time.perf_counter() - begun)
     np.save(f"{folder}/{rank}.npy", times[WARM:])

@@ -9,6 +9,7 @@ that of the first pipeline stage, read off a chart.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -157,8 +158,9 @@ def parallel_megatron(given: argparse.Namespace) -> None:
     table = pd.read_csv(given.path / "calculon_dev.csv", keep_default_na=False, na_values=[""])
     print("\nSteps of Megatron-LM on A100s: seconds, and errors.\n")
     print("| run | measured | predicted | error | Calculon | bubble | exchanges exposed |\n|" + "---|" * 7)
-    errors = []
-    for row in table[table.kind == "step"].itertuples():
+    errors: list[float] = []
+    steps: Iterable[Any] = table[table.kind == "step"].itertuples()
+    for row in steps:
         one = predicted(row, given.run)
         error = one.runtime_s.value / row.step_s - 1
         errors.append(abs(error))
@@ -176,8 +178,9 @@ def parallel_megatron(given: argparse.Namespace) -> None:
 def _memory(table: pd.DataFrame, run: str) -> None:
     print("\nMemory of the first stage, GiB: weights with the optimizer's states, activations, and both.\n")
     print("| run | part | measured | predicted | error | Calculon |\n|" + "---|" * 6)
-    errors = []
-    for row in table.itertuples():
+    errors: list[float] = []
+    rows: Iterable[Any] = table.itertuples()
+    for row in rows:
         said = predicted(row, run).parallel
         memory = said.stages[0].memory if said else None
         if memory is None:
