@@ -1,6 +1,7 @@
 """Several devices: exchanges held out, and whole runs and steps that others measured.
 
-python -m benchmarks.parallel PATH [--section NAME ...] [--system NAME ...] [--ways NAME ...]
+python -m benchmarks.parallel PATH [--section NAME ...] [--system NAME ...] [--ways NAME ...] [--run R]
+                              [--predictor NAME]
 
 PATH is the folder of other projects' measurements (see benchmarks/peers.py). A section is a module
 `benchmarks/parallel_NAME.py` with a function of that name, which prints a table.
@@ -36,6 +37,8 @@ def main() -> None:
     parser.add_argument("--section", nargs="+", choices=sections(), default=sections())
     parser.add_argument("--system", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="of collectives")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="of holding out")
+    parser.add_argument("--run", default="eager", help="how Megatron's steps run: eager or compile")
+    parser.add_argument("--predictor", help="of one thread of this machine, for the section gloo")
     given = parser.parse_args()
     if given.path is None:
         print("benchmarks.parallel needs a folder of other projects' measurements: left out")

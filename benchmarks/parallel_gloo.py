@@ -1,4 +1,4 @@
-"""The step of a small network in two processes on this machine, measured beside the predicted one.
+"""The step of a small network in two processes on this machine, measured and predicted.
 
 Each process has one thread; torch's DistributedDataParallel sums gradients by gloo. The predictor is of this
 machine with one thread, and has seen gloo's exchanges.
@@ -10,6 +10,7 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,7 +50,8 @@ def _process(rank: int, folder: str, exchange: bool) -> None:
         dist.barrier()
         begun = time.perf_counter()
         optimizer.zero_grad()
-        default_loss(model(x)).backward()
+        loss: Any = default_loss(model(x))
+        loss.backward()
         optimizer.step()
         times.append(time.perf_counter() - begun)
     np.save(f"{folder}/{rank}.npy", times[WARM:])
@@ -66,6 +68,9 @@ def measured_s(exchange: bool) -> float:
 
 def parallel_gloo(given: argparse.Namespace) -> None:
     """A small network on two processes of this machine; `given.predictor` is of one thread of it."""
+    if given.predictor is None:
+        print("\nTwo processes here: name a predictor of one thread of this machine with --predictor.")
+        return
     predictor = load(given.predictor)
     source = Source("mlp", network, lambda model, ask: by_shape("mlp", model, ask, (256,)))
     print("\nA step of a small network in two processes here, one thread each.\n")

@@ -66,8 +66,8 @@ class Layout:
             raise InputError("sequence splits what tensor ranks repeat; choose tensor of 2 or more")
         if (self.schedule == "interleaved") != (self.interleave > 1):
             raise InputError(
-                f"schedule {self.schedule} with {self.interleave} pieces a rank: interleaved has 2 or more, "
-                "the others 1"
+                f"schedule {self.schedule} with {self.interleave} pieces a rank: "
+                "interleaved needs 2 or more, the others 1"
             )
 
     @property
@@ -89,7 +89,7 @@ class Layout:
         return int(getattr(self, group))
 
     def nodes(self, group: str, per_node: int) -> int:
-        """Nodes that one group of ranks reaches, with so many devices in a node."""
+        """Nodes that one group of ranks reaches, with `per_node` devices in a node."""
         return nodes_of(self.size(group), self.stride(group), per_node)
 
     @property
@@ -111,7 +111,7 @@ class Layout:
 
 
 def nodes_of(ranks: int, stride: int, per_node: int) -> int:
-    """Nodes that so many ranks reach, each `stride` after the other, with so many devices in a node."""
+    """Nodes that `ranks` ranks reach, each `stride` after the other, with `per_node` devices in a node."""
     return min(ranks, math.ceil((stride * (ranks - 1) + 1) / per_node))
 
 

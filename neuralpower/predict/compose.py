@@ -88,7 +88,7 @@ def composed(
 
 @dataclass(frozen=True)
 class Whole:
-    """How long all takes, beside what the rows take."""
+    """How long all takes, and what the rows take of it."""
 
     runtime_s: Interval
     busy_s: Interval  # the rows' sum

@@ -92,7 +92,9 @@ class Task:
     at: int = field(default=0, compare=False)  # of a forward call: as LayerCall.at
     asked: frozenset[str] | None = None  # of a backward pass that is predicted as a whole: as LayerCall.asked
     parts: tuple[str, ...] = ()  # as LayerCall.parts
-    stream: str = ""  # of the device; "" runs the layers, others run beside it, after what stands before
+    stream: str = (
+        ""  # of the device; "" runs the layers; others run at the same time, after what stands before
+    )
     event: str = ""  # what others wait for by this name
     waits: tuple[str, ...] = ()  # events or streams whose latest task before it has to end first
     last: bool = False  # of a step with several micro-batches: in the last one alone

@@ -22,7 +22,7 @@ from neuralpower.trace.paths import module_of, pattern, prefixes
 from neuralpower.trace.records import LayerCall, Task, Trace
 
 T = TypeVar("T")
-SMALL = 0.25  # of the members of the largest list: a list that is no part of the repeated blocks, as a head's
+SMALL = 0.25  # of the members of the largest list: smaller lists are not blocks, such as the layers of a head
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def blocks_of(trace: Trace, at_least: int = 1) -> list[str]:
 
 
 def _numbered(trace: Trace, depth: int) -> list[str]:
-    """Modules with so many numbers in their path, the last one at its end, in the order of their calls."""
+    """Modules with `depth` numbers in their path, the last one at its end, in the order of their calls."""
     seen: dict[str, str] = {}
     for call in trace.calls:
         for path in (*prefixes(call.path), call.path):
@@ -64,7 +64,7 @@ def _numbered(trace: Trace, depth: int) -> list[str]:
 def shares_of(blocks: int, parts: int) -> list[int]:
     """How many blocks each part has; where they do not divide evenly, the middle ones have one more.
 
-    The first and the last part have an embedding and a head beside their blocks.
+    The first and the last part have an embedding and a head, too.
     """
     own, more = divmod(blocks, parts)
     first = (parts - more) // 2

@@ -2,7 +2,7 @@
 
     tensor, expert ranks   exchange within their own work, which is that of one rank's module
     stages                 the rank's trace is cut between blocks; a schedule says when each part runs
-    replicas               exchange gradients and weights beside the layers
+    replicas               exchange gradients and weights while layers run
 
 The slowest rank decides: the prediction's rows are its rows.
 """
@@ -166,7 +166,7 @@ class _Composed:
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """The schedule's figures: exchanges between stages of an inference are in their own work."""
+        """The schedule's figures: exchanges between stages of an inference are tasks of its pieces."""
         further = (self.count - 1) / self.count
         timings = [piece.timing for piece in self.pieces]
         sends = sends_s(self.pieces, self.predictor, self.question) if self.trains else [0.0] * len(timings)
@@ -189,7 +189,7 @@ class _Composed:
 
     @cached_property
     def runtime_s(self) -> float:
-        """Of the pass or the step."""
+        """The time of the pass or the step."""
         if not self.trains:
             return sum(self.busy_s)
         if self.layout.pipeline == 1:
@@ -244,7 +244,7 @@ class _Composed:
         return work, ask(self.predictor, work, self.question)
 
     def _times(self, rank: int, answer: Answer) -> Whole:
-        """How long all takes, beside the rows of a rank."""
+        """How long all takes, and the rows of a rank."""
         count = self.count if self.trains else 1
         timings = [piece.timing for piece in self.of_rank(rank)]
         repeats = repeats_of(answer, count)
@@ -265,7 +265,7 @@ class _Composed:
 
     @cached_property
     def _model_flops(self) -> int:
-        """Of a step, of all stages: forward and backward of one tensor rank, without what runs again."""
+        """FLOP of a step of all stages: forward and backward of one tensor rank, without what runs again."""
         return round(sum(times * _model_flops(answer, self.count) for answer, times in self._distinct()))
 
     def _distinct(self) -> Iterator[tuple[Answer, int]]:
@@ -277,7 +277,7 @@ class _Composed:
         return ((answers[one], times) for one, times in count.items())
 
     def _memory(self, rank: int) -> Memory | None:
-        """Of one device of a stage; None where it is not known."""
+        """The memory of one device of a stage; None where it is not known."""
         own = [piece.part for piece in self.of_rank(rank)]
         platform = self.predictor.platform
         if not self.trains:
@@ -291,7 +291,7 @@ class _Composed:
     @cached_property
     def _activations(self) -> list[Activations]:
         """[pieces] what each keeps of a micro-batch."""
-        assert self.lifetimes is not None  # asked for where it is known
+        assert self.lifetimes is not None  # the caller has checked it
         return activations_of(self.lifetimes, self.parts, self.predictor.platform)
 
     def _parallel(self, found: Prediction, slowest: int, memories: Sequence[Memory | None]) -> Parallel:
@@ -356,7 +356,7 @@ class _Composed:
         )
 
     def _energy(self, runtime: Interval) -> Interval | None:
-        """Of all devices: each stage's own work, and idle power while it waits."""
+        """The energy of all devices: each stage's own work, and idle power while it waits."""
         sums = dict.fromkeys(BOUNDS, 0.0)
         known: dict[int, Interval | None] = {}
         for rank in range(self.layout.pipeline):
@@ -374,14 +374,14 @@ class _Composed:
         return Interval(**sums)
 
     def _notes(self) -> list[str]:
-        """In words, how the network is cut."""
+        """How the network is cut, as text."""
         shares = [len(part.blocks) for part in self.parts]
         if len(shares) > 1 and len(set(shares)) > 1:
             return [f"{sum(shares)} blocks on {len(shares)} parts: {min(shares)} or {max(shares)} each"]
         return []
 
     def _warnings(self) -> list[str]:
-        """In words, what a layout wastes."""
+        """What a layout wastes, as text."""
         stages = self.layout.pipeline
         if self.trains and stages > max(self.count, 1):
             return [
@@ -401,7 +401,7 @@ def _exchange_s(answer: Answer, repeats: Sequence[int], *, beside: bool) -> floa
 
 
 def _model_flops(answer: Answer, count: int) -> float:
-    """Of a piece in a step of so many micro-batches: forward and backward, without what runs again."""
+    """FLOP of a piece in a step of `count` micro-batches: forward and backward, without what runs again."""
     times: dict[tuple[object, ...], tuple[Task, int]] = {}
     for task, repeats in zip(answer.tasks, repeats_of(answer, count), strict=True):
         if task.step != OPTIMIZER and not task.again and not isinstance(task.layer, Collective):

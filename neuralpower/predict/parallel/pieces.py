@@ -101,7 +101,7 @@ def sends_s(pieces: Sequence[Piece], predictor: Predictor, question: Question) -
 
 
 def repeats_of(answer: Answer, count: int) -> list[int]:
-    """[tasks] how often each runs in a step of so many micro-batches."""
+    """[tasks] how often each runs in a step of `count` micro-batches."""
 
     def times(task: Task) -> int:
         if task.event == FURTHER:

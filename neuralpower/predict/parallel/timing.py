@@ -1,4 +1,4 @@
-"""How long the parts of a rank's work take: its layers on one stream, exchanges beside them.
+"""How long the parts of a rank's work take: its layers on one stream, exchanges on others.
 
     own stream     layers, and exchanges that the next layer needs at once, in order
     other streams  an exchange starts once what stands before it on the own stream has ended
@@ -45,7 +45,7 @@ class Timing:
         return self.forward_s + self.backward_s + self.further_s
 
     def alone_s(self, count: int) -> float:
-        """A step of so many micro-batches without waits for other stages."""
+        """A step of `count` micro-batches without waits for other stages."""
         return count * self.micro_batch_s - self.further_s + self.ending_s
 
     def exchange_s(self, count: int) -> float:
@@ -53,7 +53,7 @@ class Timing:
         return (count - 1) * self.each.exchange_s + self.last.exchange_s
 
     def exposed_s(self, count: int) -> float:
-        """Of these, the part that the step is longer for."""
+        """The part of the exchanges that the step is longer for."""
         return max((count - 1) * self.each.exposed_s + self.last.exposed_s, 0.0)
 
     def busy_s(self, count: int) -> float:

@@ -1,6 +1,6 @@
-"""Data parallelism: replicas exchange gradients, and shards of weights, beside the layers' own work.
+"""Data parallelism: replicas exchange gradients, and shards of weights, while layers run.
 
-DDP      buckets of gradients are summed over all replicas while the backward pass goes on (Li et al.,
+DDP      buckets of gradients are summed over all replicas during the backward pass (Li et al.,
          "PyTorch Distributed", 2020): the first of 1 MiB, the others of 25 MiB, each once it is full
 zero1    buckets are reduced to the rank that steps them, and the new weights are gathered after the step
 zero2    the same in time; a rank keeps its part of the gradients alone (Rajbhandari et al., "ZeRO", 2020)
@@ -43,12 +43,12 @@ class Parameter:
 
     @property
     def bytes(self) -> int:
-        """Of its gradient."""
+        """Bytes of its gradient."""
         return int(self.numbers * DTYPES[self.kept].itemsize)
 
     @property
     def weight_bytes(self) -> int:
-        """Of the weight itself."""
+        """Bytes of the weight itself."""
         return int(self.numbers * DTYPES[self.dtype].itemsize)
 
 
@@ -99,7 +99,7 @@ def _elements(layer: Layer) -> int:
 
 
 def _alike(parameters: Sequence[Parameter]) -> Iterator[list[Parameter]]:
-    """Those of one type and one group together."""
+    """The parameters of one type and one group together."""
 
     def sort(one: Parameter) -> tuple[str, bool]:
         return one.dtype, one.experts
