@@ -519,7 +519,7 @@ def test_another_protocol_is_refused(
     monkeypatch.setattr("neuralpower.measure.collect.resume.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
     with pytest.raises(
         DatasetError,
-        match=f"by protocol {PROTOCOL_VERSION}, this is {PROTOCOL_VERSION + 1}; choose another --out",
+        match=f"by protocol {PROTOCOL_VERSION}, but this is {PROTOCOL_VERSION + 1}; choose another --out",
     ):
         run(fake(count=5), out)
     assert files(out) == before
