@@ -105,7 +105,7 @@ def description(folder: Path, opened: Mapping[str, Any], records: Sequence[dict[
         protocol = session.get("protocol_version", PROTOCOL_VERSION)
         if protocol != PROTOCOL_VERSION:
             raise DatasetError(
-                f"{folder}: was measured by protocol {protocol}, but this is {PROTOCOL_VERSION};  "
+                f"{folder}: was measured by protocol {protocol}, but this is {PROTOCOL_VERSION}; "
                 "choose another --out"
             )
         if "torch" in session and software_key(kept, session) != software_key(hardware, libraries):

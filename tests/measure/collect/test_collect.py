@@ -625,8 +625,8 @@ def test_noise_is_no_failure_in_the_progress_bar() -> None:
 @pytest.mark.parametrize(
     ("budget_s", "seconds", "said"),
     [
-        (20, 50, "about 50 s; this run ends after 20 s, the same command goes on"),
-        (1200, 2574, "about 42.9 minutes; this run ends after 20 minutes, the same command goes on"),
+        (20, 50, "about 50 s; this run ends after 20 s; run the same command again to resume"),
+        (1200, 2574, "about 42.9 minutes; this run ends after 20 minutes; run the same command again to resume"),
     ],
 )
 def test_what_is_left_is_said_in_seconds_or_minutes(budget_s: float, seconds: float, said: str) -> None:

@@ -502,7 +502,7 @@ def test_other_software_is_refused(fake: Callable[..., Fake], tmp_path: Path) ->
     run(fake(count=3), out)
     before = files(out)
     with pytest.raises(
-        DatasetError, match="was measured with torch 2.13.0.*, this is torch 2.14.0; choose another --out"
+        DatasetError, match="was measured with torch 2.13.0.*, but this is torch 2.14.0; choose another --out"
     ):
         run(fake(count=5, versions={"torch": "2.14.0"}), out)
     with pytest.raises(DatasetError, match="and another driver"):
@@ -519,7 +519,7 @@ def test_another_protocol_is_refused(
     monkeypatch.setattr("neuralpower.measure.collect.resume.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
     with pytest.raises(
         DatasetError,
-        match=f"by protocol {PROTOCOL_VERSION}, this is {PROTOCOL_VERSION + 1}; choose another --out",
+        match=f"by protocol {PROTOCOL_VERSION}, but this is {PROTOCOL_VERSION + 1}; choose another --out",
     ):
         run(fake(count=5), out)
     assert files(out) == before
