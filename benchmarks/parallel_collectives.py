@@ -18,6 +18,7 @@ from benchmarks.aiconfigurator import predicted, refit
 from benchmarks.gpu_held_out import Errors, joined
 from benchmarks.gpu_tables import SYSTEMS, Part, parts
 from benchmarks.relatives import columns_of_table
+from neuralpower.data.dataset import Dataset
 from neuralpower.data.screening import screen
 from neuralpower.devices.spec import known_hardware
 from neuralpower.layers import Hardware
@@ -95,7 +96,7 @@ def _held_out(
             yield name, Errors(far.target, *predicted(fit(few).regressor, far))
 
 
-def _from_others(device: str, datasets: Sequence) -> Iterator[tuple[str, Errors]]:  # type: ignore[type-arg]
+def _from_others(device: str, datasets: Sequence[Dataset]) -> Iterator[tuple[str, Errors]]:
     """A GPU's exchanges by the predictor of the others."""
     hardware = known_hardware(device)
     assert hardware is not None

@@ -105,7 +105,7 @@ def table_of(rows: pd.DataFrame, library: str) -> pd.DataFrame:
             "runtime_s": rows.latency_ms.astype(float) / 1000,
         }
     )
-    return table.groupby(FIELDS, as_index=False).runtime_s.median()
+    return table.groupby(FIELDS).runtime_s.median().reset_index()
 
 
 def pipeweave(root: Path, gpu: str, function: str) -> pd.DataFrame:
@@ -123,8 +123,8 @@ def pipeweave(root: Path, gpu: str, function: str) -> pd.DataFrame:
             "runtime_s": few.median_ms / 1e3,
         }
     )
-    fixed = {"dtype": "bfloat16", "phase": "forward", "function": function, "nodes": 1, "library": "nccl"}
-    return table.assign(**fixed)[[*FIELDS, "runtime_s"]]
+    table = table.assign(dtype="bfloat16", phase="forward", function=function, nodes=1, library="nccl")
+    return table[[*FIELDS, "runtime_s"]]
 
 
 def _size(table: pd.DataFrame) -> pd.Series:

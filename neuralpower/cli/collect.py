@@ -122,14 +122,15 @@ def collect_data(asked: Collect) -> None:
     """Measure the layers of a sweep, and write them with the dataset's card."""
     from neuralpower.data.locations import continue_from, is_remote, publish
     from neuralpower.devices.host import read_cpu
+    from neuralpower.measure.collect.lock import DeviceLock
 
     out = asked.out
     request = _request(asked)
     if exchanges.wanted(request.kinds, asked.between.backend):
-        between, folder = asked.between, request.folder if out else request.folder / exchanges.KIND
+        between, own = asked.between, request.folder if out else request.folder / exchanges.KIND
         waiting.end()
-        budget_s = request.budget_s
-        exchanges.collect(between.backend, between.ranks, asked.device, folder, budget_s, request.seed)
+        lock = DeviceLock(asked.device, asked.wait_for_device, say=tell)
+        exchanges.collect(between.backend, between.ranks, lock, own, request.budget_s, request.seed)
         return
     cpu = read_cpu()
     where = (asked.fleet.executor, asked.fleet.address, asked.device)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError
+
+if TYPE_CHECKING:
+    from neuralpower.measure.collect.lock import DeviceLock
 
 KIND = "collective"
 
@@ -38,9 +42,10 @@ def ranks_of(text: str) -> tuple[int, ...]:
 
 
 def collect(
-    backend: str | None, ranks: str | None, device: str, out: Path, budget_s: float, seed: int
+    backend: str | None, ranks: str | None, lock: DeviceLock, out: Path, budget_s: float, seed: int
 ) -> None:
     """Measure exchanges and write a dataset; raises InputError, DatasetError, DeviceError."""
+    device = lock.device
     from neuralpower.measure.exchanges.dataset import collect_exchanges, usual_ranks
 
     usual = "gloo" if device == "cpu" else "nccl"
@@ -49,7 +54,11 @@ def collect(
         raise InputError(f"backend gloo: exchanges on {device} are measured by nccl; choose --backend nccl")
     asked = ranks_of(ranks) if ranks is not None else usual_ranks(backend)
     tell(f"{backend} between {', '.join(map(str, asked))} ranks -> {out}")
-    rows, unsupported = collect_exchanges(backend, asked, out, budget_s, seed)
+    lock.acquire()
+    try:
+        rows, unsupported = collect_exchanges(backend, asked, out, budget_s, seed)
+    finally:
+        lock.release()
     for function in sorted(unsupported):
         tell(f"Note: {backend} has no {function}: not measured")
     tell(f"{rows} rows in {out}: {KIND} {rows}")

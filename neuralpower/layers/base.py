@@ -297,7 +297,7 @@ class Layer(ABC):
         return None
 
     @classmethod
-    def width(cls, hardware: Hardware, dtype: str) -> float | None:
+    def alike_by(cls, hardware: Hardware, dtype: str) -> float | None:
         """By what devices run the kind alike: FLOP that a core multiplies in a cycle; None: by nothing."""
         known = cls.multiplies and dtype in hardware.peak_flops_per_s
         return hardware.width(dtype) if known else None

@@ -192,7 +192,7 @@ class Collective(Layer):
         return start + hops + np.maximum(near, far) / REACHED
 
     @classmethod
-    def width(cls, hardware: Hardware, dtype: str) -> float | None:
+    def alike_by(cls, hardware: Hardware, dtype: str) -> float | None:
         """The speed of the links."""
         return hardware.peer_bytes_per_s
 

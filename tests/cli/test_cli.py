@@ -207,7 +207,7 @@ def test_training_ends_with_a_sentence_for_anybody(tmp_path: Path) -> None:
         r"Typical error on held-out rows: [\d.]+ %\. Power not trained: no row has power_w or energy_j\."
     )
     assert re.fullmatch(sentence, last)
-    assert ran.err.count("1 skipped") == 2
+    assert "2 rows skipped: runtime_s is not above 0 (2); -v lists them" in ran.err
     quiet = run(*asked, "--quiet")
     assert (quiet.out, quiet.err) == (f"{last}\n", "")
 

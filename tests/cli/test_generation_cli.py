@@ -148,7 +148,7 @@ def test_lines_of_a_list_name_phases(tmp_path: Path) -> None:
 def test_a_line_of_no_measured_phase_is_refused(tmp_path: Path, line: str) -> None:
     file = tmp_path / "list.txt"
     file.write_text(line)
-    with pytest.raises(InputError, match="list.txt:1: .* phase \\(forward, prefill or decode\\)"):
+    with pytest.raises(InputError, match="list.txt:1: .* phase is forward, prefill or decode"):
         listed(file)
 
 

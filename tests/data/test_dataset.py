@@ -1127,7 +1127,8 @@ def test_rows_that_are_launches_alone_are_said_to_tell_nothing_of_larger_layers(
 def documented_fields() -> dict[str, tuple[list[str], dict[str, str]]]:
     """By kind of the documentation's table: fields that are needed, and the others' defaults."""
     text = (ROOT / "docs" / "datasets.md").read_text()
-    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    _, _, table = text.partition("| kind | fields | optional fields |\n")
+    rows = [line.strip("|").split("|") for line in table.partition("\n\n")[0].splitlines()[1:]]
     return {
         kind.strip(" `"): (
             needed.strip().split(", "),

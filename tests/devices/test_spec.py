@@ -424,7 +424,7 @@ def test_sheets_are_json_on_demand(tmp_path: Path) -> None:
         (["--spec", "nvidia-t5"], "unknown device 'nvidia-t5': did you mean nvidia-t4"),
         (["--spec", ""], "--spec is empty; give it a value"),
         (["--spec", "none.json"], "none.json: cannot be read"),
-        (["--specs", "--spec", "nvidia-t4"], "give only one of both"),
+        (["--specs", "--spec", "nvidia-t4"], "give one of the two options"),
     ],
 )
 def test_a_wrong_question_is_answered_in_one_line(arguments: list[str], words: str) -> None:

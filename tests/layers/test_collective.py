@@ -26,7 +26,7 @@ def exchange(
         function=function,
         elements=int(mebibytes * 2**19),
         ranks=ranks,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 

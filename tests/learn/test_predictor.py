@@ -243,7 +243,7 @@ def test_a_file_is_built_once_until_it_changes(predictor: Predictor, tmp_path: P
     save(replace(predictor, system=0.5), file)
     assert read_predictor(file).system == 0.5
     file.write_text("{")
-    with pytest.raises(PredictorError, match="is no predictor file, or cut off"):
+    with pytest.raises(PredictorError, match="is not a predictor file, or is cut off"):
         read_predictor(file)
 
 

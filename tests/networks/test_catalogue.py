@@ -138,7 +138,7 @@ def test_the_published_dtype_is_the_usual_one(capsys: pytest.CaptureFixture[str]
     assert "batch 1, bfloat16, forward" in done("predict", few, "--predictor", "nvidia-h200-sxm-141gb")
     ran = run("predict", few, "--predictor", "nvidia-t4")
     assert "batch 1, float32, forward" in ran.out
-    assert "was published in bfloat16, which nvidia-t4 does not know; predicted in float32" in ran.err
+    assert "was published in bfloat16, which nvidia-t4 does not have; predicted in float32" in ran.err
     assert "batch 1, float32, forward" in done("predict", few, "--predictor", "t4", "--dtype", "float32")
     assert parsing.usual_dtype("zoo:alexnet") == "float32"
 

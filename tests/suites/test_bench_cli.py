@@ -475,7 +475,7 @@ def test_a_port_in_use_is_one_line(networks: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         ran = bench(networks, "net", "--batch_size=2", "--num_gpus=2", f"--master_port={port}")
-    way = "choose another --master-port, or 0 for any that is free"
+    way = "choose another --master-port, or 0 for a free one"
     assert (ran.code, ran.err) == (4, f"error: port {port}: in use by another process; {way}\n")
 
 

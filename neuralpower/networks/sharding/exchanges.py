@@ -182,7 +182,7 @@ def exchanged(x: Tensor, group: Group) -> Tensor:
 
 
 def summed_beside(x: Tensor, group: Group, numbers: int) -> Tensor:
-    """`x`; its backward pass also sums so many numbers of another gradient over the ranks."""
+    """`x`; its backward pass also sums a gradient of `numbers` elements over the ranks."""
     return _called(_Beside, x, group, numbers)
 
 

@@ -26,12 +26,12 @@ def is_attention(module: nn.Module) -> bool:
 
 
 def query_heads(module: nn.Module) -> int | None:
-    """Heads of the queries, as the module or its configuration says."""
+    """Heads of the queries, by the module or its configuration."""
     return number(module, COUNTS) or number(getattr(module, "config", None), COUNTS)
 
 
 def heads_in(module: nn.Module, size: int) -> int | None:
-    """How many heads so many features of an attention module are; None where that is not known."""
+    """How many heads `size` features of an attention module are; None where that is not known."""
     if not is_attention(module):
         return None
     one = number(module, SIZES)

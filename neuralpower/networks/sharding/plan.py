@@ -26,7 +26,7 @@ class Plan:
     added: tuple[str, ...] = ()  # modules that a rule has added to it
 
     def with_rule(self, entries: Mapping[str, Style], added: Iterable[str]) -> Plan:
-        """The plan, with what a rule found beside it."""
+        """The plan, completed by what a rule found."""
         if not entries:
             return self
         source = self.source if self.entries else RULE
@@ -65,8 +65,8 @@ def patterns_of(module: nn.Module, name: str) -> Mapping[str, Any]:
         return {}
     if not isinstance(found, Mapping):
         raise InputError(
-            f"{name} of {type(module).__name__} is a {type(found).__name__}: must be a mapping of names of "
-            "modules to styles, such as {'up': 'colwise', 'down': 'rowwise'}"
+            f"{name} of {type(module).__name__} is a {type(found).__name__}; "
+            "give a mapping of modules to styles, such as {'up': 'colwise', 'down': 'rowwise'}"
         )
     return found
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PRODUCTS = ("Linear", "Conv1D")  # classes of one product with a matrix
 SAME = frozenset("dropout native_dropout clone detach contiguous to _to_copy alias".split())
-"""Operators that leave each number where it is, beside those that torch calls point-wise."""
+"""Operators that leave each number where it is, in addition to those that torch calls point-wise."""
 VIEWS = frozenset("view reshape _unsafe_view unsqueeze squeeze".split())
 INNER = ("all_head_size", "split_size", "inner_dim", "inner_size", "attention_inner_size")
 OUTER = (*INNER, "embed_dim", "hidden_size", "hidden_dim", "dim", "d_model")
@@ -218,7 +218,7 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         return paths
 
     def columns(self, inside: Sequence[str]) -> list[str]:
-        """Of products of attention in order: those that make heads, without the last and without latents."""
+        """Products of attention that make heads: all but the last one and those that make latents."""
         *first, _ = inside
         latents = frozenset[str]().union(*(self.before[one] for one in first))
         return [one for one in first if one not in latents]
@@ -251,7 +251,7 @@ def _attention(
                 inside = seen.inside(path)
                 sources, target = seen.columns(inside), inside[-1]
                 found |= _pair(seen.products, sources, target)
-                latents = {*inside} & seen.before[target] - {*sources}  # rotated keys beside a latent
+                latents = {*inside} & seen.before[target] - {*sources}  # with rotated keys
                 found |= dict.fromkeys(latents, styles.style_named("mla_kv_a_proj"))
             return found
     return {}
@@ -298,7 +298,7 @@ def _smaller(
 
 
 def _columns(name: str, dims: int) -> int | None:
-    """Of weights [in, out], as transformers' Conv1D has them."""
+    """The output axis of weights [in, out], as transformers' Conv1D has them."""
     return dims - 1
 
 

@@ -47,7 +47,7 @@ class Sharding:
     use: str = INFERENCE  # INFERENCE as transformers runs it, ENGINE, or TRAINING
     plan: Mapping[str, Any] | None = None  # names of modules -> styles, in place of the network's own
     library: str = exchanges.NCCL  # that moves data between ranks
-    strict: bool = False  # whether a rule of one's own is refused
+    strict: bool = False  # whether a rule is refused
     source: str = ""  # who says how: OWN, TRANSFORMERS or RULE
     notes: tuple[str, ...] = ()  # what stays whole, what is uneven, and what a rule has added
 
@@ -260,7 +260,7 @@ def _heads(path: str, owner: nn.Module, size: int, work: _Work, attribute: str) 
 
 
 def _said(plan: Plan, module: nn.Module, work: _Work, whole: int) -> Iterator[str]:
-    """How it is sharded, in words."""
+    """Notes on how it is sharded."""
     said = {
         TRANSFORMERS: "as its plan in transformers says",
         OWN: "as the plan given says",

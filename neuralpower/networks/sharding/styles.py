@@ -176,7 +176,7 @@ def _attach_gradient_sum(module: nn.Module, rank: Rank) -> None:
 
 
 def _attach_latent(module: nn.Module, rank: Rank) -> None:
-    """A latent, and rotated keys beside it, whose gradient no later product sums."""
+    """A latent with rotated keys, whose gradient no later product sums."""
     rotated = int(rank.configured("qk_rope_head_dim") or 0)
 
     def after(module: nn.Module, args: Any, output: Any) -> Any:
@@ -305,7 +305,7 @@ def shrink(part: nn.Module, one: Style, ranks: int) -> None:
 
 
 def describe(part: nn.Module, name: str, new: Tensor) -> None:
-    """Have a plain product or a table say its new sizes."""
+    """Set the sizes that a plain product or a table holds as attributes."""
     if name != "weight" or new.dim() != 2:
         return
     if isinstance(part, nn.Linear):

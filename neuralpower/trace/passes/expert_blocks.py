@@ -77,7 +77,7 @@ def _modules(trace: Trace) -> tuple[str, ...]:
 def _block(flow: Dataflow, nodes: Sequence[int], placed: bool) -> _Block | None:
     """The experts that a module's nodes are; None where they do something else.
 
-    Of `placed` ones each row is a choice that has come from some rank.
+    Rows of `placed` ones are choices that have come from all ranks.
     """
     products = [i for i in nodes if _stacked(flow, flow.nodes[i])]
     if len(products) not in (2, 3):
