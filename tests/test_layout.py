@@ -41,6 +41,7 @@ PACKAGES: Mapping[str, str] = {
         follow lifetimes modules passes passes.quantisation paths question recorder records routing
         sparse_gradients tracer
         recipe step_lifetimes undisturbed
+        exchanges gradients passes.data_parallel stages
     """,
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect
@@ -54,6 +55,7 @@ PACKAGES: Mapping[str, str] = {
     "predict": """
         case compose evaluate generation measured memory.peak on_gpu prediction timeline tree weights
         explore.compare explore.fit explore.phases explore.score explore.sweep
+        parallel parallel.result
     """,
     "report": """
         cards charts chrome explored grid inspection measured notebook number_format page perfetto pictures

@@ -60,7 +60,8 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     name = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
     optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
     how = {"accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
-    return {"optimizer": optimizer, **how, "selective": recipe.selective, "masters": recipe.masters}
+    how |= {name: True for name in ("selective", "masters") if getattr(recipe, name)}
+    return {"optimizer": optimizer, **how}
 
 
 class StepLifetimes(NamedTuple):

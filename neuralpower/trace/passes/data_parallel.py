@@ -24,7 +24,7 @@ from neuralpower.trace.exchanges import exchanged
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import block_of, module_of, prefixes
 from neuralpower.trace.question import Question
-from neuralpower.trace.recipe import OPTIMIZER, TRAINING, Recipe
+from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Task, Trace
 
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20  # bytes: `torch.nn.parallel.DistributedDataParallel`
@@ -60,45 +60,20 @@ def parameters_of(trace: Trace, recipe: Recipe) -> list[Parameter]:
     ]
 
 
-def _replicated(trace: Trace, question: Question) -> bool:
+def replicated(trace: Trace, question: Question) -> bool:
     """Whether a step exchanges something with replicas."""
     layout = question.layout
     return question.phase == TRAINING and max(layout.data, layout.expert_replicas) > 1
 
 
-@trace_pass(place="backward", applies=_replicated)
+@trace_pass(place="backward", applies=replicated)
 def data_parallel(trace: Trace, question: Question) -> Trace:
     """Add the exchanges of gradients, and of weights that are shared out, where their data is ready."""
     tasks = _sharded(trace, question) if question.layout.shard == "zero3" else _bucketed(trace, question)
     return replace(trace, tasks=tuple(tasks))
 
 
-@trace_pass(place="update", applies=_replicated)
-def replicated_update(trace: Trace, question: Question) -> Trace:
-    """Have the optimizer wait for the exchanges, and step a rank's own part of the parameters alone."""
-    tasks, layout = list(trace.tasks), question.layout
-    steps = [i for i, task in enumerate(tasks) if task.step == OPTIMIZER]
-    for i in steps[:1]:
-        tasks[i] = replace(tasks[i], waits=(DATA,))
-    if not layout.shard:
-        return replace(trace, tasks=tuple(tasks))
-    for i in steps:
-        layer = tasks[i].layer
-        own = -(-_elements(layer) // layout.data)
-        tasks[i] = replace(tasks[i], layer=replace(layer, elements=own))  # type: ignore[call-arg]
-    if layout.shard != "zero3":
-        for some in _alike(parameters_of(trace, question.recipe)):
-            numbers = sum(one.numbers for one in some)
-            gathered = exchanged(question, "all_gather", some[0].dtype, numbers, experts=some[0].experts)
-            tasks.append(Task("", gathered, OPTIMIZER, stream=DATA, event=DATA))
-    return replace(trace, tasks=tuple(tasks))
-
-
-def _elements(layer: Layer) -> int:
-    return int(getattr(layer, "elements", 0))
-
-
-def _alike(parameters: Sequence[Parameter]) -> Iterator[list[Parameter]]:
+def alike(parameters: Sequence[Parameter]) -> Iterator[list[Parameter]]:
     """The parameters of one type and one group together."""
 
     def sort(one: Parameter) -> tuple[str, bool]:
@@ -220,7 +195,7 @@ def _event(block: str, step: str) -> str:
 
 def _gather(block: str, parameters: Sequence[Parameter], question: Question, step: str) -> Iterator[Task]:
     """The gather of a block's weights."""
-    for some in _alike(parameters):
+    for some in alike(parameters):
         numbers = sum(one.numbers for one in some)
         layer = exchanged(question, "all_gather", some[0].dtype, numbers, experts=some[0].experts)
         yield Task(block, layer, step, stream=DATA, event=_event(block, step))
@@ -228,14 +203,14 @@ def _gather(block: str, parameters: Sequence[Parameter], question: Question, ste
 
 def _copied_out(block: str, parameters: Sequence[Parameter], step: str) -> Iterator[Task]:
     """The copy of a block's gathered weights out of the buffer of all ranks' parts, once they are there."""
-    for some in _alike(parameters):
+    for some in alike(parameters):
         layer = _copied(some[0].dtype, sum(one.numbers for one in some))
         yield Task(block, layer, step, waits=(_event(block, step),))
 
 
 def _scattered(block: str, parameters: Sequence[Parameter], question: Question) -> Iterator[Task]:
     """What reduces a block's gradients, and leaves each rank its part; they are put in one buffer before."""
-    for some in _alike(parameters):
+    for some in alike(parameters):
         numbers = sum(one.numbers for one in some)
         layer = exchanged(question, "reduce_scatter", some[0].kept, numbers, experts=some[0].experts)
         yield Task(block, _copied(some[0].kept, numbers), BACKWARD, last=True)
