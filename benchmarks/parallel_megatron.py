@@ -191,8 +191,8 @@ def _memory(table: pd.DataFrame, run: str) -> None:
             "weights and states": (row.weights_optimizer_gib, kept, row.calculon_weights_optimizer_gib),
             "activations": (row.activations_gib, active, row.calculon_activations_gib),
         }
-        both: Any = tuple(map(sum, zip(*cells.values(), strict=True)))
-        cells["both"] = both
+        first, second = cells.values()
+        cells["both"] = (first[0] + second[0], first[1] + second[1], first[2] + second[2])
         for part, (measured, value, rival) in cells.items():
             error = value / measured - 1
             print(

@@ -16,7 +16,7 @@ KIND = "collective"
 
 
 def wanted(kinds: tuple[str, ...] | None, backend: str | None) -> bool:
-    """Whether exchanges are asked for; raises InputError where other kinds are, too."""
+    """Whether the kinds are exchanges; raises InputError for exchanges together with other kinds."""
     if kinds is not None and KIND in kinds and len(kinds) > 1:
         rest = ",".join(kind for kind in kinds if kind != KIND)
         raise InputError(

@@ -31,7 +31,7 @@ class Cluster:
 
     @property
     def devices(self) -> int:
-        """Of all nodes."""
+        """The devices of all nodes."""
         return self.per_node * self.nodes
 
     def check(self, layout: Layout) -> None:
@@ -53,7 +53,7 @@ def cluster_of(text: str, nodes: int = 1) -> Cluster:
 
     Args:
         text: devices of a node, an x and the name of a spec sheet; a name alone is one device.
-        nodes: number of such nodes.
+        nodes: number of nodes.
 
     Raises:
         InputError: an unknown device, devices of two kinds, or a count below 1.

@@ -303,7 +303,7 @@ class Layer(ABC):
         return hardware.width(dtype) if known else None
 
     def bound_by(self, hardware: Hardware) -> str:
-        """In words, by what of the device it is bound instead; "" where `bound_s` is None."""
+        """The part of the device that bounds it instead, as text; "" where `bound_s` is None."""
         return ""
 
     @property

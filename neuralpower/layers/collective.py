@@ -170,7 +170,7 @@ class Collective(Layer):
     def bound_s(self, hardware: Hardware) -> Any:
         """Start, hops and bytes, by the better of ring and sums in the switch.
 
-        Exchanges within nodes and between them go on at once, so the slower of both counts.
+        Exchanges within nodes and between them run at once, so the slower of both counts.
         """
         size, per_node = self.elements * self.itemsize, np.ceil(self.ranks / self.nodes)
         mover = np.where(np.asarray(self.function) == "all_reduce", self.library, self._by_maker())

@@ -112,7 +112,7 @@ class Estimates:
         return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
     def where(self, kept: Array, other: Estimates) -> Estimates:
-        """Those of the layers that `kept` says, [layers], bool, and the other's for the rest."""
+        """Own values for the layers that `kept` marks, [layers], bool; the other's for all others."""
         names = self.__dataclass_fields__
         return Estimates(*(np.where(kept, getattr(self, name), getattr(other, name)) for name in names))
 

@@ -328,7 +328,7 @@ class Predictor:
         return found.where(~faster, other)
 
     def _by_first(self, columns: Layer) -> Estimates:
-        """Each row's time by the first that has learnt such calls."""
+        """Each row's time by the first that knows its calls."""
         if not self.others:
             return self._estimate(columns)
         first, _ = self._first(columns)
@@ -561,7 +561,7 @@ class Predictor:
         return tuple(texts)
 
     def _bounded(self, layers: Sequence[Layer], hardware: Hardware) -> Iterator[str]:
-        """In words, what stands in for calls without data that neither memory nor FLOP bounds."""
+        """As text, the formulas for calls without data that neither memory nor FLOP bounds."""
         said: dict[str, list[str]] = {}
         for layer in layers:
             by = layer.bound_by(hardware)

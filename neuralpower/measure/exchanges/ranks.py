@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def exchange(function: str, elements: int, ranks: int, rank: int, device: Any) -> Callable[[], Any]:
-    """One exchange of so many float32 numbers, as `Collective` counts them."""
+    """One exchange of `elements` float32 numbers, as `Collective` counts them."""
     import torch
     import torch.distributed as dist
 

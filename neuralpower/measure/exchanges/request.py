@@ -17,7 +17,7 @@ USUAL_RANKS = (2, 4, 8)
 
 @dataclass(frozen=True)
 class Exchanges:
-    """Exchanges between so many ranks: each function at sizes of half an octave's distance."""
+    """Exchanges between `ranks` processes: each function at sizes of half an octave's distance."""
 
     backend: str
     ranks: int

@@ -40,7 +40,7 @@ def measured(
     patience_s: float = PATIENCE_S,
     module: str = MODULE,
 ) -> Measured:
-    """Measure; `show` is told how many of how many are done.
+    """Measure; `show` gets the number of exchanges done, and of all.
 
     Raises:
         DeviceError: a rank ended or hangs; one line that names it and the exchange.

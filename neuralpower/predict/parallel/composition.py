@@ -166,7 +166,7 @@ class _Composed:
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """The schedule's figures: exchanges between stages of an inference are tasks of its pieces."""
+        """The schedule's numbers: exchanges between stages of an inference are tasks of its pieces."""
         further = (self.count - 1) / self.count
         timings = [piece.timing for piece in self.pieces]
         sends = sends_s(self.pieces, self.predictor, self.question) if self.trains else [0.0] * len(timings)
