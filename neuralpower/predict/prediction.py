@@ -11,6 +11,7 @@ from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import (
+    TOLD,
     BASES,
     BORROWED,
     EXTRAPOLATED,
@@ -268,6 +269,8 @@ class Prediction(Shown):
             texts.append(
                 f"only {percent(trained)} of the time was trained on this device; "
                 "other layers use data of related devices"
+                if trained >= TOLD
+                else "no time was trained on this device; data of related devices give all times"
             )
         return tuple(texts)
 
