@@ -12,8 +12,8 @@ FRAMEWORK = Framework(600_000_000, 600_000_000, 0.1, 0.1, 0)
 MARGINS = {FORWARD: 0.1, TRAINING: 0.3}
 ASSUMED = {
     FORWARD: "memory on accelerators is an estimate: tensors are exact, the framework's share is assumed",
-    TRAINING: "memory of training on accelerators is an estimate: 92 % of 72 steps on an A100 needed more than "
-    "the upper value, and the predicted value was 30 % too low in the median",
+    TRAINING: "memory of training on accelerators is an estimate: 92 % of 72 steps on an A100 needed more "
+    "than the upper value, and the predicted value was 30 % too low in the median",
 }
 
 # A step of an untrained recurrent layer is two kernels of 3 to 5 us.

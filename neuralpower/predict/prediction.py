@@ -11,11 +11,11 @@ from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import (
-    TOLD,
     BASES,
     BORROWED,
     EXTRAPOLATED,
     IN_RANGE,
+    TOLD,
     TRAINED_HERE,
     UNTRAINED,
     in_words,
