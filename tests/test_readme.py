@@ -23,11 +23,12 @@ CONSOLE = {
     for line in block.splitlines()
     if re.match(r"(\$ )?neuralpower \w", line) and "..." not in line and not re.search(r"[|>]|[A-Z]{5}", line)
 }
+SHORT = ("predict", "fit", "compare", "sweep")  # commands that answer within seconds
 SHOWN = [
     (name, commands, shown)
     for name, page in PAGES.items()
     for commands, shown in outputs.blocks(page)
-    if all(command.startswith("neuralpower predict") for command in commands)
+    if all(command.split()[1] in SHORT for command in commands)
 ]
 
 

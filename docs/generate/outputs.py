@@ -21,7 +21,14 @@ from docs.generate.picture import terminal
 from docs.generate.tables import short_devices
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/index.md", "docs/tutorial.md", "docs/csv-examples.md", "docs/memory.md")
+PAGES = (
+    "README.md",
+    "docs/index.md",
+    "docs/tutorial.md",
+    "docs/csv-examples.md",
+    "docs/memory.md",
+    "docs/what-if.md",
+)
 PICTURE = ROOT / "docs" / "images" / "predict.svg"
 PICTURED = "neuralpower predict llama-3.1-8b --phase decode --context 4096 --batch-size 32 --device h100"
 BLOCK = re.compile(r"(<!-- (run|measure) -->\n```console\n)(.*?)(```)", re.S)

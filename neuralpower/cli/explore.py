@@ -15,7 +15,6 @@ from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.choices import (
     FITTED_PHASES,
     PHASES,
-    RUNS,
     SCORES,
     choice,
     dtype_choice,
@@ -337,6 +336,7 @@ def score(asked: Scored) -> None:
     check_out(asked.output.out, form)
     stage("importing torch and transformers")
 
+    from neuralpower.layers.base import FORWARD
     from neuralpower.predict.explore.score import score as scored
     from neuralpower.predict.explore.score import warnings_of
     from neuralpower.report.explored import score_table
@@ -355,8 +355,8 @@ def score(asked: Scored) -> None:
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
     for text in warnings_of(found, trained):
         tell(f"Warning: {text}")
-    if trained.platform.memory_note:
-        tell(f"Note: {trained.platform.memory_note}")
+    if note := trained.platform.memory_note(FORWARD):
+        tell(f"Note: {note}")
     about = f"forward, by {by}, on {trained.device} ({trained.name})"
     shown = [one.to_json() for one in found]
     answer = Answer(
@@ -406,16 +406,7 @@ class Fit(OptionGroup):
             rich_help_panel=TARGET,
         ),
     ] = None
-    run: Annotated[
-        str,
-        choice(
-            "way to run",
-            RUNS,
-            help="Way to run; fused calls need no memory",
-            metavar="<run>",
-            rich_help_panel=TARGET,
-        ),
-    ] = "eager"
+    run: shared_options.Run = None
     tokens: FittedTokens
     optimizer: Annotated[
         str,
@@ -455,10 +446,11 @@ def fit(asked: Fit) -> None:
     from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
+    from neuralpower.trace.question import usual_run
 
     check_out(asked.output.out, form)
     room, platform, name = _room(asked.device, asked.memory)
-    same = "model phase optimizer accumulation checkpointing margin run weights".split()
+    same = "model phase optimizer accumulation checkpointing margin weights".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         seq_len=length,
@@ -467,6 +459,7 @@ def fit(asked: Fit) -> None:
         input_shape=shape,
         dtype=parsing.dtype(asked.dtype or parsing.usual_dtype(asked.model)),
         platform=platform,
+        run=asked.run or usual_run(platform, asked.phase),
         **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)

@@ -106,7 +106,7 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         spread = float(np.exp(NINETY * dispatch.deviation))
         launched = [share if task.step == FORWARD else 1.0 for task, share in zip(tasks, shares, strict=True)]
         issue = Issue(dispatch.seconds(layers) * np.array(launched), dispatch.unknown_s, spread)
-    host = "" if dispatch is None or work.graphed else dispatch.note
+    host = "" if dispatch is None or work.graphed else dispatch.note(layers)
     with_gradient = {call.layer.kind for call in work.calls if call.gradient}
     return Answer(
         tasks=tasks,

@@ -10,10 +10,11 @@ FRAMEWORK = Framework(600_000_000, 600_000_000, 0.1, 0.1, 0)
 # 72 training steps of 40 networks on an A100, float32: predictions were 30 % below the real peaks in the
 # median, and 92 % of the peaks above the upper bound. Language models' servers leave a tenth free.
 MARGINS = {FORWARD: 0.1, TRAINING: 0.3}
-ASSUMED = (
-    "memory besides tensors is assumed, without an upper bound: 92 % of 72 training steps on an A100 "
-    "took more than `up to`, and the median was 30 % too low"
-)
+ASSUMED = {
+    FORWARD: "memory on accelerators is an estimate: tensors are exact, the framework's share is assumed",
+    TRAINING: "memory of training on accelerators is an estimate: 92 % of 72 steps on an A100 needed more "
+    "than the upper value, and the predicted value was 30 % too low in the median",
+}
 
 # A step of an untrained recurrent layer is two kernels of 3 to 5 us.
 STEP_S = 8e-6
@@ -25,7 +26,7 @@ PLATFORM = Platform(
     name="accelerator",
     framework=FRAMEWORK,
     margins=MARGINS,
-    memory_note=ASSUMED,
+    memory_notes=ASSUMED,
     optimizer=FOREACH,
     launch_s=LAUNCH_S,
     step_s=STEP_S,

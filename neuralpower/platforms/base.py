@@ -63,7 +63,9 @@ class Platform:
     )
     workspace: bool = False  # whether the work space that layers state is that of the platform's kernels
     margins: Mapping[str, float] = field(default_factory=dict)  # share kept free by phase; others: forward
-    memory_note: str = ""  # as text: what is assumed of memory
+    memory_notes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what is assumed, by phase; others: forward
     # ---- time
     optimizer: str = LOOP  # how torch steps an optimizer by default: loop, foreach or fused
     launch_s: float = 1e-6  # overhead of an untrained call, in addition to the time of its bytes and FLOP
@@ -85,6 +87,10 @@ class Platform:
     def margin(self, phase: str) -> float:
         """Share of a device's memory that is kept free by default."""
         return self.margins.get(phase, self.margins.get(FORWARD, 0.0))
+
+    def memory_note(self, phase: str) -> str:
+        """What is assumed of a phase's memory, as text; "" for nothing."""
+        return self.memory_notes.get(phase, self.memory_notes.get(FORWARD, ""))
 
     def optimizer_way(self, optimizer: str) -> str:
         """How torch steps such an optimizer here: loop, foreach or fused."""

@@ -169,7 +169,7 @@ def _with_room(prediction: Prediction, predictor: Predictor) -> Prediction:
     memory = prediction.memory
     if memory is None:
         return prediction
-    said = (predictor.platform.memory_note,) if memory.assumed else ()
+    said = (predictor.platform.memory_note(memory.phase),) if memory.assumed else ()
     warned = (*prediction.warned, *_too_little(memory, predictor))
     return replace(prediction, assumptions=(*prediction.assumptions, *said), warned=warned)
 

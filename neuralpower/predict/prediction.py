@@ -15,6 +15,7 @@ from neuralpower.learn.estimates import (
     BORROWED,
     EXTRAPOLATED,
     IN_RANGE,
+    TOLD,
     TRAINED_HERE,
     UNTRAINED,
     in_words,
@@ -272,6 +273,8 @@ class Prediction(Shown):
             texts.append(
                 f"only {percent(trained)} of the time was trained on this device; "
                 "other layers use data of related devices"
+                if trained >= TOLD
+                else "no time was trained on this device; data of related devices give all times"
             )
         return tuple(texts)
 

@@ -83,10 +83,18 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
     if p.memory is not None:
         yield memory_line(p.memory)
     borrowed = f", borrowed {share(p.borrowed)}" if p.borrowed >= TOLD else ""
-    covered = f"coverage {share(p.coverage)}{borrowed}, extrapolated {share(p.extrapolated)}"
+    covered = (
+        f"coverage {share(p.coverage)}{_by_relatives(p)}{borrowed}, extrapolated {share(p.extrapolated)}"
+    )
     yield f"{quantity(p.flops, 'FLOP')} ({FLOP_CONVENTION}), {many(p.parameters, 'parameters')}, {covered}"
     if p.savings is not None:
         yield str(p.savings)
+
+
+def _by_relatives(p: Prediction) -> str:
+    """The covered share that was trained on related devices alone; "" for none."""
+    related = 0.0 if p.trained_here is None else p.coverage - p.trained_here
+    return "" if related < TOLD else f" ({share(related)} trained on related devices)"
 
 
 def _throughput(p: Prediction) -> str:
@@ -127,9 +135,11 @@ def joined_parts(parts: Sequence[str]) -> str:
 
 
 def _trained(p: Prediction) -> str:
-    """The share of the time whose power was trained; "" for all of it."""
+    """The share of the time that power data cover; "" for all of it."""
     trained = p.power_share_trained or 0.0
-    return "" if trained > MOSTLY else f", trained for {trained:.0%} of the time"
+    if trained > MOSTLY:
+        return ""
+    return f", power data cover {share(trained)} of the time" if trained else ", without power data"
 
 
 def _foot(p: Prediction) -> Iterator[str]:

@@ -28,7 +28,7 @@ from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.predict.compose import compose
 from neuralpower.predict.prediction import Prediction
-from neuralpower.report.number_format import plain, quantity
+from neuralpower.report.number_format import plain, quantity, share
 from neuralpower.report.tables import prediction_cells, prediction_table
 from neuralpower.trace.tracer import trace
 
@@ -348,7 +348,11 @@ def test_power_that_was_not_trained_is_carried_within_idle_and_limit(sparse: Pre
     (energy,) = [
         line for line in prediction_table(some, "kind", 3, 0).splitlines() if line.startswith("energy")
     ]
-    assert energy.endswith(f", trained for {known:.0%} of the time")
+    assert energy.endswith(f", power data cover {share(known)} of the time")
+    nowhere = dataclasses.replace(
+        some, rows=tuple(dataclasses.replace(row, power_trained=False) for row in some.rows)
+    )
+    assert ", without power data" in prediction_table(nowhere, "kind", 3, 0)
 
 
 def test_a_device_of_unknown_idle_power_idles_within_a_share_of_its_limit(sparse: Predictor) -> None:

@@ -9,7 +9,7 @@ import pytest
 from neuralpower.errors import InputError
 from neuralpower.learn import predictor_lookup
 from neuralpower.networks.phases import Phase
-from neuralpower.platforms import CPU
+from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.explore.fit import Request, fit
 from tests.program import done, run
@@ -130,3 +130,24 @@ def test_the_command_ends_with_0_1_or_2() -> None:
     ran = run(*step[:-1], 300, "--memory", "1GB")
     assert ran.code == 2
     assert "made for 300" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("phase", "platform", "run_"),
+    [
+        ("decode", PLATFORMS["accelerator"], "engine"),
+        ("decode", CPU, "eager"),
+        ("forward", PLATFORMS["accelerator"], "eager"),
+    ],
+)
+def test_a_fit_without_a_way_to_run_uses_the_usual_one(phase: str, platform: Platform, run_: str) -> None:
+    found = fit(Request(SHALLOW, phase=phase, platform=platform), ROOM)
+    assert found.request is not None and found.request.run == run_
+    assert found.memory == fit(Request(SHALLOW, phase=phase, platform=platform, run=run_), ROOM).memory
+
+
+def test_a_note_on_training_steps_belongs_to_training_alone() -> None:
+    accelerator = PLATFORMS["accelerator"]
+    assert "A100" in accelerator.memory_note("training")
+    assert accelerator.memory_note("decode") == accelerator.memory_note("forward") != ""
+    assert "A100" not in accelerator.memory_note("decode") and CPU.memory_note("training") == ""

@@ -88,7 +88,7 @@ def test_the_first_line_says_what_on_what_and_how_and_nothing_stands_before_it_w
         (
             (CARRIED, ROOFLINE),
             {CARRIED_BY: 0.75},
-            ["only 75% of the time is covered", "only 0% of the time was trained"],
+            ["only 75% of the time is covered", "no time was trained on this device"],
         ),
     ],
 )
@@ -102,6 +102,14 @@ def test_warnings_come_before_everything_else(
     for line, begin in zip(text, expected, strict=False):
         assert line.startswith(f"Warning: {begin}")
     assert text[len(expected)].startswith("zoo:net, ")
+
+
+def test_coverage_states_the_part_of_related_devices() -> None:
+    rows = [row("linear", 3.0, CARRIED), row("norm", 1.0)]
+    text = "\n".join(lines(prediction(rows, 4.0, origins={CARRIED_BY: 0.75, TRAINED_HERE: 0.25})))
+    assert "coverage 100 % (75 % trained on related devices), extrapolated" in text
+    own = "\n".join(lines(prediction(rows, 4.0, origins={TRAINED_HERE: 1.0})))
+    assert "coverage 100 %, extrapolated" in own
 
 
 def test_a_borrowed_regressor_does_not_cover() -> None:

@@ -30,7 +30,7 @@ from neuralpower.shown import Shown
 from neuralpower.trace.follow import shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
-from neuralpower.trace.question import EAGER, Question, checked_run
+from neuralpower.trace.question import Question, checked_run, usual_run
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import optimizer_named, training_lifetimes
@@ -58,7 +58,7 @@ class Request:
     accumulation: int = 1  # training: micro-batches of `batch_size` per step
     checkpointing: bool = False  # training: repeated blocks keep their inputs alone
     margin: float | None = None  # share of the memory that is kept free; None: as the platform says
-    run: str = EAGER  # one of `trace.question.RUNS`
+    run: str | None = None  # one of `trace.question.RUNS`; None: the usual one of the phase, as in `predict`
     weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
     new_tokens: int | None = None  # generate: made after a prompt of `seq_len` tokens; None: as in `predict`
 
@@ -121,6 +121,8 @@ def fit(request: Request, room_bytes: float) -> Fit:
         ModelError: the model cannot be built or traced as asked, or has no checkpointing of its own.
     """
     margin = _checked_margin(request)
+    if request.run is None:
+        request = replace(request, run=usual_run(request.platform, request.phase))
     probe = _Probe(request)
     process_bytes = request.platform.framework.process_bytes
     left_bytes = room_bytes * (1 - margin) - process_bytes
@@ -141,7 +143,7 @@ def fit(request: Request, room_bytes: float) -> Fit:
         traces=probe.traces,
         process_bytes=process_bytes,
         margin=margin,
-        notes=(request.platform.memory_note,) if request.platform.memory_note else (),
+        notes=(note,) if (note := request.platform.memory_note(request.phase)) else (),
         weights=probe.quantised,
         request=replace(request, model=str(probe.source.name)),
     )
@@ -153,7 +155,8 @@ def _checked_margin(request: Request) -> float:
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     optimizer_named(request.optimizer)
-    checked_run(request.run, phase)
+    if request.run is not None:
+        checked_run(request.run, phase)
     Recipe(accumulation=request.accumulation)
     if request.context is not None and phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {phase}; leave it out")
@@ -248,6 +251,7 @@ class _Probe:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.run = request.run or usual_run(request.platform, request.phase)
         self.dtype = torch_dtype(request.dtype)
         self.source: Source = resolve(request.model)
         phase = TRAINING if request.phase == TRAINING else FORWARD
@@ -309,7 +313,7 @@ class _Probe:
             return training_memory(step, platform=platform)
         try:
             traced = self._weighed(trace(self.module, inputs.args, inputs.kwargs))
-            question = Question(dtype=request.dtype, run=request.run, platform=platform)
+            question = Question(dtype=request.dtype, run=self.run, platform=platform)
             traced = applied(replace(traced, about=shape_of(one)), question, OF_CALLS)
         except ModelError as error:
             if length is not None and ("index" in str(error) or "size" in str(error)):

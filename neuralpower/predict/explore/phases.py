@@ -122,8 +122,8 @@ def sweep_phases(
         except NeuralPowerError as error:
             points.append(SweepPoint(**{**dict.fromkeys(UNKNOWN), **about, "error": one_line(error)}))
             continue
-        if predictor.platform.memory_note:
-            notes[predictor.platform.memory_note] = None
+        if note := predictor.platform.memory_note(way):
+            notes[note] = None
         samples = case.batch_size * (recipe.accumulation if way != FORWARD else 1)
         figures = dict(_memory(prediction, predictor, memory_bytes))
         points.append(SweepPoint(**about, **_figures(prediction, samples), **figures))

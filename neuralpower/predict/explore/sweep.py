@@ -125,7 +125,7 @@ def sweep(
         explored = explore(points, predictor, weights)
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
-        notes[predictor.platform.memory_note or HEAPLESS] = None
+        notes[predictor.platform.memory_note(FORWARD) or HEAPLESS] = None
         room = memory_bytes if memory_bytes is not None else device_memory(predictor)
         found += _swept(name, points, explored, predictor, room)
     front, best = pareto_front(found)
