@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from neuralpower.devices.spec import FLOPS, KEYS, Key
+from neuralpower.devices.spec import FLOPS, KEYS, LINKS, Key
 from neuralpower.dtypes import PEAKS
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.files.json_files import not_finite
@@ -32,7 +32,7 @@ def _number(rule: Key) -> Any:
 
 PEAK_FIELDS = [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in PEAKS]
 Peaks = msgspec.defstruct("Peaks", PEAK_FIELDS, module=__name__)
-OF_SHEETS = ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w", "clock_hz")
+OF_SHEETS = ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w", "clock_hz", *LINKS)
 NUMBERS = {
     **{name: KEYS[name] for name in OF_SHEETS},
     "base_clock": Key(0.01, 1, "of the boost clock"),

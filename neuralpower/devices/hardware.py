@@ -30,6 +30,9 @@ BESIDE = 1 / 8
 # Faster memories reach more of what their sheets say: 75 % at 200 GB/s, 86 to 91 % at 900 to 1,600. The share
 # grows with this power of the bandwidth; its level is learnt.
 REACHED_POWER, REACHED_AT_BYTES_PER_S = 0.06, 1e12
+ASSUMED_PCIE = 31.5e9  # B/s of PCI Express 4.0 x16 in one direction, where a sheet names no link
+ASSUMED_NETWORK = 12.5e9  # B/s of a card of 100 Gb/s for each device, where a sheet names none
+SWITCH_SUMS_SINCE = 2022  # NVIDIA's switches sum what devices send: NVLink SHARP, from Hopper on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,9 @@ class Hardware:
     year: int | None = None  # of its release: the energy of an operation falls with the years
     clock_hz: float | None = None  # boost
     lanes_per_scheduler: float | None = None  # float32 lanes that one warp scheduler of an NVIDIA GPU feeds
+    link_bytes_per_s: float | None = None  # to all peers of its node, in one direction; None: they have none
+    pcie_bytes_per_s: float | None = None  # in one direction
+    network_bytes_per_s: float | None = None  # to other nodes, in one direction
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of a dtype; of the slowest known where no peak holds for it; 1 where none is known."""
@@ -90,6 +96,22 @@ class Hardware:
         joules = TENSOR_J * (TENSOR_WIDTH / self.width(dtype)) ** TENSOR_POWER
         older = max(TENSOR_YEAR - self.year, 0) / TENSOR_HALVES
         return float(min(peak, self.limit_w / (joules * 2**older)))
+
+    @property
+    def peer_bytes_per_s(self) -> float:
+        """To all peers of its node, in one direction; of PCI Express where it has no links of its own."""
+        return self.link_bytes_per_s or self.pcie_bytes_per_s or ASSUMED_PCIE
+
+    @property
+    def between_nodes_bytes_per_s(self) -> float:
+        """To other nodes, in one direction."""
+        return self.network_bytes_per_s or ASSUMED_NETWORK
+
+    @property
+    def switch_sums(self) -> bool:
+        """Whether the switch between the devices of a node adds up what they send."""
+        linked = self.platform == "nvidia" and self.link_bytes_per_s is not None
+        return linked and (self.year or 0) >= SWITCH_SUMS_SINCE
 
     @property
     def held_by_power(self) -> bool:

@@ -66,9 +66,15 @@ KEYS: dict[str, Key] = {
     "base_clock_hz": Key(1e7, 2e10, "Hz"),  # that the power limit allows in any case
     "l2_bytes": Key(2**10, 1e10, "B", whole=True),  # of the whole device; of one core of a CPU
     "llc_bytes": Key(2**10, 1e11, "B", whole=True),  # the last level, of the whole device
+    "link_bytes_per_s": Key(1e8, 1e14, "B/s"),  # of one device to all its peers, in one direction
+    "pcie_bytes_per_s": Key(1e8, 1e13, "B/s"),  # in one direction
+    "network_bytes_per_s": Key(
+        1e7, 1e13, "B/s"
+    ),  # of one device's share of a server's cards, in one direction
     "limit_w": Key(0.5, HIGHEST_W, "W"),  # board power limit or TDP
     "idle_w": Key(0.01, HIGHEST_W, "W"),
 }
+LINKS = ("link_bytes_per_s", "pcie_bytes_per_s", "network_bytes_per_s")
 REQUIRED = ("memory_bytes_per_s", "cores")  # and one peak
 FIELDS = ("schema", "name", "class", "vendor", "year", "aliases", "values")
 REQUIRED_FIELDS = ("schema", "name", "class", "values")
@@ -123,6 +129,7 @@ class DeviceSpec:
             year=self.year,
             clock_hz=boost,
             lanes_per_scheduler=lanes / schedulers if lanes and schedulers else None,
+            **{name: self.get(name) for name in LINKS},
         )
 
     def to_json(self) -> dict[str, Any]:

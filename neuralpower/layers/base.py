@@ -288,6 +288,18 @@ class Layer(ABC):
         """Steps that the host issues in a row for a call, up to a factor: its time grows with them."""
         return 1
 
+    def instead(self) -> Self | None:
+        """What a program may run in its place, where that is faster; None: nothing."""
+        return None
+
+    def bound_s(self, hardware: Hardware) -> Any:
+        """Seconds at the device's peaks of what is bound neither by memory nor by FLOP; None: it is by both."""
+        return None
+
+    def bound_by(self, hardware: Hardware) -> str:
+        """In words, by what of the device it is bound instead; "" where `bound_s` is None."""
+        return ""
+
     @property
     def itemsize(self) -> int:
         """Bytes per element of `dtype`; a fraction where that has less than 8 bits."""

@@ -111,6 +111,11 @@ class Estimates:
         """Some of the layers."""
         return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
+    def where(self, kept: Array, other: Estimates) -> Estimates:
+        """Those of the layers that `kept` says, [layers], bool, and the other's for the rest."""
+        names = self.__dataclass_fields__
+        return Estimates(*(np.where(kept, getattr(self, name), getattr(other, name)) for name in names))
+
     def times(self, factor: float) -> Estimates:
         """The same with all times so many times as long."""
         return replace(self, **{name: getattr(self, name) * factor for name in TIMES})

@@ -316,7 +316,18 @@ class Predictor:
         """Each row's time, of a table's columns (layers.as_columns), by the first that has learnt such calls.
 
         Of calls that none has learnt, one that has learnt near ones says what they take, else a roofline.
+        Where something else may run in their place, the faster counts of those that are learnt.
         """
+        found, instead = self._by_first(columns), columns.instead()
+        if instead is None:
+            return found
+        other = self._by_first(instead)
+        mine, others = (self._first(one)[1] == LEARNT for one in (columns, instead))
+        faster = (others & ~mine) | ((others == mine) & (other.runtime_s < found.runtime_s))
+        return found.where(~faster, other)
+
+    def _by_first(self, columns: Layer) -> Estimates:
+        """Each row's time by the first that has learnt such calls."""
         if not self.others:
             return self._estimate(columns)
         first, _ = self._first(columns)
@@ -531,6 +542,7 @@ class Predictor:
             borrowed = f"borrowed from {keys.named(near)}, within a factor of {ROOFLINE_FACTOR:g}"
             texts.append(said(key) or f"no data for {keys.named(key)}: {borrowed}")
         hardware = self._known_hardware()
+        texts += self._bounded(different, hardware)
         if any(layer.multiplies for layer in different):
             unknown = list(self.view.unknown(hardware))
             if unknown:
@@ -546,6 +558,20 @@ class Predictor:
         if apart := [text for text in unlike if not text.endswith(ONLY)]:
             texts.append(f"the predictor's machine differs from this one: {'; '.join(apart)}")
         return tuple(texts)
+
+    def _bounded(self, layers: Sequence[Layer], hardware: Hardware) -> Iterator[str]:
+        """In words, what stands in for calls without data that neither memory nor FLOP bounds."""
+        said: dict[str, list[str]] = {}
+        for layer in layers:
+            by = layer.bound_by(hardware)
+            if not by:
+                continue
+            columns = [columns_of(type(layer), [one]) for one in (layer, layer.instead()) if one is not None]
+            if all(self._first(one)[1].max() < LEARNT for one in columns):
+                said.setdefault(by, []).append(f"{layer.kind} {layer.group()}")
+        for by, names in said.items():
+            missing = ", ".join(dict.fromkeys(names))
+            yield f"no data for {missing}: assumed from {by}, within a factor of {ROOFLINE_FACTOR:g}"
 
     def foreign(self) -> tuple[str, ...]:
         """In words: why the device may be unlike all that it was trained on; bounds do not allow for that."""
@@ -590,7 +616,7 @@ class Predictor:
         like = self.platform.like
         if columns.multiplies:
             t = np.maximum(t, self.platform.step_s * (np.asarray(columns.launches()) - 1))
-        if columns.multiplies or like is None:
+        if columns.multiplies or like is None or columns.bound_s(self.hardware or Hardware()) is not None:
             return t, np.zeros(len(t)), False
         size = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape)
         elements = size / (2 * DTYPES["float32"].itemsize)
@@ -604,7 +630,9 @@ class Predictor:
         return np.maximum(t, found.runtime_s), found.hidden_s, True
 
     def _roofline(self, columns: Layer, dtype: str) -> Array:
-        t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + self.platform.launch_s
+        t = columns.bound_s(self.hardware or Hardware())
+        if t is None:
+            t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + self.platform.launch_s
         return np.broadcast_to(np.asarray(t, dtype=np.float64), (len(columns.dtype),))
 
     def roofline(self, dtype: str) -> Roofline:

@@ -78,6 +78,9 @@ class HardwarePart(Part, frozen=True):
     year: Annotated[int, Meta(ge=1970, le=2100)] | None = None
     lanes_per_scheduler: Annotated[float, Meta(ge=1, le=1024)] | None = None
     clock_hz: Annotated[float, Meta(ge=KEYS["clock_hz"].low, le=KEYS["clock_hz"].high)] | None = None
+    link_bytes_per_s: Annotated[float, Meta(gt=0, le=KEYS["link_bytes_per_s"].high)] | None = None
+    pcie_bytes_per_s: Annotated[float, Meta(gt=0, le=KEYS["pcie_bytes_per_s"].high)] | None = None
+    network_bytes_per_s: Annotated[float, Meta(gt=0, le=KEYS["network_bytes_per_s"].high)] | None = None
     platform: str | None = None  # None: as `accelerator` says, in files of older versions
 
 

@@ -21,7 +21,7 @@ from neuralpower.networks.source import Source
 from neuralpower.predict.compose import check, composed, question_of
 from neuralpower.predict.generation import predict_generation, with_step
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
-from neuralpower.predict.parallel import one_micro_batch, predict_layout
+from neuralpower.predict.parallel import lanes, one_micro_batch, predict_layout
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Seen, Stage
 from neuralpower.predict.tree import module_shapes
@@ -140,7 +140,8 @@ def _predict_pass(
     prediction = replace(prediction, modules=module_shapes(one.module, found.work))
     if seen is not None:
         name = one.name if question.phase == FORWARD else question.phase
-        seen(Stage(name, found.work, prediction, found.lifetimes))
+        drawn = () if question.layout.alone else lanes(found, predictor, question)
+        seen(Stage(name, found.work, prediction, found.lifetimes, drawn))
     prediction = _with_room(prediction, predictor)
     return prediction if one.name == FORWARD else with_step(prediction, one)
 

@@ -16,7 +16,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import GENERATE, PREFILL, Pass
 from neuralpower.predict.compose import composed
 from neuralpower.predict.memory.peak import forward_memory
-from neuralpower.predict.parallel import predict_work
+from neuralpower.predict.parallel import lanes, predict_work
 from neuralpower.predict.parallel.result import Parallel
 from neuralpower.predict.prediction import BOUNDS, Interval, Prediction, joined
 from neuralpower.predict.timeline import Omitted, Seen, Stage
@@ -110,14 +110,18 @@ def predict_generation(
             return composed(work, predictor, question, **how)
         return predict_work(work, predictor, question, **how)
 
+    def staged(name: str, work: Trace, prediction: Prediction) -> Stage:
+        drawn = () if question.layout.alone else lanes(work, predictor, question)
+        return Stage(name, work, prediction, lanes=drawn)
+
     first = predicted(grown.work)
     nodes = [predicted(step) for step in grown.steps]
     decode = _sum([node.runtime_s for node in nodes], grown.weights)
     joules = _sum([node.energy_j for node in nodes], grown.weights)
     if seen is not None:
-        seen(Stage("prefill", grown.work, first))
+        seen(staged("prefill", grown.work, first))
         if decode is not None:
-            _show(seen, grown, predicted, decode, joules)
+            _show(seen, grown, lambda name, work: staged(name, work, predicted(work)), decode, joules)
     runtime, energy = first.runtime_s, first.energy_j
     if decode is not None:
         runtime = _sum([runtime, decode], (1, 1)) or runtime
@@ -186,7 +190,7 @@ def whole_of(
 def _show(
     seen: Seen,
     grown: Grown,
-    predicted: Callable[[Trace], Prediction],
+    staged: Callable[[str, Trace], Stage],
     decode: Interval,
     joules: Interval | None,
 ) -> None:
@@ -196,7 +200,7 @@ def _show(
     """
     before, count = grown.asked.first - 1, grown.asked.steps
     traces = zip([*range(1, len(grown.begin) + 1), count], (*grown.begin, *grown.end), strict=True)
-    stages = [Stage(f"decode step {n}, context {before + n}", trace, predicted(trace)) for n, trace in traces]
+    stages = [staged(f"decode step {n}, context {before + n}", trace) for n, trace in traces]
     for stage in stages[:-1]:
         seen(stage)
     if omitted := count - len(stages):

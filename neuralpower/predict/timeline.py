@@ -22,6 +22,7 @@ from neuralpower.learn.network_estimates import ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.compose import question_of, unmodelled_row
 from neuralpower.predict.memory.peak import alive, steady
+from neuralpower.predict.parallel.lanes import Lane
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.streams import Plan, Rank, times_of
 from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING
@@ -39,6 +40,7 @@ class Stage:
     trace: Trace  # after its passes
     prediction: Prediction
     memory: StepLifetimes | None = None  # of a step of training
+    lanes: tuple[Lane, ...] = ()  # on several devices: what each of their streams does when
 
     @property
     def has_memory(self) -> bool:

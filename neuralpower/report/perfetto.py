@@ -10,7 +10,7 @@ inner slices add up to the outer one. A module that is called again right after 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,8 @@ class Drawn:
 
 def predicted(prediction: Prediction, stages: Sequence[Stage | Omitted], predictor: Predictor) -> Process:
     """The timeline of a prediction from its stages and its predictor."""
+    if any(isinstance(stage, Stage) and stage.lanes for stage in stages):
+        return Process(f"predicted: {prediction.model} on {prediction.device}", [*_lane_rows(stages)])
     drawn, begun_s = Drawn(), 0.0
     for stage in stages:
         if isinstance(stage, Omitted):
@@ -64,6 +66,23 @@ def predicted(prediction: Prediction, stages: Sequence[Stage | Omitted], predict
     known = (("power", "W", drawn.power), ("memory", "bytes", drawn.memory))
     counters = [Counter(name, unit, _changes(points)) for name, unit, points in known if points]
     return Process(f"predicted: {prediction.model} on {prediction.device}", rows, counters)
+
+
+def _lane_rows(stages: Sequence[Stage | Omitted]) -> Iterator[Row]:
+    """A row for each stream of each pipeline stage, where several devices run."""
+    rows: dict[str, list[Slice]] = {}
+    begun_s = 0.0
+    for stage in stages:
+        if isinstance(stage, Omitted):
+            begun_s += stage.runtime_s
+            continue
+        for lane in stage.lanes:
+            for span in lane.spans:
+                args = {name: value for name in ("path", "kind") if (value := getattr(span, name))}
+                times = _ns(begun_s + span.start_s), _ns(begun_s + span.end_s)
+                rows.setdefault(lane.name, []).append(Slice(span.name, "layer", *times, args))
+        begun_s += stage.prediction.runtime_s.value
+    return (Row(name, slices) for name, slices in rows.items())
 
 
 def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str, Any]:

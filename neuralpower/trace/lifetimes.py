@@ -76,6 +76,12 @@ class Lifetimes:
             place = self._known[tensor.untyped_storage()._cdata]
             self._seen[place] = self._seen[place]._replace(part=part)
 
+    def resize(self, tensor: Tensor, size: int) -> None:
+        """Say how many bytes a living tensor's storage takes elsewhere."""
+        place = self._known[tensor.untyped_storage()._cdata]
+        self.live += size - self._seen[place].bytes
+        self._seen[place] = self._seen[place]._replace(bytes=size)
+
     def storages(self) -> tuple[Storage, ...]:
         """All that were seen, the earliest first."""
         return tuple(storage for storage in self._seen if storage.bytes)

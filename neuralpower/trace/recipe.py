@@ -19,6 +19,7 @@ from neuralpower.platforms import Platform
 OPTIMIZER = "optimizer"
 MOST_MICRO_BATCHES = 4096  # each is followed layer by layer
 STEPS = (FORWARD, BACKWARD, OPTIMIZER)
+HALVES = ("float16", "bfloat16")
 Loss = Callable[[Any], Tensor]
 
 
@@ -31,6 +32,8 @@ class Recipe:
     accumulation: int = 1  # micro-batches per step
     checkpointing: bool = False  # repeated blocks run forward again instead of keeping what they computed
     selective: bool = False  # of these, the scores of attention alone run again
+    # weights of 16 bits have masters, gradients and an optimizer in float32, as in Megatron-LM
+    masters: bool = False
 
     def __post_init__(self) -> None:
         """Raise InputError for what cannot be."""
@@ -67,7 +70,13 @@ class Recipe:
             parts.append(
                 "activation checkpointing of attention" if self.selective else "activation checkpointing"
             )
+        if self.masters:
+            parts.append("float32 masters")
         return ", ".join(parts)
+
+    def gradient_dtype(self, dtype: str) -> str:
+        """The type in which the gradient of a weight is kept, given the weight's."""
+        return "float32" if self.masters and dtype in HALVES else dtype
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer; plain gradient descent has momentum. No other setting changes the cost."""

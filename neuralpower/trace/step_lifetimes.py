@@ -60,7 +60,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     name = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
     optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
     how = {"accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
-    return {"optimizer": optimizer, **how, "selective": recipe.selective}
+    return {"optimizer": optimizer, **how, "selective": recipe.selective, "masters": recipe.masters}
 
 
 class StepLifetimes(NamedTuple):
@@ -86,13 +86,15 @@ def training_lifetimes(
     accumulation: int = 1,
     checkpointing: bool = False,
     selective: bool = False,
+    masters: bool = False,
 ) -> StepLifetimes:
     """Lifetimes in the first training step, in which the optimizer makes its state.
 
     The step is followed by itself: autograd takes composite operators apart, which a trace keeps whole. It is
     `accumulation` times forward in training mode, loss (by default the mean square of the first output) and
     backward, then the optimizer, if any. `checkpointing` switches the model's own on; `selective` has the
-    scores of attention alone made once more instead. "adamw:foreach" takes temporaries as large as all
+    scores of attention alone made once more instead. `masters`: weights of 16 bits have others in float32,
+    and so have gradients and the optimizer's state. "adamw:foreach" takes temporaries as large as all
     parameters, "adamw:fused" none. The module is left as it was found.
 
     Raises:
@@ -102,7 +104,7 @@ def training_lifetimes(
     """
     make = optimizer_named(optimizer, platform) if optimizer else None
     model = unwrapped(model)
-    follower, ends = _Follower(name := type(model).__name__), list[int]()
+    follower, ends = _Follower(name := type(model).__name__, platform), list[int]()
     lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with users_code(name):
@@ -139,6 +141,8 @@ def training_lifetimes(
     storages = lifetimes.storages()
     if selective:
         storages = scores_made_again(storages, follower.scores(), ends)
+    if masters:
+        storages = with_masters(storages, trained)
     return StepLifetimes(storages, tuple(ends), lifetimes.calls, compiler, tuple(follower.blocks.items()))
 
 
@@ -165,6 +169,17 @@ def scores_made_again(
             found[place] = one._replace(birth=again)
             found.append(one._replace(death=last))
     return tuple(found)
+
+
+def with_masters(storages: Sequence[Storage], trained: Sequence[Tensor]) -> tuple[Storage, ...]:
+    """The storages, gradients and optimizer's states in float32, with another copy of weights of 16 bits."""
+    wide = torch.float32.itemsize
+    before = sum(one.nbytes for one in trained)
+    masters = sum(wide * one.numel() for one in trained if one.element_size() < wide)
+    after = sum(max(wide, one.element_size()) * one.numel() for one in trained)
+    wider = (GRADIENTS, OPTIMIZER)
+    found = [s._replace(bytes=round(s.bytes * after / before)) if s.part in wider else s for s in storages]
+    return (*found, Storage(0, None, masters, OPTIMIZER)) if masters else tuple(found)
 
 
 def _faked_state(model: nn.Module, fake: FakeTensorMode) -> tuple[dict[str, Tensor], list[nn.Parameter]]:
@@ -231,9 +246,10 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     are masked. Where a step asks whether a mask is all ones, it is, as in a trace.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, platform: Platform = CPU) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.model = model
+        self._bits = platform.family != CPU.family  # kernels of dropout keep a mask of one byte a number
         self.lifetimes = Lifetimes()
         self._known = WeakIdKeyDictionary()  # tensors with values, and what was computed from these alone
         self._assumed = Assumed()
@@ -303,6 +319,8 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             if isinstance(output, Tensor):
                 self._assumed.note(name.split(".", 1)[-1], output, args)
         new = self._rows.note(name, args, kwargs, output)
+        if name == "aten.bernoulli_" and self._bits:
+            self.lifetimes.resize(output, output.numel())
         if name in (PRODUCT, SOFTMAX):
             self._products.append((name, self.lifetimes.calls + 1))
         self.lifetimes.called(new, workspace_blocks(name, args, kwargs, output))

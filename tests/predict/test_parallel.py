@@ -11,29 +11,59 @@ import pytest
 from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
+from neuralpower.layers.base import FORWARD
 from neuralpower.layout import Layout
-from neuralpower.learn.any_device import roofline_of
-from neuralpower.networks.phases import Phase
-from neuralpower.predict.case import Case, predict_case
+from neuralpower.learn.any_device import for_device
+from neuralpower.learn.predictor import Predictor
+from neuralpower.networks.phases import DECODE, Phase
+from neuralpower.networks.requests import asked_of
+from neuralpower.predict.case import Case, predict_case, sharding_of
+from neuralpower.predict.compose import question_of
+from neuralpower.predict.parallel import lanes, one_micro_batch, predict_layout
 from neuralpower.predict.parallel.result import Parallel
 from neuralpower.predict.prediction import BUBBLE, Prediction
-from neuralpower.trace.recipe import Recipe
+from neuralpower.predict.timeline import Stage
+from neuralpower.report.perfetto import predicted as drawn
+from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import TRAINING, Recipe
 
+LAYERS = 4
 LLAMA = (
     "transformers:llama?hidden_size=256&intermediate_size=1024&num_attention_heads=8&num_key_value_heads=4&"
-    "vocab_size=1000&num_hidden_layers=8&max_position_embeddings=512"
+    f"vocab_size=1000&num_hidden_layers={LAYERS}&max_position_embeddings=512"
 )
 SPEC = find_spec("h100-sxm")
 
 
 @cache
-def predicted(layout: Layout, phase: str = "training", count: int = 1, **how: Any) -> Prediction:
+def gpu() -> Predictor:
+    return for_device(SPEC)
+
+
+@cache
+def followed(tensor: int, phase: str, **how: Any) -> Followed:
+    """One rank's module, followed once for all layouts."""
+    question = asked(Layout(tensor=tensor), phase, 1, **how)
+    passes = Phase(phase, context=64) if phase == DECODE else Phase()
+    request = Case(LLAMA, 2, None if phase == DECODE else 64, dtype="bfloat16").request()
+    sharding = sharding_of(question.layout, None, question.run, question.phase)
+    found = follow(asked_of(LLAMA, request, passes, sharding=sharding), one_micro_batch(question))
+    assert isinstance(found, Followed)
+    return found
+
+
+def asked(layout: Layout, phase: str, count: int, **how: Any) -> Question:
+    """What is asked of a layout: graphs, so that no launch hides what a device does."""
     recipe = Recipe("adamw", accumulation=count, **how)
-    case = Case(LLAMA, 2, 64, dtype="bfloat16", layout=layout)
-    if phase != "training":
-        case = Case(LLAMA, 2, dtype="bfloat16", phase=Phase(phase, context=64), layout=layout)
-    way = "training" if phase == "training" else "forward"
-    return predict_case(case, roofline_of(SPEC), phase=way, recipe=recipe)[0]
+    way = TRAINING if phase == TRAINING else FORWARD
+    return question_of(gpu(), phase=way, dtype="bfloat16", recipe=recipe, layout=layout, run="graph")
+
+
+@cache
+def predicted(layout: Layout, phase: str = TRAINING, count: int = 1, **how: Any) -> Prediction:
+    question = asked(layout, phase, count, **how)
+    return predict_layout(followed(layout.tensor, phase, **how), gpu(), question, model="llama")
 
 
 def parallel(prediction: Prediction) -> Parallel:
@@ -71,15 +101,12 @@ def test_rows_and_waits_add_up_to_the_whole(layout: Layout) -> None:
 
 
 def test_replicas_take_a_step_as_one_device_does_but_for_their_exchanges() -> None:
-    alone = predicted(Layout(), count=3)
-    replicas = predicted(Layout(data=4), count=3)
-    exchange = [row for row in replicas.rows if row.kind == "collective"]
-    copies = [row for row in replicas.rows if row.kind in ("elementwise", "movement")]
-    before = [row for row in alone.rows if row.kind in ("elementwise", "movement")]
-    added = sum(row.runtime_s for row in (*exchange, *copies)) - sum(row.runtime_s for row in before)
-    assert replicas.runtime_s.value == pytest.approx(alone.runtime_s.value + added)
-    assert added > 0
-    energy, own = parallel(replicas).energy_j, alone.energy_j
+    alone, replicas = predicted(Layout(), count=3), predicted(Layout(data=4), count=3)
+    added = ("collective", "elementwise", "movement")  # gradients are copied to their buckets and back
+    some, more = (sum(r.runtime_s for r in one.rows if r.kind in added) for one in (alone, replicas))
+    assert replicas.runtime_s.value == pytest.approx(alone.runtime_s.value + more - some)
+    assert more > some
+    energy, own = parallel(replicas).energy_j, parallel(alone).energy_j
     assert energy is not None
     assert own is not None
     assert energy.value > 4 * own.value
@@ -106,7 +133,7 @@ def test_stages_share_the_work_and_the_weights_of_the_whole() -> None:
     cut = predicted(Layout(pipeline=4))
     assert weights_of(cut) == weights_of(whole)
     assert cut.parameters == whole.parameters
-    assert [len(stage.blocks) for stage in parallel(cut).stages] == [2, 2, 2, 2]
+    assert [len(stage.blocks) for stage in parallel(cut).stages] == [1, 1, 1, 1]
     work = sum(stage.forward_s + stage.backward_s for stage in parallel(cut).stages)
     (one,) = parallel(whole).stages
     assert work == pytest.approx(one.forward_s + one.backward_s, rel=0.05)
@@ -154,25 +181,25 @@ def test_selective_checkpointing_keeps_less_than_none_and_more_than_full() -> No
     "layout", [Layout(tensor=2), Layout(pipeline=2), Layout(tensor=2, pipeline=2)], ids=str
 )
 def test_a_decoders_step_goes_through_the_stages_one_after_the_other(layout: Layout) -> None:
-    step = predicted(layout, "decode")
+    step = predicted(layout, DECODE)
     one = parallel(step)
     assert step.runtime_s.value == pytest.approx(sum(stage.busy_s for stage in one.stages))
     assert one.tokens == 2
-    alone = predicted(Layout(), "decode").memory
+    alone = predicted(Layout(), DECODE).memory
     assert alone is not None
     assert step.memory is not None
     assert step.memory.cache_bytes < 0.8 * alone.cache_bytes
 
 
 def test_batches_in_flight_fill_the_stages() -> None:
-    one, four = (parallel(predicted(Layout(pipeline=2), "decode", count)) for count in (1, 4))
+    one, four = (parallel(predicted(Layout(pipeline=2), DECODE, count)) for count in (1, 4))
     assert four.samples == 4 * one.samples
     assert 1.2 < four.tokens_per_s.value / one.tokens_per_s.value <= 2.01  # type: ignore[union-attr]
 
 
 def test_a_generation_sums_its_steps() -> None:
-    case = Case(LLAMA, 2, dtype="bfloat16", phase=Phase("generate", prompt=32, new_tokens=8))
-    found, _ = predict_case(Case(**{**vars(case), "layout": Layout(tensor=2, pipeline=2)}), roofline_of(SPEC))
+    phase = Phase("generate", prompt=32, new_tokens=8)
+    found, _ = predict_case(Case(LLAMA, 2, dtype="bfloat16", phase=phase, layout=Layout(pipeline=2)), gpu())
     one = parallel(found)
     assert one.tokens == 2 * 8
     assert one.tokens_per_s is not None
@@ -181,17 +208,50 @@ def test_a_generation_sums_its_steps() -> None:
 
 
 def test_a_layout_that_does_not_fit_is_refused() -> None:
-    predictor = roofline_of(SPEC)
+    predictor = gpu()
     with pytest.raises(InputError, match="takes 16 devices, and the cluster has 8"):
-        predict_case(Case(LLAMA, 2, layout=Layout(data=16), cluster=Cluster(SPEC, 8)), predictor)
+        predict_case(
+            Case(LLAMA, 2, dtype="bfloat16", layout=Layout(data=16), cluster=Cluster(SPEC, 8)), predictor
+        )
     with pytest.raises(InputError, match="orders pipeline stages, and there is one"):
-        predict_case(Case(LLAMA, 2, 64, layout=Layout(data=2, schedule="gpipe")), predictor, phase="training")
-    with pytest.raises(InputError, match="the network has 8 repeated blocks"):
-        predict_case(Case(LLAMA, 2, 64, layout=Layout(pipeline=9)), predictor)
+        predict_case(
+            Case(LLAMA, 2, 64, dtype="bfloat16", layout=Layout(data=2, schedule="gpipe")),
+            predictor,
+            phase="training",
+        )
+    with pytest.raises(InputError, match="the network has 4 repeated blocks"):
+        predict_case(Case(LLAMA, 2, 64, dtype="bfloat16", layout=Layout(pipeline=9)), predictor)
     with pytest.raises(InputError, match="phase backward"):
-        predict_case(Case(LLAMA, 2, 64, layout=Layout(data=2)), predictor, phase="backward")
+        predict_case(Case(LLAMA, 2, 64, dtype="bfloat16", layout=Layout(data=2)), predictor, phase="backward")
 
 
 def test_fewer_micro_batches_than_stages_are_warned_of() -> None:
     warned = predicted(Layout(pipeline=4), count=2).warned
     assert [text for text in warned if "2 micro-batches for 4 pipeline stages" in text]
+
+
+@pytest.mark.parametrize(
+    ("layout", "names"),
+    [
+        (Layout(data=4), ["layers", "data"]),
+        (Layout(pipeline=2), ["stage 0: layers", "stage 0: sends", "stage 1: layers", "stage 1: sends"]),
+    ],
+    ids=str,
+)
+def test_a_timeline_has_a_lane_for_each_stage_and_stream(layout: Layout, names: list[str]) -> None:
+    found, question = followed(1, TRAINING), asked(layout, TRAINING, 3)
+    prediction = predicted(layout, count=3)
+    stage = Stage(TRAINING, found.work, prediction, lanes=lanes(found, gpu(), question))
+    rows = drawn(prediction, [stage], gpu()).rows
+    assert [row.name for row in rows] == names
+    end = max(one.end_ns for row in rows for one in row.slices)
+    assert end / 1e9 == pytest.approx(prediction.runtime_s.value, rel=1e-3)
+
+
+def test_masters_widen_gradients_and_states() -> None:
+    half, mixed = (predicted(Layout(data=2), masters=masters).memory for masters in (False, True))
+    assert half is not None
+    assert mixed is not None
+    assert mixed.weights_bytes == half.weights_bytes
+    assert mixed.gradients_bytes == 2 * half.gradients_bytes
+    assert mixed.optimizer_bytes == 3 * half.optimizer_bytes  # moments in float32, and the masters

@@ -1,13 +1,15 @@
 """What the ranks of a group exchange, forward and backward, as operators that a trace reads.
 
-A tensor between two modules is whole on every rank, split along one axis, or partial (the sum over all ranks is
-the tensor). Each change has the conjugate change of the gradient (Shoeybi et al., "Megatron-LM", 2019, figure 3;
-Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022, figure 5):
+A tensor between two modules is whole on every rank, split along one axis, or partial: then the sum over all
+ranks is the tensor. Each change has the conjugate change of the gradient (Shoeybi et al., "Megatron-LM",
+2019, figure 3; Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+figure 5):
 
     from        to          forward            backward
     whole       whole       nothing            all-reduce, where each rank makes a part of the gradient
     whole       split       a slice            all-gather
-    split       whole       all-gather         reduce-scatter of parts, else a slice
+    split       whole       all-gather         reduce-scatter of parts, after an all-gather of what was not kept;
+                                               else a slice
     partial     whole       all-reduce         nothing
     partial     split       reduce-scatter     all-gather
 """
@@ -81,11 +83,14 @@ class _Gather(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group, dim: int, partial: bool) -> Tensor:
         ctx.group, ctx.dim, ctx.partial = group, dim, partial
+        if partial:
+            ctx.save_for_backward(x)
         return group.run("all_gather", x, dim)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         if ctx.partial:
+            ctx.group.run("all_gather", ctx.saved_tensors[0], ctx.dim)
             back = ctx.group.run("reduce_scatter", gradient.contiguous(), ctx.dim)
         else:
             back = ctx.group.part(gradient, ctx.dim)

@@ -69,7 +69,8 @@ class Dispatch:
         """The rows' outputs -> those of the tokens."""
         rank = self.rank
         if not self.across:
-            zeros = output.new_zeros((self._tokens, output.shape[-1]))
+            shape = self._tokens, output.shape[-1]
+            zeros = torch.zeros(shape, dtype=output.dtype, device=output.device)
             return rank.from_partial(zeros.index_add(0, self._places, output))
         back = exchanges.exchanged(output, rank.expert).reshape(*self._weights.shape, -1)
         found = (back * self._weights.unsqueeze(-1)).sum(1).to(output.dtype)

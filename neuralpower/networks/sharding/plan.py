@@ -13,6 +13,7 @@ from neuralpower.errors import InputError, unknown
 from neuralpower.networks.sharding.styles import Style, style_named
 
 OWN, TRANSFORMERS, RULE = "the plan given", "the plan of transformers", "a rule"
+INFERENCE, ENGINE, TRAINING = "inference", "engine", "training"  # what a network is run for
 SHOWN = 4  # modules that a message names
 
 
@@ -80,7 +81,7 @@ def pattern_of(path: str) -> str:
 
 
 def whole_parts(module: nn.Module, split: set[int]) -> Iterator[tuple[str, int]]:
-    """(Pattern, numbers) of modules with matrices that stay whole on every rank; `split`: ids of the others."""
+    """(Pattern, numbers) of modules whose matrices stay whole on every rank; `split`: ids of the others."""
     found: dict[str, int] = {}
     seen = set(split)
     for path, part in module.named_modules():

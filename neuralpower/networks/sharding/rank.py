@@ -50,6 +50,14 @@ class Rank:
         self._last = (weakref.ref(x, self._forget), how, found)
         return found
 
+    def slice_of(self, x: Tensor) -> Tensor | None:
+        """What the rank has of a tensor that was gathered last; None of other tensors."""
+        if self._last is None or self._last[1][0] != SEQUENCE or self._last[2].shape != x.shape:
+            return None
+        same = self._last[2].untyped_storage()._cdata == x.untyped_storage()._cdata
+        found: Tensor | None = self._last[0]() if same else None
+        return found
+
     def _forget(self, dead: Any) -> None:
         if self._last is not None and self._last[0] is dead:
             self._last = None

@@ -1,15 +1,16 @@
 """A rule for networks that come without a plan: pairs of products around a nonlinearity, and attention.
 
 One run on the meta device shows them. A product whose outputs go only through point-wise calls into one other
-product is split by outputs, the other one by inputs (Shoeybi et al., 2019, section 3). Attention that counts its
-heads in attributes is split by heads, where the network then still runs.
+product is split by outputs, the other one by inputs (Shoeybi et al., 2019, section 3). Attention that counts
+its heads in attributes is split by heads, where the network then still runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,11 @@ from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.running import Answers, name_of, on_meta
 from neuralpower.networks.sharding import heads, styles
-from neuralpower.networks.sharding.plan import Plan
+from neuralpower.networks.sharding.plan import INFERENCE, TRANSFORMERS, Plan
 from neuralpower.networks.users_code import users_code
+
+if TYPE_CHECKING:
+    from neuralpower.networks.sharding.shard import Sharding
 
 PRODUCTS = ("Linear", "Conv1D")  # classes of one product with a matrix
 SAME = frozenset("dropout native_dropout clone detach contiguous to _to_copy alias".split())
@@ -31,7 +35,7 @@ INNER = ("all_head_size", "split_size", "inner_dim", "inner_size", "attention_in
 OUTER = (*INNER, "embed_dim", "hidden_size", "hidden_dim", "dim", "d_model")
 
 
-def completed(module: nn.Module, plan: Plan, asked: Any, example: Callable[[], Inputs] | None) -> Plan:
+def completed(module: nn.Module, plan: Plan, asked: Sharding, example: Callable[[], Inputs] | None) -> Plan:
     """The plan, or what a rule finds where it says nothing of blocks.
 
     Raises:
@@ -39,7 +43,11 @@ def completed(module: nn.Module, plan: Plan, asked: Any, example: Callable[[], I
     """
     tables = (styles.VOCABULARY, styles.GATHERED)
     if any(one not in tables for one in plan.entries.values()):
-        return plan
+        served = asked.use != INFERENCE and not asked.strict and plan.source == TRANSFORMERS
+        if example is None or not served or not _whole_attention(module, plan.entries):
+            return plan
+        found = by_rule(module, asked.layout.tensor, example, plan.entries)
+        return plan.with_rule(found, found)
     if asked.strict:
         raise InputError(
             f"{type(module).__name__} has no plan for tensor ranks, and strict refuses a rule; "
@@ -51,17 +59,36 @@ def completed(module: nn.Module, plan: Plan, asked: Any, example: Callable[[], I
     return plan.with_rule(found, found)
 
 
-def by_rule(module: nn.Module, ranks: int, example: Callable[[], Inputs]) -> dict[str, styles.Style]:
-    """Styles of the modules that a rule finds; none where the network cannot be run on the meta device."""
+def _whole_attention(module: nn.Module, entries: Mapping[str, Any]) -> bool:
+    """Whether there is attention of which a plan says nothing: engines and Megatron split it all the same."""
+    for path, part in module.named_modules():
+        named = any(name.startswith(f"{path}.") for name in entries)
+        count = sum(type(one).__name__ in PRODUCTS for one in part.modules())
+        if heads.is_attention(part) and not named and count > 1:
+            return True
+    return False
+
+
+def by_rule(
+    module: nn.Module,
+    ranks: int,
+    example: Callable[[], Inputs],
+    known: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, styles.Style]:
+    """Styles of the modules that a rule finds; none where the network cannot be run on the meta device.
+
+    `known` are paths that a plan has styles for: their modules are left as they are.
+    """
     inputs = example()
     seen = _Followed(module)
     if not _runs(module, inputs, seen):
         return {}
     found: dict[str, styles.Style] = {}
     for sources, target in seen.pairs():
-        if all(seen.features[source] % ranks == 0 for source in sources):
+        fits = all(seen.features[source] % ranks == 0 for source in sources)
+        if fits and not known.keys() & {*sources, target}:
             found |= _pair(seen.products, sources, target)
-    for paths in seen.attention(found).values():
+    for paths in seen.attention({**found, **known}).values():
         found |= _attention(module, paths, seen, ranks, inputs)
     return found
 
@@ -83,6 +110,10 @@ def _runs(module: nn.Module, inputs: Inputs, inside: Answers) -> bool:
     return True
 
 
+class _SeenError(Exception):
+    """Ends a run of which enough is known."""
+
+
 class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
     """Which products' outputs reach which product through point-wise calls alone."""
 
@@ -100,6 +131,8 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self._twice: set[str] = set()
         self._leaks: set[str] = set()  # products whose outputs go elsewhere, too
         self._from = WeakIdKeyDictionary()  # tensor -> products that it is made of
+        self._near = WeakIdKeyDictionary()  # tensor -> products that lie before it, none between
+        self.before: dict[str, frozenset[str]] = {}  # product -> those that lie before it, none between
         self._depth = 0  # of products that are running
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
@@ -118,9 +151,10 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def _before(self, path: str) -> Any:
         def hook(part: nn.Module, args: tuple[Any, ...]) -> None:
             self._depth += 1
-            sources = frozenset[str]()
-            if args and isinstance(args[0], Tensor):
-                sources = self._from[args[0]] if args[0] in self._from else sources
+            known = bool(args) and isinstance(args[0], Tensor) and args[0] in self._from
+            sources: frozenset[str] = self._from[args[0]] if known else frozenset()
+            near = bool(args) and isinstance(args[0], Tensor) and args[0] in self._near
+            self.before[path] = self._near[args[0]] if near else frozenset()
             if path in self._reads:  # a product that runs twice
                 self._leaks |= {path, *sources, *self._reads[path]}
                 self._twice.add(path)
@@ -135,7 +169,7 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         def hook(part: nn.Module, args: Any, output: Any) -> None:
             self._depth -= 1
             if isinstance(output, Tensor):
-                self._from[output] = frozenset([path])
+                self._from[output] = self._near[output] = frozenset([path])
                 self.features[path] = output.shape[-1]
 
         return hook
@@ -146,6 +180,9 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         if self._depth:
             return output
         inputs = [t for t in tensors_in((args, kwargs or {})) if t.dim()]
+        near = frozenset[str]().union(*(self._near[t] for t in inputs if t in self._near))
+        for made in tensors_in(output) if near else ():
+            self._near[made] = near
         known = [self._from[t] for t in inputs if t in self._from]
         if known:
             sources = frozenset[str]().union(*known)
@@ -180,6 +217,12 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
                 paths.setdefault(type(part), []).append(path)
         return paths
 
+    def columns(self, inside: Sequence[str]) -> list[str]:
+        """Of products of attention in order: those that make heads, without the last and without latents."""
+        *first, _ = inside
+        latents = frozenset[str]().union(*(self.before[one] for one in first))
+        return [one for one in first if one not in latents]
+
     def inside(self, path: str) -> list[str]:
         """Products of a module, in the order in which they ran."""
         return [one for one in self.order if one.startswith(f"{path}.")]
@@ -194,7 +237,7 @@ def _attention(
     count = next((n for part in first.modules() if (n := heads.query_heads(part)) is not None), None)
     if count is None or count % ranks or len(set(names)) != len(names):
         return {}
-    if any(seen.features[name] % count for name in names[:-1]):
+    if any(seen.features[name] % count for name in seen.columns(names)):
         return {}
     whole = _shape_after(module, first, inputs)
     for attributes in ((*heads.COUNTS, *INNER), heads.COUNTS, (*heads.COUNTS, *OUTER), ()):
@@ -205,21 +248,26 @@ def _attention(
             for path in paths:
                 for part in module.get_submodule(path).modules():
                     vars(part).update(_shrunk(part, attributes, ranks))
-                *sources, target = seen.inside(path)
+                inside = seen.inside(path)
+                sources, target = seen.columns(inside), inside[-1]
                 found |= _pair(seen.products, sources, target)
+                latents = {*inside} & seen.before[target] - {*sources}  # rotated keys beside a latent
+                found |= dict.fromkeys(latents, styles.style_named("mla_kv_a_proj"))
             return found
     return {}
 
 
 def _shape_after(module: nn.Module, part: nn.Module, inputs: Inputs) -> list[torch.Size] | None:
-    """Shapes of what a part returns in a run; None where the run fails."""
+    """Shape of what a part returns first in a run, which then ends; None where the run fails before."""
     shapes: list[torch.Size] = []
 
     def note(part: nn.Module, args: Any, output: Any) -> None:
         shapes.extend(t.shape for t in tensors_in(output)[:1])
+        raise _SeenError
 
     with part.register_forward_hook(note):
-        return shapes if _runs(module, inputs, Answers()) else None
+        _runs(module, inputs, Answers())
+    return shapes or None
 
 
 def _shrunk(part: nn.Module, attributes: Sequence[str], ranks: int) -> dict[str, int]:
@@ -239,7 +287,7 @@ def _smaller(
     try:
         for part in parts:
             vars(part).update(_shrunk(part, attributes, ranks))
-        for path, one in _pair(seen.products, names[:-1], names[-1]).items():
+        for path, one in _pair(seen.products, seen.columns(names), names[-1]).items():
             styles.shrink(seen.products[path], one, ranks)
         yield
     finally:

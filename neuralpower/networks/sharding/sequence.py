@@ -1,7 +1,7 @@
 """Sequence parallelism: tokens are split between pairs of products, where tensor ranks would repeat work.
 
-Blocks begin with a slice and end with an all-gather; in between, products gather tokens before and reduce-scatter
-after them (Korthikanti et al., 2022). A step of fewer tokens than ranks keeps them whole.
+Blocks begin with a slice and end with an all-gather; in between, products gather tokens before and
+reduce-scatter after them (Korthikanti et al., 2022). A step of fewer tokens than ranks keeps them whole.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError
@@ -46,6 +47,39 @@ def split_tokens(module: nn.Module, rank: Rank, entries: Mapping[str, styles.Sty
         norm = _norm_after(parent, blocks)
         blocks[0].register_forward_pre_hook(_begins(rank), with_kwargs=True)
         (norm or blocks[-1]).register_forward_hook(_ends(rank))
+    for path, one in entries.items():
+        part = module.get_submodule(path) if one.reads_tokens else None
+        if isinstance(part, nn.Linear):
+            keep_slices(part, rank)
+
+
+def keep_slices(part: nn.Module, rank: Rank) -> None:
+    """Have a product keep the rank's slice of the tokens that it reads, which its backward pass gathers again."""
+    before = torch._C._autograd._push_saved_tensors_default_hooks
+    after = torch._C._autograd._pop_saved_tensors_default_hooks
+    pushed: list[bool] = []
+
+    def pack(kept: Tensor) -> Any:
+        own = rank.slice_of(kept)
+        return kept if own is None else (own.detach(),)
+
+    def unpack(kept: Any) -> Tensor:
+        return (
+            rank.tensor.run("all_gather", kept[0], kept[0].dim() + SEQUENCE) if type(kept) is tuple else kept
+        )
+
+    def enter(part: nn.Module, args: Any) -> None:
+        trains = rank.sequence and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        pushed.append(trains)
+        if trains:
+            before(pack, unpack)
+
+    def leave(part: nn.Module, args: Any, output: Any) -> None:
+        if pushed.pop():
+            after()
+
+    part.register_forward_pre_hook(enter)
+    part.register_forward_hook(leave, always_call=True)
 
 
 def _stacks(module: nn.Module, entries: Mapping[str, styles.Style]) -> list[tuple[str, nn.ModuleList]]:

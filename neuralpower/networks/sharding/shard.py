@@ -1,7 +1,7 @@
 """A module becomes that of one rank of a layout: smaller parameters, and hooks that exchange.
 
-The module is sharded before it is followed, so that every shape of the rank (heads, caches, activations, states
-of optimizers) comes from running it.
+The module is sharded before it is followed, so that every shape of the rank (heads, caches, activations,
+states of optimizers) comes from running it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sharding import exchanges, heads, styles
 from neuralpower.networks.sharding.experts import ROW_PER_CHOICE
 from neuralpower.networks.sharding.plan import (
+    ENGINE,
+    INFERENCE,
     OWN,
     RULE,
     SHOWN,
@@ -32,7 +34,6 @@ from neuralpower.networks.sharding.rank import Rank
 from neuralpower.networks.sharding.sequence import between, split_tokens
 from neuralpower.networks.sharding.vocabulary import Vocabulary
 
-INFERENCE, ENGINE, TRAINING = "inference", "engine", "training"
 GROUP = "neuralpower_group"  # attribute of parameters that expert ranks share: their group
 FEW = 0.01  # of the parameters: smaller parts that stay whole are not named
 
@@ -88,8 +89,8 @@ def sharded(
         example: makes inputs of it, for networks without a plan; None: these stay whole.
 
     Raises:
-        InputError: a plan that names what the module has not, ranks that do not divide heads or experts, experts
-            asked for in a network without; without a plan if the sharding is strict.
+        InputError: a plan that names what the module has not; ranks that do not divide heads or experts;
+            expert ranks for a network without experts; no plan, if the sharding is strict.
     """
     if not asked.needed:
         return module, asked

@@ -1,7 +1,7 @@
 """How one module is split over the ranks of a group: one entry a style, under the names of transformers.
 
-A style says along which axis its weights are split, and what its inputs and outputs become. Layouts of tensors
-are "whole", "partial", the axis that is split, or "between".
+A style says along which axis its weights are split, and what its inputs and outputs become. Layouts of
+tensors are "whole", "partial", the axis that is split, or "between".
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def _packed_input(name: str, dims: int) -> int | None:
 
 
 def first_axis(name: str, dims: int) -> int | None:
+    """Rows of a table, or experts."""
     return 0
 
 
@@ -68,6 +69,11 @@ class Style:
     experts: bool = False  # whether expert ranks share it
     sums: bool = True  # whether the gradient of a whole input, of which each rank makes a part, is summed
     attach: Attach | None = None  # what is done instead of turning inputs and outputs
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether it reads tokens that are split between pairs of products."""
+        return self.axis is _output and (self.given == BETWEEN or not self.sums)
 
     @property
     def exchanges(self) -> bool:
@@ -170,7 +176,7 @@ def _attach_gradient_sum(module: nn.Module, rank: Rank) -> None:
 
 
 def _attach_latent(module: nn.Module, rank: Rank) -> None:
-    """A latent and the rotated part of keys beside it: the gradient of the latter alone is not summed later."""
+    """A latent, and rotated keys beside it, whose gradient no later product sums."""
     rotated = int(rank.configured("qk_rope_head_dim") or 0)
 
     def after(module: nn.Module, args: Any, output: Any) -> Any:
@@ -184,7 +190,7 @@ def _attach_latent(module: nn.Module, rank: Rank) -> None:
 
 
 def _attach_experts(module: nn.Module, rank: Rank) -> None:
-    """Each rank has a part of every expert: tokens and weights of the choice are whole, outputs are summed."""
+    """Each rank has a part of every expert: tokens and choices are whole, outputs are summed."""
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden, *more = args

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from neuralpower.networks.sharding import exchanges, styles
+from neuralpower.networks.sharding.plan import ENGINE, INFERENCE
 from neuralpower.networks.sharding.rank import Rank
 
 PADDED = 64  # rows that vLLM pads a vocabulary to a multiple of (DEFAULT_VOCAB_PADDING_SIZE)
@@ -26,7 +27,7 @@ class Vocabulary:
     @classmethod
     def of(cls, module: nn.Module, ranks: int, use: str) -> Vocabulary:
         """What an engine, or a training step over tensor ranks, makes of the tables; `use` as `Sharding`."""
-        if ranks == 1 or use == "inference":
+        if ranks == 1 or use == INFERENCE:
             return cls()
         head, table = _part(module, "get_output_embeddings"), _part(module, "get_input_embeddings")
         found: dict[str, styles.Style] = {}
@@ -34,7 +35,7 @@ class Vocabulary:
         paths = {id(part): path for path, part in module.named_modules()}
         for part, kind, one in (
             (table, nn.Embedding, styles.VOCABULARY),
-            (head, nn.Linear, styles.GATHERED if use == "engine" else LOSS),
+            (head, nn.Linear, styles.GATHERED if use == ENGINE else LOSS),
         ):
             if isinstance(part, kind) and type(part).forward is kind.forward and id(part) in paths:
                 path = paths[id(part)]
@@ -53,7 +54,7 @@ def _part(module: nn.Module, name: str) -> Any:
 
 def _rows(size: int, ranks: int, use: str) -> int:
     """Rows of a rank, padded."""
-    if use == "engine":
+    if use == ENGINE:
         return exchanges.share(-(-size // PADDED) * PADDED, ranks)
     return exchanges.share(size, PADDED_PER_RANK * ranks) * PADDED_PER_RANK
 

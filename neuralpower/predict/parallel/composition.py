@@ -25,8 +25,10 @@ from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.compose import Whole, assembled, energy_of, rows_of
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.predict.parallel.lanes import Lane, lanes_of_stage, lanes_of_stages
 from neuralpower.predict.parallel.memory import (
     NOTE,
+    Activations,
     activations_of,
     communicators,
     serving_memory,
@@ -68,6 +70,19 @@ def predict_work(
 ) -> Prediction:
     """The prediction of a forward pass on several devices, from the tasks of one rank's module."""
     return _Composed(work, None, predictor, question, batch_size).prediction(model)
+
+
+def lanes(
+    work: Trace | Followed, predictor: Predictor, question: Question, *, batch_size: int = 1
+) -> tuple[Lane, ...]:
+    """What each stage's streams do when, for the same arguments as `predict_layout` or `predict_work`."""
+    lifetimes = None
+    if isinstance(work, Followed):
+        trace = work.trace if question.phase == TRAINING else work.work
+        lifetimes, batch_size = work.lifetimes, work.asked.batch_size
+    else:
+        trace = work
+    return tuple(_Composed(trace, lifetimes, predictor, question, batch_size).lanes())
 
 
 @dataclass(frozen=True)
@@ -154,11 +169,20 @@ class _Composed:
             return sum(self.busy_s)
         if self.layout.pipeline == 1:
             return self.busy_s[0]
-        endings = [
-            sum(piece.timing.ending_s for piece in self.of_rank(rank)) for rank in range(self.layout.pipeline)
-        ]
         ends = ends_s(self.pipeline, self.count)
-        return max(end + ending for end, ending in zip(ends, endings, strict=True))
+        return max(end + ending for end, ending in zip(ends, self.endings_s, strict=True))
+
+    @property
+    def endings_s(self) -> list[float]:
+        """[stages] what each does after its last micro-batch."""
+        stages = range(self.layout.pipeline)
+        return [sum(piece.timing.ending_s for piece in self.of_rank(rank)) for rank in stages]
+
+    def lanes(self) -> list[Lane]:
+        """What each stage's streams do when."""
+        if self.layout.pipeline == 1:
+            return lanes_of_stage(self.pieces, self.count if self.trains else 1)
+        return lanes_of_stages(self.pipeline, self.count, self.endings_s, not self.trains)
 
     def prediction(self, model: str) -> Prediction:
         """All that is said of it."""
@@ -234,13 +258,13 @@ class _Composed:
         if self.lifetimes is None or len(self.lifetimes.passes) < 2:
             return None
         most = held(orders(self.pipeline, min(self.count, 4 * self.layout.pipeline))[rank])
-        return training_rank_memory(
-            self.lifetimes, own, self._activations[rank :: self.layout.pipeline], most, self.layout, platform
-        )
+        own_activations = self._activations[rank :: self.layout.pipeline]
+        return training_rank_memory(self.lifetimes, own, own_activations, most, self.question)
 
     @cached_property
-    def _activations(self) -> list:  # type: ignore[type-arg]
-        assert self.lifetimes is not None
+    def _activations(self) -> list[Activations]:
+        """[pieces] what each keeps of a micro-batch."""
+        assert self.lifetimes is not None  # asked for where it is known
         return activations_of(self.lifetimes, self.parts, self.predictor.platform)
 
     def _parallel(self, found: Prediction, slowest: int, memories: Sequence[Memory | None]) -> Parallel:

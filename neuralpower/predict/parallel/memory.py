@@ -17,9 +17,10 @@ from neuralpower.layout import GROUPS, Layout
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.peak import Memory, alive, forward_memory, memory_of
 from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, WORKSPACE, Storage
-from neuralpower.trace.passes.data_parallel import BUCKET, ZERO_BUCKET, Parameter, parameters_of
+from neuralpower.trace.passes.data_parallel import ZERO_BUCKET, Parameter, parameters_of
 from neuralpower.trace.paths import block_of, module_of
-from neuralpower.trace.recipe import TRAINING
+from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.stages import Part
 from neuralpower.trace.step_lifetimes import StepLifetimes
 
@@ -89,8 +90,7 @@ def training_rank_memory(
     parts: Sequence[Part],
     pieces: Sequence[Activations],
     held: Mapping[int, int],
-    layout: Layout,
-    platform: Platform,
+    question: Question,
 ) -> Memory:
     """The memory of a rank in a step of training.
 
@@ -99,10 +99,10 @@ def training_rank_memory(
         parts: the pieces that the rank has.
         pieces: their activations.
         held: the micro-batches of each piece, by number, when the rank holds the most.
-        layout: how states are shared out.
-        platform: of the device.
+        question: its layout says how states are shared out, its recipe in which types they are kept.
     """
-    states = _States.of(step, parts, layout)
+    layout, platform = question.layout, question.platform
+    states = _States.of(step, parts, layout, question.recipe)
     saved = sum(pieces[number].saved * count for number, count in held.items())
     beside = max((pieces[number].beside for number in held), default=0)
     activations = max(saved + beside, states.update)
@@ -138,33 +138,29 @@ class _States:
     buffers: int  # of gradients or weights on their way
 
     @classmethod
-    def of(cls, step: StepLifetimes, parts: Sequence[Part], layout: Layout) -> _States:
+    def of(cls, step: StepLifetimes, parts: Sequence[Part], layout: Layout, recipe: Recipe) -> _States:
         """Those of some parts of the network."""
         shard = layout.shard
-        trained = [one for part in parts for one in parameters_of(part.trace)]
+        trained = [one for part in parts for one in parameters_of(part.trace, recipe)]
 
-        def share(some: Sequence[Parameter], divided: bool) -> int:
-            """Bytes of a rank's part."""
-            return sum(
-                -(-one.bytes // (layout.expert_replicas if one.experts else layout.data))
-                if divided
-                else one.bytes
-                for one in some
-            )
+        def share(one: Parameter, size: int) -> int:
+            """A rank's part of a parameter's bytes."""
+            return -(-size // (layout.expert_replicas if one.experts else layout.data))
 
         whole = sum(one.bytes for one in trained)
+        divided = sum(share(one, one.bytes) for one in trained)
         weights = sum(part.trace.parameter_bytes for part in parts)
-        gradients = share(trained, shard in ("zero2", "zero3"))
+        gradients = divided if shard in ("zero2", "zero3") else whole
         per_byte, per_step = _state_share(step)
-        stepped = share(trained, bool(shard))
+        stepped = divided if shard else whole
         buffers = 0
         if shard == "zero3":
-            weights += share(trained, True) - whole
-            buffers = 2 * _largest_block(trained)  # that runs and that is gathered; its gradient is reduced
+            weights -= sum(one.weight_bytes - share(one, one.weight_bytes) for one in trained)
+            buffers = 2 * _largest_block(trained)  # the block that runs, and the one that is gathered
         elif shard:
             buffers = min(whole, ZERO_BUCKET * 4)
         elif layout.data > 1 or layout.expert_replicas > 1:
-            buffers = whole if whole > BUCKET else gradients  # gradients are copied into their buckets
+            buffers = whole  # gradients are copied into their buckets
         return cls(weights, gradients, round(per_byte * stepped), round(per_step * stepped), buffers)
 
 

@@ -65,11 +65,12 @@ def _work(part: Part, number: int, count: int, question: Question) -> Trace:
     tasks = list(work.tasks)
     if part.twice and number in (0, count - 1):
         dtype = part.trace.weights[0].dtype if part.trace.weights else question.dtype
-        layer = exchanged_by_ends(question, dtype, part.twice)
+        layer = exchanged_by_ends(question, question.recipe.gradient_dtype(dtype), part.twice)
         at = next((i for i, task in enumerate(tasks) if task.step == OPTIMIZER), len(tasks))
         tasks.insert(at, Task("", layer, BACKWARD, last=True))
     if question.recipe.accumulation > 1:
-        sums = (addition(dtype, numbers) for dtype, numbers in part.trace.trained)
+        kept = question.recipe.gradient_dtype
+        sums = (addition(kept(dtype), numbers) for dtype, numbers in part.trace.trained)
         tasks += (Task("", layer, BACKWARD, event=FURTHER) for layer in sums)
     return replace(work, tasks=tuple(tasks))
 

@@ -24,7 +24,7 @@ from neuralpower.trace.exchanges import exchanged
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import block_of, module_of, prefixes
 from neuralpower.trace.question import Question
-from neuralpower.trace.recipe import OPTIMIZER, TRAINING
+from neuralpower.trace.recipe import OPTIMIZER, TRAINING, Recipe
 from neuralpower.trace.records import Task, Trace
 
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20  # bytes: `torch.nn.parallel.DistributedDataParallel`
@@ -39,17 +39,25 @@ class Parameter:
     dtype: str
     numbers: int
     experts: bool  # expert ranks share it out
+    kept: str  # type of its gradient
 
     @property
     def bytes(self) -> int:
         """Of its gradient."""
+        return int(self.numbers * DTYPES[self.kept].itemsize)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the weight itself."""
         return int(self.numbers * DTYPES[self.dtype].itemsize)
 
 
-def parameters_of(trace: Trace) -> list[Parameter]:
+def parameters_of(trace: Trace, recipe: Recipe) -> list[Parameter]:
     """Those that are trained, in the order of the module."""
-    named = zip(trace.trained_names, trace.trained, strict=True)
-    return [Parameter(name, *what, name in trace.of_experts) for name, what in named]
+    return [
+        Parameter(name, dtype, numbers, name in trace.of_experts, recipe.gradient_dtype(dtype))
+        for name, (dtype, numbers) in zip(trace.trained_names, trace.trained, strict=True)
+    ]
 
 
 def _replicated(trace: Trace, question: Question) -> bool:
@@ -79,7 +87,7 @@ def replicated_update(trace: Trace, question: Question) -> Trace:
         own = -(-_elements(layer) // layout.data)
         tasks[i] = replace(tasks[i], layer=replace(layer, elements=own))  # type: ignore[call-arg]
     if layout.shard != "zero3":
-        for some in _alike(parameters_of(trace)):
+        for some in _alike(parameters_of(trace, question.recipe)):
             numbers = sum(one.numbers for one in some)
             gathered = exchanged(question, "all_gather", some[0].dtype, numbers, experts=some[0].experts)
             tasks.append(Task("", gathered, OPTIMIZER, stream=DATA, event=DATA))
@@ -100,7 +108,7 @@ def _alike(parameters: Sequence[Parameter]) -> Iterator[list[Parameter]]:
         yield list(some)
 
 
-def _ready(trace: Trace) -> list[tuple[int, Parameter]]:
+def _ready(trace: Trace, question: Question) -> list[tuple[int, Parameter]]:
     """(number of the task that makes its gradient, parameter), the first ready first."""
     last: dict[str, int] = {}
     sums = len(trace.tasks) - len(trace.gradients)  # additions of gradients come last, wherever they are made
@@ -110,7 +118,7 @@ def _ready(trace: Trace) -> list[tuple[int, Parameter]]:
                 last[path] = i
     end = len(trace.tasks) - 1
     found = []
-    for one in reversed(parameters_of(trace)):
+    for one in reversed(parameters_of(trace, question.recipe)):
         module = module_of(one.name)
         above = (module, *reversed(prefixes(module)), "")
         found.append((next((last[path] for path in above if path in last), end), one))
@@ -122,14 +130,14 @@ def _bucketed(trace: Trace, question: Question) -> list[Task]:
     after: dict[int, list[Task]] = {}
     back: list[Task] = []
     shared = bool(question.layout.shard)
-    for bucket, ready in _buckets(_ready(trace), shared):
+    for bucket, ready in _buckets(_ready(trace, question), shared):
         if not shared:  # gradients are divided by the replicas on their way into the bucket, and copied back
             for place, one in bucket:
                 after.setdefault(place, []).append(_step(one, _divided(one)))
-                back.append(_step(one, _copied(one.dtype, one.numbers), waits=(DATA,)))
+                back.append(_step(one, _copied(one.kept, one.numbers), waits=(DATA,)))
         first, numbers = bucket[0][1], sum(one.numbers for _, one in bucket)
         function = "reduce_scatter" if shared else "all_reduce"
-        layer = exchanged(question, function, first.dtype, numbers, experts=first.experts)
+        layer = exchanged(question, function, first.kept, numbers, experts=first.experts)
         after.setdefault(ready, []).append(Task("", layer, BACKWARD, stream=DATA, event=DATA, last=True))
     tasks: list[Task] = []
     for i, task in enumerate(trace.tasks):
@@ -144,11 +152,11 @@ def _buckets(
     open_ones: dict[tuple[str, bool], list[tuple[int, Parameter]]] = {}
     first = True
     for place, one in ready:
-        bucket = open_ones.setdefault((one.dtype, one.experts), [])
+        bucket = open_ones.setdefault((one.kept, one.experts), [])
         bucket.append((place, one))
-        limit = ZERO_BUCKET * DTYPES[one.dtype].itemsize if shared else FIRST_BUCKET if first else BUCKET
+        limit = ZERO_BUCKET * DTYPES[one.kept].itemsize if shared else FIRST_BUCKET if first else BUCKET
         if sum(other.bytes for _, other in bucket) >= limit:
-            yield open_ones.pop((one.dtype, one.experts)), place
+            yield open_ones.pop((one.kept, one.experts)), place
             first = False
     yield from ((bucket, max(place for place, _ in bucket)) for bucket in open_ones.values())
 
@@ -158,7 +166,7 @@ def _step(one: Parameter, layer: Layer, waits: tuple[str, ...] = ()) -> Task:
 
 
 def _divided(one: Parameter) -> Layer:
-    return Elementwise(dtype=one.dtype, function="mul", elements=one.numbers, operands=1, broadcast=False)
+    return Elementwise(dtype=one.kept, function="mul", elements=one.numbers, operands=1, broadcast=False)
 
 
 def _copied(dtype: str, numbers: int) -> Layer:
@@ -172,7 +180,7 @@ def _sharded(trace: Trace, question: Question) -> list[Task]:
     is gathered first, and stays until the backward pass has ended.
     """
     units: dict[str, list[Parameter]] = {}
-    for one in parameters_of(trace):
+    for one in parameters_of(trace, question.recipe):
         units.setdefault(block_of(module_of(one.name)), []).append(one)
     tasks: list[Task] = []
     for step in (FORWARD, BACKWARD):
@@ -230,6 +238,6 @@ def _scattered(block: str, parameters: Sequence[Parameter], question: Question) 
     """What reduces a block's gradients, and leaves each rank its part; they are put in one buffer before."""
     for some in _alike(parameters):
         numbers = sum(one.numbers for one in some)
-        layer = exchanged(question, "reduce_scatter", some[0].dtype, numbers, experts=some[0].experts)
-        yield Task(block, _copied(some[0].dtype, numbers), BACKWARD, last=True)
+        layer = exchanged(question, "reduce_scatter", some[0].kept, numbers, experts=some[0].experts)
+        yield Task(block, _copied(some[0].kept, numbers), BACKWARD, last=True)
         yield Task(block, layer, BACKWARD, stream=DATA, event=DATA, last=True)

@@ -15,7 +15,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.operands import OWN
 from neuralpower.layers.reduction import Reduction
-from neuralpower.trace.blocks import Cut, border, by_module, layer_of, serving, weights_read
+from neuralpower.trace.blocks import Cut, border, by_module, layer_of, moves, serving, weights_read
 from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
@@ -41,6 +41,7 @@ def expert_blocks(trace: Trace, question: Question) -> Trace:
         region = set(block.nodes)
         region |= _choice(flow, region)
         region |= _sums(flow, block)
+        region |= _returned(flow, block) if path in trace.about.placed else set()
         cut.gone |= region
         parts = ("choice", "up", "down")
         cut.add(flow.nodes[block.down], path, layer, border(flow, region), parts)
@@ -172,6 +173,16 @@ def _sums(flow: Dataflow, block: _Block) -> set[int]:
         if isinstance(layer, Reduction) and layer.outputs == numbers and layer.elements > numbers:
             found.add(i)
     return found if found.issuperset(last.readers) else set()
+
+
+def _returned(flow: Dataflow, block: _Block) -> set[int]:
+    """What brings rows of placed experts back to their tokens, on the rank itself."""
+    found: set[int] = set()
+    i = block.nodes[-1]
+    while len(flow.nodes[i].readers) == 1 and moves(flow.nodes[flow.nodes[i].readers[0]]):
+        i = flow.nodes[i].readers[0]
+        found.add(i)
+    return found | serving(flow, found | {*block.nodes}, lambda j: moves(flow.nodes[j])) if found else found
 
 
 def _choice(flow: Dataflow, region: Collection[int]) -> set[int]:
