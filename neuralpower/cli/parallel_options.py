@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,6 +47,17 @@ RequirePlan = Annotated[
         "--require-plan", help="Refuse a model without a plan for tensor ranks, instead of using a rule."
     ),
 ]
+
+
+def check_used(devices: str, cluster: Cluster, layouts: Sequence[Layout], model: str) -> None:
+    """Raise InputError for several devices and no layout that uses them; says how to find one."""
+    if cluster.devices == 1 or any(layout != ONE for layout in layouts):
+        return
+    nodes = f" --nodes {cluster.nodes}" if cluster.nodes > 1 else ""
+    raise InputError(
+        f"--devices {devices}{nodes}: no layout says how {cluster.devices} devices are used; add "
+        f"--tensor-parallel {cluster.per_node}, or: neuralpower parallel {model} --devices {devices}{nodes}"
+    )
 
 
 class Parallel(OptionGroup):
@@ -126,13 +137,7 @@ class Parallel(OptionGroup):
             return
         for layout in self.layouts:
             cluster.check(layout)
-        if cluster.devices > 1 and all(layout == ONE for layout in self.layouts):
-            nodes = f" --nodes {cluster.nodes}" if cluster.nodes > 1 else ""
-            raise InputError(
-                f"--devices {self.devices}{nodes}: no layout says how {cluster.devices} devices are used; add "
-                f"--tensor-parallel {cluster.per_node}, or: neuralpower parallel {model} "
-                f"--devices {self.devices}{nodes}"
-            )
+        check_used(str(self.devices), cluster, self.layouts, model)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:

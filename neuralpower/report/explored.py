@@ -20,6 +20,7 @@ from neuralpower.report.tables import (
     listed,
     memory_line,
     note_lines,
+    percent,
     quantity,
     warning_lines,
 )
@@ -36,6 +37,7 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
         "": lambda p: "*" if p.best else "",
         "predictor": lambda p: p.predictor,
         "dtype": lambda p: p.dtype,
+        "layout": lambda p: p.layout or "one device",
         "batch": lambda p: str(p.batch_size),
         "length": lambda p: "-" if p.seq_len is None else str(p.seq_len),
         "latency": lambda p: quantity(p.runtime_s, "s"),
@@ -52,6 +54,12 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
         columns["bound by"] = lambda p: Cell(LAUNCHES, "weak") if p.host_bound else "-"
     if not many:
         del columns["predictor"]
+    spread = any(p.layout for p in result.points)
+    if spread:
+        columns["exposed"] = lambda p: percent(p.exposed_share)
+        columns["bubble"] = lambda p: percent(p.bubble_share)
+    else:
+        del columns["layout"]
     devices = ", ".join(dict.fromkeys(p.device for p in result.points))
     head = visible(f"{result.points[0].model}, {result.points[0].phase}, {result.run}, on {devices}")
     more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
@@ -59,7 +67,7 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
     notes = [*_bound(waiting, len(result.points)), *result.notes]
     foot = [*more, f"* Pareto-optimal ({result.front})", points, *note_lines(notes)]
     warnings = warning_lines([*result.warnings, *_too_large(result.points)])
-    return as_asked([*warnings, head, "", listed(shown, columns, left=3 if many else 2), *foot], marked)
+    return as_asked([*warnings, head, "", listed(shown, columns, left=2 + many + spread), *foot], marked)
 
 
 def _bound(waiting: Sequence[SweepPoint], points: int) -> Iterator[str]:

@@ -64,6 +64,8 @@ def _point(
         "dtype": case.dtype,
         "basis": TRACED,
         "phase": case.phase.name if way == FORWARD else way,
+        "layout": "" if case.layout.alone else case.layout.short,
+        "ranks": case.layout.ranks,
     }
     try:
         prediction, _ = predict_case(case, predictor, phase=way, recipe=recipe)
@@ -73,13 +75,23 @@ def _point(
         notes[predictor.platform.memory_note] = None
     time, launches = prediction.runtime_s, prediction.launch_row
     samples = case.batch_size * (recipe.accumulation if way != FORWARD else 1)
+    several = prediction.parallel
+    rate = samples / time.value if time.value else None
+    energy = prediction.energy_j
+    if several is not None:
+        rate, energy = several.samples_per_s.value, several.energy_j
+        about |= {
+            "tokens_per_s": several.tokens_per_s.value if several.tokens_per_s else None,
+            "exposed_share": several.exposed_share,
+            "bubble_share": several.bubble_share,
+        }
     return SweepPoint(
         **about,  # type: ignore[arg-type]
         runtime_s=time.value,
         low_s=time.low,
         high_s=time.high,
-        samples_per_s=samples / time.value if time.value else None,
-        energy_j=prediction.energy_j.value if prediction.energy_j else None,
+        samples_per_s=rate,
+        energy_j=energy.value if energy else None,
         coverage=prediction.coverage,
         trained_here=prediction.trained_here,
         launch_share=None if launches is None else launches.share,

@@ -57,6 +57,11 @@ class SweepPoint:
     best: bool = False  # on the Pareto front of its model
     error: str = ""
     phase: str = FORWARD
+    layout: str = ""  # over several devices, in few letters; "" for one device
+    ranks: int = 1  # devices
+    tokens_per_s: float | None = None  # of all devices, where there are several
+    exposed_share: float | None = None  # of the time, that exchanges make longer
+    bubble_share: float | None = None  # of the time, that the slowest rank waits for other stages
 
     @property
     def host_bound(self) -> bool:
@@ -192,7 +197,7 @@ def _swept(
 def pareto_front(points: Sequence[SweepPoint]) -> tuple[str, set[int]]:
     """What the Pareto front is of, and where it is; of what may not fit, nothing."""
     known = [point for point in points if not point.error]
-    energy = bool(known) and all(point.energy_j is not None for point in known)
+    energy = bool(known) and all(point.energy_j is not None and point.ranks == 1 for point in known)
     usable = [i for i, point in enumerate(points) if point.runtime_s is not None and point.fits is not False]
     pairs = [
         (p.runtime_s, (p.energy_j or 0.0) / p.batch_size if energy else -(p.samples_per_s or 0.0))
