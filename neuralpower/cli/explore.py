@@ -487,6 +487,7 @@ class Fit(OptionGroup):
             rich_help_panel=TRAINING,
         ),
     ] = False
+    parallel: Parallel
     output: shared_options.Output
 
 
@@ -505,11 +506,14 @@ def fit(asked: Fit) -> None:
     from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
+    from neuralpower.trace.recipe import Recipe
 
     check_out(asked.output.out, form)
-    room, platform, name = _room(asked.device, asked.memory)
+    spread = asked.parallel
+    spread.check(asked.model)
+    room, platform, name = _room(spread.device(asked.device), asked.memory)
     shape = parsing.shape(asked.input_shape)
-    same = "model phase optimizer accumulation checkpointing margin run weights".split()
+    same = "model phase optimizer checkpointing margin run weights".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         seq_len=_prompt(asked),
@@ -518,6 +522,10 @@ def fit(asked: Fit) -> None:
         input_shape=shape,
         dtype=parsing.dtype(asked.dtype or parsing.usual_dtype(asked.model)),
         platform=platform,
+        accumulation=spread.recipe(Recipe(accumulation=asked.accumulation), asked.phase).accumulation,
+        layout=spread.layout,
+        cluster=spread.cluster,
+        strict=spread.require_plan,
         **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)

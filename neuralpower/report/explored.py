@@ -11,6 +11,7 @@ from neuralpower.predict.explore.compare import Comparison
 from neuralpower.predict.explore.fit import Fit, Request
 from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
+from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import LAUNCHES
 from neuralpower.report.number_format import binary, counted, plain
 from neuralpower.report.tables import (
@@ -125,6 +126,16 @@ def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
     return "\n".join([*head, listed(shown, columns, left=2), *more])
 
 
+def _of_stages(stages: Sequence[Memory]) -> str:
+    """The memory of a device of each stage, where there are several."""
+    return f"; stages {', '.join(binary(one.value_bytes) for one in stages)}" if len(stages) > 1 else ""
+
+
+def _whole(found: Fit) -> str:
+    """The batch of all replicas, behind that of one."""
+    return f" in one pass of a replica, {found.largest_whole_batch} over all"
+
+
 def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False) -> str:
     """Whether it fits, what takes the memory, and what would fit."""
     what = "context" if request.phase == DECODE else "length"
@@ -135,12 +146,14 @@ def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False
     asked = (
         f"{request.model}, batch {request.batch_size}{length}, {request.dtype}, {request.phase}{optimizer}"
     )
+    several = not request.layout.alone
+    on = f"{device}, {request.layout} ({counted(request.layout.ranks, 'device')})" if several else device
     lines = [
-        visible(f"{asked}, {request.run}, on {device}"),
+        visible(f"{asked}, {request.run}, on {on}"),
         *([] if found.weights is None else [found.weights.line]),
         styled(f"{verdict} into {binary(found.room_bytes)}{kept}", "bold" if found.fits else "bad"),
-        memory_line(found.memory),
-        f"largest batch size: {found.largest_batch}",
+        memory_line(found.memory) + _of_stages(found.stages),
+        f"largest batch size: {found.largest_batch}" + (_whole(found) if several else ""),
     ]
     if found.longest is not None:
         lines.append(f"longest context: {found.longest} (limit: {found.longest_reason})")
