@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,11 +15,13 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
+from neuralpower.devices.cluster import Cluster, cluster_of
 from neuralpower.devices.host import read_cpu
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.layout import ONE, Layout
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
@@ -27,13 +30,15 @@ from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.requests import Asked, asked_of, given_to
+from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.options import check_options
-from neuralpower.predict.case import device_memory, predict, run_of
+from neuralpower.predict.case import Case, device_memory, predict, run_of, sharding_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
 from neuralpower.predict.explore.fit import Fit, Request, bytes_of, fit
+from neuralpower.predict.explore.phases import sweep_phases
 from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep, sweep
 from neuralpower.predict.prediction import Prediction
@@ -52,6 +57,11 @@ class PredictOptions(TypedDict, total=False):
     recipe: Recipe  # of training: optimizer, accumulation, checkpointing
     run: str | None  # eager, graph, compile or engine
     weights: str | None  # how they are quantised: "int4:128", "fp8", "q4_k_m"
+    layout: Layout  # over several devices
+    devices: str | Cluster | None  # these devices, such as "8xh100-sxm", in place of a device
+    nodes: int  # of these devices each
+    plan: Mapping[str, Any] | None  # names of modules -> how tensor ranks share them, as torch's styles
+    strict: bool  # whether a network without a plan is refused, instead of sharded by a rule
 
 
 class SweepOptions(TypedDict, total=False):
@@ -60,6 +70,9 @@ class SweepOptions(TypedDict, total=False):
     input_shape: Sequence[int] | None  # of one sample
     run: str  # eager, graph, compile or engine
     weights: str | None  # how they are quantised
+    layouts: Sequence[Layout]  # over several devices, each a point of the grid
+    devices: str | Cluster | None  # these devices
+    nodes: int
 
 
 FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # of what is asked of `fit`
@@ -144,7 +157,8 @@ class LoadedPredictor:
             **options: `seq_len` (tokens of each sample), `input_shape` (of one sample), `recipe` (of
                 training), `run` ("eager", "graph", "compile" or "engine"; by default "engine" for a language
                 model's phases on a GPU, else "eager"), `weights` ("int4:128", "fp8", "q4_k_m": how they are
-                quantised; by default as a checkpoint's are).
+                quantised; by default as a checkpoint's are), `layout` (a `Layout`, over several devices),
+                `devices` ("8xh100-sxm") and `nodes` (the cluster), `plan` and `strict` (how it is sharded).
 
         Raises:
             InputError: an unknown option, phase, way to run or quantisation, sizes beside `inputs`, sizes
@@ -153,8 +167,9 @@ class LoadedPredictor:
             PredictorError: a dtype or phase that was not trained.
         """
         check_options("option of predict", options, SIZES)
-        recipe = options.get("recipe", RECIPE)
-        _check(batch_size, recipe)
+        recipe, layout = options.get("recipe", RECIPE), options.get("layout", ONE)
+        _check(batch_size, recipe, layout)
+        cluster = self._cluster(options)
         asked = phase if isinstance(phase, Phase) else Phase(phase)
         asked.check(PREDICTED)
         asked, way = (asked, FORWARD) if asked.name in PHASES else (replace(asked, name=FORWARD), asked.name)
@@ -162,18 +177,34 @@ class LoadedPredictor:
         given, note = self._dtype(network, dtype)
         self.predictor.check(given, FORWARD if way == TRAINING else way)
         source = resolve(network)
-        runs = _runs(source, inputs, _Sizes(batch_size, given, dtype is not None, asked, options))
+        run = run_of(self.predictor, options.get("run"), asked, way)
+        settings = {"plan": options.get("plan"), "strict": options.get("strict", False)}
+        sharding = sharding_of(layout, cluster, run, way, **settings)
+        sizes = _Sizes(batch_size, given, dtype is not None, asked, options, sharding)
+        runs = _runs(source, inputs, sizes)
         question = question_of(
             self.predictor,
             phase=way,
             dtype=given,
             recipe=recipe,
-            run=run_of(self.predictor, options.get("run"), asked, way),
+            run=run,
             weights=scheme_asked(options.get("weights")),
+            layout=layout,
+            cluster=cluster,
         )
         with _explained(inputs):
             found = predict(runs, self.predictor, question, model=str(source.name))[0]
         return replace(found, assumptions=(*note, *found.assumptions)) if note else found
+
+    def _cluster(self, options: Mapping[str, Any]) -> Cluster | None:
+        """The devices that options name; raises InputError where they are not this predictor's."""
+        cluster = cluster_in(options)
+        if cluster is not None and cluster.spec.slug != self.device:
+            raise InputError(
+                f"devices {cluster}: this predictor is of {self.device}; "
+                f"write neuralpower.load({cluster.spec.slug!r})"
+            )
+        return cluster
 
     def _dtype(self, model: Any, asked: str | torch.dtype | None) -> tuple[str, tuple[str, ...]]:
         """The dtype asked for, else a model's own, or for a named model the nearest that is trained; notes.
@@ -247,11 +278,13 @@ class LoadedPredictor:
         room = bytes_of(memory) if memory is not None else device_memory(self.predictor)
         if room is None:
             raise InputError(f"{self.device}: its memory is not known; give memory, such as '24GB'")
-        check_options("field of a request", request, FIELDS)
+        check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
         model = as_network(model)
         dtype = request.get("dtype") or _dtype(model)
         dtype = _named(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype  # refused later
-        request = {"platform": self.predictor.platform, **request, "dtype": dtype}
+        cluster = self._cluster(request)
+        request = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
+        request = {"platform": self.predictor.platform, "cluster": cluster, **request, "dtype": dtype}
         return replace(fit(Request(model, **request), room), device=self.device)
 
 
@@ -264,6 +297,7 @@ class _Sizes:
     checked: bool  # whether the caller named the dtype
     phase: Phase
     options: PredictOptions
+    sharding: Sharding | None = None
 
 
 def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
@@ -272,7 +306,8 @@ def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
     if inputs is None:
         shape = tuple(shape) if isinstance(shape, Iterable) else shape
         request = InputRequest(int(sizes.batch_size or 1), seq_len, shape, torch_dtype(sizes.dtype))
-        return asked_of(source, request, sizes.phase, own_batch=sizes.batch_size is None)
+        own = sizes.batch_size is None
+        return asked_of(source, request, sizes.phase, own_batch=own, sharding=sizes.sharding)
     if seq_len is not None or shape is not None:
         both = "sizes and inputs are both given, and inputs have their sizes"
         raise InputError(f"{both}; leave one of them out")
@@ -282,6 +317,11 @@ def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
     whole = one_shape(inputs)
     if whole is not None:
         return _of_shape(source, whole, sizes)
+    if sizes.sharding is not None and sizes.sharding.needed:
+        raise InputError(
+            "inputs and a layout with tensor or expert ranks are both given, and a rank makes its own inputs; "
+            "give a shape, or sizes"
+        )
     inputs = with_tensors(inputs, torch_dtype(sizes.dtype))
     return given_to(source, inputs, sizes.dtype, sizes.batch_size, checked=sizes.checked)
 
@@ -311,7 +351,9 @@ def _of_shape(source: Source, whole: tuple[int, ...], sizes: _Sizes) -> Asked:
     if not sample:
         tensor = torch.ones(whole, dtype=dtype)
         return given_to(source, tensor, sizes.dtype, batch, checked=sizes.checked)
-    return _first_taken(whole, dtype, lambda request: asked_of(source, request, sizes.phase))
+    return _first_taken(
+        whole, dtype, lambda request: asked_of(source, request, sizes.phase, sharding=sizes.sharding)
+    )
 
 
 def _first_taken(
@@ -358,7 +400,35 @@ def swept(
     elif isinstance(dtypes, (list, tuple)):  # what is no list is refused later
         dtypes = [_named(dtype) for dtype in dtypes]
     room = None if memory is None else bytes_of(memory)
+    cluster, layouts = cluster_in(asked), asked.pop("layouts", None)
+    asked = {name: value for name, value in asked.items() if name not in ("devices", "nodes")}
+    if layouts is not None:
+        return _layouts_swept(model, predictors, layouts, cluster, dtypes, room, asked)
     return sweep(model, [one.predictor for one in predictors], dtypes=dtypes, memory_bytes=room, **asked)
+
+
+def _layouts_swept(
+    model: Model,
+    predictors: Sequence[LoadedPredictor],
+    layouts: Any,
+    cluster: Cluster | None,
+    dtypes: Sequence[str],
+    room: float | None,
+    asked: Mapping[str, Any],
+) -> Sweep:
+    """A grid of sizes and layouts, each traced; raises InputError for what is no list of layouts."""
+    if not isinstance(layouts, (list, tuple)) or not all(isinstance(one, Layout) for one in layouts):
+        raise InputError(
+            f"layouts {layouts!r:.60}: must be a list of Layout; give [neuralpower.Layout(tensor=2)]"
+        )
+    how = {"run": asked.get("run"), "weights": asked.get("weights"), "cluster": cluster}
+    shape = asked.get("input_shape")
+    grid = itertools.product(dtypes, asked["lengths"], asked["batch_sizes"], layouts)
+    cases = [
+        Case(model, int(batch), length, shape and tuple(shape), dtype, layout=layout, **how)  # type: ignore[arg-type]
+        for dtype, length, batch, layout in grid
+    ]
+    return sweep_phases(cases, [one.predictor for one in predictors], memory_bytes=room)
 
 
 def profiled(model: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: Keywords) -> NetworkProfile:
@@ -445,8 +515,34 @@ def own_memory() -> float:
     return float(found)
 
 
-def _check(batch_size: int | None, recipe: Any) -> None:
-    """Raise InputError for a batch size that is none, and for what is no recipe."""
+def cluster_in(options: Mapping[str, Any]) -> Cluster | None:
+    """The cluster of the options `devices` and `nodes`; raises InputError."""
+    devices, nodes = options.get("devices"), options.get("nodes")
+    if devices is None:
+        if nodes is not None:
+            raise InputError(f"nodes {nodes}: devices says what a node has; give devices='8xh100-sxm'")
+        return None
+    if isinstance(devices, Cluster):
+        return devices
+    if not isinstance(devices, str):
+        raise InputError(f"devices {devices!r:.40}: must be a text, such as '8xh100-sxm'")
+    return cluster_of(devices, 1 if nodes is None else nodes)
+
+
+def device_in(device: Any, options: Mapping[str, Any]) -> Any:
+    """The device that is named, or that of the option `devices`; raises InputError where both name one."""
+    cluster = cluster_in(options)
+    if cluster is None:
+        return device
+    if device is not None:
+        raise InputError(f"device {device!r:.40} and devices both name a device; leave device out")
+    return cluster.spec.slug
+
+
+def _check(batch_size: int | None, recipe: Any, layout: Any) -> None:
+    """Raise InputError for a batch size that is none, and for what is no recipe or layout."""
+    if not isinstance(layout, Layout):
+        raise InputError(f"layout {layout!r:.40}: must be a Layout, such as neuralpower.Layout(tensor=8)")
     if batch_size is not None and not is_count(batch_size):
         raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
     if not isinstance(recipe, Recipe):

@@ -50,7 +50,8 @@ def predict(
         batch_size: samples, where `inputs` do not say it.
         dtype: of weights and inputs; by default the model's own.
         phase: "forward", "training", "prefill", "decode", "generate", or a `Phase` with sizes.
-        **options: `seq_len`, `input_shape`, `recipe`, `run`, `weights`; see `LoadedPredictor.predict`.
+        **options: `seq_len`, `input_shape`, `recipe`, `run`, `weights`; `layout`, `devices`, `nodes`, `plan`
+            and `strict` of several devices; see `LoadedPredictor.predict`.
 
     Raises:
         InputError: an impossible or unknown argument; ModelError and PredictorError are kinds of it.
@@ -66,7 +67,7 @@ def predict(
     """
     from neuralpower import api
 
-    loaded = api.chosen(device, predictor)
+    loaded = api.chosen(api.device_in(device, options), predictor)
     return loaded.predict(model, inputs, batch_size=batch_size, dtype=dtype, phase=phase, **options)
 
 
@@ -99,7 +100,7 @@ def compare(
     """
     from neuralpower import api
 
-    pair = _several(device) or (None,)
+    pair = _several(api.device_in(device, sizes)) or (None,)
     if len(pair) > 2 or (b is None and len(pair) < 2):
         raise InputError(
             "compare takes two networks, or one on two devices: device=('h100', 'a100-sxm4-80gb')"
@@ -130,7 +131,8 @@ def sweep(
         lengths: tokens of each sample; None leaves them to the model.
         dtypes: of weights and inputs; by default the model's own.
         memory: of the device, such as "24GB"; by default what its spec sheet says.
-        **options: `input_shape` of one sample, `run`, `weights`.
+        **options: `input_shape` of one sample, `run`, `weights`; `layouts`, a list of `Layout`, with
+            `devices` and `nodes`.
 
     Raises:
         InputError: as `predict`; what is no list of sizes.
@@ -143,7 +145,8 @@ def sweep(
     """
     from neuralpower import api
 
-    loaded = [api.chosen(one, predictor) for one in _several(device) or (None,)]
+    named = _several(api.device_in(device, options)) or (None,)
+    loaded = [api.chosen(one, predictor) for one in named]
     grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
     return api.swept(model, loaded, memory=memory, **grid, **options)
 
@@ -164,7 +167,7 @@ def fit(
         device: as in `predict`; by default this machine, but for a memory alone an accelerator.
         predictor: as in `predict`.
         **request: `batch_size`, `seq_len`, `input_shape`, `dtype`, `phase`, `optimizer`, `context`,
-            `accumulation`, `checkpointing`, `margin`, `run`, `weights`.
+            `accumulation`, `checkpointing`, `margin`, `run`, `weights`; `layout`, `devices`, `nodes`.
 
     Raises:
         InputError: as `predict`; the device's memory is not known.
@@ -177,6 +180,7 @@ def fit(
     """
     from neuralpower import api
 
+    device = api.device_in(device, request)
     loaded = api.chosen(device, predictor)
     if device is not None or predictor is not None:
         return loaded.fit(model, memory, **request)

@@ -104,7 +104,9 @@ class Layout:
     @property
     def short(self) -> str:
         """In few letters, as engines write it: `tp8 pp2`."""
-        degrees = [f"{letters}{getattr(self, name)}" for letters, name in SHORT.items() if getattr(self, name) > 1]
+        degrees = [
+            f"{letters}{getattr(self, name)}" for letters, name in SHORT.items() if getattr(self, name) > 1
+        ]
         return " ".join([*degrees, *filter(None, [self.shard])]) or "one device"
 
     def __str__(self) -> str:

@@ -230,7 +230,10 @@ class Compare(OptionGroup):
     a: Annotated[
         str,
         Argument(
-            help="MODEL, MODEL@PREDICTOR, or with a layout: MODEL@8xh100-sxm:tp4pp2.", callback=checked_side, autocompletion=completed_models),
+            help="MODEL, MODEL@PREDICTOR, or with a layout: MODEL@8xh100-sxm:tp4pp2.",
+            callback=checked_side,
+            autocompletion=completed_models,
+        ),
     ]
     b: Annotated[
         str,

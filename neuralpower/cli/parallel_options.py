@@ -43,9 +43,7 @@ Devices = Annotated[
 Nodes = Annotated[int | None, Option(help="Nodes of --devices each; default: 1.")]
 RequirePlan = Annotated[
     bool,
-    Option(
-        "--require-plan", help="Refuse a model without a plan for tensor ranks, instead of using a rule."
-    ),
+    Option("--require-plan", help="Refuse a model without a plan for tensor ranks, instead of using a rule."),
 ]
 
 

@@ -17,6 +17,7 @@ from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import COLUMNS, HOST_BOUND, LAUNCHES, Prediction, Row, Training
 from neuralpower.report.number_format import bar, binary, bounded, many, plain, share, tokens
 from neuralpower.report.number_format import quantity as quantity
+from neuralpower.report.parallel_lines import parallel_lines
 from neuralpower.trace.recipe import STEPS
 
 T = TypeVar("T")
@@ -139,8 +140,9 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
     elif powered:
         yield f"energy unknown: {p.power_reason}"
     yield from (styled(line, "bold") if "tokens/s" in line else line for line in tokens(p))
+    yield from parallel_lines(p)
     if p.memory is not None:
-        yield memory_line(p.memory)
+        yield memory_line(p.memory, "memory of a device" if p.parallel else "memory")
     borrowed = f", borrowed {share(p.borrowed)}" if p.borrowed >= TOLD else ""
     covered = f"coverage {share(p.coverage)}{borrowed}, extrapolated {share(p.extrapolated)}"
     yield f"{quantity(p.flops, 'FLOP')} ({FLOP_CONVENTION}), {many(p.parameters, 'parameters')}, {covered}"
@@ -151,6 +153,8 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
 def _throughput(p: Prediction) -> str:
     """Samples per second; of a language model's phases the tokens are said."""
     if p.generation is not None or p.runtime_s.value <= 0:
+        return ""
+    if p.parallel is not None:  # said of all devices
         return ""
     samples = p.batch_size if p.training is None else p.training.samples
     return f", {plain(samples / p.runtime_s.value)} samples/s"
@@ -196,14 +200,14 @@ def _training_line(training: Training, runtime_s: float) -> str:
     return f"step: {parts}{of_peak} ({training.recipe})"
 
 
-def memory_line(memory: Memory) -> str:
+def memory_line(memory: Memory, name: str = "memory") -> str:
     """The peak with its bounds and its parts, the largest part first."""
     m = memory
     value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
     parts = sorted(((size, name) for name, size in m.parts.items() if size), reverse=True)
     made_of = ", ".join(f"{name} {binary(size)}" for size, name in parts)
     assumed = ", assumed, not an upper bound" if m.assumed else ""
-    return f"memory {value} ({low} to {high}{assumed}): {made_of}"
+    return f"{name} {value} ({low} to {high}{assumed}): {made_of}"
 
 
 def _cells(row: Row, by: str, powered: bool) -> list[str]:

@@ -318,7 +318,9 @@ class _Probe:
         self.quantised: Quantised | None = None
         self.module = self.source.build("meta", self.dtype)
         self.notes: tuple[str, ...] = ()  # how it is sharded
-        self.stages: dict[tuple[int, int | None], list[Memory]] = {}  # memory of each, where there are several
+        self.stages: dict[
+            tuple[int, int | None], list[Memory]
+        ] = {}  # memory of each, where there are several
         if not request.layout.alone:
             self._shard(request)
         self.own_length: int | None = None
@@ -404,7 +406,9 @@ class _Probe:
         recipe = Recipe(accumulation=request.accumulation)
         if trains:
             optimizer = "sgd" if optimizer == "momentum" else optimizer
-            recipe = replace(recipe, optimizer=optimizer, implementation=way, checkpointing=request.checkpointing)
+            recipe = replace(
+                recipe, optimizer=optimizer, implementation=way, checkpointing=request.checkpointing
+            )
         question = Question(
             TRAINING if trains else FORWARD,
             request.dtype,
