@@ -319,7 +319,7 @@ def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
         return _of_shape(source, whole, sizes)
     if sizes.sharding is not None and sizes.sharding.needed:
         raise InputError(
-            "inputs and a layout with tensor or expert ranks are both given, and a rank makes its own inputs; "
+            "inputs and a layout with tensor or expert ranks are both given; a rank makes its own inputs: "
             "give a shape, or sizes"
         )
     inputs = with_tensors(inputs, torch_dtype(sizes.dtype))

@@ -1,4 +1,4 @@
-"""Options that spread a network over several devices, as `predict`, `fit`, `sweep` and `compare` have them."""
+"""Options that spread a network over several devices: of `predict`, `fit`, `sweep` and `compare`."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Parallel(OptionGroup):
         return cluster_of(self.devices, 1 if self.nodes is None else self.nodes)
 
     def device(self, named: str | None) -> str | None:
-        """The device to predict: that of --devices, else the one that is named; raises InputError for both."""
+        """That of --devices, else the one that is named; raises InputError where both are given."""
         cluster = self.cluster
         if cluster is None:
             return named

@@ -17,7 +17,7 @@ from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.layout import SHARDED, Layout
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.inputs import TOKENS, InputRequest
+from neuralpower.networks.inputs import TOKENS
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.networks.shortened import blocks_in, shortened
@@ -283,10 +283,14 @@ class _Search:
         def total(of: Callable[[Estimate], float]) -> float:
             return sum(times * of(one) for times, one in parts)
 
-        runtime = Interval(*(total(lambda one, b=b: getattr(one.runtime_s, b)) for b in ("value", "low", "high")))  # type: ignore[misc]
+        runtime = Interval(
+            *(total(lambda one, b=b: getattr(one.runtime_s, b)) for b in ("value", "low", "high"))
+        )  # type: ignore[misc]
         samples = batch * layout.data * count
         rate = samples / total(lambda one: one.cycle_s)
-        tokens = rate * self.wanted.tokens if self.wanted.tokens > 1 or self.case.phase.name == DECODE else None
+        tokens = (
+            rate * self.wanted.tokens if self.wanted.tokens > 1 or self.case.phase.name == DECODE else None
+        )
         memories = [one.memory for _, one in parts if one.memory is not None]
         most = max(memories, key=lambda memory: memory.high_bytes, default=None)
         price = self.wanted.price

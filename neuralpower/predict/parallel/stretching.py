@@ -242,4 +242,3 @@ def _extended(own: Numbers, long: Numbers, short: Numbers, blocks: int) -> Numbe
         if isinstance(value := getattr(own, field.name), (int, float)) and not isinstance(value, bool)
     }
     return replace(own, **changed)
-
