@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 
 from neuralpower.files.terminal import styled, visible
@@ -67,7 +68,12 @@ def command(found: Layouts, one: Laid) -> str:
     wanted, case = found.wanted, found.wanted.case
     phase = TRAINING if wanted.way == TRAINING else case.phase.name
     cluster = wanted.cluster
-    words = ["neuralpower predict", str(case.model), f"--phase {phase}", f"--batch-size {one.batch_size}"]
+    words = [
+        "neuralpower predict",
+        shlex.quote(str(case.model)),
+        f"--phase {phase}",
+        f"--batch-size {one.batch_size}",
+    ]
     sizes = {
         "--seq-len": case.seq_len,
         "--context": case.phase.context,
@@ -88,7 +94,8 @@ def _foot(found: Layouts, shown: int) -> Iterator[str]:
     """How many there are, and why others do not fit."""
     fitting = len(found.fitting)
     more = f" ({fitting - shown} not shown: --top 0)" if shown < fitting else ""
-    yield f"{fitting} of {counted(len(found.found), 'layout')} fit{more}, from {counted(found.traces, 'trace')}"
+    every = counted(len(found.found), "layout")
+    yield f"{fitting} of {every} fit{more}, from {counted(found.traces, 'trace')}"
     for sort, count in found.reasons.items():
         first = next(one for one in found.found if one.sort == sort)
         example = f", as {first.layout.short} {first.reason}" if first.reason != sort else ""

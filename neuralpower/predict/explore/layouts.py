@@ -284,13 +284,14 @@ class _Search:
             return sum(times * of(one) for times, one in parts)
 
         runtime = Interval(
-            *(total(lambda one, b=b: getattr(one.runtime_s, b)) for b in ("value", "low", "high"))
-        )  # type: ignore[misc]
+            total(lambda one: one.runtime_s.value),
+            total(lambda one: one.runtime_s.low),
+            total(lambda one: one.runtime_s.high),
+        )
         samples = batch * layout.data * count
         rate = samples / total(lambda one: one.cycle_s)
-        tokens = (
-            rate * self.wanted.tokens if self.wanted.tokens > 1 or self.case.phase.name == DECODE else None
-        )
+        each = self.wanted.tokens
+        tokens = rate * each if each > 1 or self.case.phase.name == DECODE else None
         memories = [one.memory for _, one in parts if one.memory is not None]
         most = max(memories, key=lambda memory: memory.high_bytes, default=None)
         price = self.wanted.price

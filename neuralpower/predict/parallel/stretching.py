@@ -137,7 +137,7 @@ class _Layout:
 
     @cached_property
     def timings(self) -> list[Timing]:
-        """[stages]"""
+        """[stages] of each."""
         return self._stretched(lambda _, pieces: [piece.timing for piece in pieces])
 
     @cached_property
