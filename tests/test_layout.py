@@ -53,7 +53,7 @@ PACKAGES: Mapping[str, str] = {
     """,
     "predict": """
         case compose evaluate generation measured memory.peak on_gpu prediction timeline tree weights
-        explore.compare explore.fit explore.phases explore.score explore.sweep
+        explore.compare explore.fit explore.layouts explore.phases explore.score explore.sweep
     """,
     "report": """
         cards charts chrome explored inspection measured notebook number_format page perfetto pictures shown
