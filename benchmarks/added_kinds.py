@@ -3,7 +3,7 @@
 python -m benchmarks.added_kinds PATH --only FAMILY ... [--system NAME ...] [--pooled] [--out models]
 
 PATH as for benchmarks.gpu_predictors. Regressors of the families' kinds are replaced. --pooled adds to the
-predictor of all NVIDIA GPUs, too; rows of GPUs that it was not trained on count, but give no level of their own.
+predictor of all NVIDIA GPUs, too; rows of GPUs that it was not trained on count, but give no level.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.gpu_predictors import show
 from benchmarks.gpu_tables import SYSTEMS, dataset, families, parts
-from benchmarks.gpu_tables.collectives import others
+from benchmarks.gpu_tables.collectives import ACROSS, KIND, others
 from benchmarks.relatives import NAME
 from neuralpower.data.dataset import Dataset
 from neuralpower.devices.hardware import Hardware
@@ -76,6 +76,21 @@ def add(root: Path, system: str, only: Sequence[str], out: Path, jobs: int) -> D
     return rows
 
 
+def pooled(root: Path, only: Sequence[str]) -> list[Dataset]:
+    """Datasets of NVIDIA's GPUs; without exchanges between the sockets of one server, which are its own."""
+    found = [dataset(some, name) for name in SYSTEMS if (some := list(parts(root, name, only)))]
+    found = [near(one) for one in found if one.device.startswith("nvidia")]
+    return [*found, *(others(root) if "collectives" in only else ())]
+
+
+def near(rows: Dataset) -> Dataset:
+    """Without the L40S' exchanges of four and eight, at 3 to 6 and 2 to 3 GB/s."""
+    table = rows.tables.get(KIND)
+    if table is None or rows.device != SYSTEMS[ACROSS].slug:
+        return rows
+    return dataclasses.replace(rows, tables={**rows.tables, KIND: table[table.ranks == 2]})
+
+
 def main() -> None:
     """Read, train, add."""
     parser = argparse.ArgumentParser(
@@ -94,12 +109,9 @@ def main() -> None:
     for system in given.system:
         add(given.path, system, given.only, given.out, given.jobs)
     if given.pooled:
-        datasets = [
-            dataset(some, name) for name in SYSTEMS if (some := list(parts(given.path, name, given.only)))
-        ]
-        datasets = [one for one in datasets if one.device.startswith("nvidia")]
+        datasets = pooled(given.path, given.only)
         file = given.out / f"{NAME}.json"
-        learnt = train([*datasets, *others(given.path)], jobs=given.jobs, show=show).predictor
+        learnt = train(datasets, jobs=given.jobs, show=show).predictor
         write_predictor(added(load(file), learnt), file)
         print(f"{file}: {file.stat().st_size / 1e6:.2f} MB")
 

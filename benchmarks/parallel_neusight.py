@@ -1,4 +1,4 @@
-"""Training steps on four GPUs that NeuSight's authors measured, predicted beside what NeuSight says of them.
+"""Training steps on four GPUs that NeuSight's authors measured: neuralpower and NeuSight.
 
 PATH/neusight/published_distributed.csv, of github sitar-lab/NeuSight (MIT; Lee et al., "Forecasting GPU
 Performance for Deep Learning Training and Inference", 2025): whole batches in float32 under data, tensor and
@@ -44,7 +44,7 @@ class Figure(NamedTuple):
 
 
 def figures(path: Path) -> Iterator[Figure]:
-    """Those of the table, two lines each: measured, then NeuSight's."""
+    """The figures of the table, two lines each: measured, then NeuSight's."""
     with path.open(encoding="utf-8") as file:
         gpus, ways, *lines = list(csv.reader(file))
     model, gpu = "", ""

@@ -1,4 +1,4 @@
-"""Whole runs of language models on several GPUs, measured by others, beside what rivals say of the same runs.
+"""Whole runs of language models on several GPUs, measured by others: neuralpower and its rivals.
 
 PipeWeave's (github zksainx/pipeweave, Apache-2.0; PATH/pipeweave), as in `benchmarks.gpu_runs`: a batch of
 requests of different lengths through SGLang, prefilled together, then decoded in lock step. Its GPUs share

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 from neuralpower.errors import InputError, is_count, unknown
 
@@ -70,8 +71,8 @@ class Layout:
             raise InputError("sequence splits what tensor ranks repeat; choose tensor of 2 or more")
         if (self.schedule == "interleaved") != (self.interleave > 1):
             raise InputError(
-                f"schedule {self.schedule} with {self.interleave} pieces a rank: interleaved has 2 or more, "
-                "the others 1"
+                f"schedule {self.schedule} with {self.interleave} pieces a rank: "
+                "interleaved needs 2 or more, the others 1"
             )
 
     @property
@@ -93,7 +94,7 @@ class Layout:
         return int(getattr(self, group))
 
     def nodes(self, group: str, per_node: int) -> int:
-        """Nodes that one group of ranks reaches, with so many devices in a node."""
+        """Nodes that one group of ranks reaches, with `per_node` devices in a node."""
         return nodes_of(self.size(group), self.stride(group), per_node)
 
     @property
@@ -128,11 +129,12 @@ def layout_of(text: str) -> Layout:
     names = [SHORT[letters] for letters, _ in found]
     if "".join(map("".join, found)) != text.replace(" ", "") or not found or len({*names}) < len(names):
         raise InputError(f"layout {text!r}: write degrees with tp, pp, ep and dp, such as tp4pp2")
-    return Layout(**{name: int(number) for name, (_, number) in zip(names, found, strict=True)})
+    degrees: dict[str, Any] = {name: int(number) for name, (_, number) in zip(names, found, strict=True)}
+    return Layout(**degrees)
 
 
 def nodes_of(ranks: int, stride: int, per_node: int) -> int:
-    """Nodes that so many ranks reach, each `stride` after the other, with so many devices in a node."""
+    """Nodes that `ranks` ranks reach, each `stride` after the other, with `per_node` devices in a node."""
     return min(ranks, math.ceil((stride * (ranks - 1) + 1) / per_node))
 
 

@@ -45,7 +45,7 @@ PACKAGES: Mapping[str, str] = {
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect
         collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
-        collect.request collect.schedule collect.supervisor
+        collect.request collect.schedule collect.supervisor exchanges.dataset
     """,
     "learn": """
         any_device calibrate carried_power codec estimates here keys network_estimates network_rows pace
@@ -56,8 +56,8 @@ PACKAGES: Mapping[str, str] = {
         explore.compare explore.fit explore.layouts explore.phases explore.score explore.sweep
     """,
     "report": """
-        cards charts chrome explored inspection measured notebook number_format page perfetto pictures shown
-        tables training
+        cards charts chrome explored grid inspection measured notebook number_format page perfetto pictures
+        shown tables training
     """,
     "profiling": ALL,
     "api": "",
@@ -68,7 +68,7 @@ PACKAGES: Mapping[str, str] = {
     "cli": "",
     "__main__": "",
 }
-"""Packages in their order, with their faces: modules that others may import beside the package itself.
+"""Packages in their order, with their faces: modules that others may import in addition to the package.
 
 A package imports only from itself and from those above it.
 """

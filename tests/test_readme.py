@@ -57,7 +57,7 @@ def test_a_python_block_runs(
 def printed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[[str], str]:
-    """What a command prints in an empty folder, as `outputs.run` has it, but in this process."""
+    """The output of a command in an empty folder, like `outputs.run`, but in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", outputs.WIDTH)
     monkeypatch.setenv("NO_COLOR", "1")

@@ -27,6 +27,7 @@ OTHERS = {  # of PipeWeave's alone, by their spec sheets
     "H800": "nvidia-h800-sxm5-80gb",
     "RTX_6000_Ada": "nvidia-rtx-6000-ada",
 }
+ACROSS = "l40s"  # a system whose four GPUs lie on two sockets
 LEAST = 2**20  # bytes: below, few repeats lie up to six times apart
 LARGE = 16 * 2**20  # bytes of a message that are predicted from smaller ones
 OCTAVE = 8  # sizes of PipeWeave's in an octave: it has thousands

@@ -94,8 +94,8 @@ class Parallel(OptionGroup):
         """The layout of these degrees and the other options."""
         pieces = 2 if self.schedule == "interleaved" and self.interleave == 1 else self.interleave
         how: dict[str, Any] = {"sequence": self.sequence_parallel, "schedule": self.schedule}
-        named = dict(zip(DEGREES, degrees, strict=True))
-        return Layout(**named, shard=self.shard, interleave=pieces, **how)
+        how |= zip(DEGREES, degrees, strict=True)
+        return Layout(shard=self.shard, interleave=pieces, **how)
 
     @property
     def shard(self) -> str:
@@ -166,16 +166,16 @@ class Parallel(OptionGroup):
 class SweptParallel(Parallel):
     """The same with lists of degrees."""
 
-    tensor_parallel: Annotated[
+    tensor_parallel: Annotated[  # type: ignore[assignment]
         str, Option(help="Ranks that share each product: 8, or 1,2,4,8.", metavar="<ranks,...>")
     ] = "1"
-    pipeline_parallel: Annotated[
+    pipeline_parallel: Annotated[  # type: ignore[assignment]
         str, Option(help="Stages of consecutive blocks.", metavar="<stages,...>")
     ] = "1"
-    expert_parallel: Annotated[
+    expert_parallel: Annotated[  # type: ignore[assignment]
         str, Option(help="Ranks that share the experts of a mixture.", metavar="<ranks,...>")
     ] = "1"
-    data_parallel: Annotated[
+    data_parallel: Annotated[  # type: ignore[assignment]
         str, Option(help="Replicas, each with samples of its own.", metavar="<replicas,...>")
     ] = "1"
 

@@ -42,6 +42,7 @@ START_S: Mapping[str, float] = {NCCL: 6e-6, ENGINE: 3e-6, GLOO: 60e-6}
 STEP_S: Mapping[str, float] = {NCCL: 1.5e-6, ENGINE: 0.2e-6, GLOO: 30e-6}
 NETWORK_STEP_S = 10e-6  # of a hop between nodes
 REACHED = 0.8
+LOOPBACK = 1e9  # B/s between two processes of a CPU: gloo, 16 to 64 MiB on two busy cores, 0.2 to 0.9
 # Bytes on each link at which another protocol or algorithm may take over, and time grows more slowly.
 TURNS = tuple(2.0**octave for octave in range(13, 27, 2))
 BEYOND = (2, 4)  # ranks from which on some may lie behind another switch or socket
@@ -116,8 +117,8 @@ class Collective(Layer):
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
-        """Messages of 1 KiB to 1 GiB."""
-        return cls(function=draw.choice(FUNCTIONS), elements=draw.octaves(256, 2**28), ranks=2)
+        """Messages of 1 KiB to 1 GiB, by functions that all libraries are measured with."""
+        return cls(function=draw.choice(FUNCTIONS[:3]), elements=draw.octaves(256, 2**28), ranks=2)
 
     def build(self, device: torch.device) -> Call:
         """Needs several processes: `neuralpower.measure.collectives` times it."""
@@ -180,7 +181,9 @@ class Collective(Layer):
         if hardware.switch_sums:
             sums = (np.asarray(self.function) == "all_reduce") & (np.asarray(self.nodes) == 1)
             inside = np.where(sums, np.minimum(inside, (1 + 1 / per_node) * size), inside)
-        near = inside / hardware.peer_bytes_per_s * (per_node > 1)
+        local = by_name(self.library, lambda name: float(name == GLOO))
+        link = local * LOOPBACK + (1 - local) * hardware.peer_bytes_per_s
+        near = inside / link * (per_node > 1)
         own = by_name(self.function, lambda name: name in ("send_recv", "all_to_all"))  # not shared in a node
         crossing = traffic(self.function, self.nodes) * size / np.where(own, 1, per_node)
         far = crossing / hardware.between_nodes_bytes_per_s * (self.nodes > 1)
@@ -188,11 +191,18 @@ class Collective(Layer):
         hops = hops + NETWORK_STEP_S * ring_steps(self.function, self.nodes) * (self.nodes > 1)
         return start + hops + np.maximum(near, far) / REACHED
 
+    @classmethod
+    def width(cls, hardware: Hardware, dtype: str) -> float | None:
+        """The speed of the links."""
+        return hardware.peer_bytes_per_s
+
     def bound_by(self, hardware: Hardware) -> str:
         """Its links, and the network where nodes exchange."""
         peer, network = hardware.peer_bytes_per_s / 1e9, hardware.between_nodes_bytes_per_s / 1e9
         links = f"links of {peer:.3g} GB/s"
-        if hardware.link_bytes_per_s is None:
+        if np.all(np.asarray(self.library) == GLOO):
+            links = f"{LOOPBACK / 1e9:.3g} GB/s between processes"
+        elif hardware.link_bytes_per_s is None:
             links = f"PCI Express of {peer:.3g} GB/s"
             if hardware.pcie_bytes_per_s is None:
                 links = f"PCI Express 4.0, {peer:.3g} GB/s, as its sheet names no link"
@@ -214,20 +224,39 @@ class Collective(Layer):
         }
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Where protocols take over, by bytes on the links; and more of each for ranks behind a switch more.
+        """Where protocols take over, by bytes on the links; and more of each for distant ranks.
 
         A pair, four and eight devices may share a switch, a socket, or none.
         """
-        link, crossing = hardware.peer_bytes_per_s, self.on_links()
-        terms = {f"until_{turn:.0f}": np.minimum(crossing, turn) / link for turn in TURNS}
-        terms |= {f"bytes_past_{turn:.0f}": past(crossing, turn) / link for turn in TURNS}
-        hops = {"hops": HOP_S * ring_steps(self.function, self.ranks), "links": crossing / link}
+        link, terms = hardware.peer_bytes_per_s, self._turning(hardware)
+        terms |= {f"bytes_past_{turn:.0f}": past(self.on_links(), turn) / link for turn in TURNS}
+        hops = {"hops": HOP_S * ring_steps(self.function, self.ranks), "links": self.on_links() / link}
         farther = {
             f"{name}_beyond_{ranks}": value * (self.ranks > ranks)
             for name, value in {**terms, **hops}.items()
             for ranks in BEYOND
         }
         return terms | farther
+
+    def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
+        """Where protocols take over; sums in the switch; hops through the host by PCI Express."""
+        link, hops = hardware.peer_bytes_per_s, ring_steps(self.function, self.ranks)
+        size = self.elements * self.itemsize
+        through_host = float(hardware.link_bytes_per_s is None)
+        return {
+            **self._turning(hardware),
+            "in_switch": float(hardware.switch_sums) * (1 + 1 / self.ranks) * size / link,
+            "through_host": through_host * self.on_links() / link,
+            "hops_through_host": through_host * HOP_S * hops,
+            "sockets": through_host * self.on_links() / link * (self.ranks > BEYOND[0]),
+        }
+
+    def _turning(self, hardware: Hardware) -> dict[str, Any]:
+        """Seconds of bytes on the links up to each turn."""
+        return {
+            f"until_{turn:.0f}": np.minimum(self.on_links(), turn) / hardware.peer_bytes_per_s
+            for turn in TURNS
+        }
 
     def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
         """Bytes on the links, and those of one rank's part."""

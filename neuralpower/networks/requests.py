@@ -50,7 +50,7 @@ class Generating:
         return self.prefill.batch_size
 
     def step(self, context: int) -> Pass:
-        """The step against so many tokens, in the mean of all samples."""
+        """The step with `context` tokens in the cache, the mean of all samples."""
         if not self.lengths:
             return self.decoder.decode(context)
         return self.decoder.of_lengths([length + context - self.first for length in self.lengths], DECODE)
@@ -87,7 +87,7 @@ def asked_of(
     Args:
         model: what `resolve` takes, or where the network comes from.
         request: the sizes of its inputs.
-        phase: what is asked for.
+        phase: the phase to run.
         own_batch: whether inputs that come with the network say the batch size, where there are any.
         sharding: the layout whose rank is followed, in place of one device.
 
@@ -155,7 +155,7 @@ def given_to(source: Source, inputs: Any, dtype: str, batch_size: int | None, *,
     if checked and found and torch_dtype(dtype) not in found:  # no device would run that
         names = ", ".join(sorted(str(one).removeprefix("torch.") for one in found))
         raise InputError(
-            f"inputs are {names} and dtype {dtype} is asked for; give inputs of it, or leave dtype out"
+            f"inputs are {names}, but dtype is {dtype}; give inputs of this dtype, or leave dtype out"
         )
     batch = int(batch_size or batch_of(given) or 1)
     module = source.build("meta", torch_dtype(dtype))

@@ -1,4 +1,4 @@
-"""One question to a predictor: a network, its inputs and a phase."""
+"""One case to predict: a network, its inputs and a phase."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Case:
     dtype: str = "float32"
     phase: Phase = field(default_factory=Phase)
     routing: Routing = ROUTING
-    run: str | None = None  # one of `trace.question.RUNS`; None: as is usual on the device
-    weights: str | None = None  # as `--weights` has them; None: as the checkpoint has them
+    run: str | None = None  # one of `trace.question.RUNS`; None: the usual one of the device
+    weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
     layout: Layout = ONE
     cluster: Cluster | None = None  # None: nodes of as many devices as is usual
     strict: bool = False  # whether a network without a plan for tensor ranks is refused
 
     def request(self) -> InputRequest:
-        """What its inputs are made from."""
+        """The sizes that its inputs are made from."""
         return InputRequest(self.batch_size, self.seq_len, self.input_shape, torch_dtype(self.dtype))
 
     @property
@@ -98,7 +98,7 @@ def predict_case(
 ) -> tuple[Prediction, Trace]:
     """Trace a network on the meta device and predict it; backward passes and steps are of training mode.
 
-    `seen` is told of every pass or step that the prediction is made of, in order. Raises as `predict`.
+    `seen` receives each pass or step of the prediction, in order. Raises as `predict`.
     """
     run = run_of(predictor, case.run, case.phase, phase)
     how: dict[str, Any] = {"autocast": autocast, "routing": case.routing, "run": run}
@@ -114,10 +114,10 @@ def predict(
 ) -> tuple[Prediction, Trace]:
     """The prediction of one pass on the meta device or a generation, and its trace, else its prefill's.
 
-    `seen` is told of every pass or step that the prediction is made of, in order.
+    `seen` receives each pass or step of the prediction, in order.
 
     Raises:
-        PredictorError: a dtype or phase that was not learnt.
+        PredictorError: the predictor was not trained on the dtype or phase.
         InputError, ModelError: as `follow`.
     """
     check(predictor, question)
@@ -133,7 +133,7 @@ def predict(
 def _predict_pass(
     found: Followed, predictor: Predictor, question: Question, *, model: str, seen: Seen | None
 ) -> Prediction:
-    """One pass or step with its memory; one that asks for values has none, and a note that says so."""
+    """One pass or step with its memory; a pass that needs values has no memory, but a note instead."""
     one = found.asked
     if question.layout.alone:
         prediction = _on_one_device(found, predictor, question, model=model)
@@ -167,7 +167,7 @@ def device_memory(predictor: Predictor) -> float | None:
 
 
 def _with_room(prediction: Prediction, predictor: Predictor) -> Prediction:
-    """The prediction, with words where its memory is assumed, and where it needs more than the device has."""
+    """The prediction, with a note on assumed memory and a warning where the device has too little."""
     memory = prediction.memory
     if memory is None:
         return prediction
@@ -177,7 +177,7 @@ def _with_room(prediction: Prediction, predictor: Predictor) -> Prediction:
 
 
 def _too_little(memory: Memory, predictor: Predictor) -> Iterator[str]:
-    """In words, that the device may have too little memory, with the margin that `fit` keeps free."""
+    """A warning where the device may have too little memory, with the margin that `fit` keeps free."""
     room = device_memory(predictor)
     if room is None:
         return

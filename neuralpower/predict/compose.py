@@ -1,7 +1,7 @@
-"""What a predictor answers of a pass or a step -> Prediction: rows of equal calls, and their sum.
+"""A traced pass or step and a predictor -> Prediction: rows of equal calls, and their sum.
 
-A network takes the sum of its layers; where the host's part of each is known apart, it takes until the last
-stream ends: the device idles while it waits for calls (`neuralpower.predict.streams`).
+A network's time is the sum of its layers' times. Where the host's time of each call is known, it ends with
+the last stream: the device idles while it waits for calls (`neuralpower.predict.streams`).
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING, Recipe
 from neuralpower.trace.records import Trace, UnmodelledCall
 
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
-# Of the time must have a learnt power before energy is given, where no power limit bounds the rest.
+# Share of the time with trained power that energy needs, where no power limit bounds the other layers.
 ENERGY_COVERAGE = 0.9
 
 
 def question_of(
     predictor: Predictor, *, phase: str = FORWARD, dtype: str = "float32", recipe: Recipe = RECIPE, **how: Any
 ) -> Question:
-    """What is asked of a pass, as the predictor's device does it; `how` are further fields of `Question`."""
-    device: dict[str, Any] = {"platform": predictor.platform, "learnt": predictor.has_learnt}
+    """The question for a pass on the predictor's device; `how`: further fields of `Question`."""
+    device: dict[str, Any] = {"platform": predictor.platform, "knows": predictor.knows}
     return Question(phase, dtype, recipe.on(predictor.platform), **device, **how)
 
 
 def check(predictor: Predictor, question: Question) -> None:
-    """Raise PredictorError for a dtype or phase that was not learnt."""
+    """Raise PredictorError for a dtype or phase that the predictor was not trained on."""
     predictor.check(question.dtype, FORWARD if question.phase == TRAINING else question.phase)
 
 
@@ -68,7 +68,7 @@ def compose(
     `phase`: forward, backward, or training, a step by `recipe` of a trace in training mode with its loss.
 
     Raises:
-        PredictorError: a dtype or phase that was not learnt.
+        PredictorError: the predictor was not trained on the dtype or phase.
         InputError: nothing to train.
     """
     question = question_of(predictor, phase=phase, dtype=dtype, recipe=recipe)
@@ -88,7 +88,7 @@ def composed(
 
 @dataclass(frozen=True)
 class Whole:
-    """How long all takes, beside what the rows take."""
+    """How long all takes, and what the rows take of it."""
 
     runtime_s: Interval
     busy_s: Interval  # the rows' sum
@@ -162,7 +162,7 @@ def _origins(predictor: Predictor, answer: Answer) -> dict[str, float]:
 
 
 def _rows(answer: Answer, whole: Whole) -> Iterator[Row]:
-    """Equal tasks of repeated blocks together; times are the device's."""
+    """One row for equal tasks of repeated blocks; times are the device's."""
     tasks, estimates, roof = answer.tasks, answer.estimates, answer.roof
     own = answer.own
     basis = estimates.basis
@@ -224,7 +224,7 @@ def _power(estimates: Estimates, i: int) -> Interval | None:
 
 
 def _runtime(answer: Answer, busy: Interval) -> Interval:
-    """Until the device's stream ends, `busy` or idle; where the host's part is not known, `busy`."""
+    """Time until the device's stream ends, busy or idle; `busy` where the host's part is not known."""
     kernels, issue = answer.kernels_s, answer.issue_s
     if answer.issue is None or issue is None or not len(kernels):
         return busy
@@ -251,7 +251,7 @@ def energy_of(
         return None, None, said
     waiting = 1 - busy.value / runtime.value if runtime.value > busy.value else 0.0
     if waiting > NEGLIGIBLE_IDLE and hardware.idle_w is None and not limited:
-        text = f"the device idles {waiting:.0%} of the time, and what it then draws is not known"
+        text = f"the device idles {waiting:.0%} of the time, and its idle power is not known"
         return None, None, text
     idle = Interval(*idle_power(hardware))
     mean = Interval(*(sum(getattr(power, bound) * share for power, share in known) for bound in BOUNDS))

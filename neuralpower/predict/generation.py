@@ -1,7 +1,6 @@
-"""What generating text takes: a prefill, then one step per token against a context that grows.
+"""The time of generating text: a prefill, then one step per token with a growing context.
 
-The steps that `neuralpower.trace.decoder_steps` spreads are predicted; the others lie on straight lines
-between.
+The steps that `neuralpower.trace.decoder_steps` chooses are predicted; the others are interpolated linearly.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SUMMED = ("runtime_s", "low_s", "high_s", "flops", "bytes")  # of rows
 
 @dataclass(frozen=True)
 class Step:
-    """A prefill or one step of a decoder, beside what its prediction says."""
+    """A prefill or one step of a decoder: what its prediction means for tokens."""
 
     context: int  # tokens in the cache before it
     tokens: int  # of each sample that it reads or makes
@@ -86,7 +85,7 @@ class Generation:
 
 
 def with_step(prediction: Prediction, one: Pass) -> Prediction:
-    """The prediction of a prefill or a step, with what it means for tokens."""
+    """The prediction of a prefill or a step, with its `Step`."""
     count = prediction.batch_size * max(one.tokens, 1)
     if one.lengths and one.name == PREFILL:
         count = sum(one.lengths)
@@ -99,9 +98,9 @@ def with_step(prediction: Prediction, one: Pass) -> Prediction:
 def predict_generation(
     grown: Grown, predictor: Predictor, question: Question, *, model: str, seen: Seen | None = None
 ) -> Prediction:
-    """The prediction of a whole generation that was followed.
+    """The prediction of a whole generation that was traced.
 
-    `seen` is told of the prefill, the first few steps, those between together, and the last.
+    `seen` receives the prefill, the first few steps, those between as one, and the last.
     """
 
     def predicted(work: Trace) -> Prediction:
@@ -194,7 +193,7 @@ def _show(
     decode: Interval,
     joules: Interval | None,
 ) -> None:
-    """Tell of single steps, and of what all steps take beside them.
+    """Pass single steps to `seen`, and the time of the other steps.
 
     An interpolated step's memory is its shorter neighbour's.
     """
@@ -214,7 +213,7 @@ def _show(
 
 
 def _typical(nodes: Sequence[Prediction], weights: Sequence[float]) -> list[Prediction]:
-    """All steps together as one prediction: each row sums up its like.
+    """All steps together as one prediction: each row sums up equal rows.
 
     Where steps differ in their rows, those of the middle one share the sum.
     """

@@ -1,4 +1,4 @@
-"""What a prediction holds."""
+"""A prediction: rows, sums, memory, and how well they are known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neuralpower.learn.estimates import (
     EXTRAPOLATED,
     IN_RANGE,
     TRAINED_HERE,
-    UNLEARNT,
+    UNTRAINED,
     in_words,
 )
 from neuralpower.predict.memory.peak import Memory
@@ -57,7 +57,7 @@ class Interval:
 
 
 class Part(Protocol):
-    """Something more that a prediction says, such as what it means for a text's tokens."""
+    """A further part of a prediction, such as what it means for a text's tokens."""
 
     def to_json(self) -> dict[str, object]:
         """As a JSON object."""
@@ -97,7 +97,7 @@ class Row:
 
     @property
     def energy_j(self) -> float | None:
-        """Of all calls together."""
+        """Energy of all calls together (J)."""
         return None if self.power_w is None else self.power_w.value * self.runtime_s
 
     def cells(self) -> dict[str, Any]:
@@ -134,14 +134,14 @@ class Unmodelled:
 
 @dataclass(frozen=True)
 class Training:
-    """One training step, by what it is made of."""
+    """One training step, by its parts."""
 
     recipe: Recipe
     samples: int  # that a step takes: batch size times micro-batches
     steps: Mapping[str, Interval]  # forward, backward, optimizer (s)
     model_flops: int  # forward and backward, without what is computed again
     peak_flops_per_s: float | None  # of the dtype, dense; None where it is not known
-    derived: tuple[str, ...] = ()  # kinds whose backward pass was not measured, and is what its formulas say
+    derived: tuple[str, ...] = ()  # kinds whose backward pass was not measured, but follows from formulas
 
     def utilisation(self, runtime_s: float) -> float | None:
         """Model-FLOPs utilisation: of the dense peak (Chowdhery et al., PaLM, 2022, appendix B)."""
@@ -165,7 +165,7 @@ class Training:
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown):
-    """What a network will take on a device; times in seconds.
+    """The predicted latency, energy and memory of a network on a device; times in seconds.
 
     `print` gives the table of `neuralpower predict`. Predictions are compared with `==`, and can be pickled.
     """
@@ -187,12 +187,12 @@ class Prediction(Shown):
     power_reason: str = ""  # why there is no power
     idle_s: float | None = None  # that the device waits for the host; None where only the sum is known
     training: Training | None = None
-    assumptions: tuple[str, ...] = ()  # what was taken for granted
+    assumptions: tuple[str, ...] = ()  # made in the prediction
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
-    origin: str = ""  # of a device by its name, how its times are known, in words
+    origin: str = ""  # for a device given by name: how its times are known, as text
     origins: Mapping[str, float] = field(default_factory=dict)  # the same as shares of the layers' time
-    warned: tuple[str, ...] = ()  # in words: why the bounds may be too narrow, or what cannot be
+    warned: tuple[str, ...] = ()  # as text: why the bounds may be too narrow, or what cannot be run
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
     savings: Savings | None = None  # of the way to run, where calls were joined
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
@@ -202,7 +202,7 @@ class Prediction(Shown):
 
     @property
     def flops(self) -> int:
-        """Of all rows."""
+        """FLOP of all rows."""
         return sum(row.flops for row in self.rows)
 
     @property
@@ -211,12 +211,12 @@ class Prediction(Shown):
 
         1 where no layer takes any time.
         """
-        return min(max(0.0, 1 - self._share_by(*UNLEARNT)), 1.0)
+        return min(max(0.0, 1 - self._share_by(*UNTRAINED)), 1.0)
 
     @property
     def uncovered(self) -> tuple[str, ...]:
         """Kinds and operators without trained data, those that take most of the time first."""
-        rows = sorted((row for row in self.rows if row.basis in UNLEARNT), key=lambda row: -row.runtime_s)
+        rows = sorted((row for row in self.rows if row.basis in UNTRAINED), key=lambda row: -row.runtime_s)
         return tuple(dict.fromkeys(row.kind for row in rows))
 
     @property
@@ -261,27 +261,28 @@ class Prediction(Shown):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Why the figures are less sure than their bounds say, or cannot be, in words."""
+        """Why the prediction is less certain than its bounds, or cannot be run, as text."""
         texts = list(self.warned)
         coverage, trained = self.coverage, self.trained_here
         if coverage < COVERED:
             texts.append(
-                f"only {percent(coverage)} of the time is covered by trained data; the rest is estimated"
+                f"only {percent(coverage)} of the time is covered by trained data; other layers are estimated"
             )
         if trained is not None and trained < TRAINED and coverage - trained > NEGLIGIBLE:
             texts.append(
-                f"only {percent(trained)} of the time was trained on this device; the rest is carried over"
+                f"only {percent(trained)} of the time was trained on this device; "
+                "other layers use data of related devices"
             )
         return tuple(texts)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was taken for granted."""
+        """The assumptions of the prediction."""
         return self.assumptions
 
     @property
     def launch_row(self) -> Row | None:
-        """What the device waits for its host's launches: the rows' times and this one's add up to the whole.
+        """The row of launch overhead, the device's wait for its host: rows and this one add up to the whole.
 
         None where it does not wait, or the host's part is not known apart. Its energy is what the rows leave.
         """
@@ -351,7 +352,7 @@ class Prediction(Shown):
         Args:
             by: what has a bar of its own.
             top: how many bars; the others are one bar together.
-            ax: where to draw; by default axes of a new figure.
+            ax: where to draw; by default new axes.
 
         Raises:
             InputError: another `by`, or there is no matplotlib.

@@ -53,11 +53,11 @@ class Rank:
             wrong = ~((given >= 0) & (given < np.inf))  # NaN, too
             said = ""
             if given.shape != (calls,):
-                said = f"of shape {given.shape} for {calls} calls: give one number a call"
+                said = f"of shape {given.shape} for {calls} calls: give one number per call"
             elif wrong.any():
-                said = f"holds {given[wrong][0]}: times and streams are finite numbers of at least 0"
+                said = f"holds {given[wrong][0]}: times and streams must be finite numbers, 0 or more"
             elif name == "stream" and given.dtype.kind not in "iu":
-                said = f"holds numbers of type {given.dtype}: streams are counted; give whole numbers"
+                said = f"holds numbers of type {given.dtype}: streams must be whole numbers"
             if said:
                 raise InputError(f"{name} {said}")
 
@@ -81,10 +81,11 @@ class Plan:
         for rank, call in (*(one for pair in self.waits for one in pair), *members):
             if not (0 <= rank < len(self.ranks) and 0 <= call < len(self.ranks[rank].seconds)):
                 raise InputError(
-                    f"call {call} of rank {rank} is waited for, and there is none; name one of the plan"
+                    f"call {call} of rank {rank} does not exist, but another waits for it; "
+                    "choose one of the plan"
                 )
         if len(set(members)) < len(members):
-            raise InputError("a call is at two barriers; give the calls that start together as one")
+            raise InputError("a call is at two barriers; join the calls that start together in one")
 
 
 class Times(NamedTuple):
@@ -159,7 +160,7 @@ def _followed(plan: Plan) -> list[Times]:
     begun, end = np.array(start), np.array(ends, dtype=float)
     if np.isnan(end).any():
         rank = int(np.searchsorted(first, np.flatnonzero(np.isnan(end))[0], side="right")) - 1
-        raise InputError(f"calls of rank {rank} wait for one another in a circle; leave one of the waits out")
+        raise InputError(f"calls of rank {rank} wait for one another in a circle; remove one of the waits")
     return [Times(issued[a:b], begun[a:b], end[a:b]) for a, b in zip(first[:-1], first[1:], strict=True)]
 
 

@@ -13,18 +13,9 @@ from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import LAUNCHES
-from neuralpower.report.number_format import binary, counted, plain
-from neuralpower.report.tables import (
-    Cell,
-    as_asked,
-    grid,
-    listed,
-    memory_line,
-    note_lines,
-    percent,
-    quantity,
-    warning_lines,
-)
+from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
+from neuralpower.report.number_format import binary, counted, plain, quantity
+from neuralpower.report.tables import memory_line
 
 FITS = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
 MOST_SAID = 60  # characters of a reason in a cell
@@ -72,7 +63,7 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
 
 
 def _bound(waiting: Sequence[SweepPoint], points: int) -> Iterator[str]:
-    """That points take as long as their launches, whatever their size."""
+    """A warning that points are bound by launch overhead, whatever their size."""
     if waiting:
         most = max(point.launch_share or 0.0 for point in waiting)
         yield (
@@ -82,13 +73,13 @@ def _bound(waiting: Sequence[SweepPoint], points: int) -> Iterator[str]:
 
 
 def _too_large(points: Sequence[SweepPoint]) -> Iterator[str]:
-    """That points exceed the device's memory."""
+    """A warning that points exceed the device's memory."""
     if large := [point for point in points if point.fits is False]:
         yield f"out of memory at {len(large)} of {counted(len(points), 'point')}: see column fits"
 
 
 def _bounds(one: SweepPoint | Score) -> str:
-    """The bounds of the time, or why they are not known."""
+    """The bounds of the time, or why they are unknown."""
     if one.low_s is None:
         return textwrap.shorten(one.error, MOST_SAID, placeholder=" ...")
     return f"{quantity(one.low_s, 's')} to {quantity(one.high_s, 's')}"
@@ -108,7 +99,7 @@ def comparison_table(found: Comparison, *, marked: bool = False) -> str:
 
 
 def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
-    """What was asked, `about` how and on what; the best first, then those without a rank."""
+    """The request, `about` how and on what; candidates with the best first, those without a rank last."""
     ordered = sorted(scores, key=lambda s: (s.rank is None, s.rank or 0, s.line))
     shown = ordered[: top or None]
     columns: dict[str, Callable[[Score], str]] = {
@@ -137,7 +128,7 @@ def _whole(found: Fit) -> str:
 
 
 def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False) -> str:
-    """Whether it fits, what takes the memory, and what would fit."""
+    """Whether the model fits, what takes the memory, and the largest sizes that fit."""
     what = "context" if request.phase == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
@@ -158,6 +149,6 @@ def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False
     if found.longest is not None:
         lines.append(f"longest context: {found.longest} (limit: {found.longest_reason})")
     process = f" plus {binary(found.process_bytes)} of the process" if found.process_bytes else ""
-    figure = "high figure" if found.memory.assumed else "upper bound"
-    lines.append(f"{counted(found.traces, 'trace')}, checked against the memory's {figure}{process}")
+    end = "high estimate" if found.memory.assumed else "upper bound"
+    lines.append(f"{counted(found.traces, 'trace')}, checked against the memory's {end}{process}")
     return as_asked([*lines, *note_lines(found.notes)], marked)

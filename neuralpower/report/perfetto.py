@@ -1,6 +1,6 @@
-"""A prediction as a timeline: rows of nested modules and calls, power and memory beside them.
+"""A prediction as a timeline: rows of nested modules and calls, with power and memory.
 
-    one row      calls within their modules: a CPU, or a device of which only the sum of times is known
+    one row      calls within their modules: a CPU, or a device with only a known sum of times
     host, device calls as the host issues them, and as the device runs them, with waits
 
 The times are those of `neuralpower.predict.timeline`. A slice's `dur` is its part of the predicted time, so
@@ -22,10 +22,10 @@ from neuralpower.report.chrome import Counter, Process, Row, Slice
 from neuralpower.version import __version__
 
 WAIT = "(waits for the host)"
-DIGITS = 6  # significant digits of figures in args
+DIGITS = 6  # significant digits of numbers in args
 FIGURES = ("runtime_s", "low_s", "high_s", "energy_j", "flops", "bytes", "basis")
 
-Level = tuple[str, str]  # (category, path or name) of a slice that holds others
+Level = tuple[str, str]  # (category, path or name) of a slice that contains others
 Point = tuple[int, float]
 
 
@@ -147,7 +147,7 @@ def _draw(drawn: Drawn, stage: Stage, calls: Sequence[Timed], begun_s: float, pr
 
 
 def _levels(stage: str, calls: Sequence[Timed], called: set[str]) -> list[tuple[Level, ...]]:
-    """The levels of each call: the stage, the part of the step where there are several, called modules."""
+    """The levels of each call: the stage, the part of the step if there are several, called modules."""
     several = len({call.step for call in calls}) > 1
     found: list[tuple[Level, ...]] = []
     for number, (step, block) in enumerate(itertools.groupby(calls, key=lambda call: call.step)):
@@ -169,7 +169,9 @@ def _leaf(call: Timed, number: int, begun_s: float) -> Slice:
 def _launch(leaf: Leaf, number: int, begun_s: float) -> Leaf:
     """The call as the host issues it."""
     call = leaf.call
-    assert call is not None and call.host_start_s is not None and call.host_end_s is not None  # of two clocks
+    assert (
+        call is not None and call.host_start_s is not None and call.host_end_s is not None
+    )  # for two clocks
     start, end = _ns(begun_s + call.host_start_s), _ns(begun_s + call.host_end_s)
     args = {"call": number, "kind": call.kind, **_short({"host_s": call.host_end_s - call.host_start_s})}
     return Leaf(leaf.levels, Slice(call.name, "launch", start, end, args))
@@ -220,7 +222,7 @@ def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | Non
 
 
 def _sums(leaves: Sequence[Leaf]) -> dict[str, Any]:
-    """Args of a module or a part: sums over its calls, whose errors are taken as fully correlated."""
+    """Args of a module or a part: sums over its calls, whose errors count as fully correlated."""
     calls = [leaf.call for leaf in leaves if leaf.call is not None]
     if not calls:
         return {}

@@ -10,7 +10,7 @@ from neuralpower.report.charts import XY, Named, Series
 from neuralpower.report.number_format import SIZES, TIMES, binary, plain, quantity, unit_of
 from neuralpower.report.page import Columns, Table
 
-if TYPE_CHECKING:  # what predict does not need
+if TYPE_CHECKING:  # which predict does not need
     from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # what predict does not need
 class Swept:
     """The known points of a sweep: a line for each predictor, dtype and length, along the batch sizes.
 
-    Where one batch size alone was asked for, a line runs along the lengths.
+    With one batch size, a line runs along the lengths.
     """
 
     result: Sweep
@@ -50,7 +50,7 @@ class Swept:
         return (point.seq_len or 0) if self.along_length else point.batch_size
 
     def groups(self) -> dict[str, list[SweepPoint]]:
-        """Name -> points of a line; a name holds only what differs."""
+        """Name -> points of a line; a name contains only what differs."""
         points = self.known
         many = {
             name: len({getattr(p, name) for p in points}) > 1
@@ -88,12 +88,12 @@ class Swept:
         best = sorted((p for p in self.known if p.best), key=lambda p: p.runtime_s or 0.0)
         front = Series.of("Pareto-optimal", map(point, best), mode="lines", halo=True)
         what = "energy of a sample, J" if energy else "samples/s"
-        note = f"Numbers beside points: {self.word}. Pareto-optimal in {self.result.front}."
+        note = f"Numbers next to points: {self.word}. Pareto-optimal in {self.result.front}."
         title = f"Latency against {'energy' if energy else 'throughput'}: {self.result.points[0].model}"
         return XY(title, f"latency, {unit}", what, (*lines, front), True, True, note=note)
 
     def curves(self) -> Iterator[XY]:
-        """Throughput and memory over what is swept, where that are two sizes or more."""
+        """Throughput and memory over the swept size, if it has two values or more."""
         if len({self.size(p) for p in self.known}) < 2:
             return
         byte, unit = unit_of([p.memory_bytes or 0.0 for p in self.known], SIZES)
@@ -111,7 +111,7 @@ class Swept:
             yield XY(title, self.word, what, tuple(lines), True, True)
 
     def table(self) -> Table:
-        """All points, those without a latency with the reason."""
+        """All points; those without a latency have the reason."""
         columns: Columns[SweepPoint] = {
             "best": lambda p: "*" if p.best else "",
             "predictor": lambda p: p.predictor,

@@ -36,7 +36,7 @@ class Recipe:
     masters: bool = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for what cannot be."""
+        """Raise InputError for an invalid recipe."""
         if self.optimizer not in CLASSES:
             raise unknown("optimizer", self.optimizer, CLASSES)
         if self.implementation not in ("", *IMPLEMENTATIONS):
@@ -47,12 +47,10 @@ class Recipe:
         if self.selective and not self.checkpointing:
             raise InputError("selective: which parts checkpointing runs again; choose checkpointing, too")
         if not is_count(self.accumulation):
-            raise InputError(
-                f"accumulation {self.accumulation!r}: a step takes 1 micro-batch or more; choose 1"
-            )
+            raise InputError(f"accumulation {self.accumulation!r}: must be 1 micro-batch or more; choose 1")
         if self.accumulation > MOST_MICRO_BATCHES:
             raise InputError(
-                f"accumulation {self.accumulation}: a step takes at most {MOST_MICRO_BATCHES} micro-batches; "
+                f"accumulation {self.accumulation}: must be at most {MOST_MICRO_BATCHES} micro-batches; "
                 "choose fewer"
             )
 
@@ -61,7 +59,7 @@ class Recipe:
         return replace(self, implementation=self.implementation or platform.optimizer_way(self.optimizer))
 
     def __str__(self) -> str:
-        """In words, what is usual left out."""
+        """As text, without default values."""
         usual = self.implementation in ("", "loop")
         parts = [self.optimizer if usual else f"{self.optimizer} ({self.implementation})"]
         if self.accumulation > 1:
@@ -88,7 +86,7 @@ class Recipe:
 
 
 RECIPE = Recipe()
-"""What is usual."""
+"""The default."""
 
 
 def checkpointed(model: nn.Module) -> None:
@@ -100,7 +98,7 @@ def checkpointed(model: nn.Module) -> None:
         if hasattr(model, name):
             getattr(model, name)()
             return
-    raise ModelError(f"{type(model).__name__} has no activation checkpointing of its own to switch on")
+    raise ModelError(f"{type(model).__name__} has no activation checkpointing to switch on")
 
 
 def default_loss(output: Any) -> Tensor:

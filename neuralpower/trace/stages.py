@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TypeVar
 
 from neuralpower.dtypes import DTYPES
@@ -21,7 +22,7 @@ from neuralpower.trace.paths import module_of, pattern, prefixes
 from neuralpower.trace.records import LayerCall, Task, Trace
 
 T = TypeVar("T")
-SMALL = 0.25  # of the members of the largest list: a list that is no part of the repeated blocks, as a head's
+SMALL = 0.25  # of the members of the largest list: smaller lists are not blocks, such as the layers of a head
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def blocks_of(trace: Trace, at_least: int = 1) -> list[str]:
 
 
 def _numbered(trace: Trace, depth: int) -> list[str]:
-    """Modules with so many numbers in their path, the last one at its end, in the order of their calls."""
+    """Modules with `depth` numbers in their path, the last one at its end, in the order of their calls."""
     seen: dict[str, str] = {}
     for call in trace.calls:
         for path in (*prefixes(call.path), call.path):
@@ -63,7 +64,7 @@ def _numbered(trace: Trace, depth: int) -> list[str]:
 def shares_of(blocks: int, parts: int) -> list[int]:
     """How many blocks each part has; where they do not divide evenly, the middle ones have one more.
 
-    The first and the last part have an embedding and a head beside their blocks.
+    The first and the last part have an embedding and a head, too.
     """
     own, more = divmod(blocks, parts)
     first = (parts - more) // 2
@@ -142,6 +143,7 @@ def _part(
         return owns(module_of(name)) or (last and name in twice)
 
     weights = tuple(weight for weight in trace.weights if has(weight.name))
+    parameters = _parameters(trace)
     trained = [
         (name, what) for name, what in zip(trace.trained_names, trace.trained, strict=True) if has(name)
     ]
@@ -157,11 +159,18 @@ def _part(
         trained_names=tuple(name for name, _ in trained),
         sparse=tuple((name, rows) for name, rows in trace.sparse if has(name)),
         weights=weights,
-        parameters=sum(weight.numbers for weight in weights),
-        parameter_bytes=sum(weight.bytes for weight in weights),
+        parameters=sum(weight.numbers for weight in weights if weight.name in parameters),
+        parameter_bytes=sum(weight.bytes for weight in weights if weight.name in parameters),
         storages=_storages(trace, inside, sizes, owns),
     )
     return Part(own, blocks, sum(twice.values()))
+
+
+def _parameters(trace: Trace) -> set[str]:
+    """Names of the weights that are parameters: they stand before buffers."""
+    sums = accumulate(weight.numbers for weight in trace.weights)
+    pairs = zip(trace.weights, sums, strict=True)
+    return {weight.name for weight, numbers in pairs if numbers <= trace.parameters}
 
 
 def _inside(some: Iterable[T], inside: Callable[[int], bool]) -> tuple[T, ...]:

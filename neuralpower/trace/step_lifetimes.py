@@ -1,4 +1,4 @@
-"""When each tensor of a training step is born and dies."""
+"""Lifetimes of the tensors of a training step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def optimizer_named(text: str, platform: Platform = CPU) -> Callable[..., torch.optim.Optimizer]:
-    """What makes "adamw" or "adamw:fused"; alone, as torch chooses on the platform; raises InputError."""
+    """The maker of "adamw" or "adamw:fused"; without a way, the platform's default; raises InputError."""
     name = str(text).partition(":")[0]
     if name not in OPTIMIZERS:
         raise unknown("optimizer", name, OPTIMIZERS)
@@ -64,7 +64,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 
 class StepLifetimes(NamedTuple):
-    """When memory is born and dies in the first training step, in operator calls, and its parts' ends."""
+    """Lifetimes of memory in the first training step, in operator calls, and its parts' ends."""
 
     storages: tuple[Storage, ...]
     passes: tuple[int, ...]  # forward, backward, forward, backward, ... of one micro-batch after the other
@@ -356,7 +356,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         for tensor in tensors:
             if not isinstance(tensor, FakeTensor) and tensor.requires_grad and tensor.is_leaf:
                 raise InputError(
-                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not reached "
-                    "as its parameters (but as a global's, or in a plain list), so that what training takes "
-                    "cannot be said; make them an attribute and call them through self, or detach them"
+                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not "
+                    "its parameters, but a global's, or in a plain list. Make them an attribute and call "
+                    "them through self, or detach them"
                 )

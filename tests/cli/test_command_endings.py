@@ -38,12 +38,12 @@ def test_what_stands_behind_two_hyphens_is_no_option() -> None:
     ("command", "said"),
     [
         (("compare", "zoo:alexnet", "@"), "names no predictor behind @"),
-        (("compare", "zoo:alexnet", ""), "no model has it"),
-        (("evaluate", "@"), "names no list"),
-        (("evaluate", "zoo:alexnet", ""), "no model has it"),
-        (("train-predictor", ""), "no dataset has it"),
+        (("compare", "zoo:alexnet", ""), "a name of a model is empty"),
+        (("evaluate", "@"), "has no file name"),
+        (("evaluate", "zoo:alexnet", ""), "a name of a model is empty"),
+        (("train-predictor", ""), "a name of a dataset is empty"),
         (("train-predictor", "data", "--jobs", "-99"), "jobs -99: must be 1 or more, or -1"),
-        (("score", ""), "no file has it"),
+        (("score", ""), "a name of a file is empty"),
         (("predict", "zoo:alexnet", "--predictor", "amd-epyc-2c", "--autocast", "float32"), "bfloat16"),
         (
             ("fit", "zoo:alexnet", "--phase", "training", "--accumulation", "1000000000"),

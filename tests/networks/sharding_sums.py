@@ -38,6 +38,17 @@ SMALLEST = {
 }
 
 
+USUAL = {
+    "moe_intermediate_size": 256,
+    "num_experts_per_tok": 2,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+"""What configurations leave open."""
+
+
 def planned() -> dict[str, type]:
     """Classes of configurations that bring a plan for tensor ranks, by model type."""
     auto = importlib.import_module("transformers.models.auto.configuration_auto")
@@ -66,6 +77,9 @@ def _shrink(config: Any, names: Sequence[str]) -> None:
     for name in names:
         if isinstance(own.get(name), int) and name in SMALLEST:
             setattr(config, name, min(own[name], SMALLEST[name]))
+    for name, usual in USUAL.items():
+        if name in own and own[name] is None:
+            setattr(config, name, usual)
     kinds = own.get("layer_types")
     if kinds and "layer_types" not in names:
         config.layer_types = ([*dict.fromkeys(kinds)][:2] * 2)[:2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 
 import pytest
 
@@ -11,7 +12,7 @@ from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.layout import Layout, layout_of
-from neuralpower.learn.any_device import roofline_of
+from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.networks.phases import Phase
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.explore.fit import Request, fit
@@ -25,7 +26,7 @@ LLAMA = (
 )
 SPEC = find_spec("h100-sxm")
 CLUSTER = Cluster(SPEC, 4)
-PREDICTOR = roofline_of(SPEC)
+PREDICTOR = chosen(None, "h100-sxm", "bfloat16")
 
 
 def wanted(way: str, **how: object) -> Wanted:
@@ -83,7 +84,8 @@ def test_heads_that_ranks_do_not_divide_are_a_reason() -> None:
 
 
 def test_a_device_that_is_too_small_is_a_reason_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neuralpower.predict.explore.layouts.device_memory", lambda _: 2.0**30)
+    explorer = import_module("neuralpower.predict.explore.layouts")
+    monkeypatch.setattr(explorer, "device_memory", lambda _: 2.0**30)
     every = layouts(wanted("decode"), PREDICTOR)
     assert not every.fitting and every.reasons == {"too little memory": len(every.found)}
     assert "of 0.9 GiB" in every.found[0].reason
@@ -129,12 +131,11 @@ def test_a_layout_in_few_letters_is_read_and_written() -> None:
 
 
 def test_fit_holds_the_fullest_device_against_the_memory() -> None:
-    request = Request(LLAMA, seq_len=64, dtype="bfloat16", phase="training", platform=PREDICTOR.platform)
+    request = Request(LLAMA, dtype="bfloat16", phase="decode", context=64, platform=PREDICTOR.platform)
     layout = Layout(tensor=2, pipeline=2, data=2)
-    several = fit(replace(request, layout=layout, accumulation=4), 80 * 2.0**30)
+    several = fit(replace(request, layout=layout), 2.0**31)
     assert several.fits and len(several.stages) == 2
     assert several.memory.high_bytes == max(one.high_bytes for one in several.stages)
-    assert several.largest_whole_batch == 8 * (several.largest_batch or 0)
+    assert several.largest_whole_batch == 2 * (several.largest_batch or 0)
     assert several.to_json()["ranks"] == 8
-    alone = fit(request, 80 * 2.0**30)
-    assert several.memory.weights_bytes < alone.memory.weights_bytes / 2
+    assert several.memory.weights_bytes < fit(request, 2.0**31).memory.weights_bytes / 2

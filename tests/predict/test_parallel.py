@@ -146,7 +146,7 @@ def test_shared_states_take_a_part_of_the_memory() -> None:
         return memory.weights_bytes, memory.gradients_bytes, memory.optimizer_bytes
 
     weights, gradients, states = parts(Layout(data=4))
-    assert states == 2 * gradients
+    assert states == pytest.approx(2 * gradients, rel=1e-4)  # and a count of steps for each
     assert parts(Layout(data=4, shard="zero1")) == pytest.approx((weights, gradients, states / 4), rel=1e-3)
     assert parts(Layout(data=4, shard="zero2")) == pytest.approx(
         (weights, gradients / 4, states / 4), rel=1e-3
@@ -254,4 +254,5 @@ def test_masters_widen_gradients_and_states() -> None:
     assert mixed is not None
     assert mixed.weights_bytes == half.weights_bytes
     assert mixed.gradients_bytes == 2 * half.gradients_bytes
-    assert mixed.optimizer_bytes == 3 * half.optimizer_bytes  # moments in float32, and the masters
+    # moments in float32, and the masters
+    assert mixed.optimizer_bytes == pytest.approx(3 * half.optimizer_bytes, rel=1e-4)

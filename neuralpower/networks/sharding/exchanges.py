@@ -8,7 +8,7 @@ figure 5):
     from        to          forward            backward
     whole       whole       nothing            all-reduce, where each rank makes a part of the gradient
     whole       split       a slice            all-gather
-    split       whole       all-gather         reduce-scatter of parts, after an all-gather of what was not kept;
+    split       whole       all-gather         reduce-scatter of parts, and an all-gather of what is not kept;
                                                else a slice
     partial     whole       all-reduce         nothing
     partial     split       reduce-scatter     all-gather

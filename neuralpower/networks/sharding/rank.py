@@ -43,6 +43,8 @@ class Rank:
 
     def shared(self, x: Tensor, before: styles.Laid, after: styles.Laid, partial: bool) -> Tensor:
         """`x` in another layout; modules that read the same tensor share one exchange, as q, k and v do."""
+        if before == after and not partial:
+            return x
         how = before, after, partial
         if self._last is not None and self._last[0]() is x and self._last[1] == how:
             return self._last[2]
@@ -52,7 +54,7 @@ class Rank:
 
     def slice_of(self, x: Tensor) -> Tensor | None:
         """What the rank has of a tensor that was gathered last; None of other tensors."""
-        if self._last is None or self._last[1][0] != SEQUENCE or self._last[2].shape != x.shape:
+        if self._last is None or self._last[1][0] != SEQUENCE or self._last[2].numel() != x.numel():
             return None
         same = self._last[2].untyped_storage()._cdata == x.untyped_storage()._cdata
         found: Tensor | None = self._last[0]() if same else None

@@ -54,19 +54,20 @@ def split_tokens(module: nn.Module, rank: Rank, entries: Mapping[str, styles.Sty
 
 
 def keep_slices(part: nn.Module, rank: Rank) -> None:
-    """Have a product keep the rank's slice of the tokens that it reads, which its backward pass gathers again."""
+    """Have a product keep a slice of the tokens that it reads; its backward pass gathers them again."""
     before = torch._C._autograd._push_saved_tensors_default_hooks
     after = torch._C._autograd._pop_saved_tensors_default_hooks
     pushed: list[bool] = []
 
     def pack(kept: Tensor) -> Any:
         own = rank.slice_of(kept)
-        return kept if own is None else (own.detach(),)
+        return kept if own is None else (own.detach(), kept.shape)
 
     def unpack(kept: Any) -> Tensor:
-        return (
-            rank.tensor.run("all_gather", kept[0], kept[0].dim() + SEQUENCE) if type(kept) is tuple else kept
-        )
+        if type(kept) is not tuple:
+            return kept  # type: ignore[no-any-return]
+        own, shape = kept
+        return rank.tensor.run("all_gather", own, own.dim() + SEQUENCE).reshape(shape)
 
     def enter(part: nn.Module, args: Any) -> None:
         trains = rank.sequence and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()

@@ -1,7 +1,7 @@
-"""Does it fit, and how much more would: the largest batch and the longest context within a memory.
+"""Whether a network fits into a memory, and the largest batch and longest context that do.
 
-The memory's upper bound is held against the device's memory, on a CPU less what the process itself takes, so
-that what is said to fit does. On an accelerator there is no such bound: a share of the memory is kept free.
+The memory's upper bound must stay below the device's memory, on a CPU minus what the process itself takes, so
+that the sizes reported do fit. On an accelerator there is no such bound: a share of the memory is kept free.
 Memory grows nearly in line with the batch and no faster than squarely with the length: two probes give a
 guess, each further one narrows the bracket. The length is the prompt's in a prefill, the context's in a
 decoder's step; their memory holds the KV cache.
@@ -9,7 +9,6 @@ decoder's step; their memory holds the KV cache.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,13 +45,11 @@ PHASES = (FORWARD, TRAINING, PREFILL, DECODE, GENERATE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
 CLOSE = 0.01  # of the answer: how far the bracket is closed for sizes above a hundred
 MOST_CALLS = 20_000  # in a trace, which takes seconds: a scan in Python makes more with each token
-UNITS = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
-UNITS |= {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to fit."""
+    """The network and sizes that have to fit."""
 
     model: Any
     batch_size: int = 1
@@ -67,10 +64,8 @@ class Request:
     checkpointing: bool = False  # training: repeated blocks keep their inputs alone
     margin: float | None = None  # share of the memory that is kept free; None: as the platform says
     run: str = EAGER  # one of `trace.question.RUNS`
-    weights: str | None = None  # how they are quantised, as `--weights` has it; None: as the checkpoint's
-    new_tokens: int | None = (
-        None  # generate: made after a prompt of `seq_len` tokens; None: as predict has it
-    )
+    weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
+    new_tokens: int | None = None  # generate: made after a prompt of `seq_len` tokens; None: as in `predict`
 
     layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
     cluster: Cluster | None = None  # these devices
@@ -83,26 +78,26 @@ class Request:
 
     @property
     def length(self) -> int | None:
-        """What a longest context is sought of."""
+        """The name of the length whose largest value is searched."""
         return self.context if self.phase == DECODE else self.seq_len
 
 
 @dataclass(frozen=True, repr=False)
 class Fit(Shown):
-    """The answer; sizes are None where nothing is to be said of them. `print` gives the command's table."""
+    """The answer; sizes are None where they do not apply. `print` gives the command's table."""
 
     fits: bool
     memory: Memory
     room_bytes: float
-    largest_batch: int | None  # at the length that was asked for; 0 where not even one sample fits
-    longest: int | None  # at the batch size that was asked for
+    largest_batch: int | None  # at the request's length; 0 where not even one sample fits
+    longest: int | None  # at the request's batch size
     longest_reason: str  # what ends it: memory, the model's own positions, or calls that grow with it
     traces: int
-    process_bytes: int = 0  # of the room: what the process takes before there is a network
-    margin: float = 0.0  # share of the room that is kept free, for what is not modelled
+    process_bytes: int = 0  # of the memory: taken by the process before there is a network
+    margin: float = 0.0  # share of the memory that is kept free, for what is not modelled
     notes: tuple[str, ...] = ()  # what the answer takes for granted
     weights: Quantised | None = None  # None where they are as the dtype says
-    # what was asked, with the model's name
+    # the request, with the model's name
     request: Request | None = field(default=None, compare=False)
     device: str = ""  # whose memory it is
     stages: tuple[Memory, ...] = ()  # of one device of each pipeline stage; `memory` is the largest
@@ -146,33 +141,14 @@ class Fit(Shown):
         return self.largest_batch * self.request.replicas
 
 
-def bytes_of(text: str | float) -> float:
-    """24e9 for "24GB", 24 * 2**30 for "24GiB", a number as it is; raises InputError, also without a unit."""
-    given = f"{text:f} b" if isinstance(text, Real) else str(text)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", given.lower())
-    if not match or match.group(2) not in UNITS or float(match.group(1)) <= 0:
-        raise InputError(f"memory {text!r}: write a positive number with a unit, such as 24GB or 80GiB")
-    return float(match.group(1)) * UNITS[match.group(2)]
-
-
 def assumed(memory: str | float) -> tuple[Platform, str]:
     """The platform of a memory whose device is not named, and what it is called."""
     platform = PLATFORMS["accelerator"]
     return platform, f"{platform.called} of {memory if isinstance(memory, str) else f'{memory:g} B'}"
 
 
-def reading(text: str | float) -> str:
-    """In words, how a memory with a decimal unit is read; "" for any other."""
-    given = str(text).strip().lower()
-    if not isinstance(text, str) or not re.search(r"[kmgt]b$", given):
-        return ""
-    as_binary = re.sub(r"\s*([kmgt])b$", lambda found: f"{found.group(1).upper()}iB", given)
-    size = bytes_of(text) / 2**30
-    return f"{text} is read in powers of 1000: {size:.3g} GiB. A card sold as {text} may have {as_binary}"
-
-
 def fit(request: Request, room_bytes: float) -> Fit:
-    """Whether the request fits into so many bytes, and what would.
+    """Whether the request fits into `room_bytes`, and the largest sizes that do.
 
     Raises:
         InputError: an unknown phase or optimizer, what belongs to another phase, more positions than the
@@ -231,7 +207,7 @@ def _checked_margin(request: Request) -> float:
         raise InputError(f"{what} belong to phase training, not to {phase}; leave them out")
     margin = request.platform.margin(phase) if request.margin is None else request.margin
     if isinstance(margin, bool) or not isinstance(margin, Real) or not 0 <= margin < 1:
-        what = "the share of the memory that is kept free is 0 or more and below 1"
+        what = "the share of memory to keep free must be 0 or more and below 1"
         raise InputError(f"margin {margin!r}: {what}; choose 0.3")
     return float(margin)
 
@@ -259,7 +235,7 @@ def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[
     except _TooManyCalls:
         end = int(probe.longest_traced(batch))
         if memory_at(end) <= room_bytes:
-            return end, "the calls, which grow with it: beyond, they are too many to be traced"
+            return end, "the number of calls: longer texts need too many to be traced"
         found = largest(memory_at, room_bytes, end)
     return found, "the model's positions" if found == limit < MOST else "memory"
 
@@ -286,7 +262,7 @@ def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1,
 
 
 def _next(known: dict[int, float], low: int, high: int, room_bytes: float) -> int:
-    """Where the line through the two nearest sizes meets the room, else the middle of the bracket."""
+    """Where the line through the two nearest sizes meets the available memory, else the bracket's middle."""
     below = sorted(size for size in known if size <= low)
     above = [size for size in known if size >= high and known[size] < float("inf")]
     points = below[-2:] if not above else [*below[-1:], min(above)]
@@ -338,7 +314,7 @@ class _Probe:
 
     @property
     def traces(self) -> int:
-        """How many were made."""
+        """Number of traces so far."""
         return len(self._known)
 
     def __call__(self, batch: int, length: int | None) -> Memory:
@@ -357,7 +333,7 @@ class _Probe:
         return last + more * (last - before) / (calls - fewer) if calls > fewer else float("inf")
 
     def _memory(self, batch: int, length: int | None) -> Memory:
-        """Of one pass; of a generation the larger of its prefill and its last step."""
+        """Memory of one pass; for a generation, the larger of its prefill and its last step."""
         size = f"batch {batch}{f', length {length}' if length else ''}"
         stage(f"tracing {self.source.name}, {size} (trace {self.traces + 1})")
         if self.request.phase != GENERATE:

@@ -2,7 +2,7 @@
 
     tensor, expert ranks   exchange within their own work, which is that of one rank's module
     stages                 the rank's trace is cut between blocks; a schedule says when each part runs
-    replicas               exchange gradients and weights beside the layers
+    replicas               exchange gradients and weights while layers run
 
 The slowest rank decides: the prediction's rows are its rows.
 """
@@ -10,8 +10,8 @@ The slowest rank decides: the prediction's rows are its rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from neuralpower.devices.cluster import Cluster, enough_for
@@ -38,15 +38,31 @@ from neuralpower.predict.parallel.pieces import Piece, merged, pieces_of, repeat
 from neuralpower.predict.parallel.result import Parallel, StageResult
 from neuralpower.predict.parallel.schedules import Pipeline, ends_s, held, orders
 from neuralpower.predict.prediction import BOUNDS, Interval, Prediction
+from neuralpower.trace.exchanges import per_node
 from neuralpower.trace.follow import Followed
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import OPTIMIZER, TRAINING
-from neuralpower.trace.records import Trace
+from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.stages import Part, cut
 from neuralpower.trace.step_lifetimes import StepLifetimes
 
 
-def predict_layout(found: Followed, predictor: Predictor, question: Question, *, model: str) -> Prediction:
+class Shared:
+    """What layouts of one followed pass have in common, kept from one to the next."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[int, int], list[Part]] = {}
+        self.pieces: dict[tuple[object, ...], list[Piece]] = {}
+
+
+def predict_layout(
+    found: Followed,
+    predictor: Predictor,
+    question: Question,
+    *,
+    model: str,
+    shared: Shared | None = None,
+) -> Prediction:
     """The prediction of a pass or a step on several devices.
 
     Args:
@@ -55,12 +71,13 @@ def predict_layout(found: Followed, predictor: Predictor, question: Question, *,
         predictor: of one of the devices.
         question: with the layout, the cluster, and in `recipe.accumulation` the micro-batches.
         model: its name.
+        shared: with those before, where several layouts of the same `found` and recipe are predicted.
 
     Raises:
         InputError: the layout does not fit the cluster or the network.
     """
     trace = found.trace if question.phase == TRAINING else found.work
-    one = _Composed(trace, found.lifetimes, predictor, question, found.asked.batch_size)
+    one = _Composed(trace, found.lifetimes, predictor, question, found.asked.batch_size, shared or Shared())
     prediction = one.prediction(model)
     return replace(prediction, assumptions=(*prediction.assumptions, *found.notes))
 
@@ -94,6 +111,7 @@ class _Composed:
     predictor: Predictor
     question: Question
     batch_size: int
+    shared: Shared = field(default_factory=Shared)
 
     def __post_init__(self) -> None:
         """Raise InputError for a layout that does not fit."""
@@ -128,12 +146,19 @@ class _Composed:
     @cached_property
     def parts(self) -> list[Part]:
         """The pieces of the network."""
-        return cut(self.trace, self.layout)
+        sizes = self.layout.pipeline, self.layout.interleave
+        if sizes not in self.shared.parts:
+            self.shared.parts[sizes] = cut(self.trace, self.layout)
+        return self.shared.parts[sizes]
 
     @cached_property
     def pieces(self) -> list[Piece]:
         """The same with their times."""
-        return pieces_of(self.parts, self.predictor, self.question)
+        layout = replace(self.layout, schedule="interleaved" if self.layout.interleave > 1 else "1f1b")
+        key = (layout, per_node(self.question))
+        if key not in self.shared.pieces:
+            self.shared.pieces[key] = pieces_of(self.parts, self.predictor, self.question)
+        return self.shared.pieces[key]
 
     def of_rank(self, rank: int) -> list[Piece]:
         """The pieces of a pipeline rank."""
@@ -141,7 +166,7 @@ class _Composed:
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """The schedule's figures: exchanges between stages of an inference are in their own work."""
+        """The schedule's figures: exchanges between stages of an inference are tasks of its pieces."""
         further = (self.count - 1) / self.count
         timings = [piece.timing for piece in self.pieces]
         sends = sends_s(self.pieces, self.predictor, self.question) if self.trains else [0.0] * len(timings)
@@ -164,7 +189,7 @@ class _Composed:
 
     @cached_property
     def runtime_s(self) -> float:
-        """Of the pass or the step."""
+        """The time of the pass or the step."""
         if not self.trains:
             return sum(self.busy_s)
         if self.layout.pipeline == 1:
@@ -219,17 +244,17 @@ class _Composed:
         return work, ask(self.predictor, work, self.question)
 
     def _times(self, rank: int, answer: Answer) -> Whole:
-        """How long all takes, beside the rows of a rank."""
+        """How long all takes, and the rows of a rank."""
         count = self.count if self.trains else 1
         timings = [piece.timing for piece in self.of_rank(rank)]
         repeats = repeats_of(answer, count)
         inline = _exchange_s(answer, repeats, beside=False)
         beside = _exchange_s(answer, repeats, beside=True)
-        exposed = max(sum(one.exposed_s for one in timings) - inline, 0.0)
+        exposed = max(sum(one.exposed_s(count) for one in timings) - inline, 0.0)
         factor = min(exposed / beside, 1.0) if beside else 1.0
         shown = [factor if task.stream else 1.0 for task in answer.tasks]
         low, high = (bound / answer.busy[0] for bound in answer.busy[1:])
-        busy = sum(one.busy_s for one in timings) - beside * (1 - factor)
+        busy = sum(one.busy_s(count) for one in timings) - beside * (1 - factor)
         return Whole(
             _bounded(self.runtime_s, low, high),
             _bounded(min(busy, self.runtime_s), low, high),
@@ -240,17 +265,19 @@ class _Composed:
 
     @cached_property
     def _model_flops(self) -> int:
-        """Of a step, of all stages: forward and backward of one tensor rank, without what runs again."""
-        flops = 0.0
+        """FLOP of a step of all stages: forward and backward of one tensor rank, without what runs again."""
+        return round(sum(times * _model_flops(answer, self.count) for answer, times in self._distinct()))
+
+    def _distinct(self) -> Iterator[tuple[Answer, int]]:
+        """(answer, the pieces that it is of) of different pieces."""
+        count: dict[int, int] = {}
         for piece in self.pieces:
-            repeats = repeats_of(piece.answer, self.count)
-            for task, times in zip(piece.answer.tasks, repeats, strict=True):
-                if task.step != OPTIMIZER and not task.again and not isinstance(task.layer, Collective):
-                    flops += times * task.flops_and_bytes()[0]
-        return round(flops)
+            count[id(piece.answer)] = count.get(id(piece.answer), 0) + 1
+        answers = {id(piece.answer): piece.answer for piece in self.pieces}
+        return ((answers[one], times) for one, times in count.items())
 
     def _memory(self, rank: int) -> Memory | None:
-        """Of one device of a stage; None where it is not known."""
+        """The memory of one device of a stage; None where it is not known."""
         own = [piece.part for piece in self.of_rank(rank)]
         platform = self.predictor.platform
         if not self.trains:
@@ -264,7 +291,7 @@ class _Composed:
     @cached_property
     def _activations(self) -> list[Activations]:
         """[pieces] what each keeps of a micro-batch."""
-        assert self.lifetimes is not None  # asked for where it is known
+        assert self.lifetimes is not None  # the caller has checked it
         return activations_of(self.lifetimes, self.parts, self.predictor.platform)
 
     def _parallel(self, found: Prediction, slowest: int, memories: Sequence[Memory | None]) -> Parallel:
@@ -277,7 +304,8 @@ class _Composed:
             rate = _rate(samples, _times(runtime, cycle / self.runtime_s))
         tokens = self._tokens
         timings = [piece.timing for piece in self.of_rank(slowest)]
-        exposed = sum(one.exposed_s for one in timings)
+        count = self.count if self.trains else 1
+        exposed = sum(one.exposed_s(count) for one in timings)
         training = found.training
         peak = training.peak_flops_per_s if training else None
         flops = self._model_flops * layout.tensor * layout.data
@@ -287,7 +315,7 @@ class _Composed:
             micro_batches=self.count,
             samples=samples,
             tokens=tokens * layout.data * self.count,
-            communication_s=sum(one.exchange_s for one in timings),
+            communication_s=sum(one.exchange_s(count) for one in timings),
             exposed_s=_times(runtime, exposed / runtime.value),
             bubble_s=max(self.runtime_s - self.busy_s[slowest], 0.0),
             samples_per_s=rate,
@@ -328,7 +356,7 @@ class _Composed:
         )
 
     def _energy(self, runtime: Interval) -> Interval | None:
-        """Of all devices: each stage's own work, and idle power while it waits."""
+        """The energy of all devices: each stage's own work, and idle power while it waits."""
         sums = dict.fromkeys(BOUNDS, 0.0)
         known: dict[int, Interval | None] = {}
         for rank in range(self.layout.pipeline):
@@ -346,14 +374,14 @@ class _Composed:
         return Interval(**sums)
 
     def _notes(self) -> list[str]:
-        """In words, how the network is cut."""
+        """How the network is cut, as text."""
         shares = [len(part.blocks) for part in self.parts]
         if len(shares) > 1 and len(set(shares)) > 1:
             return [f"{sum(shares)} blocks on {len(shares)} parts: {min(shares)} or {max(shares)} each"]
         return []
 
     def _warnings(self) -> list[str]:
-        """In words, what a layout wastes."""
+        """What a layout wastes, as text."""
         stages = self.layout.pipeline
         if self.trains and stages > max(self.count, 1):
             return [
@@ -370,6 +398,16 @@ def _exchange_s(answer: Answer, repeats: Sequence[int], *, beside: bool) -> floa
         for task, seconds, times in zip(answer.tasks, answer.device_s, repeats, strict=True)
         if isinstance(task.layer, Collective) and bool(task.stream) == beside
     )
+
+
+def _model_flops(answer: Answer, count: int) -> float:
+    """FLOP of a piece in a step of `count` micro-batches: forward and backward, without what runs again."""
+    times: dict[tuple[object, ...], tuple[Task, int]] = {}
+    for task, repeats in zip(answer.tasks, repeats_of(answer, count), strict=True):
+        if task.step != OPTIMIZER and not task.again and not isinstance(task.layer, Collective):
+            key = (id(task.layer), task.share, task.asked)
+            times[key] = task, repeats + (times[key][1] if key in times else 0)
+    return sum(repeats * task.flops_and_bytes()[0] for task, repeats in times.values())
 
 
 def _bounded(seconds: float, low: float, high: float) -> Interval:

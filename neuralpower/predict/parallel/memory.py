@@ -1,8 +1,8 @@
 """What one rank holds of a network: parts of weights and states, activations in flight, buffers.
 
 weights, gradients, states   of the rank's own pieces; shared out among replicas as the layout says
-activations                  what a backward pass needs of each micro-batch in flight, and what lives beside
-                             it while one piece runs forward or backward
+activations                  what a backward pass needs of each micro-batch in flight, and what else lives
+                             while one piece runs forward or backward
 cache                        keys and values of each batch in flight
 communication                buffers of each group's communicator, and of gradients on their way
 """
@@ -24,7 +24,7 @@ from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.stages import Part
 from neuralpower.trace.step_lifetimes import StepLifetimes
 
-# Of one communicator: NCCL has NCCL_BUFFSIZE, 4 MiB by default, for each of up to 32 channels (NCCL 2.x,
+# Bytes of one communicator: NCCL_BUFFSIZE, 4 MiB by default, for each of up to 32 channels (NCCL 2.x,
 # "Environment Variables", NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS).
 COMMUNICATOR = 32 * 4 * 2**20
 NOTE = "each communicator is assumed to take 128 MiB, as NCCL's 32 channels of 4 MiB do"
@@ -41,7 +41,7 @@ def communicator_bytes(layout: Layout, platform: Platform) -> int:
 
 
 def serving_memory(parts: Sequence[Part], layout: Layout, platform: Platform, in_flight: int) -> Memory:
-    """The memory of a rank in a forward pass, with so many batches in flight."""
+    """The memory of a rank in a forward pass, with `in_flight` batches."""
     found = [forward_memory(part.trace, platform=platform) for part in parts]
     most = max(found, key=lambda one: one.value_bytes)
     weights = sum(one.weights_bytes for one in found)
@@ -62,7 +62,7 @@ class Activations:
     """Activations of one piece of the network, in bytes."""
 
     saved: int  # of one micro-batch, from its forward to its backward pass
-    beside: int  # the most that lives beside these while it runs
+    more: int  # the most that lives in addition while it runs
 
 
 def activations_of(step: StepLifetimes, parts: Sequence[Part], platform: Platform) -> list[Activations]:
@@ -104,8 +104,8 @@ def training_rank_memory(
     layout, platform = question.layout, question.platform
     states = _States.of(step, parts, layout, question.recipe)
     saved = sum(pieces[number].saved * count for number, count in held.items())
-    beside = max((pieces[number].beside for number in held), default=0)
-    activations = max(saved + beside, states.update)
+    more = max((pieces[number].more for number in held), default=0)
+    activations = max(saved + more, states.update)
     whole = memory_of(step.storages, TRAINING, platform=platform, compiler=step.compiler)
     inputs = sum(one.bytes for one in step.storages if one.part == INPUTS)
     tensors = states.weights + states.gradients + states.optimizer + activations + inputs
@@ -139,7 +139,7 @@ class _States:
 
     @classmethod
     def of(cls, step: StepLifetimes, parts: Sequence[Part], layout: Layout, recipe: Recipe) -> _States:
-        """Those of some parts of the network."""
+        """The states of some parts of the network."""
         shard = layout.shard
         trained = [one for part in parts for one in parameters_of(part.trace, recipe)]
 
@@ -149,7 +149,7 @@ class _States:
 
         whole = sum(one.bytes for one in trained)
         divided = sum(share(one, one.bytes) for one in trained)
-        weights = sum(part.trace.parameter_bytes for part in parts)
+        weights = sum(weight.bytes for part in parts for weight in part.trace.weights)
         gradients = divided if shard in ("zero2", "zero3") else whole
         per_byte, per_step = _state_share(step)
         stepped = divided if shard else whole

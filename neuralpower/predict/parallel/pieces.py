@@ -43,13 +43,27 @@ def pieces_of(parts: Sequence[Part], predictor: Predictor, question: Question) -
     found = []
     for number, part in enumerate(parts):
         work = _work(part, number, len(parts), question)
-        key = tuple((t.layer, t.step, t.share, t.stream, bool(t.waits), t.last, t.asked) for t in work.tasks)
-        whole = (key, len(work.unmodelled))
+        whole = _key(work)
         if whole not in known:
             answer = ask(predictor, work, question)
-            known[whole] = answer, timed_part(answer, question.recipe.accumulation)
+            known[whole] = answer, timed_part(answer)
         found.append(Piece(part, work, *known[whole]))
     return found
+
+
+def _key(work: Trace) -> tuple[object, ...]:
+    """What makes two works take the same time."""
+    numbers: dict[object, int] = {}
+    known: dict[int, int] = {}  # by identity: most layers are the same object, and comparing them takes time
+
+    def number(task: Task) -> int:
+        layer = task.layer
+        if id(layer) not in known:
+            known[id(layer)] = numbers.setdefault(layer, len(numbers))
+        return known[id(layer)]
+
+    order = tuple((number(t), t.step, t.share, t.stream, bool(t.waits), t.last, t.asked) for t in work.tasks)
+    return order, tuple(numbers), len(work.unmodelled)
 
 
 def _work(part: Part, number: int, count: int, question: Question) -> Trace:
@@ -68,10 +82,9 @@ def _work(part: Part, number: int, count: int, question: Question) -> Trace:
         layer = exchanged_by_ends(question, question.recipe.gradient_dtype(dtype), part.twice)
         at = next((i for i, task in enumerate(tasks) if task.step == OPTIMIZER), len(tasks))
         tasks.insert(at, Task("", layer, BACKWARD, last=True))
-    if question.recipe.accumulation > 1:
-        kept = question.recipe.gradient_dtype
-        sums = (addition(kept(dtype), numbers) for dtype, numbers in part.trace.trained)
-        tasks += (Task("", layer, BACKWARD, event=FURTHER) for layer in sums)
+    kept = question.recipe.gradient_dtype
+    sums = (addition(kept(dtype), numbers) for dtype, numbers in part.trace.trained)
+    tasks += (Task("", layer, BACKWARD, event=FURTHER) for layer in sums)
     return replace(work, tasks=tuple(tasks))
 
 
@@ -88,7 +101,7 @@ def sends_s(pieces: Sequence[Piece], predictor: Predictor, question: Question) -
 
 
 def repeats_of(answer: Answer, count: int) -> list[int]:
-    """[tasks] how often each runs in a step of so many micro-batches."""
+    """[tasks] how often each runs in a step of `count` micro-batches."""
 
     def times(task: Task) -> int:
         if task.event == FURTHER:

@@ -1,4 +1,4 @@
-"""What a prediction of several devices says beside that of its slowest rank."""
+"""What a prediction of several devices says of all of them."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class Parallel:
 
     @property
     def exposed_share(self) -> float:
-        """Of the time, that exchanges make longer."""
+        """The share of the time that exchanges add."""
         return self.exposed_s.value / self.runtime_s
 
     @property
     def bubble_share(self) -> float:
-        """Of the time, that the slowest rank waits for other stages."""
+        """The share of the time that the slowest rank waits for other stages."""
         return self.bubble_s / self.runtime_s
 
     @property

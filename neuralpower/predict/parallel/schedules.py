@@ -6,7 +6,7 @@
     interleaved  the same with several pieces of the network on each rank: shorter waits, more messages
                  (Narayanan et al., "Efficient Large-Scale Language Model Training", 2021, section 2.2)
 
-A stage sends its result on while it goes on; the next one waits for it.
+A stage runs its next pass while it sends its result; the next stage waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from neuralpower.errors import InputError
 from neuralpower.predict.streams import At, Plan, Rank, Times, times_of
 
-STEADY = 2  # times the stages: from so many micro-batches on, each further one takes as long as the last
+STEADY = 2  # times the stages: from this number of micro-batches on, each takes as long as the one before
 
 
 class Work(NamedTuple):
@@ -47,7 +47,7 @@ class Pipeline:
         return len(self.forward_s) // self.ranks
 
     def work_s(self, rank: int, batches: int) -> float:
-        """What a rank works in a step of so many micro-batches."""
+        """What a rank works in a step of `batches` micro-batches."""
         own = range(rank, len(self.forward_s), self.ranks)
         return batches * sum(self.forward_s[k] + self.backward_s[k] for k in own)
 
@@ -61,7 +61,7 @@ def ends_s(pipeline: Pipeline, batches: int) -> list[float]:
     """[ranks] when each has done its passes, in seconds; raises InputError as `orders`.
 
     From STEADY times the stages on, as many micro-batches as there are stages take as long as those before
-    them: only so many are laid out.
+    them: the others are not laid out.
     """
     p = pipeline.ranks
     few = STEADY * p + batches % p

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from neuralpower.layout import Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.parallel.memory import (
-    ZERO_BUCKET,
+    Activations,
     activations_of,
     communicator_bytes,
     serving_memory,
@@ -26,16 +26,17 @@ from neuralpower.predict.parallel.memory import (
 )
 from neuralpower.predict.parallel.pieces import Piece, pieces_of, sends_s
 from neuralpower.predict.parallel.schedules import Pipeline, ends_s, held, orders
-from neuralpower.predict.parallel.timing import Timing
+from neuralpower.predict.parallel.timing import Sums, Timing
 from neuralpower.predict.prediction import Interval
 from neuralpower.trace.follow import Followed
+from neuralpower.trace.passes.data_parallel import ZERO_BUCKET
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.stages import Part, cut, shares_of
 
 SHORT = 6  # blocks of the short network: two stages of three, three of two
 PAIR, TRIPLE = 2, 3
-Numbers = TypeVar("Numbers", Timing, Memory)
+Numbers = TypeVar("Numbers", Timing, Memory, Sums)
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class _Layout:
         return Estimate(
             Interval(runtime, runtime * low / value, runtime * high / value),
             cycle,
-            self.timings[slowest].exposed_s,
+            self.timings[slowest].exposed_s(self.count if self.base.trains else 1),
             max(runtime - self.busy_s[slowest], 0.0),
             self._memory(),
         )
@@ -213,7 +214,7 @@ class _Layout:
             stages.append(self._bounded(self._stretched(memories)[rank]))
         return max(stages, key=lambda memory: memory.high_bytes)
 
-    def _activations(self, pair: bool) -> list:  # type: ignore[type-arg]
+    def _activations(self, pair: bool) -> list[Activations]:
         """Those of the parts that a block's difference is taken of, or of the stages."""
         step, platform = self.base.found.lifetimes, self.question.platform
         assert step is not None
@@ -236,9 +237,11 @@ class _Layout:
 
 def _extended(own: Numbers, long: Numbers, short: Numbers, blocks: int) -> Numbers:
     """The numbers with so many blocks more, or fewer."""
-    changed = {
-        field.name: max(value + blocks * (getattr(long, field.name) - getattr(short, field.name)), 0)
-        for field in fields(own)
-        if isinstance(value := getattr(own, field.name), (int, float)) and not isinstance(value, bool)
-    }
+    changed: dict[str, Any] = {}
+    for field in fields(own):
+        value, more, less = (getattr(one, field.name) for one in (own, long, short))
+        if isinstance(value, Sums):
+            changed[field.name] = _extended(value, more, less, blocks)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            changed[field.name] = max(value + blocks * (more - less), 0)
     return replace(own, **changed)

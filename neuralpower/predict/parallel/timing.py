@@ -1,4 +1,4 @@
-"""How long the parts of a rank's work take: its layers on one stream, exchanges beside them.
+"""How long the parts of a rank's work take: its layers on one stream, exchanges on others.
 
     own stream     layers, and exchanges that the next layer needs at once, in order
     other streams  an exchange starts once what stands before it on the own stream has ended
@@ -27,15 +27,17 @@ FURTHER = "added"  # event of what all micro-batches but the first add to a step
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one part of the network on one rank, without waits for others."""
+    """Seconds of one part of the network on one rank, without waits for others.
+
+    `each` is of a micro-batch without what follows the last one; `last` is of the last one with all of it.
+    """
 
     forward_s: float  # of one micro-batch
     backward_s: float  # of one micro-batch, without exchanges between replicas
     further_s: float  # that each micro-batch after the first adds to its backward pass
     ending_s: float  # after the last micro-batch: exchanges that nothing hides, and the optimizer's step
-    exchange_s: float  # of all exchanges in a step
-    exposed_s: float  # of these: the part that the step is longer for
-    busy_s: float  # of all calls of a step, exchanges among them, one after the other
+    each: Sums
+    last: Sums
 
     @property
     def micro_batch_s(self) -> float:
@@ -43,27 +45,43 @@ class Timing:
         return self.forward_s + self.backward_s + self.further_s
 
     def alone_s(self, count: int) -> float:
-        """A step of so many micro-batches without waits for other stages."""
+        """A step of `count` micro-batches without waits for other stages."""
         return count * self.micro_batch_s - self.further_s + self.ending_s
 
+    def exchange_s(self, count: int) -> float:
+        """All exchanges of a step."""
+        return (count - 1) * self.each.exchange_s + self.last.exchange_s
 
-def timed_part(answer: Answer, count: int) -> Timing:
+    def exposed_s(self, count: int) -> float:
+        """The part of the exchanges that the step is longer for."""
+        return max((count - 1) * self.each.exposed_s + self.last.exposed_s, 0.0)
+
+    def busy_s(self, count: int) -> float:
+        """All calls of a step, exchanges among them, one after the other."""
+        return (count - 1) * (self.each.busy_s + self.further_s) + self.last.busy_s
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Seconds of one micro-batch's calls."""
+
+    exchange_s: float
+    exposed_s: float
+    busy_s: float
+
+
+def timed_part(answer: Answer) -> Timing:
     """The timing of a part from what a predictor has said of its tasks for one micro-batch.
 
-    Args:
-        answer: of these tasks; those with the event `FURTHER` are not in the first micro-batch.
-        count: micro-batches of a step.
+    Tasks with the event `FURTHER` are not in the first micro-batch.
     """
     steady = _Laid(answer, lambda task: not (task.last or task.step == OPTIMIZER or task.event == FURTHER))
     whole = _Laid(answer, lambda task: task.event != FURTHER)
-    further = _Laid(answer, lambda task: task.event == FURTHER).end_s(stands_alone=True)
-    forward, once = steady.end_s(FORWARD), steady.end_s()
-    ending = whole.end_s() - once
-    bare = steady.end_s(bare=True)
-    exposed = count * (once - bare) + (whole.end_s() - whole.end_s(bare=True)) - (once - bare)
-    exchange = count * steady.exchange_s + whole.exchange_s - steady.exchange_s
-    busy = count * (steady.busy_s + further) - further + whole.busy_s - steady.busy_s
-    return Timing(forward, once - forward, further, ending, exchange, max(exposed, 0.0), busy)
+    further = _Laid(answer, lambda task: task.event == FURTHER)
+    forward, once, ends = steady.end_s(FORWARD), steady.end_s(), whole.end_s()
+    each = Sums(steady.exchange_s, once - steady.end_s(bare=True), steady.busy_s)
+    last = Sums(whole.exchange_s, ends - whole.end_s(bare=True), whole.busy_s)
+    return Timing(forward, once - forward, further.busy_s, ends - once, each, last)
 
 
 class _Laid:
@@ -85,15 +103,13 @@ class _Laid:
     @property
     def busy_s(self) -> float:
         """All calls one after the other."""
-        return float(np.sum(self.seconds))
+        return float(np.sum(self.seconds)) if len(self.tasks) else 0.0
 
-    def end_s(self, step: str = "", *, bare: bool = False, stands_alone: bool = False) -> float:
+    def end_s(self, step: str = "", *, bare: bool = False) -> float:
         """When all of it has ended, or the own stream's calls of a step; `bare`: exchanges take no time."""
         if not self.tasks:
             return 0.0
         seconds = np.where(self.exchanges, 0.0, self.seconds) if bare else self.seconds
-        if stands_alone:
-            return float(np.sum(seconds))
         (times,) = times_of(Plan([self._rank(seconds)], waits_of(self.tasks)))
         wanted = [
             i for i, task in enumerate(self.tasks) if not step or (task.step == step and not task.stream)

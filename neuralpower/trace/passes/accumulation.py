@@ -39,7 +39,7 @@ def _repeated(trace: Trace, last: bool) -> Iterator[Task]:
 
 
 def _accumulated(trace: Trace, question: Question, number: int) -> Iterator[Task]:
-    """What adds a micro-batch's gradients, by its number from 0, to those before it."""
+    """Calls that add a micro-batch's gradients, by its number from 0, to those before it."""
     if number:
         kept = ((question.recipe.gradient_dtype(dtype), numbers) for dtype, numbers in trace.trained)
         yield from (Task("", addition(dtype, numbers), BACKWARD) for dtype, numbers in kept)

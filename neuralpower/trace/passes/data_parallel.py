@@ -1,6 +1,6 @@
-"""Data parallelism: replicas exchange gradients, and shards of weights, beside the layers' own work.
+"""Data parallelism: replicas exchange gradients, and shards of weights, while layers run.
 
-DDP      buckets of gradients are summed over all replicas while the backward pass goes on (Li et al.,
+DDP      buckets of gradients are summed over all replicas during the backward pass (Li et al.,
          "PyTorch Distributed", 2020): the first of 1 MiB, the others of 25 MiB, each once it is full
 zero1    buckets are reduced to the rank that steps them, and the new weights are gathered after the step
 zero2    the same in time; a rank keeps its part of the gradients alone (Rajbhandari et al., "ZeRO", 2020)
@@ -24,7 +24,7 @@ from neuralpower.trace.exchanges import exchanged
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import block_of, module_of, prefixes
 from neuralpower.trace.question import Question
-from neuralpower.trace.recipe import OPTIMIZER, TRAINING, Recipe
+from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Task, Trace
 
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20  # bytes: `torch.nn.parallel.DistributedDataParallel`
@@ -43,12 +43,12 @@ class Parameter:
 
     @property
     def bytes(self) -> int:
-        """Of its gradient."""
+        """Bytes of its gradient."""
         return int(self.numbers * DTYPES[self.kept].itemsize)
 
     @property
     def weight_bytes(self) -> int:
-        """Of the weight itself."""
+        """Bytes of the weight itself."""
         return int(self.numbers * DTYPES[self.dtype].itemsize)
 
 
@@ -60,46 +60,21 @@ def parameters_of(trace: Trace, recipe: Recipe) -> list[Parameter]:
     ]
 
 
-def _replicated(trace: Trace, question: Question) -> bool:
+def replicated(trace: Trace, question: Question) -> bool:
     """Whether a step exchanges something with replicas."""
     layout = question.layout
     return question.phase == TRAINING and max(layout.data, layout.expert_replicas) > 1
 
 
-@trace_pass(place="backward", applies=_replicated)
+@trace_pass(place="backward", applies=replicated)
 def data_parallel(trace: Trace, question: Question) -> Trace:
     """Add the exchanges of gradients, and of weights that are shared out, where their data is ready."""
     tasks = _sharded(trace, question) if question.layout.shard == "zero3" else _bucketed(trace, question)
     return replace(trace, tasks=tuple(tasks))
 
 
-@trace_pass(place="update", applies=_replicated)
-def replicated_update(trace: Trace, question: Question) -> Trace:
-    """Have the optimizer wait for the exchanges, and step a rank's own part of the parameters alone."""
-    tasks, layout = list(trace.tasks), question.layout
-    steps = [i for i, task in enumerate(tasks) if task.step == OPTIMIZER]
-    for i in steps[:1]:
-        tasks[i] = replace(tasks[i], waits=(DATA,))
-    if not layout.shard:
-        return replace(trace, tasks=tuple(tasks))
-    for i in steps:
-        layer = tasks[i].layer
-        own = -(-_elements(layer) // layout.data)
-        tasks[i] = replace(tasks[i], layer=replace(layer, elements=own))  # type: ignore[call-arg]
-    if layout.shard != "zero3":
-        for some in _alike(parameters_of(trace, question.recipe)):
-            numbers = sum(one.numbers for one in some)
-            gathered = exchanged(question, "all_gather", some[0].dtype, numbers, experts=some[0].experts)
-            tasks.append(Task("", gathered, OPTIMIZER, stream=DATA, event=DATA))
-    return replace(trace, tasks=tuple(tasks))
-
-
-def _elements(layer: Layer) -> int:
-    return int(getattr(layer, "elements", 0))
-
-
-def _alike(parameters: Sequence[Parameter]) -> Iterator[list[Parameter]]:
-    """Those of one type and one group together."""
+def alike(parameters: Sequence[Parameter]) -> Iterator[list[Parameter]]:
+    """The parameters of one type and one group together."""
 
     def sort(one: Parameter) -> tuple[str, bool]:
         return one.dtype, one.experts
@@ -111,8 +86,7 @@ def _alike(parameters: Sequence[Parameter]) -> Iterator[list[Parameter]]:
 def _ready(trace: Trace, question: Question) -> list[tuple[int, Parameter]]:
     """(number of the task that makes its gradient, parameter), the first ready first."""
     last: dict[str, int] = {}
-    sums = len(trace.tasks) - len(trace.gradients)  # additions of gradients come last, wherever they are made
-    for i, task in enumerate(trace.tasks[:sums]):
+    for i, task in enumerate(trace.tasks):
         if task.step == BACKWARD and not task.again:
             for path in ("", *prefixes(task.path), task.path):
                 last[path] = i
@@ -221,7 +195,7 @@ def _event(block: str, step: str) -> str:
 
 def _gather(block: str, parameters: Sequence[Parameter], question: Question, step: str) -> Iterator[Task]:
     """The gather of a block's weights."""
-    for some in _alike(parameters):
+    for some in alike(parameters):
         numbers = sum(one.numbers for one in some)
         layer = exchanged(question, "all_gather", some[0].dtype, numbers, experts=some[0].experts)
         yield Task(block, layer, step, stream=DATA, event=_event(block, step))
@@ -229,14 +203,14 @@ def _gather(block: str, parameters: Sequence[Parameter], question: Question, ste
 
 def _copied_out(block: str, parameters: Sequence[Parameter], step: str) -> Iterator[Task]:
     """The copy of a block's gathered weights out of the buffer of all ranks' parts, once they are there."""
-    for some in _alike(parameters):
+    for some in alike(parameters):
         layer = _copied(some[0].dtype, sum(one.numbers for one in some))
         yield Task(block, layer, step, waits=(_event(block, step),))
 
 
 def _scattered(block: str, parameters: Sequence[Parameter], question: Question) -> Iterator[Task]:
     """What reduces a block's gradients, and leaves each rank its part; they are put in one buffer before."""
-    for some in _alike(parameters):
+    for some in alike(parameters):
         numbers = sum(one.numbers for one in some)
         layer = exchanged(question, "reduce_scatter", some[0].kept, numbers, experts=some[0].experts)
         yield Task(block, _copied(some[0].kept, numbers), BACKWARD, last=True)

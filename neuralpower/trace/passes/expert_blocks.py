@@ -152,7 +152,7 @@ def _tokens(flow: Dataflow, nodes: Sequence[int], rows: int, experts: int) -> tu
 
 
 def _chosen(node: Node, tokens: int) -> int:
-    """How many a choice takes for each token; 0 of what is no choice."""
+    """Number of experts that a choice takes for each token; 0 for other calls."""
     call = node.call
     if not isinstance(call, LayerCall) or not call.operator.endswith(".topk") or not call.outputs:
         return 0
@@ -186,5 +186,5 @@ def _returned(flow: Dataflow, block: _Block) -> set[int]:
 
 
 def _choice(flow: Dataflow, region: Collection[int]) -> set[int]:
-    """What stands between the router's product and the experts, and serves these alone."""
+    """The calls between the router's product and the experts that serve these alone."""
     return serving(flow, region, lambda i: not isinstance(layer_of(flow.nodes[i]), (Linear, Collective)))

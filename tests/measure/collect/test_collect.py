@@ -346,7 +346,7 @@ def test_what_a_configuration_does_to_torch_is_its_result() -> None:
     assert results["good"]["flops"] == 5 * 4 * 8
 
 
-# ---- a worker that does as it is told ----
+# ---- a worker that follows a script ----
 
 
 def test_every_planned_configuration_is_measured_once(fake: Callable[..., Fake], tmp_path: Path) -> None:
