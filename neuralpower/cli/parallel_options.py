@@ -166,18 +166,18 @@ class Parallel(OptionGroup):
 class SweptParallel(Parallel):
     """The same with lists of degrees."""
 
-    tensor_parallel: Annotated[  # type: ignore[assignment]
+    tensor_parallel: Annotated[
         str, Option(help="Ranks that share each product: 8, or 1,2,4,8.", metavar="<ranks,...>")
-    ] = "1"
-    pipeline_parallel: Annotated[  # type: ignore[assignment]
+    ] = "1"  # type: ignore[assignment]
+    pipeline_parallel: Annotated[
         str, Option(help="Stages of consecutive blocks.", metavar="<stages,...>")
-    ] = "1"
-    expert_parallel: Annotated[  # type: ignore[assignment]
+    ] = "1"  # type: ignore[assignment]
+    expert_parallel: Annotated[
         str, Option(help="Ranks that share the experts of a mixture.", metavar="<ranks,...>")
-    ] = "1"
-    data_parallel: Annotated[  # type: ignore[assignment]
+    ] = "1"  # type: ignore[assignment]
+    data_parallel: Annotated[
         str, Option(help="Replicas, each with samples of its own.", metavar="<replicas,...>")
-    ] = "1"
+    ] = "1"  # type: ignore[assignment]
 
     @property
     def layouts(self) -> tuple[Layout, ...]:

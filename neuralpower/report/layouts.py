@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from neuralpower.files.terminal import styled, visible
 from neuralpower.predict.explore.layouts import Laid, Layouts
-from neuralpower.report.number_format import binary, counted, plain
-from neuralpower.report.tables import as_asked, listed, note_lines, percent, quantity
+from neuralpower.report.grid import as_asked, listed, note_lines, percent
+from neuralpower.report.number_format import binary, counted, plain, quantity
 from neuralpower.trace.recipe import TRAINING
 
 OPTIONS = {
@@ -55,7 +55,7 @@ def _head(found: Layouts) -> Iterator[str]:
         rate = best.tokens_per_s or best.samples_per_s or 0.0
         unit = "tokens/s" if best.tokens_per_s else "samples/s"
         yield styled(
-            f"best by {wanted.by}: {best.layout}, {quantity(best.runtime_s and best.runtime_s.value, 's')}, "
+            f"best by {wanted.by}: {best.layout}, {quantity(best.runtime_s.value if best.runtime_s else None, 's')}, "
             f"{plain(rate)} {unit}",
             "bold",
         )

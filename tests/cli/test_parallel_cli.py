@@ -23,7 +23,7 @@ LLAMA = (
         ("predict {} --tensor-parallel 16 --devices 8xh100-sxm", "the cluster has 8"),
         ("predict {} --devices 8xh100-sxm", "no layout says how 8 devices are used"),
         ("predict {} --devices 4xh100-sxm,4xt4 --tensor-parallel 8", "devices of two kinds"),
-        ("predict {} --devices 8xh100-sxm --device t4", "both name a device"),
+        ("predict {} --devices 8xh100-sxm --data-parallel 2 --device t4", "both name a device"),
         ("predict {} --nodes 2 --device h100", "no --devices says what a node has"),
         ("predict {} --devices 8xh100-sxm --nodes 0 --data-parallel 2", "nodes 0"),
         ("predict {} --expert-parallel 2 --tensor-parallel 2 --device h100", "has no experts"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -29,11 +30,11 @@ CLUSTER = Cluster(SPEC, 4)
 PREDICTOR = chosen(None, "h100-sxm", "bfloat16")
 
 
-def wanted(way: str, **how: object) -> Wanted:
+def wanted(way: str, **how: Any) -> Wanted:
     phase = Phase() if way == "training" else Phase("decode", context=64)
     length = 64 if way == "training" else None
     case = Case(LLAMA, 1, length, dtype="bfloat16", phase=phase, cluster=CLUSTER)
-    return Wanted(case, CLUSTER, "training" if way == "training" else "forward", **how)  # type: ignore[arg-type]
+    return Wanted(case, CLUSTER, "training" if way == "training" else "forward", **how)
 
 
 @cache
