@@ -53,12 +53,13 @@ PACKAGES: Mapping[str, str] = {
         predictor predictor_files predictor_lookup regressor rows train
     """,
     "predict": """
-        case compose evaluate generation measured memory.peak on_gpu parallel parallel.result prediction timeline tree weights
-        explore.compare explore.fit explore.layouts explore.phases explore.score explore.sweep
+        case compose evaluate generation measured memory.peak on_gpu parallel parallel.result prediction
+        timeline tree weights explore.compare explore.fit explore.layouts explore.phases
+        explore.score explore.sweep
     """,
     "report": """
-        cards charts chrome explored grid inspection measured notebook layouts number_format page perfetto pictures
-        shown tables training
+        cards charts chrome explored grid inspection measured notebook layouts number_format page perfetto
+        pictures shown tables training
     """,
     "profiling": ALL,
     "api": "",

@@ -53,10 +53,10 @@ def _head(found: Layouts) -> Iterator[str]:
     else:
         best = found.fitting[0]
         rate = best.tokens_per_s or best.samples_per_s or 0.0
+        time = quantity(best.runtime_s.value if best.runtime_s else None, "s")
         unit = "tokens/s" if best.tokens_per_s else "samples/s"
         yield styled(
-            f"best by {wanted.by}: {best.layout}, {quantity(best.runtime_s.value if best.runtime_s else None, 's')}, "
-            f"{plain(rate)} {unit}",
+            f"best by {wanted.by}: {best.layout}, {time}, {plain(rate)} {unit}",
             "bold",
         )
         yield visible(f"more of it: {command(found, best)}")
