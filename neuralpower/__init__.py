@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from neuralpower import compat as compat
     from neuralpower.api import LoadedPredictor as LoadedPredictor
     from neuralpower.compat import Profile as Profile
+    from neuralpower.layout import Layout as Layout
     from neuralpower.networks.phases import Phase as Phase
     from neuralpower.predict.prediction import Prediction as Prediction
     from neuralpower.trace.recipe import Recipe as Recipe
 
 __all__ = [
+    "Layout",
     "LoadedPredictor",
     "Phase",
     "Prediction",
@@ -50,6 +52,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Layout": "neuralpower.layout",
     "LoadedPredictor": "neuralpower.api",
     "Phase": "neuralpower.networks.phases",
     "Prediction": "neuralpower.predict.prediction",

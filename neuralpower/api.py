@@ -14,12 +14,14 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
+from neuralpower.devices.cluster import Cluster, cluster_of
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.memory_size import bytes_of
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.layout import ONE, Layout
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
@@ -28,10 +30,11 @@ from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.requests import Asked, asked_of, given_to
+from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.options import check_options
-from neuralpower.predict.case import device_memory, predict, run_of
+from neuralpower.predict.case import device_memory, predict, run_of, sharding_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
 from neuralpower.predict.explore.fit import Fit, Request, fit
@@ -54,6 +57,11 @@ class PredictOptions(TypedDict, total=False):
     recipe: Recipe  # of training: optimizer, accumulation, checkpointing
     run: str | None  # eager, graph, compile or engine
     weights: str | None  # quantisation of weights: "int4:128", "fp8", "q4_k_m"
+    layout: Layout  # over several devices
+    devices: str | Cluster | None  # these devices, such as "8xh100-sxm", in place of a device
+    nodes: int  # of these devices each
+    plan: Mapping[str, Any] | None  # names of modules -> how tensor ranks share them, as torch's styles
+    strict: bool  # whether a network without a plan is refused, instead of sharded by a rule
 
 
 class SweepOptions(TypedDict, total=False):
@@ -68,6 +76,9 @@ class SweepOptions(TypedDict, total=False):
     input_shape: Sequence[int] | None  # of one sample
     run: str | None  # eager, graph, compile or engine; None: the usual one of the phase
     weights: str | None  # quantisation of weights
+    layouts: Sequence[Layout]  # over several devices, each a point of the grid
+    devices: str | Cluster | None  # these devices
+    nodes: int
 
 
 FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # fields of a request to `fit`
@@ -153,7 +164,8 @@ class LoadedPredictor:
             **options: `seq_len` (tokens of each sample), `input_shape` (of one sample), `recipe` (of
                 training), `run` ("eager", "graph", "compile" or "engine"; by default "engine" for a language
                 model's phases on a GPU, else "eager"), `weights` (their quantisation: "int4:128", "fp8",
-                "q4_k_m"; by default the checkpoint's).
+                "q4_k_m"; by default the checkpoint's), `layout` (a `Layout`, over several devices), `devices`
+                ("8xh100-sxm") and `nodes` (the cluster), `plan` and `strict` (how it is sharded).
 
         Raises:
             InputError: an unknown option, phase, way to run or quantisation; sizes in addition to `inputs`;
@@ -162,8 +174,9 @@ class LoadedPredictor:
             PredictorError: a dtype or phase that was not trained.
         """
         check_options("option of predict", options, SIZES)
-        recipe = options.get("recipe", RECIPE)
-        _check(batch_size, recipe)
+        recipe, layout = options.get("recipe", RECIPE), options.get("layout", ONE)
+        _check(batch_size, recipe, layout)
+        cluster = self._cluster(options)
         asked = phase if isinstance(phase, Phase) else Phase(phase)
         asked.check(PREDICTED)
         asked, way = (asked, FORWARD) if asked.name in PHASES else (replace(asked, name=FORWARD), asked.name)
@@ -171,18 +184,34 @@ class LoadedPredictor:
         given, note = self._dtype(network, dtype)
         self.predictor.check(given, FORWARD if way == TRAINING else way)
         source = resolve(network)
-        runs = _runs(source, inputs, _Sizes(batch_size, given, dtype is not None, asked, options))
+        run = run_of(self.predictor, options.get("run"), asked, way)
+        settings = {"plan": options.get("plan"), "strict": options.get("strict", False)}
+        sharding = sharding_of(layout, cluster, run, way, **settings)
+        sizes = _Sizes(batch_size, given, dtype is not None, asked, options, sharding)
+        runs = _runs(source, inputs, sizes)
         question = question_of(
             self.predictor,
             phase=way,
             dtype=given,
             recipe=recipe,
-            run=run_of(self.predictor, options.get("run"), asked, way),
+            run=run,
             weights=scheme_asked(options.get("weights")),
+            layout=layout,
+            cluster=cluster,
         )
         with _explained(inputs):
             found = predict(runs, self.predictor, question, model=str(source.name))[0]
         return replace(found, assumptions=(*note, *found.assumptions)) if note else found
+
+    def _cluster(self, options: Mapping[str, Any]) -> Cluster | None:
+        """The devices that options name; raises InputError where they are not this predictor's."""
+        cluster = cluster_in(options)
+        if cluster is not None and cluster.spec.slug != self.device:
+            raise InputError(
+                f"devices {cluster}: this predictor is of {self.device}; "
+                f"write neuralpower.load({cluster.spec.slug!r})"
+            )
+        return cluster
 
     def _dtype(self, model: Any, asked: str | torch.dtype | None) -> tuple[str, tuple[str, ...]]:
         """(dtype, notes): the requested dtype, else the model's; for a named model the nearest trained one.
@@ -233,11 +262,13 @@ class LoadedPredictor:
         room = bytes_of(memory) if memory is not None else device_memory(self.predictor)
         if room is None:
             raise InputError(f"{self.device}: its memory is unknown; give memory, such as '24GB'")
-        check_options("field of a request", request, FIELDS)
+        check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
         model = as_network(model)
         dtype = request.get("dtype") or _dtype(model)
         dtype = _named(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype  # refused later
-        request = {"platform": self.predictor.platform, **request, "dtype": dtype}
+        cluster = self._cluster(request)
+        request = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
+        request = {"platform": self.predictor.platform, "cluster": cluster, **request, "dtype": dtype}
         return replace(fit(Request(model, **request), room), device=self.device)
 
 
@@ -250,6 +281,7 @@ class _Sizes:
     checked: bool  # whether the caller named the dtype
     phase: Phase
     options: PredictOptions
+    sharding: Sharding | None = None
 
 
 def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
@@ -258,7 +290,8 @@ def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
     if inputs is None:
         shape = tuple(shape) if isinstance(shape, Iterable) else shape
         request = InputRequest(int(sizes.batch_size or 1), seq_len, shape, torch_dtype(sizes.dtype))
-        return asked_of(source, request, sizes.phase, own_batch=sizes.batch_size is None)
+        own = sizes.batch_size is None
+        return asked_of(source, request, sizes.phase, own_batch=own, sharding=sizes.sharding)
     if seq_len is not None or shape is not None:
         both = "sizes and inputs are both given, but inputs have their own sizes"
         raise InputError(f"{both}; leave one of them out")
@@ -268,6 +301,11 @@ def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
     whole = one_shape(inputs)
     if whole is not None:
         return _of_shape(source, whole, sizes)
+    if sizes.sharding is not None and sizes.sharding.needed:
+        raise InputError(
+            "inputs and a layout with tensor or expert ranks are both given; a rank makes its own inputs: "
+            "give a shape, or sizes"
+        )
     inputs = with_tensors(inputs, torch_dtype(sizes.dtype))
     return given_to(source, inputs, sizes.dtype, sizes.batch_size, checked=sizes.checked)
 
@@ -297,7 +335,9 @@ def _of_shape(source: Source, whole: tuple[int, ...], sizes: _Sizes) -> Asked:
     if not sample:
         tensor = torch.ones(whole, dtype=dtype)
         return given_to(source, tensor, sizes.dtype, batch, checked=sizes.checked)
-    return _first_taken(whole, dtype, lambda request: asked_of(source, request, sizes.phase))
+    return _first_taken(
+        whole, dtype, lambda request: asked_of(source, request, sizes.phase, sharding=sizes.sharding)
+    )
 
 
 def _first_taken(
@@ -336,7 +376,10 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[Sw
         dtypes = (predictors[0]._dtype(model, None)[0],)
     elif isinstance(dtypes, (list, tuple)):  # other values are refused later
         dtypes = [_named(dtype) for dtype in dtypes]
-    _check(None, asked.get("recipe", RECIPE))
+    _check(None, asked.get("recipe", RECIPE), ONE)
+    cluster = cluster_in(asked)
+    for name in ("devices", "nodes"):
+        asked.pop(name, None)
     phases = _phases(asked.pop("phase", FORWARD))
     return sweep_grid(
         model,
@@ -344,6 +387,7 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[Sw
         phases,
         dtypes=dtypes,
         memory_bytes=None if memory is None else bytes_of(memory),
+        cluster=cluster,
         **asked,
     )
 
@@ -443,8 +487,34 @@ def own_memory() -> float:
     return float(found)
 
 
-def _check(batch_size: int | None, recipe: Any) -> None:
-    """Raise InputError for an impossible batch size or recipe."""
+def cluster_in(options: Mapping[str, Any]) -> Cluster | None:
+    """The cluster of the options `devices` and `nodes`; raises InputError."""
+    devices, nodes = options.get("devices"), options.get("nodes")
+    if devices is None:
+        if nodes is not None:
+            raise InputError(f"nodes {nodes}: devices says what a node has; give devices='8xh100-sxm'")
+        return None
+    if isinstance(devices, Cluster):
+        return devices
+    if not isinstance(devices, str):
+        raise InputError(f"devices {devices!r:.40}: must be a text, such as '8xh100-sxm'")
+    return cluster_of(devices, 1 if nodes is None else nodes)
+
+
+def device_in(device: Any, options: Mapping[str, Any]) -> Any:
+    """The device that is named, or that of the option `devices`; raises InputError where both name one."""
+    cluster = cluster_in(options)
+    if cluster is None:
+        return device
+    if device is not None:
+        raise InputError(f"device {device!r:.40} and devices both name a device; leave device out")
+    return cluster.spec.slug
+
+
+def _check(batch_size: int | None, recipe: Any, layout: Any) -> None:
+    """Raise InputError for an impossible batch size, recipe or layout."""
+    if not isinstance(layout, Layout):
+        raise InputError(f"layout {layout!r:.40}: must be a Layout, such as neuralpower.Layout(tensor=8)")
     if batch_size is not None and not is_count(batch_size):
         raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
     if not isinstance(recipe, Recipe):

@@ -50,7 +50,8 @@ def predict(
         batch_size: samples, if `inputs` do not give it.
         dtype: of weights and inputs; by default the model's own.
         phase: "forward", "training", "prefill", "decode", "generate", or a `Phase` with sizes.
-        **options: `seq_len`, `input_shape`, `recipe`, `run`, `weights`; see `LoadedPredictor.predict`.
+        **options: `seq_len`, `input_shape`, `recipe`, `run`, `weights`; `layout`, `devices`, `nodes`, `plan`
+            and `strict` of several devices; see `LoadedPredictor.predict`.
 
     Raises:
         InputError: an impossible or unknown argument; ModelError and PredictorError are subclasses.
@@ -66,7 +67,7 @@ def predict(
     """
     from neuralpower import api
 
-    loaded = api.chosen(device, predictor)
+    loaded = api.chosen(api.device_in(device, options), predictor)
     return loaded.predict(model, inputs, batch_size=batch_size, dtype=dtype, phase=phase, **options)
 
 
@@ -99,7 +100,7 @@ def compare(
     """
     from neuralpower import api
 
-    pair = _several(device) or (None,)
+    pair = _several(api.device_in(device, sizes)) or (None,)
     if len(pair) > 2 or (b is None and len(pair) < 2):
         raise InputError(
             "compare needs two networks, or one on two devices: device=('h100', 'a100-sxm4-80gb')"
@@ -125,7 +126,8 @@ def sweep(
         **grid: `batch_sizes` (samples; 1 by default), `lengths` (tokens of each sample; None leaves them to
             the model) and `dtypes` (by default the model's own), each a list; `phase`, as in `predict`, or a
             list of `Phase.decode(context=...)`; `recipe` of training; `memory` of the device, such as "24GB"
-            (by default that of its spec sheet); `input_shape` of one sample, `run`, `weights`.
+            (by default that of its spec sheet); `input_shape` of one sample, `run`, `weights`; `layouts`, a
+            list of `Layout`, with `devices` and `nodes`.
 
     Raises:
         InputError: as `predict`; sizes that are not a list, or phases of several names.
@@ -139,7 +141,7 @@ def sweep(
     """
     from neuralpower import api
 
-    loaded = [api.chosen(one, predictor) for one in _several(device) or (None,)]
+    loaded = [api.chosen(one, predictor) for one in _several(api.device_in(device, grid)) or (None,)]
     return api.swept(model, loaded, **grid)
 
 
@@ -159,7 +161,7 @@ def fit(
         device: same as in `predict`; by default this machine, or an accelerator if only `memory` is given.
         predictor: same as in `predict`.
         **request: `batch_size`, `seq_len`, `input_shape`, `dtype`, `phase`, `optimizer`, `context`,
-            `accumulation`, `checkpointing`, `margin`, `run`, `weights`.
+            `accumulation`, `checkpointing`, `margin`, `run`, `weights`; `layout`, `devices`, `nodes`.
 
     Raises:
         InputError: same as `predict`; or the device's memory is unknown.
@@ -172,6 +174,7 @@ def fit(
     """
     from neuralpower import api
 
+    device = api.device_in(device, request)
     loaded = api.chosen(device, predictor)
     if device is not None or predictor is not None:
         return loaded.fit(model, memory, **request)

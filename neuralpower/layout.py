@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 from neuralpower.errors import InputError, is_count, unknown
 
@@ -12,6 +14,9 @@ TENSOR, EXPERT, DATA, PIPELINE = "tensor", "expert", "data", "pipeline"
 GROUPS = (TENSOR, EXPERT, DATA, PIPELINE)
 """Groups of ranks that exchange data: each has its own communicator."""
 GROUP = "neuralpower_group"  # attribute of a parameter: the group that shares it out, where that is its own
+
+SHORT = {"tp": TENSOR, "pp": PIPELINE, "ep": EXPERT, "dp": DATA}
+"""Letters of degrees, as engines write them."""
 
 SHARDED = ("", "zero1", "zero2", "zero3")
 """What data-parallel ranks share out.
@@ -97,6 +102,14 @@ class Layout:
         """Ranks that hold the same experts: they exchange these experts' gradients."""
         return self.tensor * self.data // self.expert if self.expert > 1 else self.data
 
+    @property
+    def short(self) -> str:
+        """In few letters, as engines write it: `tp8 pp2`."""
+        degrees = [
+            f"{letters}{getattr(self, name)}" for letters, name in SHORT.items() if getattr(self, name) > 1
+        ]
+        return " ".join([*degrees, *filter(None, [self.shard])]) or "one device"
+
     def __str__(self) -> str:
         """As text: `tensor 8, pipeline 2`."""
         return ", ".join(self._said()) or "one device"
@@ -108,6 +121,16 @@ class Layout:
                 yield str(value) if name in ("shard", "schedule") else f"{name} {value}"
         if self.sequence:
             yield "sequence"
+
+
+def layout_of(text: str) -> Layout:
+    """The layout that a text such as `tp4pp2` describes; raises InputError."""
+    found = re.findall(r"(tp|pp|ep|dp)(\d+)", text)
+    names = [SHORT[letters] for letters, _ in found]
+    if "".join(map("".join, found)) != text.replace(" ", "") or not found or len({*names}) < len(names):
+        raise InputError(f"layout {text!r}: write degrees with tp, pp, ep and dp, such as tp4pp2")
+    degrees: dict[str, Any] = {name: int(number) for name, (_, number) in zip(names, found, strict=True)}
+    return Layout(**degrees)
 
 
 def nodes_of(ranks: int, stride: int, per_node: int) -> int:

@@ -33,13 +33,14 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases
+        callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases shortened
         promised_values refusals call_cache requests running sharding size_limits source sources sources.base
         trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing
         sparse_gradients tracer
+        exchanges gradients passes.data_parallel stages
         recipe step_lifetimes undisturbed
         exchanges gradients passes.data_parallel stages
     """,
@@ -53,13 +54,13 @@ PACKAGES: Mapping[str, str] = {
         predictor predictor_files predictor_lookup regressor rows train
     """,
     "predict": """
-        case compose evaluate generation measured memory.peak on_gpu prediction timeline tree weights
-        explore.compare explore.fit explore.phases explore.score explore.sweep
-        parallel parallel.result
+        case compose evaluate generation measured memory.peak on_gpu parallel parallel.result prediction
+        timeline tree weights explore.compare explore.fit explore.layouts explore.phases
+        explore.score explore.sweep
     """,
     "report": """
-        cards charts chrome explored grid inspection measured notebook number_format page perfetto pictures
-        shown tables training
+        cards charts chrome explored grid inspection measured notebook layouts number_format page perfetto
+        pictures shown tables training
     """,
     "profiling": ALL,
     "api": "",

@@ -22,15 +22,18 @@ from neuralpower.cli.choices import (
 )
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
-from neuralpower.cli.known_names import checked_side, completed_models
+from neuralpower.cli.known_names import checked_side, completed_models, is_cluster, split_layout
 from neuralpower.cli.output import tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TARGET, TRAINING
+from neuralpower.cli.parallel_options import Parallel, SweptParallel, check_used
 from neuralpower.devices.memory_size import bytes_of, reading
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
+    from neuralpower.devices.cluster import Cluster
+    from neuralpower.layout import Layout
     from neuralpower.learn.predictor import Predictor
     from neuralpower.platforms import Platform
     from neuralpower.predict.explore import fit as fitting
@@ -89,6 +92,7 @@ class Sweep(OptionGroup):
     ] = None
     tokens: SweptTokens
     training: shared_options.Training
+    parallel: SweptParallel
     output: shared_options.Output
     csv: Annotated[
         Path | None, Option(help="Write a line per point to this file.", rich_help_panel=OUTPUT)
@@ -117,10 +121,11 @@ def sweep(asked: Sweep) -> None:
     parsing.check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
     check_out(asked.output.out, form)
+    asked.parallel.check(asked.model)
     predictors = [
         parsing.predictor(name, device)
         for name in parsing.names(asked.predictor, "predictor") or (None,)
-        for device in parsing.names(asked.device, "device") or (None,)
+        for device in parsing.names(asked.parallel.device(asked.device), "device") or (None,)
     ]
     found = _swept(asked, grid, predictors)
     if all(point.error for point in found.points):
@@ -185,7 +190,7 @@ def _swept(asked: Sweep, grid: _Grid, predictors: Sequence[Predictor]) -> swept.
             Phase(asked.phase, None, context, prompt, asked.tokens.new_tokens)
             for context, prompt in itertools.product(grid.contexts, grid.prompts)
         ],
-        recipe=asked.training.recipe(asked.phase),
+        recipe=asked.parallel.recipe(asked.training.recipe(asked.phase), asked.phase),
         batch_sizes=grid.batch_sizes or (parsing.batch_size(asked.model, None, grid.shape),),
         lengths=grid.lengths,
         dtypes=[parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)],
@@ -193,6 +198,9 @@ def _swept(asked: Sweep, grid: _Grid, predictors: Sequence[Predictor]) -> swept.
         memory_bytes=grid.memory_bytes,
         run=asked.run,
         weights=asked.weights,
+        layouts=asked.parallel.layouts,
+        cluster=asked.parallel.cluster,
+        strict=asked.parallel.require_plan,
     )
 
 
@@ -203,7 +211,11 @@ class Compare(OptionGroup):
 
     a: Annotated[
         str,
-        Argument(help="MODEL, or MODEL@PREDICTOR.", callback=checked_side, autocompletion=completed_models),
+        Argument(
+            help="MODEL, MODEL@PREDICTOR, or with a layout: MODEL@8xh100-sxm:tp4pp2.",
+            callback=checked_side,
+            autocompletion=completed_models,
+        ),
     ]
     b: Annotated[
         str,
@@ -219,6 +231,7 @@ class Compare(OptionGroup):
     predictor: shared_options.Predictor = None
     run: shared_options.Run = None
     tokens: shared_options.Tokens
+    parallel: Parallel
     plot: shared_options.Plot = None
     output: shared_options.Output
 
@@ -267,36 +280,62 @@ def _sides(asked: Compare) -> list[Side]:
     """Both models, each predicted on its device; raises InputError."""
     from neuralpower.predict.case import Case, predict_case
     from neuralpower.predict.explore.compare import Side
-    from neuralpower.trace.recipe import TRAINING
+    from neuralpower.trace.recipe import RECIPE, TRAINING
 
     shape = asked.sizes.shape
     phase = asked.tokens.phase(asked.phase)
     asked.tokens.check_batch(asked.sizes.batch_size)
     way = "forward" if asked.phase == phase.name else asked.phase
+    recipe = asked.parallel.recipe(RECIPE, asked.phase)
     known: dict[str, Predictor] = {}
     sides = []
     for number, text in enumerate((asked.a, asked.b)):
         stage(f"predicting {text}", number, 2)
         parsing.check_named([text], "model")
-        model, at, name = text.partition("@")
-        if at and not name:
+        model, at, place = text.partition("@")
+        if at and not place:
             raise InputError(
                 f"{text!r} names no predictor behind @; write MODEL@PREDICTOR or @PREDICTOR, or leave @ out"
             )
-        model, name = model or asked.a.partition("@")[0], name or asked.predictor or ""
-        device = None if at else asked.device
-        known[name] = known.get(name) or parsing.predictor(name or None, device)
+        model = model or asked.a.partition("@")[0]
+        name, layout, cluster = _placed(asked, model, place)
+        known[name] = known.get(name) or _answers(asked, name if at else "", cluster)
         dtype = parsing.dtype(asked.sizes.dtype or parsing.usual_dtype(model, known[name]))
         batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
-        how: dict[str, Any] = {"run": asked.run, "weights": asked.sizes.weights}
+        how: dict[str, Any] = {"run": asked.run, "weights": asked.sizes.weights, "layout": layout}
+        how |= {"cluster": cluster, "strict": asked.parallel.require_plan}
         case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase, **how)
         known[name].check(dtype, "forward" if way == TRAINING else way)
-        prediction, _ = predict_case(case, known[name], phase=way)
+        prediction, _ = predict_case(case, known[name], phase=way, recipe=recipe)
         label = case.label + (f" {way}" if way != "forward" else "")
         if "@" in asked.a + asked.b:
             label += f" on {known[name].name}"
         sides.append(Side(label, prediction, known[name]))
     return sides
+
+
+def _placed(asked: Compare, model: str, place: str) -> tuple[str, Layout, Cluster | None]:
+    """(predictor or device, layout, devices) of a side: its own, else those of the options."""
+    from neuralpower.devices.cluster import cluster_of
+    from neuralpower.layout import layout_of
+
+    name, own = split_layout(place)
+    layout = layout_of(own) if own else asked.parallel.layout
+    nodes = asked.parallel.nodes
+    cluster = cluster_of(name, nodes or 1) if is_cluster(name) else None if name else asked.parallel.cluster
+    if cluster is None:
+        return name or asked.predictor or "", layout, None
+    if not own:
+        check_used(asked.parallel.devices or name, cluster, [layout], model)
+    cluster.check(layout)
+    return name or asked.parallel.devices or "", layout, cluster
+
+
+def _answers(asked: Compare, name: str, cluster: Cluster | None) -> Predictor:
+    """The predictor of a side; raises InputError."""
+    if cluster is not None:
+        return parsing.predictor(asked.predictor, cluster.spec.slug)
+    return parsing.predictor(name or asked.predictor, None if name else asked.device)
 
 
 class Scored(OptionGroup):
@@ -425,6 +464,7 @@ class Fit(OptionGroup):
             rich_help_panel=TRAINING,
         ),
     ] = False
+    parallel: Parallel
     output: shared_options.Output
 
 
@@ -447,10 +487,13 @@ def fit(asked: Fit) -> None:
     from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
     from neuralpower.trace.question import usual_run
+    from neuralpower.trace.recipe import Recipe
 
     check_out(asked.output.out, form)
-    room, platform, name = _room(asked.device, asked.memory)
-    same = "model phase optimizer accumulation checkpointing margin weights".split()
+    spread = asked.parallel
+    spread.check(asked.model)
+    room, platform, name = _room(spread.device(asked.device), asked.memory)
+    same = "model phase optimizer checkpointing margin weights".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         seq_len=length,
@@ -460,6 +503,10 @@ def fit(asked: Fit) -> None:
         dtype=parsing.dtype(asked.dtype or parsing.usual_dtype(asked.model)),
         platform=platform,
         run=asked.run or usual_run(platform, asked.phase),
+        accumulation=spread.recipe(Recipe(accumulation=asked.accumulation), asked.phase).accumulation,
+        layout=spread.layout,
+        cluster=spread.cluster,
+        strict=spread.require_plan,
         **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import typer
 
 from neuralpower.cli.choices import BASELINES
+from neuralpower.devices.cluster import cluster_of
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
+from neuralpower.layout import layout_of
 
 REPORT = "roofline"  # the name of the only report, accepted before its networks
+LAYOUT = re.compile(r"(tp|pp|ep|dp)\d")  # how a layout in few letters begins
+CLUSTER = re.compile(r"\d+\s*[x*]\s*\D")
 HERE = ("cpu", "cuda", "cuda:0")  # torch's names for devices of this machine
 
 
@@ -45,12 +50,30 @@ def check_model(name: str) -> None:
 
 
 def check_side(text: str) -> None:
-    """The same for a side of a comparison: MODEL, MODEL@PREDICTOR or @PREDICTOR."""
-    model, at, predictor = text.partition("@")
+    """The same for a side of a comparison: MODEL, MODEL@PREDICTOR, @PREDICTOR, @8xh100-sxm:tp4pp2."""
+    model, at, place = text.partition("@")
     if model.strip():
         check_model(model)
-    if at and predictor.strip():
-        check_predictor(predictor)
+    if not at or not place.strip():
+        return
+    name, layout = split_layout(place)
+    if layout:
+        layout_of(layout)
+    if is_cluster(name):
+        cluster_of(name)
+    elif name:
+        check_predictor(name)
+
+
+def split_layout(place: str) -> tuple[str, str]:
+    """(device or predictor, layout) of `h100:tp4pp2`; what has no layout behind a colon is a name."""
+    name, colon, layout = place.rpartition(":")
+    return (name, layout) if colon and LAYOUT.match(layout) else (place, "")
+
+
+def is_cluster(name: str) -> bool:
+    """Whether it is a count of devices, as 8xh100-sxm."""
+    return CLUSTER.match(name) is not None
 
 
 def check_model_or_list(text: str) -> None:

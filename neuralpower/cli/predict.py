@@ -16,6 +16,7 @@ from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.formats import HTML, TABLE, Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import checked_device
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TRAINING
+from neuralpower.cli.parallel_options import Parallel
 from neuralpower.dtypes import AUTOCAST_DTYPES
 from neuralpower.errors import CoverageError, InputError, unknown
 from neuralpower.files.stages import stage
@@ -67,6 +68,7 @@ class Predict(OptionGroup):
         str | None,
         cast_choice("Cast products to this dtype, as torch.autocast does", rich_help_panel=TRAINING),
     ] = None
+    parallel: Parallel
     view: View
     strict: Annotated[
         float | None, Option(help="Exit 3 if coverage is below this share, 0 to 1.", rich_help_panel=OUTPUT)
@@ -95,7 +97,7 @@ class Predict(OptionGroup):
 @with_options
 def predict(model: shared_options.Model, asked: Predict) -> None:
     """Predict the network, print the result, and write the requested files."""
-    form = _check(asked)
+    form = _check(model, asked)
     files = (asked.output.out, asked.csv, asked.trace_file, asked.plot)
     if asked.no_cache or files != (None, None, None, None):
         _predict(model, asked, form)
@@ -129,7 +131,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     trained = _predictor(model, asked)
     trained_phase = "forward" if asked.phase in (TRAINING, phase.name) else asked.phase
     trained.check(sizes.full_dtype, trained_phase)
-    recipe = asked.training.recipe(asked.phase)
+    recipe = asked.parallel.recipe(asked.training.recipe(asked.phase), asked.phase)
     cast = _cast(asked.autocast, trained)
     way = TRAINING if asked.phase == TRAINING else trained_phase
     routing = Routing.parsed(asked.routing)
@@ -139,9 +141,13 @@ def _predict(model: str, asked: Predict, form: str) -> None:
         "run": case.run_of(trained, asked.run, phase, way),
     }
     how["weights"] = scheme_asked(sizes.weights)
+    spread = asked.parallel
+    how |= {"layout": spread.layout, "cluster": spread.cluster}
     question = question_of(trained, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
-    runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
+    strict = spread.require_plan or asked.strict is not None
+    sharding = case.sharding_of(spread.layout, spread.cluster, how["run"], way, strict=strict)
+    runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None, sharding=sharding)
     stages: list[Stage | Omitted] = []
     drawn = asked.plot is not None or form == HTML
     seen = stages.append if drawn or asked.trace_file is not None else None
@@ -213,9 +219,10 @@ def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str 
     )
 
 
-def _check(asked: Predict) -> str:
+def _check(model: str, asked: Predict) -> str:
     """The form of the answer; raises InputError for an impossible value of an option. Imports no torch."""
     parsing.check_batch_size(asked.sizes.batch_size)
+    asked.parallel.check(model)
     if asked.strict is not None and not 0 <= asked.strict <= 1:
         text = "a share must lie between 0 and 1; choose --strict 0.95 for 95 %"
         raise InputError(f"strict {asked.strict:g}: {text}")
@@ -228,7 +235,7 @@ def _check(asked: Predict) -> str:
 
 def _predictor(model: str, asked: Predict) -> Predictor:
     """The predictor for the named device and the model's dtype; raises InputError."""
-    device, sheet = asked.device, asked.device_spec
+    device, sheet = asked.parallel.device(asked.device), asked.device_spec
     if device is not None and sheet is not None:
         raise InputError(f"--device {device} and --device-spec {sheet} both name a device; leave one out")
     dtype = asked.sizes.dtype

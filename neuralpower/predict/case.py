@@ -49,6 +49,7 @@ class Case:
     weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
     layout: Layout = ONE
     cluster: Cluster | None = None  # None: nodes of as many devices as is usual
+    strict: bool = False  # whether a network without a plan for tensor ranks is refused
 
     def request(self) -> InputRequest:
         """The sizes that its inputs are made from."""
@@ -59,7 +60,8 @@ class Case:
         """Name, batch size and length."""
         length = f" s{self.seq_len}" if self.seq_len else ""
         phase = "" if self.phase == Phase() else f" {self.phase.label}"
-        return f"{self.model} b{self.batch_size}{length}{phase}"
+        layout = "" if self.layout.alone else f" {self.layout.short}"
+        return f"{self.model} b{self.batch_size}{length}{phase}{layout}"
 
 
 def run_of(predictor: Predictor, run: str | None, phase: Phase, way: str = FORWARD) -> str:
@@ -102,7 +104,7 @@ def predict_case(
     how: dict[str, Any] = {"autocast": autocast, "routing": case.routing, "run": run}
     how |= {"weights": scheme_asked(case.weights), "layout": case.layout, "cluster": case.cluster}
     question = question_of(predictor, phase=phase, dtype=case.dtype, recipe=recipe, **how)
-    sharding = sharding_of(case.layout, case.cluster, run, phase)
+    sharding = sharding_of(case.layout, case.cluster, run, phase, strict=case.strict)
     asked = asked_of(source or case.model, case.request(), case.phase, sharding=sharding)
     return predict(asked, predictor, question, model=case.model, seen=seen)
 

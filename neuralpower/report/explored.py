@@ -11,8 +11,9 @@ from neuralpower.predict.explore.compare import Comparison
 from neuralpower.predict.explore.fit import Fit, Request
 from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
+from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import LAUNCHES
-from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, warning_lines
+from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
 from neuralpower.report.number_format import binary, counted, plain, quantity
 from neuralpower.report.tables import memory_line
 
@@ -28,6 +29,7 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
         "": lambda p: "*" if p.best else "",
         "predictor": lambda p: p.predictor,
         "dtype": lambda p: p.dtype,
+        "layout": lambda p: p.layout or "one device",
         "batch": lambda p: str(p.batch_size),
         "length": lambda p: "-" if p.seq_len is None else str(p.seq_len),
         "latency": lambda p: quantity(p.runtime_s, "s"),
@@ -44,6 +46,12 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
         columns["bound by"] = lambda p: Cell(LAUNCHES, "weak") if p.host_bound else "-"
     if not many:
         del columns["predictor"]
+    spread = any(p.layout for p in result.points)
+    if spread:
+        columns["exposed"] = lambda p: percent(p.exposed_share)
+        columns["bubble"] = lambda p: percent(p.bubble_share)
+    else:
+        del columns["layout"]
     devices = ", ".join(dict.fromkeys(p.device for p in result.points))
     head = visible(f"{result.points[0].model}, {result.points[0].phase}, {result.run}, on {devices}")
     more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
@@ -51,7 +59,7 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
     notes = [*_bound(waiting, len(result.points)), *result.notes]
     foot = [*more, f"* Pareto-optimal ({result.front})", points, *note_lines(notes)]
     warnings = warning_lines([*result.warnings, *_too_large(result.points)])
-    return as_asked([*warnings, head, "", listed(shown, columns, left=3 if many else 2), *foot], marked)
+    return as_asked([*warnings, head, "", listed(shown, columns, left=2 + many + spread), *foot], marked)
 
 
 def _bound(waiting: Sequence[SweepPoint], points: int) -> Iterator[str]:
@@ -109,6 +117,16 @@ def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
     return "\n".join([*head, listed(shown, columns, left=2), *more])
 
 
+def _of_stages(stages: Sequence[Memory]) -> str:
+    """The memory of a device of each stage, where there are several."""
+    return f"; stages {', '.join(binary(one.value_bytes) for one in stages)}" if len(stages) > 1 else ""
+
+
+def _whole(found: Fit) -> str:
+    """The batch of all replicas, behind that of one."""
+    return f" in one pass of a replica, {found.largest_whole_batch} over all"
+
+
 def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False) -> str:
     """Whether the model fits, what takes the memory, and the largest sizes that fit."""
     what = "context" if request.phase == DECODE else "length"
@@ -119,12 +137,14 @@ def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False
     asked = (
         f"{request.model}, batch {request.batch_size}{length}, {request.dtype}, {request.phase}{optimizer}"
     )
+    several = not request.layout.alone
+    on = f"{device}, {request.layout} ({counted(request.layout.ranks, 'device')})" if several else device
     lines = [
-        visible(f"{asked}, {request.run}, on {device}"),
+        visible(f"{asked}, {request.run}, on {on}"),
         *([] if found.weights is None else [found.weights.line]),
         styled(f"{verdict} into {binary(found.room_bytes)}{kept}", "bold" if found.fits else "bad"),
-        memory_line(found.memory),
-        f"largest batch size: {found.largest_batch}",
+        memory_line(found.memory) + _of_stages(found.stages),
+        f"largest batch size: {found.largest_batch}" + (_whole(found) if several else ""),
     ]
     if found.longest is not None:
         lines.append(f"longest context: {found.longest} (limit: {found.longest_reason})")

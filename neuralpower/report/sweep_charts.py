@@ -31,30 +31,44 @@ class Swept:
         return len(batches) == 1 and len(lengths) > 1
 
     @property
+    def along_ranks(self) -> bool:
+        """Whether lines run along the devices: one batch size and one length on several layouts."""
+        batches = {p.batch_size for p in self.known}
+        return len(batches) == 1 and not self.along_length and len({p.ranks for p in self.known}) > 1
+
+    @property
     def word(self) -> str:
-        """The name of the size that changes along a line."""
+        """What changes along a line."""
+        if self.along_ranks:
+            return "devices"
         return "tokens per sample" if self.along_length else "batch size"
 
     def size(self, point: SweepPoint) -> int:
-        """A point's size along its line."""
+        """Of a point, along its line."""
+        if self.along_ranks:
+            return point.ranks
         return (point.seq_len or 0) if self.along_length else point.batch_size
 
     def groups(self) -> dict[str, list[SweepPoint]]:
         """Name -> points of a line; a name contains only what differs."""
         points = self.known
         many = {
-            name: len({getattr(p, name) for p in points}) > 1 for name in ("predictor", "dtype", "seq_len")
+            name: len({getattr(p, name) for p in points}) > 1
+            for name in ("predictor", "dtype", "seq_len", "layout")
         }
         found: dict[str, list[SweepPoint]] = {}
         for p in points:
             length = f"length {p.seq_len}" if many["seq_len"] and not self.along_length else ""
-            parts = (p.predictor if many["predictor"] else "", p.dtype if many["dtype"] else "", length)
+            layout = p.layout if many["layout"] and not self.along_ranks else ""
+            own = (p.predictor if many["predictor"] else "", p.dtype if many["dtype"] else "")
+            parts = (*own, length, layout)
             found.setdefault(" ".join(filter(None, parts)) or p.device, []).append(p)
         return {name: sorted(some, key=self.size) for name, some in found.items()}
 
     def text(self, p: SweepPoint) -> str:
-        """The name of a point."""
-        return f"batch {p.batch_size}{f', length {p.seq_len}' if p.seq_len else ''}"
+        """A point in words."""
+        length, layout = f", length {p.seq_len}" if p.seq_len else "", f", {p.layout}" if p.layout else ""
+        return f"batch {p.batch_size}{length}{layout}"
 
     def front(self) -> XY:
         """Latency against energy or throughput, each point with its size."""

@@ -19,6 +19,7 @@ from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import COLUMNS, HOST_BOUND, LAUNCHES, Prediction, Row, Training
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines, with_bar
 from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
+from neuralpower.report.parallel_lines import parallel_lines
 from neuralpower.trace.recipe import STEPS
 
 FLOP_CONVENTION = "all-ops"  # 2 per multiply-add, and every other operation: as `profile` counts by default
@@ -80,8 +81,9 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
     elif powered:
         yield f"energy unknown: {p.power_reason}"
     yield from (styled(line, "bold") if "tokens/s" in line else line for line in tokens(p))
+    yield from parallel_lines(p)
     if p.memory is not None:
-        yield memory_line(p.memory)
+        yield memory_line(p.memory, "memory of a device" if p.parallel else "memory")
     borrowed = f", borrowed {share(p.borrowed)}" if p.borrowed >= TOLD else ""
     covered = (
         f"coverage {share(p.coverage)}{_by_relatives(p)}{borrowed}, extrapolated {share(p.extrapolated)}"
@@ -100,6 +102,8 @@ def _by_relatives(p: Prediction) -> str:
 def _throughput(p: Prediction) -> str:
     """Samples per second; "" for a language model's phases, which show tokens."""
     if p.generation is not None or p.runtime_s.value <= 0:
+        return ""
+    if p.parallel is not None:  # said of all devices
         return ""
     samples = p.batch_size if p.training is None else p.training.samples
     return f", {plain(samples / p.runtime_s.value)} samples/s"
@@ -170,14 +174,14 @@ def _training_line(training: Training, runtime_s: float) -> str:
     return f"step: {parts}{of_peak} ({training.recipe})"
 
 
-def memory_line(memory: Memory) -> str:
+def memory_line(memory: Memory, name: str = "memory") -> str:
     """The peak with its bounds and its parts, the largest part first."""
     m = memory
     value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
     parts = sorted(((size, name) for name, size in m.parts.items() if size), reverse=True)
     made_of = ", ".join(f"{name} {binary(size)}" for size, name in parts)
     assumed = ", assumed, not an upper bound" if m.assumed else ""
-    return f"memory {value} ({low} to {high}{assumed}): {made_of}"
+    return f"{name} {value} ({low} to {high}{assumed}): {made_of}"
 
 
 def _cells(row: Row, by: str, powered: bool) -> list[str]:

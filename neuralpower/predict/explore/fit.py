@@ -15,19 +15,24 @@ from functools import partial
 from numbers import Real
 from typing import Any
 
+from neuralpower.devices.cluster import Cluster
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.layout import ONE, Layout
 from neuralpower.networks.inputs import TOKENS, check_count
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Pass, Phase, pass_of
+from neuralpower.networks.sharding import sharded
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, PLATFORMS, Platform
+from neuralpower.predict.case import sharding_of
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.predict.parallel import one_micro_batch, stage_memories
 from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.shown import Shown
-from neuralpower.trace.follow import shape_of
+from neuralpower.trace.follow import Followed, follow, shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.question import Question, checked_run, usual_run
@@ -62,6 +67,15 @@ class Request:
     weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
     new_tokens: int | None = None  # generate: made after a prompt of `seq_len` tokens; None: as in `predict`
 
+    layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
+    cluster: Cluster | None = None  # these devices
+    strict: bool = False  # whether a model without a plan for tensor ranks is refused
+
+    @property
+    def replicas(self) -> int:
+        """Batches of `batch_size` that all devices have in one step or pass."""
+        return self.layout.data * self.accumulation
+
     @property
     def length(self) -> int | None:
         """The name of the length whose largest value is searched."""
@@ -86,6 +100,7 @@ class Fit(Shown):
     # the request, with the model's name
     request: Request | None = field(default=None, compare=False)
     device: str = ""  # whose memory it is
+    stages: tuple[Memory, ...] = ()  # of one device of each pipeline stage; `memory` is the largest
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -103,7 +118,27 @@ class Fit(Shown):
             "longest_reason": self.longest_reason or None,
             "traces": self.traces,
             "weights": None if self.weights is None else self.weights.to_json(),
+            **self._layout_json(),
         }
+
+    def _layout_json(self) -> dict[str, Any]:
+        """What is said of several devices; nothing for one."""
+        if self.request is None or self.request.layout.alone:
+            return {}
+        stages = [memory.bounds_json() for memory in self.stages]
+        return {
+            "layout": vars(self.request.layout),
+            "ranks": self.request.layout.ranks,
+            "largest_whole_batch_size": self.largest_whole_batch,
+            "stages_memory_bytes": stages,
+        }
+
+    @property
+    def largest_whole_batch(self) -> int | None:
+        """The largest batch of all replicas and micro-batches together."""
+        if self.largest_batch is None or self.request is None:
+            return self.largest_batch
+        return self.largest_batch * self.request.replicas
 
 
 def assumed(memory: str | float) -> tuple[Platform, str]:
@@ -143,9 +178,10 @@ def fit(request: Request, room_bytes: float) -> Fit:
         traces=probe.traces,
         process_bytes=process_bytes,
         margin=margin,
-        notes=(note,) if (note := request.platform.memory_note(request.phase)) else (),
+        notes=tuple(filter(None, (*probe.notes, request.platform.memory_note(request.phase)))),
         weights=probe.quantised,
         request=replace(request, model=str(probe.source.name)),
+        stages=tuple(probe.stages.get((request.batch_size, request.length), ())),
     )
 
 
@@ -158,6 +194,8 @@ def _checked_margin(request: Request) -> float:
     if request.run is not None:
         checked_run(request.run, phase)
     Recipe(accumulation=request.accumulation)
+    if request.cluster is not None:
+        request.cluster.check(request.layout)
     if request.context is not None and phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {phase}; leave it out")
     check_count("new_tokens", request.new_tokens)
@@ -165,7 +203,8 @@ def _checked_margin(request: Request) -> float:
         raise InputError(
             f"new_tokens {request.new_tokens} belongs to phase generate, not to {phase}; leave it out"
         )
-    how = (request.optimizer, request.accumulation, request.checkpointing)
+    in_flight = phase != TRAINING and request.layout.pipeline > 1
+    how = (request.optimizer, 1 if in_flight else request.accumulation, request.checkpointing)
     if phase != TRAINING and how != (Request.optimizer, Request.accumulation, Request.checkpointing):
         what = "optimizer, accumulation and checkpointing"
         raise InputError(f"{what} belong to phase training, not to {phase}; leave them out")
@@ -258,9 +297,22 @@ class _Probe:
         self.scheme = chosen(scheme_asked(request.weights), self.source.weights, phase)
         self.quantised: Quantised | None = None
         self.module = self.source.build("meta", self.dtype)
+        self.notes: tuple[str, ...] = ()  # how it is sharded
+        # the memory of each stage, where there are several
+        self.stages: dict[tuple[int, int | None], list[Memory]] = {}
+        if not request.layout.alone:
+            self._shard(request)
         self.own_length: int | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
         self._calls: dict[tuple[int, int | None], int] = {}
+
+    def _shard(self, request: Request) -> None:
+        """Make the module that of one rank; raises InputError as `sharded`."""
+        way = TRAINING if request.phase == TRAINING else FORWARD
+        how = sharding_of(request.layout, request.cluster, self.run, way, strict=request.strict)
+        about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
+        self.module, done = sharded(self.module, how, partial(self.source.inputs, self.module, about, "meta"))
+        self.notes = done.notes
 
     @property
     def traces(self) -> int:
@@ -299,6 +351,8 @@ class _Probe:
     def _pass_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
         inputs = one.inputs
         request, platform = self.request, self.request.platform
+        if not request.layout.alone:
+            return self._rank_memory(one, batch, length)
         if request.phase == TRAINING:
             step = training_lifetimes(
                 self.module,
@@ -321,6 +375,45 @@ class _Probe:
             raise
         self._calls[batch, length] = len(traced.calls) + len(traced.unmodelled)
         return replace(forward_memory(traced, platform=platform), phase=request.phase)
+
+    def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
+        """Of the fullest device of a layout."""
+        request = self.request
+        trains = request.phase == TRAINING
+        optimizer, _, way = request.optimizer.partition(":")
+        recipe = Recipe(accumulation=request.accumulation)
+        if trains:
+            optimizer = "sgd" if optimizer == "momentum" else optimizer
+            recipe = replace(
+                recipe, optimizer=optimizer, implementation=way, checkpointing=request.checkpointing
+            )
+        question = Question(
+            TRAINING if trains else FORWARD,
+            request.dtype,
+            recipe.on(request.platform),
+            platform=request.platform,
+            run=request.run,
+            weights=self.scheme,
+            layout=request.layout,
+            cluster=request.cluster,
+        )
+        found = follow(one, one_micro_batch(question))
+        assert isinstance(found, Followed)  # generations are asked for pass by pass
+        if trains and request.optimizer.partition(":")[0] == "sgd":  # here without momentum
+            settings = {"optimizer": request.optimizer, "checkpointing": request.checkpointing}
+            args = (one.module, one.inputs.args, one.inputs.kwargs)
+            step = training_lifetimes(*args, platform=request.platform, **settings)  # type: ignore[arg-type]
+            found = replace(found, lifetimes=step)
+        self.quantised = found.work.quantised
+        self._calls[batch, length] = len(found.trace.calls) + len(found.trace.unmodelled)
+        stages = stage_memories(found, question)
+        if not stages:
+            raise InputError(f"{self.source.name}: its memory is not known: {'; '.join(found.notes)}")
+        most = max(stages, key=lambda memory: memory.high_bytes)
+        known = self.stages.get((batch, length))
+        if known is None or most.high_bytes > max(memory.high_bytes for memory in known):
+            self.stages[batch, length] = stages
+        return replace(most, phase=request.phase)
 
     def _weighed(self, traced: Trace) -> Trace:
         """The trace with its weights quantised, where they are."""

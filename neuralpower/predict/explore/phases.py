@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from neuralpower.errors import InputError, NeuralPowerError, one_line
 from neuralpower.files.stages import counted
 from neuralpower.layers.base import FORWARD
+from neuralpower.layout import ONE, Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.source import Source
@@ -56,21 +57,34 @@ def sweep_grid(
         InputError: as `sweep`; phases of several names, or one that says its batch.
         PredictorError: a dtype or a phase that a predictor was not trained on.
     """
-    name = _checked(phases)
-    if name == FORWARD:
+    name, layouts = _checked(phases), options.get("layouts") or (ONE,)
+    if not isinstance(layouts, (list, tuple)) or not all(isinstance(one, Layout) for one in layouts):
+        raise InputError(f"layouts {layouts!r:.60}: must be a list, such as [neuralpower.Layout(tensor=2)]")
+    if name == FORWARD and all(layout.alone for layout in layouts):
         return sweep(model, predictors, batch_sizes=batch_sizes, lengths=lengths, dtypes=dtypes, **options)
     check_options("option of a sweep", options, Options.__annotations__)
     check_grid(predictors, batch_sizes, lengths, dtypes, phases)
     shape, run, weights = (options.get(field) for field in ("input_shape", "run", "weights"))
-    how: dict[str, Any] = {"run": run, "weights": weights}
+    how: dict[str, Any] = {"run": run, "weights": weights, "cluster": options.get("cluster")}
+    how["strict"] = options.get("strict", False)
     how["input_shape"] = tuple(shape) if isinstance(shape, Iterable) else shape
     way, asked = (FORWARD, phases) if name in PHASES else (name, [Phase()])
     for predictor, dtype in itertools.product(predictors, dtypes):
         predictor.check(dtype, FORWARD if way == TRAINING else way)
     called = model if isinstance(model, str) else type(model).__name__
     cases = [
-        Case(called, int(batch), None if length is None else int(length), dtype=dtype, phase=phase, **how)
-        for dtype, phase, length, batch in itertools.product(dtypes, asked, lengths, batch_sizes)
+        Case(
+            called,
+            int(batch),
+            None if length is None else int(length),
+            dtype=dtype,
+            phase=phase,
+            layout=layout,
+            **how,
+        )
+        for dtype, phase, length, batch, layout in itertools.product(
+            dtypes, asked, lengths, batch_sizes, layouts
+        )
     ]
     source = None if isinstance(model, str) else resolve(model)
     room = options.get("memory_bytes")
@@ -146,22 +160,34 @@ def _about(case: Case, predictor: Predictor, way: str) -> dict[str, Any]:
         "dtype": case.dtype,
         "basis": TRACED,
         "phase": case.phase.name if way == FORWARD else way,
+        "layout": "" if case.layout.alone else case.layout.short,
+        "ranks": case.layout.ranks,
     }
 
 
 def _figures(prediction: Prediction, samples: int) -> dict[str, Any]:
     """Time and energy of a point, and how they are known."""
     time, launches = prediction.runtime_s, prediction.launch_row
-    return {
+    several, energy = prediction.parallel, prediction.energy_j
+    figures = {
         "runtime_s": time.value,
         "low_s": time.low,
         "high_s": time.high,
         "samples_per_s": samples / time.value if time.value else None,
-        "energy_j": prediction.energy_j.value if prediction.energy_j else None,
+        "energy_j": energy.value if energy else None,
         "coverage": prediction.coverage,
         "trained_here": prediction.trained_here,
         "launch_share": None if launches is None else launches.share,
     }
+    if several is not None:
+        figures |= {
+            "samples_per_s": several.samples_per_s.value,
+            "energy_j": several.energy_j.value if several.energy_j else None,
+            "tokens_per_s": several.tokens_per_s.value if several.tokens_per_s else None,
+            "exposed_share": several.exposed_share,
+            "bubble_share": several.bubble_share,
+        }
+    return figures
 
 
 def _length(case: Case) -> int | None:

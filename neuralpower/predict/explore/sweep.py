@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 from typing_extensions import Unpack
 
+from neuralpower.devices.cluster import Cluster
 from neuralpower.errors import InputError, is_count
 from neuralpower.layers.base import FORWARD
+from neuralpower.layout import Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.options import check_options
 from neuralpower.predict.case import device_memory
@@ -56,6 +58,11 @@ class SweepPoint:
     best: bool = False  # on the Pareto front of its model
     error: str = ""
     phase: str = FORWARD
+    layout: str = ""  # over several devices, in few letters; "" for one device
+    ranks: int = 1  # devices
+    tokens_per_s: float | None = None  # of all devices, where there are several
+    exposed_share: float | None = None  # of the time, that exchanges make longer
+    bubble_share: float | None = None  # of the time, that the slowest rank waits for other stages
 
     @property
     def host_bound(self) -> bool:
@@ -90,6 +97,9 @@ class Options(TypedDict, total=False):
     memory_bytes: float | None  # of the device, instead of its spec sheet's
     run: str | None  # one of `neuralpower.trace.question.RUNS`; None: the usual one of the phase
     weights: str | None  # how they are quantised, a name that `--weights` takes
+    layouts: Sequence[Layout]  # over several devices, each a point of the grid
+    cluster: Cluster | None  # these devices
+    strict: bool  # whether a network without a plan for tensor ranks is refused
 
 
 def sweep(
@@ -192,7 +202,7 @@ def _swept(
 def pareto_front(points: Sequence[SweepPoint]) -> tuple[str, set[int]]:
     """The quantities of the Pareto front, and the places on it; points that might not fit are not on it."""
     known = [point for point in points if not point.error]
-    energy = bool(known) and all(point.energy_j is not None for point in known)
+    energy = bool(known) and all(point.energy_j is not None and point.ranks == 1 for point in known)
     usable = [i for i, point in enumerate(points) if point.runtime_s is not None and point.fits is not False]
     pairs = [
         (p.runtime_s, (p.energy_j or 0.0) / p.batch_size if energy else -(p.samples_per_s or 0.0))
