@@ -48,13 +48,13 @@ class Parallel(OptionGroup):
     sequence_parallel: Annotated[
         bool, Option("--sequence-parallel", help="Split norms along the sequence, too.")
     ] = False
-    schedule: Annotated[str, choice("pipeline schedule", SHOWN_SCHEDULES, help="Of pipeline stages")] = "1f1b"
+    schedule: Annotated[str, choice("pipeline schedule", SHOWN_SCHEDULES, help="Order of pipeline stages")] = "1f1b"
     require_plan: parallel_options.RequirePlan = False
     by: Annotated[
         str, choice("ranking", RANKED, help="What ranks them; cost needs --price", rich_help_panel=OUTPUT)
     ] = "throughput"
     price: Annotated[
-        float | None, Option(help="Of a device for an hour, for the cost.", rich_help_panel=OUTPUT)
+        float | None, Option(help="Price of a device for an hour; gives the cost.", rich_help_panel=OUTPUT)
     ] = None
     top: Annotated[int, Option(min=0, help="Rows to print; 0 for all.", rich_help_panel=OUTPUT)] = 15
     output: shared_options.Output

@@ -75,7 +75,7 @@ class Parallel(OptionGroup):
     sequence_parallel: Annotated[
         bool, Option("--sequence-parallel", help="Split norms along the sequence, too.")
     ] = False
-    schedule: Annotated[str, choice("pipeline schedule", SCHEDULES, help="Of pipeline stages")] = "1f1b"
+    schedule: Annotated[str, choice("pipeline schedule", SCHEDULES, help="Order of pipeline stages")] = "1f1b"
     interleave: Annotated[int, Option(help="Pieces of each stage, for interleaved; default: 2.")] = 1
     micro_batches: Annotated[
         int | None,
@@ -118,7 +118,7 @@ class Parallel(OptionGroup):
         return cluster_of(self.devices, 1 if self.nodes is None else self.nodes)
 
     def device(self, named: str | None) -> str | None:
-        """That of --devices, else the one that is named; raises InputError where both are given."""
+        """The device of --devices, else the named one; raises InputError where both are given."""
         cluster = self.cluster
         if cluster is None:
             return named
@@ -139,7 +139,7 @@ class Parallel(OptionGroup):
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """All that are asked for."""
+        """All requested layouts."""
         return (self.layout,)
 
     def recipe(self, recipe: Recipe, phase: str) -> Recipe:

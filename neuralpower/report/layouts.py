@@ -43,7 +43,7 @@ def layouts_table(found: Layouts, top: int = 0, *, marked: bool = False) -> str:
 
 
 def _head(found: Layouts) -> Iterator[str]:
-    """What was asked; the best layout, and its command."""
+    """The request; the best layout, and its command."""
     wanted = found.wanted
     trains = wanted.way == TRAINING
     phase = f"{TRAINING}, {wanted.samples} samples a step" if trains else wanted.case.phase.label
@@ -99,7 +99,7 @@ def _foot(found: Layouts, shown: int) -> Iterator[str]:
     for sort, count in found.reasons.items():
         first = next(one for one in found.found if one.sort == sort)
         example = f", as {first.layout.short} {first.reason}" if first.reason != sort else ""
-        yield visible(f"{counted(count, 'layout')} left out: {sort}{example}")
+        yield visible(f"{counted(count, 'layout')} skipped: {sort}{example}")
 
 
 def _bounds(one: Laid) -> str:

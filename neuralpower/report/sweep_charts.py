@@ -44,7 +44,7 @@ class Swept:
         return "tokens per sample" if self.along_length else "batch size"
 
     def size(self, point: SweepPoint) -> int:
-        """Of a point, along its line."""
+        """A point's size along its line."""
         if self.along_ranks:
             return point.ranks
         return (point.seq_len or 0) if self.along_length else point.batch_size
@@ -66,7 +66,7 @@ class Swept:
         return {name: sorted(some, key=self.size) for name, some in found.items()}
 
     def text(self, p: SweepPoint) -> str:
-        """A point in words."""
+        """The name of a point."""
         length, layout = f", length {p.seq_len}" if p.seq_len else "", f", {p.layout}" if p.layout else ""
         return f"batch {p.batch_size}{length}{layout}"
 

@@ -12,6 +12,7 @@ from neuralpower.errors import InputError
 from neuralpower.measure.collect.request import Progress
 from neuralpower.measure.collect.schedule import Estimate
 from neuralpower.platforms import CPU, platform_named
+from neuralpower.layers.base import FORWARD
 from neuralpower.platforms.accelerator import ASSUMED, MARGINS
 from tests.program import done, run
 
@@ -80,12 +81,12 @@ def test_memory_of_an_accelerator_is_said_to_be_assumed_and_a_share_is_kept_free
     text = done(*FIT, "--phase", "training")
     assert "with 30% of it kept free (--margin)" in text
     assert "assumed, not an upper bound" in text
-    assert f"Note: {ASSUMED}" in text
+    assert f"Note: {ASSUMED[FORWARD]}" in text
     assert "kept free" not in done("fit", "zoo:deep_mnist", "--memory", "8GB", "--device", "cpu")
     found = json.loads(done(*FIT, "--json"))
     assert (found["margin"], found["notes"], found["memory"]["assumed"]) == (
         MARGINS["forward"],
-        [ASSUMED],
+        [ASSUMED[FORWARD]],
         True,
     )
 
@@ -105,9 +106,9 @@ def test_a_margin_decides_what_fits() -> None:
 
 def test_predictions_for_an_accelerator_say_what_is_assumed() -> None:
     asked = ("zoo:deep_mnist", "--predictor", "nvidia-float32@nvidia-t4")
-    assert ASSUMED in json.dumps(json.loads(done("predict", *asked, "--json")))
-    assert f"Note: {ASSUMED}" in done("predict", *asked)
-    assert ASSUMED in done("sweep", *asked, "--batch-size", "1,2")
+    assert ASSUMED[FORWARD] in json.dumps(json.loads(done("predict", *asked, "--json")))
+    assert f"Note: {ASSUMED[FORWARD]}" in done("predict", *asked)
+    assert ASSUMED[FORWARD] in done("sweep", *asked, "--batch-size", "1,2")
 
 
 def test_a_log_of_a_collection_is_a_line_now_and_then() -> None:

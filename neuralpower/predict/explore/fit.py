@@ -377,7 +377,7 @@ class _Probe:
         return replace(forward_memory(traced, platform=platform), phase=request.phase)
 
     def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
-        """Of the fullest device of a layout."""
+        """Memory of the fullest device of a layout."""
         request = self.request
         trains = request.phase == TRAINING
         optimizer, _, way = request.optimizer.partition(":")
@@ -392,13 +392,13 @@ class _Probe:
             request.dtype,
             recipe.on(request.platform),
             platform=request.platform,
-            run=request.run,
+            run=self.run,
             weights=self.scheme,
             layout=request.layout,
             cluster=request.cluster,
         )
         found = follow(one, one_micro_batch(question))
-        assert isinstance(found, Followed)  # generations are asked for pass by pass
+        assert isinstance(found, Followed)  # generations come pass by pass
         if trains and request.optimizer.partition(":")[0] == "sgd":  # here without momentum
             settings = {"optimizer": request.optimizer, "checkpointing": request.checkpointing}
             args = (one.module, one.inputs.args, one.inputs.kwargs)

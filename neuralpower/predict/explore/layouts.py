@@ -36,7 +36,7 @@ from neuralpower.trace.recipe import MOST_MICRO_BATCHES, RECIPE, TRAINING, Recip
 
 RANKED = ("throughput", "latency", "cost")
 MOST = 5_000  # layouts
-EACH = 4  # samples of a step for each device, where no whole batch is asked for
+EACH = 4  # samples of a step for each device, where no whole batch is given
 HOUR_S = 3600.0
 
 
@@ -71,7 +71,7 @@ class Wanted:
 
     @property
     def samples(self) -> int:
-        """Of a training step."""
+        """Samples of a training step."""
         return self.global_batch or EACH * self.cluster.devices
 
     @property
@@ -87,7 +87,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Laid:
-    """One layout with its batch; figures are None where it does not fit."""
+    """One layout with its batch; numbers are None where it does not fit."""
 
     layout: Layout
     batch_size: int
@@ -232,7 +232,7 @@ class _Search:
     # ---- what is said of each ----
 
     def _laid(self, layout: Layout, batch: int, count: int) -> Laid:
-        """One layout, with figures or with a reason."""
+        """One layout, with numbers or with a reason."""
         refused = self._refused(layout, batch, count)
         if refused:
             return Laid(layout, batch, count, *refused)
@@ -252,7 +252,7 @@ class _Search:
         return None
 
     def _with_figures(self, layout: Layout, batch: int, count: int) -> Laid:
-        """The layout's figures; a reason where its memory is too small. Raises InputError."""
+        """The layout's numbers; a reason where its memory is too small. Raises InputError."""
         parts = [(times, self._estimate(phase, layout, batch, count)) for times, phase in self._passes()]
         laid = Laid(layout, batch, count, **self._figures(parts, layout, batch, count))
         high, room = laid.memory_high_bytes, self.room
@@ -308,7 +308,7 @@ class _Search:
         }
 
     def _estimate(self, phase: Phase, layout: Layout, batch: int, count: int) -> Estimate:
-        """Of one pass; raises InputError for ranks that the network does not take."""
+        """The trace of one pass; raises InputError for ranks that the network does not take."""
         key = (layout.tensor, layout.expert, batch, phase.label)
         if key not in self.known:
             stage(f"following {self.source.name}, tensor {layout.tensor}, batch {batch}")
@@ -329,7 +329,7 @@ class _Search:
         asked = asked_of(self.source_followed, request, phase, sharding=sharding)
         question = with_weights(self._question(phase, layout), self.source.weights, self.predictor)
         found = follow(asked, one_micro_batch(question))
-        assert isinstance(found, Followed)  # a generation is asked for pass by pass
+        assert isinstance(found, Followed)  # a generation comes pass by pass
         self.notes |= dict.fromkeys([] if asked.sharding is None else asked.sharding.notes)
         return Stretched(found, self.blocks, self.predictor, question)
 

@@ -44,7 +44,7 @@ class Estimate:
     """What is said of one layout."""
 
     runtime_s: Interval
-    cycle_s: float  # after so many seconds the next step, or the next batches in flight, are done
+    cycle_s: float  # seconds until the next step, or the next batches in flight, are done
     exposed_s: float  # of exchanges, of the slowest stage
     bubble_s: float  # that the slowest stage waits
     memory: Memory | None  # of a device of the fullest stage
@@ -72,7 +72,7 @@ class Stretched:
         return self.question.phase == TRAINING
 
     def estimate(self, layout: Layout, count: int) -> Estimate:
-        """A layout with so many micro-batches; raises InputError for more stages than blocks."""
+        """A layout with its micro-batches; raises InputError for more stages than blocks."""
         recipe = replace(self.question.recipe, accumulation=count)
         return _Layout(self, replace(self.question, layout=layout, recipe=recipe)).estimate
 
@@ -100,7 +100,7 @@ class _Layout:
         return shares_of(self.base.blocks, self.layout.pipeline)
 
     def _cut(self, stages: int) -> tuple[Question, list[Part]]:
-        """The short network in so many stages."""
+        """The short network in its stages."""
         layout = replace(self.layout, pipeline=stages, schedule="1f1b", interleave=1)
         found = self.base.found
         return replace(self.question, layout=layout), cut(
@@ -148,7 +148,7 @@ class _Layout:
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """The schedule's figures."""
+        """The schedule's numbers."""
         stages, further = self.layout.pipeline, (self.count - 1) / self.count
         sends = [0.0] * stages
         if self.base.trains and stages > 1:
@@ -164,7 +164,7 @@ class _Layout:
 
     @cached_property
     def runtime_s(self) -> float:
-        """Of the pass or the step."""
+        """The work of the pass or the step."""
         if not self.base.trains:
             return sum(self.busy_s)
         if self.layout.pipeline == 1:
@@ -190,7 +190,7 @@ class _Layout:
         )
 
     def _memory(self) -> Memory | None:
-        """Of the fullest stage."""
+        """The memory of the fullest stage."""
         step, layout, platform = self.base.found.lifetimes, self.layout, self.question.platform
         if not self.base.trains:
             found = self._stretched(
@@ -215,7 +215,7 @@ class _Layout:
         return max(stages, key=lambda memory: memory.high_bytes)
 
     def _activations(self, pair: bool) -> list[Activations]:
-        """Those of the parts that a block's difference is taken of, or of the stages."""
+        """Values of the parts whose difference is one block, or of the stages."""
         step, platform = self.base.found.lifetimes, self.question.platform
         assert step is not None
         if not pair:
@@ -236,7 +236,7 @@ class _Layout:
 
 
 def _extended(own: Numbers, long: Numbers, short: Numbers, blocks: int) -> Numbers:
-    """The numbers with so many blocks more, or fewer."""
+    """The numbers with some blocks more, or fewer."""
     changed: dict[str, Any] = {}
     for field in fields(own):
         value, more, less = (getattr(one, field.name) for one in (own, long, short))
