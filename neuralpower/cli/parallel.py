@@ -48,7 +48,9 @@ class Parallel(OptionGroup):
     sequence_parallel: Annotated[
         bool, Option("--sequence-parallel", help="Split norms along the sequence, too.")
     ] = False
-    schedule: Annotated[str, choice("pipeline schedule", SHOWN_SCHEDULES, help="Order of pipeline stages")] = "1f1b"
+    schedule: Annotated[
+        str, choice("pipeline schedule", SHOWN_SCHEDULES, help="Order of pipeline stages")
+    ] = "1f1b"
     require_plan: parallel_options.RequirePlan = False
     by: Annotated[
         str, choice("ranking", RANKED, help="What ranks them; cost needs --price", rich_help_panel=OUTPUT)

@@ -9,10 +9,10 @@ import pytest
 from neuralpower import cli
 from neuralpower.cli.collect import FIRST_LINE_S, Log
 from neuralpower.errors import InputError
+from neuralpower.layers.base import FORWARD
 from neuralpower.measure.collect.request import Progress
 from neuralpower.measure.collect.schedule import Estimate
 from neuralpower.platforms import CPU, platform_named
-from neuralpower.layers.base import FORWARD
 from neuralpower.platforms.accelerator import ASSUMED, MARGINS
 from tests.program import done, run
 
@@ -81,7 +81,7 @@ def test_memory_of_an_accelerator_is_said_to_be_assumed_and_a_share_is_kept_free
     text = done(*FIT, "--phase", "training")
     assert "with 30% of it kept free (--margin)" in text
     assert "assumed, not an upper bound" in text
-    assert f"Note: {ASSUMED[FORWARD]}" in text
+    assert f"Note: {ASSUMED['training']}" in text
     assert "kept free" not in done("fit", "zoo:deep_mnist", "--memory", "8GB", "--device", "cpu")
     found = json.loads(done(*FIT, "--json"))
     assert (found["margin"], found["notes"], found["memory"]["assumed"]) == (
