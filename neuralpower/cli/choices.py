@@ -31,8 +31,8 @@ CONVENTIONS = ("matmul", "all-ops", "thop", "fvcore", "pytorch-api")
 OPTIMIZERS = ("sgd", "rmsprop", "adam", "adamw", "adagrad", "sparseadam")
 TABLES = tuple(  # of a dataset: layer kinds, and whole networks
     """
-    activation attention conv1d conv2d conv3d conv_transpose2d elementwise embedding experts fused grouped
-    latent_attention linear linear_attention matmul movement norm optimizer pool2d pool3d recurrent reduction
+    activation attention collective conv1d conv2d conv3d conv_transpose2d elementwise embedding experts fused
+    grouped latent_attention linear linear_attention matmul movement norm optimizer pool2d pool3d recurrent reduction
     scan softmax network
     """.split()
 )

@@ -85,6 +85,7 @@ class Layer(ABC):
     multiplies: ClassVar[bool] = False  # made of products, which tensor cores may take in TF32
     sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, relative to others
     by_default: ClassVar[bool] = True  # whether a sweep draws them; kernels of engines only where named
+    by_itself: ClassVar[bool] = True  # whether one process can time it
     recurring_share: ClassVar[float] = 0.0  # how many more a loop repeats, for each of these
     training_share: ClassVar[float] = 0.0  # how many more only training has, besides backward passes
     short_s: ClassVar[float] = 3e-5  # the part of a warm call with its own correction from networks

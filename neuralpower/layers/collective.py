@@ -24,7 +24,6 @@ from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
 from neuralpower.layers.fused import fused_operator
 from neuralpower.layers.operands import by_dtype as by_name
@@ -97,6 +96,7 @@ class Collective(Layer):
 
     dimensions = ("elements", "ranks")
     by_default: ClassVar[bool] = False
+    by_itself: ClassVar[bool] = False
     words: ClassVar[Mapping[str, Collection[str]]] = {"function": FUNCTIONS, "library": LIBRARIES}
     group_names: ClassVar[Collection[str]] = tuple(
         f"{f} {library}{where}" for f in FUNCTIONS for library in LIBRARIES for where in ("", " network")
@@ -118,11 +118,13 @@ class Collective(Layer):
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """Messages of 1 KiB to 1 GiB, by functions that all libraries are measured with."""
-        return cls(function=draw.choice(FUNCTIONS[:3]), elements=draw.octaves(256, 2**28), ranks=2)
+        return cls(function=draw.choice(FUNCTIONS[:3]), elements=2 * draw.octaves(128, 2**27), ranks=2)
 
     def build(self, device: torch.device) -> Call:
-        """Needs several processes: `neuralpower.measure.collectives` times it."""
-        raise Unmodelled("a collective needs several processes")
+        """The operator that stands for it; `neuralpower.measure.exchanges` times it between processes."""
+        size = self.elements // self.ranks if self.function == "all_gather" else self.elements
+        operator = getattr(torch.ops.neuralpower, self.function)
+        return Call(operator, (self.tensor(size, device=device), self.ranks, self.nodes, self.library))
 
     def possible(self) -> Any:
         """Whether there are two ranks, and no more nodes than ranks."""

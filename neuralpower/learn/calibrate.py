@@ -65,7 +65,7 @@ def check(predictor: Predictor, samples: int) -> None:
 
 def calibration_layers(predictor: Predictor, samples: int, seed: int = 0) -> list[Layer]:
     """Layers of its kinds in its dtype, in a sweep's shares; at least one of each kind, up to `samples`."""
-    kinds = [KINDS[name] for name in predictor.kinds]
+    kinds = [KINDS[name] for name in predictor.kinds if KINDS[name].by_itself]
     shares = sum(kind.sweep_share for kind in kinds)
     layers: list[Layer] = []
     for kind in sorted(kinds, key=lambda kind: -kind.sweep_share):

@@ -64,7 +64,7 @@ def test_a_device_answers_for_every_kind_in_the_dtypes_it_has(spec: DeviceSpec) 
     assert np.isfinite(found.high_s).all() and set(found.basis) <= set(BASES)
     assert (found.low_s <= found.runtime_s).all() and (found.runtime_s <= found.high_s).all()
     assert predictor.origin(found, found.runtime_s)
-    assert not any("collect" in text for text in predictor.assumed(layers))
+    assert not any("collect-data" in text for text in predictor.assumed(layers))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 from neuralpower.data.schema import read_meta, write_meta
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DatasetError, InputError
-from neuralpower.files.atomic import replace_file
+from neuralpower.files.csv_files import write_csv
 from neuralpower.measure.collect.keys import versions
 from neuralpower.measure.exchanges.request import USUAL_RANKS, Exchanges
 from neuralpower.measure.exchanges.run import measured
@@ -50,8 +50,6 @@ def collect_exchanges(
         DatasetError: the folder holds a dataset already.
         DeviceError: a rank ended or hangs.
     """
-    import pandas as pd
-
     asked = [
         Exchanges(backend, count, budget_s / len(ranks), largest_bytes=largest_bytes, seed=seed)
         for count in ranks
@@ -70,7 +68,8 @@ def collect_exchanges(
         unsupported |= found.unsupported
     hardware = _hardware(backend)
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / FILE, pd.DataFrame(rows).to_csv(index=False))
+    header = [*rows[0]]
+    write_csv(folder / FILE, [header, *([row[name] for name in header] for row in rows)])
     write_meta(
         folder,
         {

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from neuralpower.files.json_files import json_text
 from neuralpower.processes.tether import end_with_parent
 
 ROUNDS, WARM = 7, 3
@@ -107,7 +108,7 @@ def timed(call: Callable[[], Any], device: Any) -> dict[str, float]:
 def _say(rank: int, line: dict[str, Any]) -> None:
     """Print a line, from rank 0 alone."""
     if rank == 0:
-        print(json.dumps(line), flush=True)
+        print(json_text(line), flush=True)
 
 
 if __name__ == "__main__":

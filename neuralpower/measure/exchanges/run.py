@@ -18,6 +18,7 @@ from typing import Any
 
 from neuralpower.devices.host import worker_environment
 from neuralpower.errors import DeviceError
+from neuralpower.files.json_files import json_text
 from neuralpower.measure.exchanges.request import Exchanges
 from neuralpower.processes.tether import environment
 
@@ -86,7 +87,7 @@ def _started(
             with errors:
                 processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", module, str(folder / "store"), str(rank), json.dumps(request)],
+                        [sys.executable, "-m", module, str(folder / "store"), str(rank), json_text(request)],
                         stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                         stderr=errors,
                         text=True,
