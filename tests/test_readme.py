@@ -135,7 +135,8 @@ def test_a_command_of_a_page_is_spelt_as_the_program_has_it(
     found: Any = cli.command_of(words.pop(0))
     while hasattr(found, "commands"):  # a group
         found = found.commands[words.pop(0)]
-    assert found.make_context(found.name, words).params
+    settings = cli.app.info.context_settings or {}  # whose names of --help a command keeps from then on
+    assert found.make_context(found.name, words, **settings).params
 
 
 def test_every_test_and_command_of_the_lineage_is_there() -> None:
