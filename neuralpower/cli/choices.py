@@ -32,8 +32,8 @@ OPTIMIZERS = ("sgd", "rmsprop", "adam", "adamw", "adagrad", "sparseadam")
 TABLES = tuple(  # of a dataset: layer kinds, and whole networks
     """
     activation attention collective conv1d conv2d conv3d conv_transpose2d elementwise embedding experts fused
-    grouped latent_attention linear linear_attention matmul movement norm optimizer pool2d pool3d recurrent reduction
-    scan softmax network
+    grouped latent_attention linear linear_attention matmul movement norm optimizer pool2d pool3d recurrent
+    reduction scan softmax network
     """.split()
 )
 SCORES = ("latency", "energy", "memory")
