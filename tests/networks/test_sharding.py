@@ -259,6 +259,15 @@ def test_parameters_that_are_dtensors_say_their_plan() -> None:
     assert done.source == "the plan given"
 
 
+def test_a_network_without_pairs_of_products_is_whole_on_every_rank() -> None:
+    with torch.device("meta"):
+        network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3))
+    example = lambda: Inputs((torch.empty(1, 3, 8, 8, device="meta"),), {}, "")  # noqa: E731
+    module, done = sharded(network, Sharding(Layout(tensor=2)), example)
+    assert done.notes[0].startswith("nothing is split: the network has no plan")
+    assert sum(p.numel() for p in module.parameters()) == 3 * 8 * 9 + 8 + 8 * 8 * 9 + 8
+
+
 def test_the_rule_finds_a_pair_and_leaves_the_rest() -> None:
     module, done = own(example=True, tensor=4)
     assert module.up.weight.shape == (16, 16)

@@ -266,7 +266,10 @@ def _said(plan: Plan, module: nn.Module, work: _Work, whole: int) -> Iterator[st
         OWN: "as the plan given says",
         RULE: "by a rule",
     }
-    yield f"sharded {said[plan.source]}"
+    if plan.entries:
+        yield f"sharded {said[plan.source]}"
+    elif work.rank.layout.tensor > 1:
+        yield "nothing is split: the network has no plan, and no pair of products around a nonlinearity"
     if plan.added:
         yield f"split by a rule: {_listed([*dict.fromkeys(map(pattern_of, plan.added))])}"
     if work.rank.layout.expert > 1:
