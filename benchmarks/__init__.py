@@ -1,1 +1,1 @@
-"""How good and how fast the predictions are; each file prints one table: `python -m benchmarks.NAME`."""
+"""Accuracy and speed of predictions; each file prints one table: `python -m benchmarks.NAME`."""

@@ -1,10 +1,10 @@
-"""AIConfigurator's measurements of an H200, predicted by neuralpower beside published errors.
+"""AIConfigurator's measurements of an H200, predicted by neuralpower, with published errors.
 
 python -m benchmarks.aiconfigurator PATH [--save FILE]
 
 PATH holds aiconfigurator/ (ai-dynamo/aiconfigurator, Apache-2.0) with h200_gemm, h200_context_attention and
-h200_generation_attention.parquet. Nothing is chosen by an error on rows that a figure is made of, but for the
-learner's own settings, see `held_out`. Prints Markdown tables.
+h200_generation_attention.parquet. No choice used the errors on these rows, except for the learner's own
+settings, see `held_out`. Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def beside_mean(result: Result, shortest_s: float) -> Result:
 
 
 def print_table(title: str, rows: Mapping[str, tuple[Result, str]]) -> None:
-    """One line per figure and method, the published one beside neuralpower's."""
+    """One line per error and method, published and neuralpower's."""
     print(
         f"\n{title}\n\n| | rows | predictor | median | 90th percentile | mean | in 90 % interval "
         f"|\n|{'---|' * 7}"
@@ -284,7 +284,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     if given.path is None:
-        print("benchmarks.aiconfigurator needs a folder that holds AIConfigurator's measurements: left out")
+        print("benchmarks.aiconfigurator needs a folder that holds AIConfigurator's measurements: skipped")
         return
     with tempfile.TemporaryDirectory() as temporary:
         datasets = {
@@ -292,8 +292,8 @@ def main() -> None:
         }
     hardware = hardware_from(datasets[TABLES[0]].meta)
     if given.save:
-        learnt = train(list(datasets.values())).predictor
-        write_predictor(learnt, given.save)
+        trained = train(list(datasets.values())).predictor
+        write_predictor(trained, given.save)
     products: dict[str, list[Result]] = {}
     power: dict[str, list[Result]] = {}
     apart: dict[str, list[Result]] = {}

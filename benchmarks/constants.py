@@ -1,4 +1,4 @@
-"""How much each constant of the learner matters: halved and doubled, and each special case left out.
+"""How much each constant of the learner matters: halved and doubled, and each special case removed.
 
     python -m benchmarks.constants [DATASET] [--rows N] [--only NAME ...] [--learner hybrid]
 
@@ -63,7 +63,7 @@ def modules() -> list[ModuleType]:
 
 
 def is_numeric(value: Any) -> bool:
-    """Whether it is a number that can be scaled, or a tuple of such."""
+    """Whether it is a number that can be scaled, or a tuple of such numbers."""
     if isinstance(value, tuple):
         return bool(value) and all(map(is_numeric, value))
     return (
@@ -181,7 +181,7 @@ def main() -> None:
     base = trainer.errors(networks_alone=True)
     print(f"{asked.dataset}, every {asked.rows}th row: layers {base[0]:.2f} %, networks {base[1]:.2f} %\n")
     if not asked.only:
-        print("| left out | layers, networks |\n|---|---|")
+        print("| removed | layers, networks |\n|---|---|")
         for name, patch in special_cases().items():
             with patch:
                 print(f"| {name} | {cell(moved(trainer.errors(networks_alone=True), base))} |", flush=True)

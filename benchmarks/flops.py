@@ -1,4 +1,4 @@
-"""FLOP of small networks beside torch.utils.flop_counter's, on meta tensors: `python -m benchmarks.flops`."""
+"""FLOP of small networks on meta tensors, by neuralpower and by torch.utils.flop_counter."""
 
 from __future__ import annotations
 

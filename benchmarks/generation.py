@@ -1,4 +1,4 @@
-"""Prefill and a decoder's step of families that no dataset holds, predicted beside measured, here.
+"""Prefill and decode steps of families that no dataset contains, predicted and measured here.
 
 python -m benchmarks.generation [RESULT.json]  # measures (10 minutes), or shows what `evaluate --json` wrote
 """

@@ -1,4 +1,4 @@
-"""Errors on rows of the GPU tables that a fit has not seen."""
+"""Errors on held-out rows of the GPU tables."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def joined(some: Sequence[Errors]) -> Errors:
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of a part that one regressor learns."""
+    """The rows of a part that train one regressor."""
 
     problem: Problem
     fold: Array  # of the row's shape, [rows]
-    drawn: Array  # whether it is learnt from, [rows], bool
+    drawn: Array  # whether a row is used for training, [rows], bool
     layer: Layer
 
 
@@ -135,8 +135,8 @@ def systems(system: str, everything: Mapping[str, Sequence[Part]]) -> Iterator[t
             for other, some in everything.items()
             if other not in (system, *without) and some
         }
-        learnt = train([dataset(some, other) for other, some in others.items()]).predictor.on(hardware, slug)
+        trained = train([dataset(some, other) for other, some in others.items()]).predictor.on(hardware, slug)
         for part in everything[system]:
             rows = screen(part.kind, part.table, hardware=hardware)
-            found = learnt.estimate_columns(rows.layer)
+            found = trained.estimate_columns(rows.layer)
             yield name, part, Errors(rows.runtime_s, found.runtime_s, found.low_s, found.high_s)

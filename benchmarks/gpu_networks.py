@@ -1,4 +1,4 @@
-"""Whole networks in bfloat16 on a GPU: predicted beside measured, kernels' time and eager time.
+"""Whole networks in bfloat16 on a GPU, predicted and measured: kernels' time and eager time.
 
 python -m benchmarks.gpu_networks [--predictor NAME] [--by-kind]   # against gpu_networks.json, no GPU needed
 python -m benchmarks.gpu_networks --measure FILE [--device cuda:0] # on a machine with a GPU: writes FILE

@@ -1,8 +1,8 @@
 """Power of the GPU tables: rows with watts, regressors of power alone, and errors on held-out shapes.
 
-Watts were recorded on H200, B200 and GB200 with vLLM 0.22.0, which is older than the rows whose times are
-learnt. So power is learnt from rows of its own, each with the time that it was recorded with. Calls of less
-than 0.1 ms are left out: a meter that is read every 100 ms says little of them.
+Watts were recorded on H200, B200 and GB200 with vLLM 0.22.0, which is older than the rows that train times.
+So power has its own training rows, each with the time of its recording. Calls of less than 0.1 ms are
+skipped, because a meter that is read every 100 ms shows little of them.
 """
 
 from __future__ import annotations

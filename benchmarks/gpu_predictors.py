@@ -4,7 +4,7 @@ python -m benchmarks.gpu_predictors PATH [--system NAME ...] [--only FAMILY ...]
 
 PATH holds aiconfigurator2/ (see benchmarks/gpu_tables). Writes a predictor and card of each system, under
 the name of its spec sheet. A predictor in --out that was trained from the same rows is left as it is: an
-interrupted run goes on where it stopped. --again trains it anew. The tables are Apache-2.0; predictors name
+interrupted run resumes. --again trains it again. The tables are Apache-2.0; predictors name
 them as their source.
 """
 
@@ -23,7 +23,7 @@ from neuralpower.devices.spec import known_spec
 from neuralpower.learn.keys import Key
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import Regressor
-from neuralpower.learn.train import learn_power, train
+from neuralpower.learn.train import train, train_power
 from neuralpower.report.cards import write_predictor
 
 
@@ -46,10 +46,10 @@ def write(root: Path, system: str, only: Sequence[str], out: Path, jobs: int, ag
     some, metered = list(parts(root, system, only)), list(gpu_power.parts(root, system))
     slug = SYSTEMS[system].slug
     if known_spec(slug) is None:
-        print(f"{system}: no spec sheet {slug}; left out")
+        print(f"{system}: no spec sheet {slug}; skipped")
         return
     if not some:
-        print(f"{system}: no rows; left out")
+        print(f"{system}: no rows; skipped")
         return
     rows, file = dataset(some, system), out / f"{slug}.json"
     if not again and up_to_date(file, rows):
@@ -57,12 +57,12 @@ def write(root: Path, system: str, only: Sequence[str], out: Path, jobs: int, ag
         return
     started = time.monotonic()
     print(f"{system}: {len(rows)} rows", flush=True)
-    learnt = train(rows, jobs=jobs, show=show)
-    for doubt in learnt.doubts:
+    trained = train(rows, jobs=jobs, show=show)
+    for doubt in trained.doubts:
         print(f"  {doubt}")
-    about = {**learnt.predictor.dataset, "rows": len(rows)}
-    power = learn_power(dataset(metered, system), jobs) if metered else learnt.predictor.power
-    write_predictor(dataclasses.replace(learnt.predictor, dataset=about, power=power), file)
+    about = {**trained.predictor.dataset, "rows": len(rows)}
+    power = train_power(dataset(metered, system), jobs) if metered else trained.predictor.power
+    write_predictor(dataclasses.replace(trained.predictor, dataset=about, power=power), file)
     print(f"  {file}: {file.stat().st_size / 1e6:.2f} MB, {time.monotonic() - started:.0f} s", flush=True)
 
 
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="train what is there anew")
     given = parser.parse_args()
     if given.path is None:
-        print("benchmarks.gpu_predictors needs a folder that holds aiconfigurator2/: left out")
+        print("benchmarks.gpu_predictors needs a folder that holds aiconfigurator2/: skipped")
         return
     given.out.mkdir(parents=True, exist_ok=True)
     for system in given.system:

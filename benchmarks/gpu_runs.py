@@ -1,4 +1,4 @@
-"""Whole runs of language models, measured by others, predicted beside what rivals say of the same runs.
+"""Whole runs of language models, measured by others: errors of neuralpower and of other predictors.
 
 `runs`: PipeWeave's (github zksainx/pipeweave, Apache-2.0; PATH/pipeweave): a batch of requests of different
 lengths through SGLang, on one GPU. Requests are prefilled together, then decode in lock step. Scored against

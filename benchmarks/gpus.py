@@ -1,4 +1,4 @@
-"""How well GPUs' predictors do on rows that they have not seen: AIConfigurator's tables, ten systems.
+"""Errors of GPUs' predictors on held-out rows: AIConfigurator's tables of ten systems.
 
 python -m benchmarks.gpus PATH [--only FAMILY ...] [--system NAME ...] [--section NAME ...] [--folds 10]
 
@@ -112,11 +112,11 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
 
 
 def measured(given: argparse.Namespace, *, every: bool = False) -> Iterator[tuple[str, list[Part], Hardware]]:
-    """(system, its parts, its hardware) of each system asked for that has a spec sheet."""
+    """(system, its parts, its hardware) of each requested system that has a spec sheet."""
     for system in SYSTEMS if every else given.system:
         hardware = known_hardware(SYSTEMS[system].slug)
         if hardware is None:
-            print(f"{system}: no spec sheet {SYSTEMS[system].slug}; left out")
+            print(f"{system}: no spec sheet {SYSTEMS[system].slug}; skipped")
             continue
         yield system, list(parts(given.path, system, given.only)), hardware
 
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=10, help="of 10, fewer take less time")
     given = parser.parse_args()
     if given.path is None:
-        print("benchmarks.gpus needs a folder that holds aiconfigurator2/: left out")
+        print("benchmarks.gpus needs a folder that holds aiconfigurator2/: skipped")
         return
     for section in given.section:
         SECTIONS[section](given)

@@ -1,4 +1,4 @@
-"""Networks of families that no dataset holds, predicted beside measured, here. Prints a Markdown table.
+"""Networks of families that no dataset contains, predicted and measured here. Prints a Markdown table.
 
 python -m benchmarks.heldout [RESULT.json]  # measures (5 minutes), or shows what `evaluate --json` wrote
 """
@@ -15,7 +15,7 @@ LIST = Path(__file__).with_suffix(".txt")
 
 
 def result(cases: Path, *options: str) -> dict[str, Any]:
-    """The figures of `neuralpower evaluate @CASES --json`, or of the file that is the first argument."""
+    """The numbers of `neuralpower evaluate @CASES --json`, or of the file in the first argument."""
     if len(sys.argv) > 1:
         text = Path(sys.argv[1]).read_text()
     else:

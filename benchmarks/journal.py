@@ -1,4 +1,4 @@
-"""What it costs to keep measurements, and to get a million of them back for training. Prints one table.
+"""The cost of storing measurements, and of reading a million of them for training. Prints one table.
 
 python -m benchmarks.journal [FOLDER]        the disk that FOLDER is on; /tmp by default
 """
@@ -73,7 +73,7 @@ def result(number: int, samples: int = 9) -> dict[str, object]:
 
 
 def append_s(folder: Path, together: int, measurements: int = 600) -> float:
-    """Seconds in `append` per measurement, fsync and `start` included, of batches of so many."""
+    """Seconds in `append` per measurement, fsync and `start` included, for batches of this size."""
     spent = 0.0
     records = [result(number) for number in range(20)]
     with Journal(folder) as journal:

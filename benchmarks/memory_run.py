@@ -1,4 +1,4 @@
-"""The real memory peak of a network in a process of its own: `benchmarks.memory` starts it for every run.
+"""The real memory peak of a network in its own process: `benchmarks.memory` starts it for every run.
 
 python -m benchmarks.memory_run JSON: [model, batch, length, phase, context, recipe's settings]; prints the
 bytes at the peak of running it, less what the process had when torch and the network's classes were imported

@@ -1,4 +1,4 @@
-"""Every causal language model class of transformers: forward, prefill and decode traced, or why not.
+"""Every causal language model class of transformers: traced in forward, prefill and decode, or the reason.
 
 python -m benchmarks.models [docs/models.md | CLASS...]     # half an hour for the page; CLASS prints its line
 
@@ -221,11 +221,20 @@ def _reason(error: Exception, name: str = "") -> str:
     text = text.removeprefix(f"{name}: its forward raises ").replace(" while its cache is filled", "")
     if "DefaultCPUAllocator" in text:
         return f"cannot be built on the meta device, nor on the CPU within {MEMORY // 2**30} GiB"
-    if isinstance(error, InputError) and "keeps none" in text:
+    if isinstance(error, InputError) and "has none, like any encoder" in text:
         return "keeps no cache"
     if not isinstance(error, NeuralPowerError):
         text = f"{type(error).__name__}: {text}"
     return text.split("; ")[0][:160]
+
+
+LIMITS = """## Limits
+
+A network of more than 100,000 modules or 10^13 parameters is refused while it is built. A pass of more than a
+million operator calls is refused while it is traced. So a typing error does not fill the memory.
+`NEURALPOWER_MOST_MODULES`, `NEURALPOWER_MOST_PARAMETERS` and `NEURALPOWER_MOST_CALLS` set other limits. If a
+model's code raises an error, or calls `sys.exit`, the command prints one line and exits with 2.
+"""
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
@@ -237,21 +246,22 @@ def page(outcomes: Sequence[Outcome]) -> str:
     partly = sum(not o.traced and any(p in dict(WAYS) for p in o.phases) for o in outcomes)
     return "\n".join(
         [
-            "# Language models that were traced",
+            "# Language models that are traced",
             "",
-            f"All {len(outcomes)} classes of `AutoModelForCausalLM` in transformers {version}, from their "
-            f"default configurations with few layers: **{complete} traced in forward, prefill and decode**, "
-            f"{partly} in some of these, "
-            f"{len(outcomes) - complete - partly} not at all. Written by "
-            "`python -m benchmarks.models docs/models.md`.",
+            f"Can neuralpower trace your language model? This page lists all {len(outcomes)} classes of "
+            f"`AutoModelForCausalLM` in transformers {version}, in their default configurations "
+            f"with few layers: **{complete} traced in forward, prefill and decode**, "
+            f"{partly} in some of these, {len(outcomes) - complete - partly} not at all. "
+            "`python -m benchmarks.models docs/models.md` writes this page.",
             "",
-            "meta, fake, cpu: the way of tracing that succeeded. Coverage: share of all bytes moved by "
-            "calls that a layer kind describes.",
+            "The columns of phases name the way of tracing: meta, fake, or cpu. Coverage is the share of all "
+            "bytes that layer kinds describe.",
             "",
             "| class | forward | prefill | decode | cache | coverage | note |",
             "|---|---|---|---|---|---|---|",
             *(o.line() for o in outcomes),
             "",
+            LIMITS,
         ]
     )
 
@@ -261,7 +271,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     import transformers
 
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # of transformers
+    transformers.logging.set_verbosity_error()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     given = sys.argv[1:]
     target = next((Path(a) for a in given if a.endswith(".md")), None)

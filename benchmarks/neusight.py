@@ -1,9 +1,9 @@
-"""NeuSight's kernels and networks, predicted by neuralpower beside simpler and published predictors.
+"""NeuSight's kernels and networks, predicted by neuralpower, by simpler and by published predictors.
 
 python -m benchmarks.neusight PATH [--save FOLDER] [--trained FOLDER] [--without-portable]
 
-PATH holds neusight/ (see benchmarks/peers.py). One predictor per GPU learns from that GPU's training rows, a
-portable one from all five; that takes half an hour on two cores, minutes with `--trained models`: those were
+PATH holds neusight/ (see benchmarks/peers.py). One predictor per GPU is trained on that GPU's training rows,
+a portable one on all five; that takes half an hour on two cores, minutes with `--trained models`: those were
 written by --save. Nothing is chosen by an error on test rows or measured networks, but for the form of the
 portable predictor and the share of a launch that a queue hides (docs/accuracy.md). Prints Markdown tables.
 """
@@ -56,7 +56,7 @@ FAMILIES = {
 PORTABLE = "nvidia-float32"
 SHIPPED = ("nvidia-a100-pcie-40gb", "nvidia-v100-pcie-32gb", "nvidia-t4", "nvidia-p100-pcie-16gb", PORTABLE)
 CONTRADICTORY = ("Tesla P4", "linear")  # its training and test rows do not describe the same machine
-# Memory that CUDA is asked for holds a pass up. The V100's three forward passes in training took 16 to 49 us
+# Requests for memory delay a pass. The V100's three forward passes in training took 16 to 49 us
 # longer for each segment than its own predictor says.
 SEGMENT_S = 40e-6
 METHODS = (
@@ -215,7 +215,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     if given.path is None:
-        print("benchmarks.neusight needs a folder that holds NeuSight's measurements: left out")
+        print("benchmarks.neusight needs a folder that holds NeuSight's measurements: skipped")
         return
     root = given.path / "neusight"
     with tempfile.TemporaryDirectory() as temporary:
@@ -239,15 +239,15 @@ def main() -> None:
     print_kernels(
         root,
         "Kernels, same device: mean absolute percentage error on each GPU's test rows, which no fit has "
-        "seen; the predictor\nand the fitted baselines learnt from that GPU's training rows. Tesla P4's two "
-        "collections of linear layers\ncontradict each other. Last column: share of test rows (without "
-        "those) in the predicted 90 % interval.",
+        "seen; the predictor\nand the fitted baselines were trained on that GPU's training rows. "
+        "Tesla P4's two collections of linear layers\ncontradict each other. Last column: share of test rows "
+        "(without those) in the predicted 90 % interval.",
         TRAINED,
         predictor_of,
     )
     same = print_networks(
         root,
-        "Networks, inference, same device: the predictor has learnt kernels of that GPU and seen no "
+        "Networks, inference, same device: the predictor was trained on kernels of that GPU and saw no "
         "network. Error in percent\nof the whole network's time; those of the others, absolute, as NeuSight "
         "printed them.",
         "inf",

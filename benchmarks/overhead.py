@@ -1,4 +1,4 @@
-"""What a profile costs and how much its rows explain: `python -m benchmarks.overhead`.
+"""The cost of a profile, and the share of time that its rows explain: `python -m benchmarks.overhead`.
 
 Times are CPU time on one thread, so that other tenants of the machine do not count.
 """

@@ -102,7 +102,7 @@ def device_meta(root: Path, device: str) -> dict[str, Any]:
     cache = int(config["L2Cache"] * 2**20)
     hardware = {
         "accelerator": True,
-        "cores": int(spec.get("cores") or config["Num_Sm"]),  # of a P4 that file says twice as many
+        "cores": int(spec.get("cores") or config["Num_Sm"]),  # that file has twice a P4's number
         "l2_bytes": cache,
         "llc_bytes": cache,
         "peak_flops_per_s": {FLOAT: config["SingleFLOPs"] * 1e9},

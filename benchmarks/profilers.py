@@ -146,7 +146,7 @@ def main() -> None:
         inputs = source.inputs(model, InputRequest(seq_len=seq_len))
         cells = []
         for counter in tools.values():
-            quiet = io.StringIO()  # some print whatever they are told
+            quiet = io.StringIO()  # some print even if told not to
             try:
                 with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
                     cells.append(f"{counter(copy.deepcopy(model), inputs) / 1e6:,.0f}")

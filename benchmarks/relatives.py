@@ -4,10 +4,9 @@ python -m benchmarks.relatives PATH [--dataset FOLDER ...] [--save models] [--ho
 
 PATH holds neusight/ (see benchmarks/peers.py), aiconfigurator2/ (see benchmarks/gpu_tables) and
 llmservingsim/: vLLM's layers by tokens, of its profiler (casys-kaist/LLMServingSim at 5daddb21, MIT).
---dataset adds folders that `collect-data` made on a GPU, of which a predictor of its own is written, too.
---hold-out prints errors of every kind on each GPU, learnt without it. Rows are kernel times: from those of
-NeuSight, taken with the host's launch, most of that is taken off, and those that are hardly more than a
-launch are left out.
+--dataset adds folders that `collect-data` made on a GPU; each also gets its own predictor. --hold-out prints
+errors of every kind on each GPU, held out. Rows are kernel times. NeuSight's rows include launch overhead:
+most of it is subtracted, and rows that are hardly longer than a launch are skipped.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ WIDELY = 160  # numbers of tokens that are drawn from 2,048, evenly in their log
 
 
 def without_launch(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one operation that tell of the kernel, less what a queue of calls hides of the launch."""
+    """The rows of one operation that show the kernel's time, without the hidden part of a launch."""
     launch_s = float(table.runtime_s.quantile(SHORTEST))
     telling = table[table.runtime_s > TELLING * launch_s]
     return telling.assign(runtime_s=telling.runtime_s - HIDDEN_SHARE * launch_s)
@@ -110,7 +109,7 @@ def served(root: Path) -> Iterator[Dataset]:
     for gpu, some in rows.groupby("gpu"):
         spec = known_spec(SERVED[str(gpu)])
         if spec is None:
-            print(f"{gpu}: no spec sheet of {SERVED[str(gpu)]}; left out")
+            print(f"{gpu}: no spec sheet of {SERVED[str(gpu)]}; skipped")
             continue
         kinds: dict[str, list[dict[str, Any]]] = {}
         for row in some.itertuples():
@@ -215,11 +214,11 @@ def held_out(datasets: Sequence[Dataset], device: str) -> pd.DataFrame:
     mine = [dataset for dataset in datasets if dataset.device == device]
     spec = known_spec(device)
     assert spec is not None
-    learnt = fitted(others).on(spec.hardware(), device)
+    trained = fitted(others).on(spec.hardware(), device)
     lines = []
     for dataset in mine:
         for kind, table in dataset.tables.items():
-            if kind not in learnt.kinds:
+            if kind not in trained.kinds:
                 continue
             for (dtype, phase), some in table.groupby(["dtype", "phase"]):
                 lines.append(
@@ -228,7 +227,7 @@ def held_out(datasets: Sequence[Dataset], device: str) -> pd.DataFrame:
                         "kind": kind,
                         "dtype": dtype,
                         "phase": phase,
-                        **_errors(learnt, kind, some),
+                        **_errors(trained, kind, some),
                     }
                 )
     return pd.DataFrame(lines)
@@ -301,7 +300,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=[])
     given = parser.parse_args()
     if given.path is None:
-        print("benchmarks.relatives needs a folder that holds others' measurements: left out")
+        print("benchmarks.relatives needs a folder that holds others' measurements: skipped")
         return
     datasets = [*neusight(given.path / "neusight"), *served(given.path / "llmservingsim")]
     if not given.kinds or any(KINDS[kind].multiplies for kind in given.kinds):

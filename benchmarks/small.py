@@ -1,4 +1,4 @@
-"""Small networks of families that no dataset holds, one sample at a time, predicted beside measured, here.
+"""Small networks of families that no dataset contains, one sample at a time, predicted and measured here.
 
 python -m benchmarks.small [RESULT.json]  # measures (2 minutes), or shows what `evaluate --json` wrote
 """

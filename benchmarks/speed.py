@@ -1,4 +1,4 @@
-"""How long neuralpower itself takes: start, tracing, prediction, fitting, candidates. Prints one table.
+"""The speed of neuralpower itself: start, tracing, prediction, fitting, candidates. Prints one table.
 
 python -m benchmarks.speed [DATASET]
 """
@@ -122,14 +122,14 @@ def throughput() -> Rows:
     rows = []
     for kind in ("linear", "conv2d"):
         columns = columns_of(KINDS[kind], list(draw(KINDS[kind], 2000, 5)))
-        for name, learnt, count, bound in (
+        for name, trained, count, bound in (
             ("base", dataclasses.replace(predictor, regressors=alone), 1_000_000, "1,000,000"),
             ("base + residual", predictor, 200_000, "50,000"),
         ):
             table = take(columns, np.arange(count) % len(columns.dtype))
-            learnt.estimate_columns(columns)
+            trained.estimate_columns(columns)
             start = time.perf_counter()
-            learnt.estimate_columns(table)
+            trained.estimate_columns(table)
             rows.append(
                 (f"{kind} layers a second, {name}", f"{count / (time.perf_counter() - start):,.0f}", bound)
             )

@@ -1,4 +1,4 @@
-"""Training steps of families that no dataset holds, predicted beside measured, here. Prints Markdown tables.
+"""Training steps of families that no dataset contains, predicted and measured here. Prints Markdown tables.
 
 python -m benchmarks.training [RESULT.json]  # measures (10 minutes), or shows that of `evaluate --json`
 """

@@ -3,9 +3,9 @@
     predict     a network on a device, from its layers
     sweep       batch sizes, lengths and dtypes
     compare     two networks, or two devices
-    fit         does it fit into the memory, and what would
-    score       thousands of candidates, ranked
-    load        a predictor, to ask it often
+    fit         does a network fit into memory; largest batch and context
+    score       rank thousands of candidates
+    load        load a predictor for many calls
     profile     measure a network on this machine
 
 Results print as the tables of the command line; names hold SI units (`runtime_s`, `memory_bytes`).
@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# The package of that name is imported first: an import that comes later would hide the function.
+# The package `predict` is imported first: a later import would hide the function.
 importlib.import_module("neuralpower.predict")
 
 from neuralpower import errors  # noqa: E402
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from neuralpower import compat as compat
     from neuralpower.api import LoadedPredictor as LoadedPredictor
     from neuralpower.compat import Profile as Profile
+    from neuralpower.layout import Layout as Layout
     from neuralpower.networks.phases import Phase as Phase
     from neuralpower.predict.prediction import Prediction as Prediction
     from neuralpower.trace.recipe import Recipe as Recipe
 
 __all__ = [
+    "Layout",
     "LoadedPredictor",
     "Phase",
     "Prediction",
@@ -50,6 +52,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Layout": "neuralpower.layout",
     "LoadedPredictor": "neuralpower.api",
     "Phase": "neuralpower.networks.phases",
     "Prediction": "neuralpower.predict.prediction",
@@ -60,7 +63,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names whose modules need torch are imported when they are first asked for (PEP 562)."""
+    """Import public names whose modules need torch on demand (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'neuralpower' has no attribute {name!r}")
     home = importlib.import_module(_HOMES[name])
@@ -68,5 +71,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """All public names, also those that are not imported yet."""
+    """All public names, including those that are not imported yet."""
     return sorted({*globals(), *__all__})

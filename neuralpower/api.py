@@ -1,4 +1,4 @@
-"""A predictor with everything that can be asked of it, for Python: `neuralpower.load(NAME)`."""
+"""The Python API of a predictor: `neuralpower.load(NAME)`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
+from neuralpower.devices.cluster import Cluster, cluster_of
 from neuralpower.devices.host import read_cpu
+from neuralpower.devices.memory_size import bytes_of
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.layout import ONE, Layout
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
@@ -27,15 +30,17 @@ from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.requests import Asked, asked_of, given_to
+from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.options import check_options
-from neuralpower.predict.case import device_memory, predict, run_of
+from neuralpower.predict.case import device_memory, predict, run_of, sharding_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
-from neuralpower.predict.explore.fit import Fit, Request, bytes_of, fit
+from neuralpower.predict.explore.fit import Fit, Request, fit
+from neuralpower.predict.explore.phases import sweep_grid
 from neuralpower.predict.explore.score import Score, score
-from neuralpower.predict.explore.sweep import Sweep, sweep
+from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.weights import scheme_asked
 from neuralpower.profiling import NetworkProfile, profile
@@ -45,36 +50,50 @@ from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 
 class PredictOptions(TypedDict, total=False):
-    """What is rarely said of a prediction."""
+    """Rare options of a prediction."""
 
     seq_len: int | None  # tokens of each sample
     input_shape: Sequence[int] | None  # of one sample
     recipe: Recipe  # of training: optimizer, accumulation, checkpointing
     run: str | None  # eager, graph, compile or engine
-    weights: str | None  # how they are quantised: "int4:128", "fp8", "q4_k_m"
+    weights: str | None  # quantisation of weights: "int4:128", "fp8", "q4_k_m"
+    layout: Layout  # over several devices
+    devices: str | Cluster | None  # these devices, such as "8xh100-sxm", in place of a device
+    nodes: int  # of these devices each
+    plan: Mapping[str, Any] | None  # names of modules -> how tensor ranks share them, as torch's styles
+    strict: bool  # whether a network without a plan is refused, instead of sharded by a rule
 
 
 class SweepOptions(TypedDict, total=False):
-    """What is rarely said of a sweep."""
+    """The grid of a sweep, and the options of all its points."""
 
+    batch_sizes: Sequence[int]  # samples; (1,) by default
+    lengths: Sequence[int | None]  # tokens of each sample; None leaves them to the model
+    dtypes: Sequence[str] | None  # of weights and inputs; None: a model's own, else float32
+    phase: str | Phase | Sequence[Phase]  # of one name; they may differ in their tokens
+    recipe: Recipe  # of training: optimizer, accumulation, checkpointing
+    memory: str | float | None  # of the device, such as "24GB", or bytes; None: that of its spec sheet
     input_shape: Sequence[int] | None  # of one sample
-    run: str  # eager, graph, compile or engine
-    weights: str | None  # how they are quantised
+    run: str | None  # eager, graph, compile or engine; None: the usual one of the phase
+    weights: str | None  # quantisation of weights
+    layouts: Sequence[Layout]  # over several devices, each a point of the grid
+    devices: str | Cluster | None  # these devices
+    nodes: int
 
 
-FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # of what is asked of `fit`
-SIZES = ("batch_size", "dtype", "phase", *PredictOptions.__annotations__)  # of what is asked of `predict`
+FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # fields of a request to `fit`
+SIZES = ("batch_size", "dtype", "phase", *PredictOptions.__annotations__)  # options of `predict`
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 Model = str | Path | nn.Module | Callable[..., Any]
 
 
 def _on_cpu(asked: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """A default device that the caller has set does not matter inside."""
+    """Make the function independent of the caller's default device."""
 
     @functools.wraps(asked)
     def answered(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        usual = torch.get_default_device().type == "cpu"  # a device of its own slows every call down
+        usual = torch.get_default_device().type == "cpu"  # setting a device slows every call down
         with contextlib.nullcontext() if usual else torch.device("cpu"):
             return asked(*args, **kwargs)
 
@@ -83,7 +102,7 @@ def _on_cpu(asked: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LoadedPredictor:
-    """What was trained for a device, ready to be asked; nothing is run on any device."""
+    """A loaded predictor of a device; its methods run nothing on any device."""
 
     predictor: Predictor
 
@@ -109,10 +128,10 @@ class LoadedPredictor:
         return drawn(Panel(self.name, f"predictor of {self.device}: {about}"))
 
     def on(self, device: str | Path) -> LoadedPredictor:
-        """The same for a device that it was trained on, or another by its spec sheet.
+        """The same for one of its training devices, or for another by its spec sheet.
 
         Raises:
-            PredictorError: it holds for one device alone, or not for one of that class.
+            PredictorError: it works only for one device, or not for that class of devices.
             InputError: the device is not known.
         """
         return LoadedPredictor(predictor_lookup.on(self.predictor, device)[0])
@@ -132,29 +151,32 @@ class LoadedPredictor:
 
         Args:
             model: a module, which is not changed; a function of the inputs, or one that builds a module; or
-                a name, as the command line takes it.
-            inputs: what the forward is called with: a tensor, a tuple of positions, a mapping of keywords;
-                or a shape for a tensor, batch first: (1, 3, 224, 224). By default made from the model's
+                a name, as on the command line.
+            inputs: arguments of the forward: a tensor, a tuple of positions, a mapping of keywords; or the
+                shape of a tensor, batch first: (1, 3, 224, 224). By default made from the model's
                 configuration and the sizes below.
-            batch_size: samples; else the first size of the first tensor of `inputs` or of the model's, or 1.
-            dtype: of weights and floating inputs, where inputs are made; else a module's own, or that in
+            batch_size: samples; by default the first size of the first tensor of `inputs` or of the model's
+                inputs, or 1.
+            dtype: of weights and of generated floating inputs; by default a module's own, or the dtype in
                 which a model was published, or float32.
             phase: "forward", "training" or "backward"; or a language model's "prefill", "decode" or
-                "generate", with sizes as `Phase.decode(batch=8, context=4096)`.
+                "generate"; sizes as in `Phase.decode(batch=8, context=4096)`.
             **options: `seq_len` (tokens of each sample), `input_shape` (of one sample), `recipe` (of
                 training), `run` ("eager", "graph", "compile" or "engine"; by default "engine" for a language
-                model's phases on a GPU, else "eager"), `weights` ("int4:128", "fp8", "q4_k_m": how they are
-                quantised; by default as a checkpoint's are).
+                model's phases on a GPU, else "eager"), `weights` (their quantisation: "int4:128", "fp8",
+                "q4_k_m"; by default the checkpoint's), `layout` (a `Layout`, over several devices), `devices`
+                ("8xh100-sxm") and `nodes` (the cluster), `plan` and `strict` (how it is sharded).
 
         Raises:
-            InputError: an unknown option, phase, way to run or quantisation, sizes beside `inputs`, sizes
-                that the model does not take, or `inputs` of another dtype than asked for.
+            InputError: an unknown option, phase, way to run or quantisation; sizes in addition to `inputs`;
+                sizes that the model does not accept; or `inputs` of another dtype than requested.
             ModelError: the model cannot be found, built or traced.
             PredictorError: a dtype or phase that was not trained.
         """
         check_options("option of predict", options, SIZES)
-        recipe = options.get("recipe", RECIPE)
-        _check(batch_size, recipe)
+        recipe, layout = options.get("recipe", RECIPE), options.get("layout", ONE)
+        _check(batch_size, recipe, layout)
+        cluster = self._cluster(options)
         asked = phase if isinstance(phase, Phase) else Phase(phase)
         asked.check(PREDICTED)
         asked, way = (asked, FORWARD) if asked.name in PHASES else (replace(asked, name=FORWARD), asked.name)
@@ -162,21 +184,37 @@ class LoadedPredictor:
         given, note = self._dtype(network, dtype)
         self.predictor.check(given, FORWARD if way == TRAINING else way)
         source = resolve(network)
-        runs = _runs(source, inputs, _Sizes(batch_size, given, dtype is not None, asked, options))
+        run = run_of(self.predictor, options.get("run"), asked, way)
+        settings = {"plan": options.get("plan"), "strict": options.get("strict", False)}
+        sharding = sharding_of(layout, cluster, run, way, **settings)
+        sizes = _Sizes(batch_size, given, dtype is not None, asked, options, sharding)
+        runs = _runs(source, inputs, sizes)
         question = question_of(
             self.predictor,
             phase=way,
             dtype=given,
             recipe=recipe,
-            run=run_of(self.predictor, options.get("run"), asked, way),
+            run=run,
             weights=scheme_asked(options.get("weights")),
+            layout=layout,
+            cluster=cluster,
         )
         with _explained(inputs):
             found = predict(runs, self.predictor, question, model=str(source.name))[0]
         return replace(found, assumptions=(*note, *found.assumptions)) if note else found
 
+    def _cluster(self, options: Mapping[str, Any]) -> Cluster | None:
+        """The devices that options name; raises InputError where they are not this predictor's."""
+        cluster = cluster_in(options)
+        if cluster is not None and cluster.spec.slug != self.device:
+            raise InputError(
+                f"devices {cluster}: this predictor is of {self.device}; "
+                f"write neuralpower.load({cluster.spec.slug!r})"
+            )
+        return cluster
+
     def _dtype(self, model: Any, asked: str | torch.dtype | None) -> tuple[str, tuple[str, ...]]:
-        """The dtype asked for, else a model's own, or for a named model the nearest that is trained; notes.
+        """(dtype, notes): the requested dtype, else the model's; for a named model the nearest trained one.
 
         Raises ModelError.
         """
@@ -195,75 +233,55 @@ class LoadedPredictor:
     def score(
         self, candidates: Iterable[str | Mapping[str, Any]], by: str = "latency", *, trust_code: bool = False
     ) -> list[Score]:
-        """Scores of candidates in their order, ranked (see `predict.explore.score`); raises InputError.
+        """Score and rank candidates, in their given order (see `predict.explore.score`); raises InputError.
 
         `trust_code` lets candidates name functions and exported programs, which run code.
         """
         if isinstance(candidates, (str, Mapping)) or not isinstance(candidates, Iterable):
-            must = "must be a list of JSON objects, or of lines that hold one"
+            must = "must be a list of JSON objects, or of lines with one object each"
             raise InputError(f"candidates {candidates!r:.40}: {must}")
         return score(candidates, self.predictor, by, trust_code=trust_code)
 
-    def sweep(
-        self,
-        model: Model,
-        *,
-        batch_sizes: Sequence[int] = (1,),
-        lengths: Sequence[int | None] = (None,),
-        dtypes: Sequence[str] | None = None,
-        memory: str | float | None = None,
-        **options: Unpack[SweepOptions],
-    ) -> Sweep:
-        """A grid of sizes from few traces.
-
-        Args:
-            model: as in `predict`.
-            batch_sizes: samples.
-            lengths: tokens of each sample; None leaves them to the model.
-            dtypes: of weights and inputs; a model's own by default, else float32.
-            memory: of the device, such as "24GB", or bytes; by default what its spec sheet says.
-            **options: `input_shape` (of one sample), `run` and `weights`, as in `predict`.
-
-        Raises:
-            InputError: an unknown option, what is no list, or a size that is no positive whole number.
-            PredictorError: a dtype that was not trained.
-        """
-        grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
-        return swept(model, [self], memory=memory, **grid, **options)
+    def sweep(self, model: Model, **grid: Unpack[SweepOptions]) -> Sweep:
+        """Predict a grid of sizes on this device; arguments and errors are those of `neuralpower.sweep`."""
+        return swept(model, [self], **grid)
 
     def compare(self, a: Model, b: Model, **sizes: Any) -> Comparison:
-        """Two models on this device: the ratio of their times; `sizes` as those of `predict`."""
+        """Compare two models on this device: the ratio of their times; `sizes` as in `predict`."""
         return compared((self, a), (self, b), **sizes)
 
     @_on_cpu
     def fit(self, model: Model, memory: str | float | None = None, **request: Any) -> Fit:
-        """Whether a model fits into the device's memory, or another: "24GB", or bytes.
+        """Whether a model fits into the device's memory, or into a given one: "24GB", or bytes.
 
         `request` has the fields of `explore.fit.Request`; its `dtype` is by default a module's, or float32.
 
         Raises:
-            InputError: the device's memory is not known and none is given, or a field that `Request` has not.
+            InputError: the device's memory is unknown and none is given, or an unknown field of `Request`.
         """
         room = bytes_of(memory) if memory is not None else device_memory(self.predictor)
         if room is None:
-            raise InputError(f"{self.device}: its memory is not known; give memory, such as '24GB'")
-        check_options("field of a request", request, FIELDS)
+            raise InputError(f"{self.device}: its memory is unknown; give memory, such as '24GB'")
+        check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
         model = as_network(model)
         dtype = request.get("dtype") or _dtype(model)
         dtype = _named(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype  # refused later
-        request = {"platform": self.predictor.platform, **request, "dtype": dtype}
+        cluster = self._cluster(request)
+        request = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
+        request = {"platform": self.predictor.platform, "cluster": cluster, **request, "dtype": dtype}
         return replace(fit(Request(model, **request), room), device=self.device)
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What is asked of a model's inputs."""
+    """The request for a model's inputs."""
 
     batch_size: int | None
     dtype: str
     checked: bool  # whether the caller named the dtype
     phase: Phase
     options: PredictOptions
+    sharding: Sharding | None = None
 
 
 def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
@@ -272,9 +290,10 @@ def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
     if inputs is None:
         shape = tuple(shape) if isinstance(shape, Iterable) else shape
         request = InputRequest(int(sizes.batch_size or 1), seq_len, shape, torch_dtype(sizes.dtype))
-        return asked_of(source, request, sizes.phase, own_batch=sizes.batch_size is None)
+        own = sizes.batch_size is None
+        return asked_of(source, request, sizes.phase, own_batch=own, sharding=sizes.sharding)
     if seq_len is not None or shape is not None:
-        both = "sizes and inputs are both given, and inputs have their sizes"
+        both = "sizes and inputs are both given, but inputs have their own sizes"
         raise InputError(f"{both}; leave one of them out")
     if sizes.phase != Phase():
         both = f"inputs and the phase {sizes.phase.name} are both given"
@@ -282,13 +301,18 @@ def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
     whole = one_shape(inputs)
     if whole is not None:
         return _of_shape(source, whole, sizes)
+    if sizes.sharding is not None and sizes.sharding.needed:
+        raise InputError(
+            "inputs and a layout with tensor or expert ranks are both given; a rank makes its own inputs: "
+            "give a shape, or sizes"
+        )
     inputs = with_tensors(inputs, torch_dtype(sizes.dtype))
     return given_to(source, inputs, sizes.dtype, sizes.batch_size, checked=sizes.checked)
 
 
 @contextlib.contextmanager
 def _explained(inputs: Any) -> Iterator[None]:
-    """Say how a shape was read where a model does not run with it."""
+    """Explain how a shape was read, if a model does not run with it."""
     try:
         yield
     except ModelError as error:
@@ -311,13 +335,15 @@ def _of_shape(source: Source, whole: tuple[int, ...], sizes: _Sizes) -> Asked:
     if not sample:
         tensor = torch.ones(whole, dtype=dtype)
         return given_to(source, tensor, sizes.dtype, batch, checked=sizes.checked)
-    return _first_taken(whole, dtype, lambda request: asked_of(source, request, sizes.phase))
+    return _first_taken(
+        whole, dtype, lambda request: asked_of(source, request, sizes.phase, sharding=sizes.sharding)
+    )
 
 
 def _first_taken(
     whole: tuple[int, ...], dtype: torch.dtype, take: Callable[[InputRequest], Answer]
 ) -> Answer:
-    """What `take` makes of a tensor of that shape, or of texts, where a model reads (samples, tokens)."""
+    """The result of `take` for a tensor of that shape, or for tokens if a model reads (samples, tokens)."""
     batch, *sample = whole
     try:
         return take(InputRequest(batch, None, tuple(sample) or None, dtype))
@@ -330,7 +356,7 @@ def _first_taken(
 
 
 def compared(a: tuple[LoadedPredictor, Model], b: tuple[LoadedPredictor, Model], **sizes: Any) -> Comparison:
-    """Two models, each on a predictor's device; the device is named where there are two."""
+    """Compare two models, each on a predictor's device; labels name the device if there are two."""
     several = a[0].predictor is not b[0].predictor
     sides = []
     for loaded, model in (a, b):
@@ -341,30 +367,46 @@ def compared(a: tuple[LoadedPredictor, Model], b: tuple[LoadedPredictor, Model],
 
 
 @_on_cpu
-def swept(
-    model: Model,
-    predictors: Sequence[LoadedPredictor],
-    *,
-    memory: str | float | None = None,
-    dtypes: Sequence[str] | None = None,
-    **asked: Any,
-) -> Sweep:
-    """A grid of sizes by several predictors; raises as `LoadedPredictor.sweep`."""
-    known = ("batch_sizes", "lengths", "dtypes", "memory", *SweepOptions.__annotations__)
-    check_options("option of sweep", asked, known)
-    model = as_network(model)
+def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[SweepOptions]) -> Sweep:
+    """Predict a grid of sizes with several predictors; raises what `neuralpower.sweep` raises."""
+    check_options("option of sweep", grid, SweepOptions.__annotations__)
+    asked: dict[str, Any] = {**grid}
+    model, dtypes, memory = as_network(model), asked.pop("dtypes", None), asked.pop("memory", None)
     if dtypes is None:
         dtypes = (predictors[0]._dtype(model, None)[0],)
-    elif isinstance(dtypes, (list, tuple)):  # what is no list is refused later
+    elif isinstance(dtypes, (list, tuple)):  # other values are refused later
         dtypes = [_named(dtype) for dtype in dtypes]
-    room = None if memory is None else bytes_of(memory)
-    return sweep(model, [one.predictor for one in predictors], dtypes=dtypes, memory_bytes=room, **asked)
+    _check(None, asked.get("recipe", RECIPE), ONE)
+    cluster = cluster_in(asked)
+    for name in ("devices", "nodes"):
+        asked.pop(name, None)
+    phases = _phases(asked.pop("phase", FORWARD))
+    return sweep_grid(
+        model,
+        [one.predictor for one in predictors],
+        phases,
+        dtypes=dtypes,
+        memory_bytes=None if memory is None else bytes_of(memory),
+        cluster=cluster,
+        **asked,
+    )
+
+
+def _phases(asked: Any) -> list[Phase]:
+    """One phase, or several of a list; raises InputError for what names none."""
+    several = asked if isinstance(asked, (list, tuple)) else [asked]
+    for phase in several:
+        if not isinstance(phase, (str, Phase)):
+            raise InputError(
+                f"phase {phase!r:.40}: must be a name, or a Phase; write 'decode', or leave it out"
+            )
+    return [phase if isinstance(phase, Phase) else Phase(phase) for phase in several]
 
 
 def profiled(model: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: Keywords) -> NetworkProfile:
-    """The profile of a network that runs here, which may be a name, with inputs that may be a shape.
+    """Profile a network here; the network can be a name, its inputs a shape.
 
-    Raises as `neuralpower.profiling.profile`.
+    Raises what `neuralpower.profiling.profile` raises.
     """
     check_options("setting of a profile", settings, Keywords.__annotations__)
     model, whole = as_network(model), one_shape(args)
@@ -380,7 +422,7 @@ def profiled(model: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: 
 def _profiled_source(
     source: Source, whole: tuple[int, ...] | None, given: tuple[Any, Any], settings: Keywords
 ) -> NetworkProfile:
-    """The profile of a network by its source, with inputs of a shape, those given, or its own."""
+    """Profile a network of a source, with inputs of a shape, given inputs, or its own."""
     dtype = torch_dtype(_dtype(source.name))
     place = str(settings.get("device") or "cpu") if settings.get("runtime", True) else "meta"
     module = source.build(place, dtype)
@@ -396,14 +438,14 @@ def _profiled_source(
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:
-    """The predictor of a device, or one by its name or file; by default this machine's.
+    """Load the predictor of a device, or one by its name or file; by default this machine's.
 
     Args:
-        name: a device in any usual spelling ("h100", "RTX 4090"): all that is known of it, as `--device`
-            has it on the command line; else a predictor's name, its file, or NAME@DEVICE.
+        name: a device in any usual spelling ("h100", "RTX 4090"), same as `--device` on the command line;
+            else a predictor's name, its file, or NAME@DEVICE.
 
     Raises:
-        PredictorError: there is none of that name, or the file cannot be used.
+        PredictorError: no predictor has that name, or the file cannot be used.
         InputError: several devices have that name.
     """
     return LoadedPredictor(predictor_lookup.all_known(name))
@@ -412,7 +454,7 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
 def chosen(
     device: str | Path | torch.device | None = None, predictor: str | Path | LoadedPredictor | None = None
 ) -> LoadedPredictor:
-    """What answers for a device, a predictor, both, or this machine; raises as `load`."""
+    """The predictor for a device, a predictor's name, both, or this machine; raises what `load` raises."""
     device = str(device) if isinstance(device, torch.device) else device
     if isinstance(predictor, LoadedPredictor):
         return predictor if device is None else predictor.on(device)
@@ -423,7 +465,7 @@ def chosen(
 
 
 def _stamps(*named: str | Path | None) -> tuple[object, ...]:
-    """What changes where a predictor's file does, or one that is named."""
+    """A value that changes when a predictor's file changes."""
     own = (Path(one) for one in named if one is not None and is_file(one))
     files = [(str(file.resolve()), file.stat()) for file in (*known_predictors().values(), *own)]
     return tuple((path, about.st_mtime_ns, about.st_size) for path, about in files)
@@ -431,22 +473,48 @@ def _stamps(*named: str | Path | None) -> tuple[object, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _read(device: str | Path | None, predictor: str | Path | None, _: object) -> LoadedPredictor:
-    """The same, kept while no predictor's file changes."""
+    """The same, cached until a predictor's file changes."""
     if device is None:
         return load(predictor)
     return LoadedPredictor(predictor_lookup.chosen(predictor, device))
 
 
 def own_memory() -> float:
-    """Bytes of this machine's memory; raises InputError where that is not known."""
+    """Bytes of this machine's memory; raises InputError if unknown."""
     found = read_cpu().memory_bytes
     if found is None:
-        raise InputError("this machine's memory is not known; give memory, such as '24GB'")
+        raise InputError("this machine's memory is unknown; give memory, such as '24GB'")
     return float(found)
 
 
-def _check(batch_size: int | None, recipe: Any) -> None:
-    """Raise InputError for a batch size that is none, and for what is no recipe."""
+def cluster_in(options: Mapping[str, Any]) -> Cluster | None:
+    """The cluster of the options `devices` and `nodes`; raises InputError."""
+    devices, nodes = options.get("devices"), options.get("nodes")
+    if devices is None:
+        if nodes is not None:
+            raise InputError(f"nodes {nodes}: devices says what a node has; give devices='8xh100-sxm'")
+        return None
+    if isinstance(devices, Cluster):
+        return devices
+    if not isinstance(devices, str):
+        raise InputError(f"devices {devices!r:.40}: must be a text, such as '8xh100-sxm'")
+    return cluster_of(devices, 1 if nodes is None else nodes)
+
+
+def device_in(device: Any, options: Mapping[str, Any]) -> Any:
+    """The device that is named, or that of the option `devices`; raises InputError where both name one."""
+    cluster = cluster_in(options)
+    if cluster is None:
+        return device
+    if device is not None:
+        raise InputError(f"device {device!r:.40} and devices both name a device; leave device out")
+    return cluster.spec.slug
+
+
+def _check(batch_size: int | None, recipe: Any, layout: Any) -> None:
+    """Raise InputError for an impossible batch size, recipe or layout."""
+    if not isinstance(layout, Layout):
+        raise InputError(f"layout {layout!r:.40}: must be a Layout, such as neuralpower.Layout(tensor=8)")
     if batch_size is not None and not is_count(batch_size):
         raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
     if not isinstance(recipe, Recipe):
@@ -459,7 +527,7 @@ def _named(dtype: str | torch.dtype) -> str:
 
 
 def _dtype(model: Any) -> str:
-    """That of a module's weights, or in which a model of the catalogue or the hub was published."""
+    """The dtype of a module's weights, or in which a model of the catalogue or the hub was published."""
     if isinstance(model, (str, Path)):
         return published_dtype(str(model)) or "float32"
     weights = model.parameters() if isinstance(model, nn.Module) else ()

@@ -1,4 +1,4 @@
-"""The calls of the older profilers torchprof, thop and PyTorch-API's `profile_f_t`, answered by this one.
+"""The interfaces of the older profilers torchprof, thop and PyTorch-API's `profile_f_t`.
 
     with Profile(model, use_cuda=False) as prof:        torchprof: times of the leaf modules that run inside
         model(x)
@@ -7,9 +7,9 @@
     flops, params = profile(model, inputs=(x,))         thop and PyTorch-API: work and parameters
     flops, params = profile_f_t(model, inputs=(x,))     the same, with times
 
-Work is counted as by `neuralpower.profile`, in FLOP (2 per multiply-add) and with attention; `convention=`
-gives the others' figures. `want_op_file=True` writes `output_file.csv` in the current folder, with "-" for
-unknown values; `read_op_file` reads all of its forms.
+Work is counted as in `neuralpower.profile`, in FLOP (2 per multiply-add) and with attention; `convention=`
+counts as the older profilers do. `want_op_file=True` writes `output_file.csv` in the current folder, with "-"
+for unknown values; `read_op_file` reads all of its forms.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from neuralpower.profiling import profile as run
 from neuralpower.profiling.conventions import thop_macs
 from neuralpower.profiling.steps import clock_of
 from neuralpower.profiling.stopwatch import Stopwatch
-from neuralpower.report.tables import grid, quantity
+from neuralpower.report.grid import grid
+from neuralpower.report.number_format import quantity
 from neuralpower.trace.undisturbed import unwrapped
 
 OP_FILE = Path("output_file.csv")
@@ -55,7 +56,7 @@ Path_ = str | Sequence[str]
 
 
 class TracedModule(NamedTuple):
-    """A module as torchprof lists it."""
+    """A module in torchprof's list."""
 
     path: tuple[str, ...]  # class of the model, then the names
     leaf: bool
@@ -97,7 +98,7 @@ class Times:
 
 
 class Profile:
-    """Time the leaf modules, or those named by `paths`, while the context is open; once only.
+    """Time the leaf modules, or the modules in `paths`, while the context is open; use it once.
 
     Args:
         model: its modules are listed.
@@ -127,7 +128,7 @@ class Profile:
         if not self.enabled:
             return self
         if self._watch is not None:
-            text = "a context is measured once; make another one"
+            text = "a context measures once; create another Profile"
             raise InputError(f"this Profile has been entered before: {text}")
         known = dict(self._model.named_modules(remove_duplicate=False))
         for path in self._paths or ():
@@ -145,7 +146,7 @@ class Profile:
         self._open.close()
 
     def raw(self) -> tuple[list[TracedModule], dict[tuple[str, ...], list[OperatorTime]]] | None:
-        """(modules, operator calls by module path); None where nothing was measured."""
+        """(modules, operator calls by module path); None if nothing was measured."""
         if self._watch is None:
             return None
         modules, operators = self._modules(), self._operators()
@@ -153,7 +154,7 @@ class Profile:
         return [*modules.values()], timed
 
     def display(self, show_events: bool = False) -> str:
-        """A table of the modules, if wanted with their operators; writes the file where asked for."""
+        """A table of the modules, optionally with their operators; writes the file if requested."""
         if self._watch is None:
             return f"<unprofiled {self._name}>"
         cells = []
@@ -218,7 +219,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class _Named:
-    """The arguments that are given by name alone."""
+    """Keyword-only arguments."""
 
     inp_data: Sequence[Any] | Tensor | None = None
     use_cuda: bool | None = None
@@ -240,15 +241,15 @@ def profile(
     """(FLOP, parameters) of one forward pass.
 
     `custom_ops` are thop's: for a module class, `f(module, inputs, output)` adds multiply-adds to
-    `module.total_ops`, which replace those of its modules. `verbose` logs what could not be counted. By name:
-    `use_cuda` expects the model on a GPU; `inp_data` and `cuda_` are older names of `inputs` and `use_cuda`;
-    `timed` runs the network, too, and writes times beside the work (seconds).
+    `module.total_ops`, which replace those of its modules. `verbose` logs calls that could not be counted.
+    Keywords: `use_cuda` expects the model on a GPU; `inp_data` and `cuda_` are older names of `inputs` and
+    `use_cuda`; `timed` also runs the network, and writes times (seconds) next to the work.
 
     Raises InputError and ModelError as `neuralpower.profile`, and TypeError for another name.
     """
     more = _Named(**named)
     if inputs is not None and more.inp_data is not None:
-        raise InputError("inputs and inp_data are two names of the same argument; give one of them")
+        raise InputError("inputs and inp_data are two names of the same argument; give only one")
     given = more.inp_data if inputs is None else inputs
     args = (given,) if isinstance(given, Tensor) else tuple(() if given is None else given)
     found = run(
@@ -272,7 +273,7 @@ def profile(
 
 
 def profile_f_t(*args: Any, **named: Any) -> tuple[int, int]:
-    """As `profile` with `timed`: the network runs, too, and the file has times beside the work (seconds)."""
+    """The same as `profile` with `timed`: the network also runs, and the file has times (seconds)."""
     return profile(*args, **named, timed=True)
 
 
@@ -282,7 +283,7 @@ def _rules(
     kwargs: Mapping[str, Any] | None,
     custom_ops: Mapping[type[nn.Module], Callable[..., None]],
 ) -> dict[Any, Callable[..., int]]:
-    """Rules of thop as our own; unlike thop's they hold for subclasses, too."""
+    """Convert rules of thop to ours; they also apply to subclasses, unlike in thop."""
     own = {}
     for kind in {type(m) for m in model.modules()}:
         base = next((base for base in kind.__mro__ if base in custom_ops), None)
@@ -290,7 +291,7 @@ def _rules(
             own[kind] = custom_ops[base]
     macs = thop_macs(model, args, kwargs, own)
     left = {id(m): 2 * macs[path] for path, m in model.named_modules() if path in macs}
-    # thop counts all calls of a module at once, a rule is asked for each
+    # thop counts all calls of a module at once, a rule counts each call
     return dict.fromkeys(own, lambda module, inputs, outputs: left.pop(id(module), 0))
 
 
@@ -320,13 +321,13 @@ def _sizes(module: nn.Module) -> list[Any]:
 
 
 def write_op_file(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """Write OP_FILE: lines under a header, "-" for None; raises InputError where it cannot be written."""
+    """Write OP_FILE: lines under a header, "-" for None; raises InputError if it cannot be written."""
     rows = (["-" if value is None else value for value in line] for line in lines)
     write_csv(OP_FILE, [header, *rows], "folder")
 
 
 def read_op_file(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a work, time or combined file, also in its older order, by names with blanks.
+    """The lines of a work, time or combined file, also in its older order, by names with spaces.
 
     "-" is None, and so is a size of 0. Raises InputError for another file.
     """
@@ -362,7 +363,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def clever_format(numbers: Sequence[float] | float, format: str = "%.2f") -> Any:
-    """Texts of `numbers` with T, G, M or K for powers of 1000; one number gives one text."""
+    """Texts of `numbers` with T, G, M or K for powers of 1000; one number returns one text."""
     if isinstance(numbers, Sequence):
         return tuple(clever_format(number, format) for number in numbers)
     letter = next((letter for letter, size in UNITS.items() if abs(numbers) >= size), "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-FLOAT, INTEGER, COMPLEX, BOOLEAN = "float", "integer", "complex", "boolean"  # sorts of numbers
+FLOAT, INTEGER, COMPLEX, BOOLEAN = "float", "integer", "complex", "boolean"  # kinds of numbers
 FEWEST_NETWORK_BITS = 16  # of the numbers of a module: transformers builds in no shorter ones
 HALF_BITS = 16  # of the numbers that autocast takes products in
 PEAK = "peak_flops_"  # how the key of a spec sheet begins
@@ -147,7 +147,7 @@ _ENTRIES = (
     Dtype(name="nvfp4", bits=4, accumulates_in="float32", peak="float4_e2m1fn", group=16, scale_bits=8),
     Dtype(name="int8", bits=8, accumulates_in="int32", sort=INTEGER, torch="int8", peak="int8"),
     Dtype(name="int4", bits=4, accumulates_in="int32", sort=INTEGER, peak="int4"),
-    # A group has a zero point of 4 bits beside its scale, as in AWQ and GPTQ.
+    # A group has a zero point of 4 bits besides its scale, as in AWQ and GPTQ.
     Dtype(name="uint4", bits=4, accumulates_in="int32", sort=INTEGER, peak="int4", scale_bits=20),
     Dtype(name="int3", bits=3, accumulates_in="int32", sort=INTEGER),
     Dtype(name="int2", bits=2, accumulates_in="int32", sort=INTEGER),
@@ -207,7 +207,7 @@ def floats_of(peaks: Mapping[str, float]) -> tuple[str, ...]:
 
 
 def instead_of(dtype: str, has: Collection[str]) -> str:
-    """In words, as what a type would run on a device that has others, and which of them to choose."""
+    """A hint for a device without this type: the type that it would run as, and the ones to choose."""
     entry, networks = DTYPES.get(dtype), [one for one in NETWORK_DTYPES if one in has]
     wide = next((one for one in networks if DTYPES[one].bits == HALF_BITS), (networks or ["float32"])[0])
     choice = f"choose {', '.join(one for one in networks) or 'another device'}"

@@ -1,4 +1,4 @@
-"""What a user can be told: every error is one sentence with the value, the rule and the way out.
+"""Errors for users: each is one line with the value, the rule and the way out.
 
 The class decides the exit code of the command line; a caller of the Python API catches `NeuralPowerError`.
 """
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 
-MOST_SAID = 10_000  # letters that are read of what a foreign error says
-MOST_QUOTED = 400  # of these in a message
+MOST_SAID = 10_000  # letters that are read of a foreign error's text
+MOST_QUOTED = 400  # letters of it that a message quotes
 
 
 class NeuralPowerError(Exception):
@@ -32,7 +32,7 @@ class ModelError(InputError):
 
 
 class UsersError(ModelError):
-    """What a model's code raised, as `error`, while it did `what`, also what would have ended the program."""
+    """`error`, raised by a model's code while it did `what`; also exceptions that would end the program."""
 
     def __init__(self, text: str, error: BaseException | None = None, what: str = "") -> None:
         super().__init__(text)
@@ -40,15 +40,15 @@ class UsersError(ModelError):
 
 
 class BoundError(ModelError):
-    """A network, or a pass of it, beyond a bound that keeps it from filling the memory."""
+    """A network, or its pass, that exceeds a limit which protects the memory."""
 
 
 class StepError(ModelError):
-    """A training step that cannot be run on tensors without values."""
+    """A training step that cannot run on tensors without values."""
 
 
 class DatasetError(InputError):
-    """A dataset that cannot be read, written or learnt from."""
+    """A dataset that cannot be read, written or used for training."""
 
 
 class PredictorError(InputError):
@@ -56,7 +56,7 @@ class PredictorError(InputError):
 
 
 class CoverageError(NeuralPowerError):
-    """Less of the network is modelled than was asked for."""
+    """The coverage of a prediction is below the requested share."""
 
     exit_code = 3
 
@@ -68,15 +68,15 @@ class DeviceError(NeuralPowerError):
 
 
 class LostDeviceError(DeviceError):
-    """A device that no longer answers: nothing more can be measured on it."""
+    """A device that no longer responds: it cannot measure any more."""
 
 
 class OutOfMemory(DeviceError):  # noqa: N818  # a verdict on a size: a smaller one may do
-    """More than the device's memory holds."""
+    """More than the device's memory."""
 
 
 class PoisonedError(DeviceError):
-    """A process whose device context a call has spoilt: every later call fails, a new process works."""
+    """A process whose device context is broken by a call: every later call fails, a new process works."""
 
 
 class Unmodelled(Exception):  # noqa: N818  # a verdict on a call, not a fault
@@ -84,33 +84,33 @@ class Unmodelled(Exception):  # noqa: N818  # a verdict on a call, not a fault
 
 
 def one_line(error: BaseException) -> str:
-    """An error's text in one line; its class where it has none."""
+    """An error's text in one line; its class if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def said(error: BaseException | None) -> str:
-    """A foreign error's text; "" where its class raises when it is asked, or answers with no text."""
+    """A foreign error's text; "" if its class raises in `str`, or returns no text."""
     try:
         return str(error)[:MOST_SAID]
     except KeyboardInterrupt:
         raise
-    except BaseException:  # a user's class may end the program even here
+    except BaseException:  # a user's class can end the program even here
         return ""
 
 
 def first_line(error: BaseException | None) -> str:
-    """The first line of a foreign error's text, shortened; its class where it has none."""
+    """The first line of a foreign error's text, shortened; its class if it has no text."""
     line = next(iter(said(error).strip().splitlines()), "")
     return shortened(line) or type(error).__name__
 
 
 def shortened(text: str) -> str:
-    """As much of a foreign text as a message quotes."""
+    """The part of a foreign text that a message quotes."""
     return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]} ..."
 
 
 def quoted(error: BaseException | None) -> str:
-    """A foreign error's class and the first line of what it says."""
+    """A foreign error's class and the first line of its text."""
     name, said = type(error).__name__, first_line(error)
     return name if said == name else f"{name}: {said}"
 
@@ -123,7 +123,7 @@ def unwritten(refused: Exception, text: str, error: type[InputError] = InputErro
 
 @contextmanager
 def writing(path: object, instead: str, error: type[InputError] = InputError) -> Iterator[None]:
-    """Raise as `unwritten` says where the system refuses a write within: choose another `instead`."""
+    """Raise the error of `unwritten` if the system refuses a write within; `instead` is the other choice."""
     try:
         yield
     except OSError as refused:
@@ -134,7 +134,7 @@ def writing(path: object, instead: str, error: type[InputError] = InputError) ->
 def unknown(
     what: str, value: object, known: Iterable[str], error: type[InputError] = InputError
 ) -> InputError:
-    """The error for a name that is not known: the value, the nearest valid names, or all of them when few."""
+    """The error for an unknown name: the value, and the nearest valid names, or all if they are few."""
     names = sorted(known)
     comma = "; " if any("," in name for name in names) else ", "
     spelled: dict[str, list[str]] = {}
@@ -145,15 +145,15 @@ def unknown(
     if near:
         hint = f"did you mean {comma.join(near)}?"
     elif not names:
-        hint = "there is none"
+        hint = "none exist"
     else:
         hint = f"known: {comma.join(names[:20])}{f'{comma}...' if len(names) > 20 else ''}"
     return error(f"unknown {what} {str(value)!r}: {hint}")
 
 
-LARGEST_SIZE = 2**53  # of a batch or an axis: tables hold it exactly
+LARGEST_SIZE = 2**53  # largest batch or axis: tables store it exactly
 
 
 def is_count(value: object) -> bool:
-    """Whether a number is whole and positive, and no larger than a size can be."""
+    """Whether a number is whole, positive, and at most LARGEST_SIZE."""
     return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= LARGEST_SIZE

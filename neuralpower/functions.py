@@ -1,4 +1,4 @@
-"""What `neuralpower` answers in one call each. Importing it imports neither torch nor a predictor."""
+"""The functions of `neuralpower`. Importing them imports neither torch nor a predictor."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ def predict(
         model: an nn.Module, a function, or a name ("zoo:resnet18", "llama-3.1-8b", "hf:ORG/NAME").
         inputs: a tensor, a tuple or mapping of them, or a shape, batch first: (1, 3, 224, 224).
         device: "h100", "RTX 4090", ...; by default this machine's CPU.
-        predictor: instead of, or beside, a device: a name, a file, or what `load` gives.
-        batch_size: samples, where `inputs` do not say it.
+        predictor: instead of a device, or with one: a name, a file, or the result of `load`.
+        batch_size: samples, if `inputs` do not give it.
         dtype: of weights and inputs; by default the model's own.
         phase: "forward", "training", "prefill", "decode", "generate", or a `Phase` with sizes.
-        **options: `seq_len`, `input_shape`, `recipe`, `run`, `weights`; see `LoadedPredictor.predict`.
+        **options: `seq_len`, `input_shape`, `recipe`, `run`, `weights`; `layout`, `devices`, `nodes`, `plan`
+            and `strict` of several devices; see `LoadedPredictor.predict`.
 
     Raises:
-        InputError: an impossible or unknown argument; ModelError and PredictorError are kinds of it.
+        InputError: an impossible or unknown argument; ModelError and PredictorError are subclasses.
 
     Example:
         >>> import neuralpower, torch
@@ -66,7 +67,7 @@ def predict(
     """
     from neuralpower import api
 
-    loaded = api.chosen(device, predictor)
+    loaded = api.chosen(api.device_in(device, options), predictor)
     return loaded.predict(model, inputs, batch_size=batch_size, dtype=dtype, phase=phase, **options)
 
 
@@ -81,14 +82,14 @@ def compare(
     """Compare two networks on a device, or one network on two devices: the ratio of their times.
 
     Args:
-        a: as the model of `predict`.
-        b: the other one; leave it out to compare two devices.
+        a: same as the model of `predict`.
+        b: the other network; leave it out to compare two devices.
         device: for both, or a pair of devices, the first for `a`.
-        predictor: as in `predict`.
-        **sizes: as `predict` takes them: `inputs`, `batch_size`, `dtype`, `phase`, ...
+        predictor: same as in `predict`.
+        **sizes: same as in `predict`: `inputs`, `batch_size`, `dtype`, `phase`, ...
 
     Raises:
-        InputError: as `predict`; neither two networks nor two devices.
+        InputError: same as `predict`; or neither two networks nor two devices are given.
 
     Example:
         >>> import neuralpower
@@ -99,10 +100,10 @@ def compare(
     """
     from neuralpower import api
 
-    pair = _several(device) or (None,)
+    pair = _several(api.device_in(device, sizes)) or (None,)
     if len(pair) > 2 or (b is None and len(pair) < 2):
         raise InputError(
-            "compare takes two networks, or one on two devices: device=('h100', 'a100-sxm4-80gb')"
+            "compare needs two networks, or one on two devices: device=('h100', 'a100-sxm4-80gb')"
         )
     first = api.chosen(pair[0], predictor)
     second = first if len(pair) == 1 else api.chosen(pair[1], predictor)
@@ -114,11 +115,7 @@ def sweep(
     *,
     device: Device | Sequence[Device] | None = None,
     predictor: Named | None = None,
-    batch_sizes: Sequence[int] = (1,),
-    lengths: Sequence[int | None] = (None,),
-    dtypes: Sequence[str] | None = None,
-    memory: str | float | None = None,
-    **options: Unpack[SweepOptions],
+    **grid: Unpack[SweepOptions],
 ) -> Sweep:
     """Predict a grid of batch sizes, lengths and dtypes on one device or several, from few traces.
 
@@ -126,14 +123,15 @@ def sweep(
         model: as in `predict`.
         device: one, or a list of them.
         predictor: as in `predict`.
-        batch_sizes: samples.
-        lengths: tokens of each sample; None leaves them to the model.
-        dtypes: of weights and inputs; by default the model's own.
-        memory: of the device, such as "24GB"; by default what its spec sheet says.
-        **options: `input_shape` of one sample, `run`, `weights`.
+        **grid: `batch_sizes` (samples; 1 by default), `lengths` (tokens of each sample; None leaves them to
+            the model) and `dtypes` (by default the model's own), each a list; `phase`, as in `predict`, or a
+            list of `Phase.decode(context=...)`; `recipe` of training; `memory` of the device, such as "24GB"
+            (by default that of its spec sheet); `input_shape` of one sample, `run`, `weights`; `layouts`, a
+            list of `Layout`, with `devices` and `nodes`.
 
     Raises:
-        InputError: as `predict`; what is no list of sizes.
+        InputError: as `predict`; sizes that are not a list, or phases of several names.
+        PredictorError: a dtype or a phase that was not trained.
 
     Example:
         >>> import neuralpower
@@ -143,9 +141,8 @@ def sweep(
     """
     from neuralpower import api
 
-    loaded = [api.chosen(one, predictor) for one in _several(device) or (None,)]
-    grid: dict[str, Any] = {"batch_sizes": batch_sizes, "lengths": lengths, "dtypes": dtypes}
-    return api.swept(model, loaded, memory=memory, **grid, **options)
+    loaded = [api.chosen(one, predictor) for one in _several(api.device_in(device, grid)) or (None,)]
+    return api.swept(model, loaded, **grid)
 
 
 def fit(
@@ -156,18 +153,18 @@ def fit(
     predictor: Named | None = None,
     **request: Any,
 ) -> Fit:
-    """Say whether a network fits into a device's memory, the largest batch and the longest context that do.
+    """Find whether a network fits into a device's memory, and the largest batch and context that do.
 
     Args:
-        model: as in `predict`.
+        model: same as in `predict`.
         memory: instead of the device's: "24GB", "80GiB", or bytes.
-        device: as in `predict`; by default this machine, but for a memory alone an accelerator.
-        predictor: as in `predict`.
+        device: same as in `predict`; by default this machine, or an accelerator if only `memory` is given.
+        predictor: same as in `predict`.
         **request: `batch_size`, `seq_len`, `input_shape`, `dtype`, `phase`, `optimizer`, `context`,
-            `accumulation`, `checkpointing`, `margin`, `run`, `weights`.
+            `accumulation`, `checkpointing`, `margin`, `run`, `weights`; `layout`, `devices`, `nodes`.
 
     Raises:
-        InputError: as `predict`; the device's memory is not known.
+        InputError: same as `predict`; or the device's memory is unknown.
 
     Example:
         >>> import neuralpower
@@ -177,6 +174,7 @@ def fit(
     """
     from neuralpower import api
 
+    device = api.device_in(device, request)
     loaded = api.chosen(device, predictor)
     if device is not None or predictor is not None:
         return loaded.fit(model, memory, **request)
@@ -200,14 +198,14 @@ def score(
     """Rank many candidates, each a model with changes, or a list of layers.
 
     Args:
-        candidates: JSON objects, or lines that hold one.
-        device: as in `predict`.
-        predictor: as in `predict`.
+        candidates: JSON objects, or lines with one object each.
+        device: same as in `predict`.
+        predictor: same as in `predict`.
         by: "latency", "energy" or "memory".
-        trust_code: whether candidates may name functions and exported programs, which run code.
+        trust_code: whether candidates can be functions and exported programs, which run code.
 
     Raises:
-        InputError: what is no list of candidates; an unknown `by`.
+        InputError: candidates that are not a list; an unknown `by`.
 
     Example:
         >>> import neuralpower
@@ -222,14 +220,14 @@ def score(
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:
-    """Load a predictor once, to ask it often: it has `predict`, `sweep`, `compare`, `fit` and `score`.
+    """Load a predictor once for many calls: it has `predict`, `sweep`, `compare`, `fit` and `score`.
 
     Args:
-        name: a device in any usual spelling: all that is known of it, as `--device` has it on the command
-            line; else a predictor's name, its file, or NAME@DEVICE. By default this machine's.
+        name: a device in any usual spelling, same as `--device` on the command line; else a predictor's
+            name, its file, or NAME@DEVICE. By default this machine's predictor.
 
     Raises:
-        PredictorError: there is none of that name, or the file cannot be used.
+        PredictorError: no predictor has that name, or the file cannot be used.
         InputError: several devices have that name.
 
     Example:
@@ -246,17 +244,17 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
 def profile(
     model: Model, args: Any = (), kwargs: Mapping[str, Any] | None = None, **settings: Unpack[Keywords]
 ) -> NetworkProfile:
-    """Measure a network here: work, traffic, memory and time of every layer. It runs.
+    """Run a network here, and measure work, traffic, memory and time of every layer.
 
     Args:
-        model: as in `predict`; a module is left as it was.
-        args: positional inputs in a tuple or list, the only one, or a shape: (1, 3, 224, 224).
+        model: as in `predict`; a module is not changed.
+        args: positional inputs in a tuple or list, a single input, or a shape: (1, 3, 224, 224).
         kwargs: inputs by keyword.
         **settings: `repeat`, `warmup`, `phase`, `power`, ...; see `neuralpower.profiling.profile`.
 
     Raises:
-        InputError: no network, or an unknown or impossible setting.
-        ModelError: the forward or backward raises.
+        InputError: not a network, or an unknown or impossible setting.
+        ModelError: the forward or backward pass raises.
         DeviceError: no clock for the device, or out of memory.
 
     Example:
@@ -271,7 +269,7 @@ def profile(
 
 
 def _several(device: Device | Sequence[Device] | None) -> tuple[Device, ...]:
-    """The devices that are named; none where nothing is."""
+    """The named devices; empty if none is named."""
     if device is None:
         return ()
     return (device,) if isinstance(device, (str, Path)) else tuple(device)

@@ -1,4 +1,4 @@
-"""Options that are given by name: which there are, and what was meant by others."""
+"""Check options that are given by name, and suggest the right name for others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PHASES = {"context": "decode", "prompt": "prefill", "new_tokens": "generate"}  #
 
 
 def check_options(of: str, given: Mapping[str, object], known: Collection[str]) -> None:
-    """Raise InputError for a name that is not known, with the one that was meant."""
+    """Raise InputError for an unknown name, with the most likely one."""
     for name in given:
         if name not in known:
             raise _unknown(of, name, known)

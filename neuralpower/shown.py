@@ -1,7 +1,7 @@
-"""Results that show themselves: `print` gives the command's table, `repr` one line, a notebook a panel.
+"""Results that show themselves: `print` shows the command's table, `repr` one line, a notebook a panel.
 
-How each result looks is drawn by `neuralpower.report.shown`, which is imported when it is first asked for: a
-result can be made, compared and pickled without it.
+`neuralpower.report.shown` draws each result, and is imported on demand: a result can be made, compared and
+pickled without it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Shown:
         return str(drawn_by().text(self))
 
     def __repr__(self) -> str:
-        """One line: what it is, and its headline figures."""
+        """One line: the kind of result, and its headline numbers."""
         return str(drawn_by().line(self))
 
     def _repr_html_(self) -> str:
-        """A panel for notebooks, dark or light as the page is; no scripts."""
+        """A panel for notebooks, dark or light like the page; no scripts."""
         return str(drawn_by().html(self))

@@ -40,7 +40,7 @@ def predicted(model: str, device: str) -> Any:
 
 
 def refusal(function: Callable[..., Any], *arguments: Any) -> str | None:
-    """What it says; None where it does not refuse."""
+    """The text of a refusal; None if nothing is refused."""
     try:
         function(*arguments)
     except NeuralPowerError as error:

@@ -38,7 +38,7 @@ def chromium(profile: Path) -> Iterator[Any]:
 
 
 def looked_at(browser: Any, width: int, dark: bool = False, height: int = 900) -> None:
-    """Give the page that many pixels, fewer than a window can have, and a light or a dark surrounding."""
+    """Set the page's size in pixels, also below a window's minimum, and a light or dark mode."""
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -73,7 +73,7 @@ def complaints(browser: Any) -> list[str]:
 
 
 def requests(browser: Any) -> list[str]:
-    """Addresses of everything that the page asked for, its own first; data inside the page do not count."""
+    """Addresses of all requests of the page, its own first; data inside the page do not count."""
     import json
 
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]

@@ -40,7 +40,7 @@ def _no_answers_of_earlier_runs() -> Iterator[None]:
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Makes measuring processes that do as they are told; none of them is left at the end."""
+    """Make measuring processes that follow a script; none of them remains at the end."""
     from tests.fake_worker import Fake, is_gone, waited
 
     yield lambda **settings: Fake(tmp_path, settings)

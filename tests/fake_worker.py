@@ -1,4 +1,4 @@
-"""A measuring process that fails as it is told: dies, hangs, runs out of memory, loses its device or meter.
+"""A measuring process that fails on request: dies, hangs, runs out of memory, loses its device or meter.
 
 It stands for `python -m neuralpower.measure.collect`, answers the same requests, and starts in milliseconds.
 """
@@ -287,6 +287,6 @@ def names(count: int) -> list[str]:
 
 
 def rows(out: Path) -> Iterator[dict[str, Any]]:
-    """Of softmax, with None where there is nothing."""
+    """The rows of softmax, with None for missing values."""
     table = read_dataset(out).tables["softmax"].astype(object)
     yield from table.where(table.notna(), None).to_dict("records")  # type: ignore[misc]  # names are text

@@ -28,7 +28,7 @@ class Time:
 
     @property
     def clock(self) -> Clock:
-        """As measurements take it; a sleep is a little longer than asked for, as real ones are."""
+        """The clock of measurements; a sleep is a little longer than requested, like a real one."""
         return Clock(self.now_ns, lambda seconds: self.pass_s(seconds + 6e-5))
 
 

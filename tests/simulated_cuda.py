@@ -127,7 +127,7 @@ class SimulatedCuda:
 def kernel(
     cuda: SimulatedCuda, kernel_s: float, dispatch_s: float = 5e-6, waits: bool = False, size: int = 0
 ) -> Call:
-    """A call of known length on tensors of so many bytes, which hold no memory."""
+    """A call of known length on tensors of a given size in bytes, which hold no memory."""
     arguments = (torch.empty(size, dtype=torch.uint8, device=META),) if size else ()
     return Call(lambda *_: cuda.launch(kernel_s, dispatch_s, waits), arguments)
 

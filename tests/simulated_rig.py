@@ -26,12 +26,12 @@ FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = 4e13, 4e12, 4e-6
 
 
 def runtime_s(flops: float, size: float) -> float:
-    """Of one call."""
+    """The time of one call."""
     return LAUNCH_S + flops / FLOPS_PER_S + size / BYTES_PER_S
 
 
 def power_w(flops: float, size: float) -> float:
-    """Of the same, in a loop."""
+    """The power of the same call in a loop."""
     return IDLE_W + (FULL_W - IDLE_W) * (flops / FLOPS_PER_S) / runtime_s(flops, size)
 
 
@@ -108,25 +108,25 @@ class SimulatedRig:
         self.lost = False
 
     def time(self, calls: Sequence[Call], rounds: int = 9) -> list[dict[str, Any]]:
-        """Of calls to softmax, by the size of their first argument."""
+        """The times of calls to softmax, by the size of their first argument."""
         return [
             {"runtime_s": runtime_s(5 * n, 8 * n), "status": "ok", "n": rounds} for n in map(_elements, calls)
         ]
 
     def power(self, call: Call) -> dict[str, Any]:
-        """Known."""
+        """The power of a call, without noise."""
         watts = power_w(5 * _elements(call), 8 * _elements(call))
         return {"power_w": watts, "power_source": "simulated", "power_reason": None}
 
     def self_test(self) -> dict[str, Any]:
-        """Of its meter."""
+        """The meter's period and the idle power."""
         return {"update_period_s": 0.1, "idle_w": IDLE_W}
 
     def resume(self, tested: Mapping[str, Any]) -> None:
-        """It knows itself."""
+        """Do nothing: there is no self-test to take over."""
 
     def hardware(self) -> dict[str, Any]:
-        """What it is."""
+        """The simulated GPU."""
         return {"type": "cuda", "name": "Simulated GPU", "cores": 132, "limit_w": FULL_W}
 
     def is_lost(self) -> bool:

@@ -71,7 +71,7 @@ def test_it_is_said_where_given_inputs_become_another_batch(
     )
     cut, whole = (predictor.predict(f"{file}:steps", batch_size=size) for size in (1, 35))
     (note,) = (text for text in cut.assumptions if "given inputs" in text)
-    assert "35 long, is taken as a batch and is 1 here; batch size 35 leaves them as they are" in note
+    assert "35 long, counts as the batch and becomes 1; batch size 35 keeps them unchanged" in note
     assert not any("given inputs" in text for text in whole.assumptions)
     assert whole.flops == 35 * cut.flops
 
@@ -109,7 +109,7 @@ def test_inputs_that_a_network_brings_stay_as_they_are(predictor: LoadedPredicto
     ):
         predictor.predict(f"{file}:steps", seq_len=9)
     with pytest.raises(
-        InputError, match="given inputs, 3 long, is taken as a batch and is 2 here; batch size 3 leaves"
+        InputError, match="given inputs, 3 long, counts as the batch and becomes 2; batch size 3 keeps"
     ):
         predictor.predict(f"{file}:image", batch_size=2)
 
@@ -160,9 +160,9 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
     for number in (0, 2.5):
         with pytest.raises(InputError, match=f"batch size {number}: must be a whole number, 1 or more"):
             predictor.predict("zoo:deep_mnist", batch_size=number)
-    with pytest.raises(InputError, match="seq_len is 2.5, but a whole number of at least 1 is needed"):
+    with pytest.raises(InputError, match="seq_len is 2.5, but must be a whole number from 1"):
         predictor.predict("transformers:bert", seq_len=2.5)
-    with pytest.raises(InputError, match="every size must be a whole number of at least 1"):
+    with pytest.raises(InputError, match="every size must be a whole number from 1"):
         predictor.predict("zoo:resnet18", input_shape=(3, 224.0, 224))
     for phase in ("sideways", Phase("sideways")):
         with pytest.raises(
@@ -173,9 +173,9 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         InputError, match="nothing to train on; wrap the network in a module that returns its loss$"
     ):
         predictor.predict(nn.Sequential(nn.Linear(8, 8), Largest()), torch.zeros(1, 8), phase="training")
-    with pytest.raises(PredictorError, match="was learnt on one device and holds for it alone"):
+    with pytest.raises(PredictorError, match="was trained on one device and works only for it"):
         predictor.on("nvidia-t4")
-    with pytest.raises(InputError, match="its memory is not known; give memory"):
+    with pytest.raises(InputError, match="its memory is unknown; give memory"):
         predictor.fit("zoo:deep_mnist")
 
 
@@ -194,7 +194,7 @@ def test_what_cannot_be_asked_is_refused(predictor: LoadedPredictor) -> None:
         (
             "fit",
             {"phase": "training", "accumulation": "3"},
-            "accumulation '3': a step takes 1 micro-batch or more",
+            "accumulation '3': must be 1 micro-batch or more",
         ),
         ("fit", {"phase": "training", "optimizer": 3}, "unknown optimizer '3'"),
         ("predict", {"phase": 3}, "unknown phase '3'"),
@@ -213,14 +213,14 @@ def test_what_is_of_another_type_is_refused(predictor: LoadedPredictor) -> None:
     number: Any = 3
     grids: list[tuple[str, Any]] = [("batch_sizes", 3), ("lengths", 3), ("dtypes", "float32")]
     for name, value in grids:
-        with pytest.raises(InputError, match=rf"{value!r}: a sweep takes a list of them; give \[{value!r}\]"):
+        with pytest.raises(InputError, match=rf"{value!r}: must be a list; write \[{value!r}\]"):
             predictor.sweep("zoo:deep_mnist", **{name: value})
     with pytest.raises(InputError, match="input_shape is 3, but every size must be a whole number"):
         predictor.predict("zoo:deep_mnist", input_shape=number)
     assert "input_shape is 3" in predictor.sweep("zoo:deep_mnist", input_shape=number).points[0].error
     with pytest.raises(PredictorError, match="unknown predictor '3': known: amd-epyc-2c"):
         neuralpower.load(number)
-    with pytest.raises(InputError, match="3 is no network that runs here; give an nn.Module"):
+    with pytest.raises(InputError, match="3 is not a network that can be run; give an nn.Module"):
         neuralpower.profile(number, 3)
     with pytest.raises(ModelError, match="must be Tensor, not int"):
         neuralpower.profile(nn.Linear(8, 8), 3)
@@ -240,12 +240,12 @@ def test_importing_neuralpower_imports_no_torch() -> None:
 
 def test_a_module_is_predicted_in_its_own_dtype(predictor: LoadedPredictor) -> None:
     half = nn.Sequential(nn.Linear(16, 8)).bfloat16()
-    with pytest.raises(PredictorError, match="has not learnt dtype 'bfloat16'"):
+    with pytest.raises(PredictorError, match="was not trained on dtype 'bfloat16'"):
         predictor.predict(half, torch.zeros(4, 16, dtype=torch.bfloat16))
     h200 = neuralpower.load("nvidia-h200-sxm-141gb")
     assert h200.predict(half, torch.zeros(4, 16, dtype=torch.bfloat16)).dtype == "bfloat16"
     with pytest.raises(
-        InputError, match="inputs are float32 and dtype bfloat16 is asked for; give inputs of it"
+        InputError, match="inputs are float32, but dtype is bfloat16; give inputs of this dtype"
     ):
         h200.predict(half, {"input": torch.zeros(4, 16)}, dtype="bfloat16")
     assert predictor.predict(half, torch.zeros(4, 16), dtype="float32").dtype == "float32"
@@ -340,6 +340,6 @@ def test_parameters_that_take_no_part_are_named() -> None:
     for phase in ("forward", "training"):
         # 8 x 16 + 16 and 16 x 8 + 8 of 8 x 8 + 8 more
         assert predictor.predict(Two(), x, phase=phase).remarks == (
-            "80% of the parameters take no part: image; other inputs may use them",
+            "80% of the parameters are not used: image; other inputs may use them",
         )
         assert predictor.predict(Two(), (x, x), phase=phase).remarks == ()

@@ -16,7 +16,7 @@ from neuralpower import functions
 
 PAGE = Path(__file__).parent.parent / "docs/api.md"
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\n\n```text\n(?P<shown>.*?)```)?", re.S)
-# a figure with its unit: these change with the predictors, words do not
+# a number with its unit: numbers change with the predictors, words do not
 FIGURE = re.compile(r"[\d.,]+(?: ?[kMGTmun]?i?(?:s|B|J|W|FLOP)\b)?|-+")
 
 

@@ -219,7 +219,7 @@ def test_one_network_on_two_devices_is_compared(predictor: LoadedPredictor) -> N
     found = neuralpower.compare(model, device=("h100", "t4"), inputs=(2048, 2048))
     assert (found.a, found.b) == ("Linear on nvidia-h100-sxm5-80gb", "Linear on nvidia-t4")
     assert found.ratio.value < 1
-    with pytest.raises(InputError, match="compare takes two networks, or one on two devices"):
+    with pytest.raises(InputError, match="compare needs two networks, or one on two devices"):
         neuralpower.compare(model, predictor=predictor)
 
 

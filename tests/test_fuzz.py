@@ -170,7 +170,7 @@ def mutated(draw: st.DrawFn, document: Any) -> Any:
 
 @st.composite
 def damaged(draw: st.DrawFn, data: bytes) -> bytes:
-    """Bytes cut off, flipped, moved, or with a literal in between that is no JSON."""
+    """Bytes cut off, flipped, moved, or with an inserted literal that is not JSON."""
     start = draw(st.integers(0, len(data) - 1))
     stop = min(start + draw(st.integers(1, 40)), len(data))
     how = draw(
@@ -218,14 +218,16 @@ def predictor() -> dict[str, Any]:
     """A small predictor with all that a file can hold: trees, power, launch overhead, the networks' speed."""
     measured = table().assign(power_w=50.0, sentinel_s=1e-3)
     meta = {"schema": 1, "device": "x", "hardware": {"cores": 2, "limit_w": 100, "flags": ["avx2"]}}
-    learnt = train(Dataset(Path("x"), meta, {"linear": measured}), learner="lasso", jobs=1).predictor
+    trained = train(Dataset(Path("x"), meta, {"linear": measured}), learner="lasso", jobs=1).predictor
     layer = Linear(rows=8, in_features=8, out_features=8, bias=True)
     names = (*describe(columns_of(KINDS["linear"], [layer]), Hardware()).feature_names, "log2_base")
     feature, number = np.array([-1, 0, -1, 1, -1, -1]), np.array([0.01, 6.0, 0.1, 5.0, -0.1, 0.2])
     trees = Trees(names, np.array([0, 1]), feature, right_children(feature), number)
-    (key, regressor), *others = learnt.regressors.items()
+    (key, regressor), *others = trained.regressors.items()
     regressors = {key: dataclasses.replace(regressor, trees=trees, reach=1.0), **dict(others)}
-    data: dict[str, Any] = json.loads(json.dumps(to_json(dataclasses.replace(learnt, regressors=regressors))))
+    data: dict[str, Any] = json.loads(
+        json.dumps(to_json(dataclasses.replace(trained, regressors=regressors)))
+    )
     cost = {"kind": "linear", "phase": "forward", "function": "", "call_s": 1e-6, "launch_s": 0.0, "rows": 9}
     data["dispatch"] = {"other_s": 1e-6, "deviation": 0.1, "factor": 1.0, "costs": [cost]}
     data["network_speed"] = {
@@ -240,9 +242,9 @@ def predictor() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def older(predictor: dict[str, Any]) -> dict[str, Any]:
     """The same as schema 4 has it."""
-    learnt = from_json(predictor)
+    trained = from_json(predictor)
     data = {**copy.deepcopy(predictor), "schema": 4}
-    both = (*learnt.regressors.values(), *(learnt.power or {}).values())
+    both = (*trained.regressors.values(), *(trained.power or {}).values())
     for written, regressor in zip(data["regressors"], both, strict=True):
         written["measured"] = base64.b64encode(np.asarray(regressor.measured, "<u4").tobytes()).decode()
         if regressor.trees is not None:
@@ -317,7 +319,7 @@ def test_the_older_format_holds_the_same(predictor: dict[str, Any], older: dict[
         ("residual exponents 1", -3, "residual.leaves is "),
         ("residual leaves", "AAAA", "residual.leaves holds 3 bytes, but must hold 4 numbers of 16 bits each"),
         ("scores inside", 1.5, "scores.inside is 1.5, but must be a number <= 1"),
-        ("colour", 1, "it has colour, which is no field of it"),
+        ("colour", 1, "it has colour, which is not a field of it"),
     ],
 )
 def test_a_rule_that_a_regressor_breaks_is_said_with_its_name(
@@ -405,7 +407,7 @@ def test_numbers_that_fit_their_fields_and_make_no_time_are_said(
     file.write_bytes(text_of(data))
     ran = predict(file)
     assert ran.code == 2
-    assert "which is impossible: its numbers are wrong" in ran.err
+    assert "which is impossible; train it again" in ran.err
 
 
 @pytest.mark.parametrize("version", ["predictor", "older"])
@@ -456,7 +458,7 @@ META = {
 
 
 def judged_rows(folder: Path) -> None:
-    """A dataset is refused in one line, or each row is rejected with a reason or fit to learn from."""
+    """A dataset is refused in one line, or each row is rejected with a reason or good enough to train on."""
     try:
         data = read_dataset(folder, samples=False)
         rows = screen("linear", data.tables["linear"], data.sentinel_s, hardware_from(data.meta))
@@ -602,14 +604,14 @@ CONFIG = {
 
 
 def test_a_broken_configuration_is_refused_or_predicted(predictor: dict[str, Any], tmp_path: Path) -> None:
-    learnt, model = tmp_path / "p.json", tmp_path / "config.json"
-    learnt.write_bytes(text_of(predictor))
+    trained, model = tmp_path / "p.json", tmp_path / "config.json"
+    trained.write_bytes(text_of(predictor))
 
     @settings(bounded, max_examples=60)
     @given(st.one_of(damaged(text_of(CONFIG)), mutated(CONFIG).map(text_of)))
     def holds(data: bytes) -> None:
         model.write_bytes(data)
-        judged(run("predict", model, "--predictor", learnt, "--seq-len", 8, "--json"))
+        judged(run("predict", model, "--predictor", trained, "--seq-len", 8, "--json"))
 
     holds()
 

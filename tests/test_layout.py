@@ -19,44 +19,48 @@ PACKAGES: Mapping[str, str] = {
     "options": "",
     "shown": "",
     "dtypes": "",
+    "layout": "",
     "quantisation": ALL,
     "files": ALL,
     "processes": "pool text_streams tether",
     "devices": ALL,
     "layers": """
         base call columns sweep terms workspace expert_load operands
-        activation attention convolution elementwise embedding experts fused_pointwise
+        activation attention collective convolution elementwise embedding experts fused_pointwise
         latent_attention linear linear_attention matmul matrix_product movement norm optimizer
         recurrent reduction scan softmax
     """,
     "platforms": "views",
     "data": ALL,
     "networks": """
-        callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases
-        promised_values refusals call_cache requests running size_limits source sources sources.base trust
-        users_code zoo zoo.mnist zoo.paradnn
+        callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases shortened
+        promised_values refusals call_cache requests running sharding size_limits source sources sources.base
+        trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         follow lifetimes modules passes passes.quantisation paths question recorder records routing
         sparse_gradients tracer
+        exchanges gradients passes.data_parallel stages
         recipe step_lifetimes undisturbed
+        exchanges gradients passes.data_parallel stages
     """,
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect
         collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
-        collect.request collect.schedule collect.supervisor
+        collect.request collect.schedule collect.supervisor exchanges.dataset
     """,
     "learn": """
         any_device calibrate carried_power codec estimates here keys network_estimates network_rows pace
         predictor predictor_files predictor_lookup regressor rows train
     """,
     "predict": """
-        case compose evaluate generation measured memory.peak on_gpu prediction timeline tree weights
-        explore.compare explore.fit explore.phases explore.score explore.sweep
+        case compose evaluate generation measured memory.peak on_gpu parallel parallel.result prediction
+        timeline tree weights explore.compare explore.fit explore.layouts explore.phases
+        explore.score explore.sweep
     """,
     "report": """
-        cards charts chrome explored inspection measured notebook number_format page perfetto pictures shown
-        tables training
+        cards charts chrome explored grid inspection measured notebook layouts number_format page perfetto
+        pictures shown tables training
     """,
     "profiling": ALL,
     "api": "",
@@ -67,7 +71,7 @@ PACKAGES: Mapping[str, str] = {
     "cli": "",
     "__main__": "",
 }
-"""Packages in their order, with their faces: modules that others may import beside the package itself.
+"""Packages in their order, with their faces: modules that others may import in addition to the package.
 
 A package imports only from itself and from those above it.
 """

@@ -23,11 +23,12 @@ CONSOLE = {
     for line in block.splitlines()
     if re.match(r"(\$ )?neuralpower \w", line) and "..." not in line and not re.search(r"[|>]|[A-Z]{5}", line)
 }
+SHORT = ("predict", "fit", "compare", "sweep")  # commands that answer within seconds
 SHOWN = [
     (name, commands, shown)
     for name, page in PAGES.items()
     for commands, shown in outputs.blocks(page)
-    if all(command.startswith("neuralpower predict") for command in commands)
+    if all(command.split()[1] in SHORT for command in commands)
 ]
 
 
@@ -57,7 +58,7 @@ def test_a_python_block_runs(
 def printed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[[str], str]:
-    """What a command prints in an empty folder, as `outputs.run` has it, but in this process."""
+    """The output of a command in an empty folder, like `outputs.run`, but in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", outputs.WIDTH)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -134,7 +135,8 @@ def test_a_command_of_a_page_is_spelt_as_the_program_has_it(
     found: Any = cli.command_of(words.pop(0))
     while hasattr(found, "commands"):  # a group
         found = found.commands[words.pop(0)]
-    assert found.make_context(found.name, words).params
+    settings = cli.app.info.context_settings or {}  # whose names of --help a command keeps from then on
+    assert found.make_context(found.name, words, **settings).params
 
 
 def test_every_test_and_command_of_the_lineage_is_there() -> None:

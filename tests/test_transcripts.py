@@ -47,7 +47,7 @@ VARIES = re.compile(r"^(?:Note: the predictor's machine differs|Warning: ).*\n",
 
 
 def masked(text: str) -> str:
-    """Results with numbers as N; bars, runs of blanks and what varies left out. Errors stay as they are."""
+    """Results with numbers as N; without bars, repeated blanks and varying parts. Errors stay unchanged."""
     plain = VARIES.sub("", text).replace(read_cpu().name, "THIS CPU")
     lines = (line if line.startswith("error:") else _masked_line(line) for line in plain.splitlines())
     return "\n".join(lines)

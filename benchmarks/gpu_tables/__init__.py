@@ -1,11 +1,11 @@
 """AIConfigurator's measured tables of ten GPUs as datasets that the learner reads.
 
 PATH/aiconfigurator2 holds a Parquet file per kind of kernel (ai-dynamo/aiconfigurator at 095f58a5,
-Apache-2.0, joined over systems). A module beside this one reads one family of kinds: it has a function
+Apache-2.0, joined over systems). Each other module here reads one family of kinds: it has a function
 
     parts(tables: Path, system: str) -> Iterator[Part]
 
-which gives all rows of a system that can be believed. `draw` chooses those that are learnt from.
+which gives all rows of a system that can be believed. `draw` chooses the training rows.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Part:
     name: str  # in printed tables, such as "bfloat16"
     engine: str  # and version, such as "vLLM 0.24.0"
     table: pd.DataFrame  # in the dataset's columns: the kind's fields, runtime_s and, where known, power_w
-    shape: tuple[str, ...]  # columns of a shape, whose rows are twins: held out together
-    draw: int  # rows to learn from
+    shape: tuple[str, ...]  # columns of a shape, whose rows are near-duplicates: held out together
+    draw: int  # rows to train on
     # by name, which rows [rows], bool, of a layer's columns are known, and which are predicted from them
     beyond: Mapping[str, tuple[Where, Where]] = field(default_factory=dict)
 
     def thinned(self, most: int) -> Part:
-        """The same with so many rows to learn from at most."""
+        """The same with at most this number of training rows."""
         return dataclasses.replace(self, draw=min(self.draw, most))
 
     def shapes(self) -> np.ndarray:
@@ -73,7 +73,7 @@ class Part:
         return self.table.groupby(list(self.shape), sort=True).ngroup().to_numpy()
 
     def drawn(self) -> np.ndarray:
-        """Which rows are learnt from, [rows], bool: as many of each shape as of any other, by lot."""
+        """Which rows are used for training, [rows], bool: the same number per shape, at random."""
         order = np.random.default_rng(SEED).random(len(self.table))
         rank = pd.Series(order).groupby(self.shapes()).rank(method="first").to_numpy()
         among = np.empty(len(order), dtype=int)  # first the first of each shape, then the second, ...
@@ -82,7 +82,7 @@ class Part:
 
 
 def families() -> list[str]:
-    """Names of the modules beside this one."""
+    """Names of the other modules of this package."""
     return sorted(found.name for found in pkgutil.iter_modules(__path__))
 
 
@@ -95,7 +95,7 @@ def parts(root: Path, system: str, only: Collection[str] = ()) -> Iterator[Part]
 
 
 def dataset(some: Collection[Part], system: str) -> Dataset:
-    """The rows that are learnt from, a table per kind."""
+    """The training rows, a table per kind."""
     tables: dict[str, list[pd.DataFrame]] = {}
     for part in some:
         tables.setdefault(part.kind, []).append(part.table[part.drawn()])

@@ -5,7 +5,7 @@ fp8 and nvfp4. SGLang's are taken for fp8 in blocks, as vLLM ran that without a 
 products are its host's time; on the A100, for bfloat16, where vLLM has fewer rows. TensorRT-LLM alone has
 weights of int8 and int4, SmoothQuant, and static fp8.
 
-Left out are SGLang's rows of the B300, which repeat a GB300's, and rows that no memory can be so fast for:
+Two groups are skipped: SGLang's rows of the B300, which repeat a GB300's, and rows faster than the memory:
 weights of one row's products on L40S and RTX PRO 6000 stayed in the cache.
 """
 

@@ -1,4 +1,4 @@
-"""The page of all commands and their options, read off the program."""
+"""The page of all commands and their options, made from the program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neuralpower import cli
 
 def commands_page() -> str:
     """A section for each command."""
-    title = "# Commands\n\nRead off the program; `neuralpower COMMAND --help` prints the same."
+    title = "# Commands\n\nEvery command with its options. `neuralpower COMMAND --help` prints the same."
     overview = table(
         ("command", "does"), ((f"[`{name}`](#{name})", cli.command_of(name).help) for name in cli.COMMANDS)
     )
@@ -22,7 +22,7 @@ def commands_page() -> str:
 
 
 def section(command: Any, name: str, level: int = 2) -> Iterator[str]:
-    """Blocks of one command, and of those below it."""
+    """Blocks of one command and of its subcommands."""
     yield f"{'#' * level} {name}"
     yield inspect.cleandoc(command.help or "")
     below = getattr(command, "commands", None)
@@ -42,12 +42,12 @@ def section(command: Any, name: str, level: int = 2) -> Iterator[str]:
 
 
 def is_option(parameter: Any) -> bool:
-    """Whether a parameter is given by name."""
+    """Whether a parameter has a name such as `--device`."""
     return any(name.startswith("-") for name in parameter.opts)
 
 
 def argument_name(parameter: Any) -> str:
-    """As usage lines have it, with dots where several may be given."""
+    """The name in usage lines, with dots if an argument can have several values."""
     name = parameter.metavar or parameter.name.upper()
     return f"{name}..." if parameter.nargs == -1 and "..." not in name else name
 
@@ -62,7 +62,7 @@ def option_row(parameter: Any) -> tuple[str, str, str, str]:
 
 
 def value(parameter: Any) -> str:
-    """What an option takes: its choices, or the sort of value; nothing for a flag."""
+    """The choices of an option, or the type of its value; nothing for a flag."""
     if parameter.is_flag or parameter.count:
         return ""
     if parameter.metavar:

@@ -1,4 +1,4 @@
-"""What mkdocs asks while it builds the site: pages made of the program, and links to files beside docs/."""
+"""Hooks of mkdocs: pages made from the program, and links to files outside of docs/."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUTSIDE = re.compile(r"\]\((?:\.\./)+models/([\w.-]+\.md)(#[\w-]+)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the made pages, the predictors' cards, and what stands beside docs/."""
+    """Add the made pages, the predictors' cards, and the Markdown files outside of docs/."""
     for place, made in MADE.items():
         files.append(File.generated(config, place, content=made()))
     for card in sorted((ROOT / "models").glob("*.md")):
@@ -36,6 +36,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to cards in models/ lead to their pages."""
+    """Make links to cards in models/ lead to their pages."""
     up = "../" * page.file.src_uri.count("/")
     return OUTSIDE.sub(rf"]({up}predictors/\1\2)", markdown)

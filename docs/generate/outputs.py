@@ -1,9 +1,9 @@
-"""Outputs that pages show: each block of commands below the mark is run, and its output written below it.
+"""Outputs on pages: run each block of commands below a mark, and write its output into the page.
 
     python -m docs.generate.outputs                rewrite the pages, the README's table and the picture
-    python -m docs.generate.outputs --measure      also run what measures this machine, for some minutes
+    python -m docs.generate.outputs --measure      also measure this machine, for some minutes
 
-A block `python title="net.py"` on the same page is a file that commands find in their folder.
+A block `python title="net.py"` on the same page becomes a file in the folder of the commands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from docs.generate.picture import terminal
 from docs.generate.tables import short_devices
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/index.md", "docs/tutorial.md", "docs/csv-examples.md", "docs/memory.md")
+PAGES = (
+    "README.md",
+    "docs/index.md",
+    "docs/tutorial.md",
+    "docs/csv-examples.md",
+    "docs/memory.md",
+    "docs/what-if.md",
+)
 PICTURE = ROOT / "docs" / "images" / "predict.svg"
 PICTURED = "neuralpower predict llama-3.1-8b --phase decode --context 4096 --batch-size 32 --device h100"
 BLOCK = re.compile(r"(<!-- (run|measure) -->\n```console\n)(.*?)(```)", re.S)
@@ -34,7 +41,7 @@ Run = Callable[[str, Path], str]
 
 
 def run(command: str, folder: Path, colours: bool = False) -> str:
-    """What a command prints in a folder, what it says on stderr first; raises SystemExit."""
+    """The output of a command in a folder, stderr first; raises SystemExit."""
     words = shlex.split(command, comments=True)
     program = [sys.executable, "-m", *words] if words[0] == "neuralpower" else words
     environment = {**os.environ, "COLUMNS": WIDTH, "PYTHONPATH": str(ROOT), "NEURALPOWER_CACHE": "off"}
@@ -46,7 +53,7 @@ def run(command: str, folder: Path, colours: bool = False) -> str:
 
 
 def blocks(text: str) -> Iterator[tuple[list[str], str]]:
-    """(Commands, what is shown below them) of each block that runs anywhere."""
+    """(Commands, the output on the page) of each block that needs no measurement."""
     for _, mark, shown, _ in BLOCK.findall(text):
         lines = shown.splitlines()
         commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
@@ -61,7 +68,7 @@ def files(text: str, folder: Path) -> None:
 
 
 def refreshed(text: str, folder: Path, run: Run = run, measure: bool = False) -> str:
-    """The page with what its commands print now; `measure`: those that measure, too."""
+    """The page with the present output of its commands; `measure`: also of those that measure."""
     files(text, folder)
 
     def again(found: re.Match[str]) -> str:
@@ -77,7 +84,7 @@ def refreshed(text: str, folder: Path, run: Run = run, measure: bool = False) ->
 
 
 def alike(shown: str, printed: str, tolerance: float = 0.02) -> bool:
-    """Whether two outputs say the same: the same words, and numbers that differ by rounding alone."""
+    """Whether two outputs agree: the same words, and numbers that differ only by rounding."""
     if NUMBER.sub("#", shown).split() != NUMBER.sub("#", printed).split():
         return False
     pairs = zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True)

@@ -1,4 +1,4 @@
-"""A picture of a terminal: a command and what it prints, as SVG that loads nothing from elsewhere."""
+"""A picture of a terminal: a command and its output, as SVG without external resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FONTS = re.compile(r"@font-face \{.*?\}\n?", re.S)
 
 
 def terminal(command: str, printed: str, width: int = 112) -> str:
-    """`printed` may hold colours, as ANSI codes."""
+    """The SVG of a command and its output; `printed` can contain colours as ANSI codes."""
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
     console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
     console.print(Text.from_ansi(printed.rstrip("\n")))
@@ -24,7 +24,7 @@ def terminal(command: str, printed: str, width: int = 112) -> str:
 
 
 def words(svg: str) -> str:
-    """What a picture says, line by line."""
+    """The text of a picture, line by line."""
     spans = re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>(.*?)</text>', svg)
     lines: dict[str, str] = {}
     for place, text in spans:

@@ -1,4 +1,4 @@
-"""The page of the Python interface, read off signatures and docstrings."""
+"""The page of the Python interface, made from signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ENTRY = re.compile(r"^ {4}(\*{0,2}\w[\w., ]*):\s*(.*)$")
 
 
 def api_page() -> str:
-    """Every public name of `neuralpower`, what `predict` returns, and the errors."""
-    title = "# Python interface\n\nRead off the program. [Python](../api.md) shows it in use. Units are SI."
+    """Every public name of `neuralpower`, the class `Prediction`, and the errors."""
+    title = "# Python interface\n\nEvery public name. [Python](../api.md) has examples. Units are SI."
     names = {name: getattr(neuralpower, name) for name in sorted(neuralpower.__all__) if name[0] != "_"}
     names.setdefault("Prediction", Prediction)
     blocks = (block for name, thing in names.items() for block in described(f"neuralpower.{name}", thing))
@@ -31,7 +31,7 @@ def api_page() -> str:
 
 
 def raised() -> Iterator[tuple[str, int, str]]:
-    """(Class, exit code, first line) of each error of ours."""
+    """(Class, exit code, first line) of each error class."""
     for name, thing in vars(errors).items():
         if isinstance(thing, type) and issubclass(thing, errors.NeuralPowerError):
             yield f"`{name}`", thing.exit_code, summary(thing)
@@ -55,7 +55,7 @@ def described(name: str, thing: Any, level: int = 2) -> Iterator[str]:
 
 
 def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Functions and classes that a module defines for others."""
+    """Public functions and classes that a module defines."""
     for name, thing in vars(module).items():
         if callable(thing) and not name.startswith("_") and thing.__module__ == module.__name__:
             yield name, thing
@@ -73,7 +73,7 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def signature(thing: Any) -> str:
-    """Parameters, with their types as they are written; nothing for a property."""
+    """Parameters, with their types as the source writes them; nothing for a property."""
     if isinstance(thing, property):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Tables of devices, predictors, models and layer kinds, read off what is included."""
+"""Tables of devices, predictors, models and layer kinds, made from the package's files."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ WEIGHTS = ("int8", "int4")  # unpacked, and multiplied in 16 bits
 
 @dataclass(frozen=True)
 class Known:
-    """What the included predictors know of products."""
+    """The types of products that the included predictors were trained on."""
 
     predictors: Mapping[str, Predictor]
 
     @cached_property
     def pooled(self) -> frozenset[str]:
-        """Types that are carried from one NVIDIA GPU to others."""
+        """Types of the pooled predictor, which it carries to other NVIDIA GPUs."""
         return frozenset(self.types(self.predictors[POOLED])) if POOLED in self.predictors else frozenset()
 
     @cached_property
     def own(self) -> dict[str, frozenset[str]]:
-        """By device: types that one of its own predictors was trained in."""
+        """By device: the types that its own predictors were trained in."""
         found: dict[str, frozenset[str]] = {}
         for name, predictor in self.predictors.items():
             if name != POOLED and "," not in predictor.device:
@@ -62,7 +62,7 @@ class Known:
                 yield from (weights for weights in WEIGHTS if f"[{weights}]" in group)
 
     def of(self, spec: DeviceSpec, dtype: str) -> str:
-        """How the time of a product on a device is known."""
+        """The source of a product's time on a device."""
         peaks = {SAME.get(one, one) for one in spec.peak_flops}
         peaks |= {"nvfp4"} if "float4_e2m1fn" in peaks else set()
         if dtype in self.own.get(spec.slug, ()):
@@ -75,7 +75,7 @@ class Known:
 
 
 def known() -> Known:
-    """Of the predictors in `models/`."""
+    """The types of all predictors in `models/`."""
     return Known({path.stem: load(path) for path in sorted((ROOT / "models").glob("*.json"))})
 
 
@@ -85,7 +85,7 @@ def specs() -> list[DeviceSpec]:
 
 
 def short_devices() -> str:
-    """The README's table: a row for trained devices that are alike, and one for each sort of the others."""
+    """The README's table: a row per set of similar trained devices, and one per class of other devices."""
     what, sheets = known(), specs()
     trained = [spec for spec in sheets if what.own.get(spec.slug)]
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -106,25 +106,25 @@ def short_devices() -> str:
 
 
 def sort_of(spec: DeviceSpec) -> str:
-    """What devices like this one are called in the README."""
+    """The class of a device in the README's table."""
     if spec.device_class == "gpu":
         return SORTS[0] if spec.vendor == "NVIDIA" else SORTS[1]
     return SORTS[3] if spec.device_class == "cpu" else SORTS[2]
 
 
 def most(what: Known, those: Sequence[DeviceSpec], dtype: str) -> str:
-    """How a type is known on the devices of a sort that have it."""
+    """The most frequent source of a type among the devices that have it."""
     found = [one for one in (what.of(spec, dtype) for spec in those) if one != LACKING]
     return max(found, key=found.count) if found else LACKING
 
 
 def number(value: float | None, unit: float) -> str:
-    """In a unit; nothing for what is not known."""
+    """A value in a unit; an empty text for an unknown value."""
     return "" if value is None else f"{value / unit:,.4g}" if value < 1e4 * unit else f"{value / unit:,.0f}"
 
 
 def devices_page() -> str:
-    """All spec sheets, with how products are known on each."""
+    """All spec sheets, with the source of products' times on each."""
     what = known()
     rows = (
         (
@@ -151,15 +151,15 @@ def devices_page() -> str:
 PEAKS = {"float32": "float32", "bfloat16": "bf16", "float8_e4m3fn": "fp8"}
 DEVICES = """`--device NAME` takes any of these, in any usual spelling (`h100`, `RTX4090`, `"m3 max"`).
 
-The last columns say how matrix products of that type are known.
+The last columns show where the times of matrix products in that type come from.
 
-- *trained*: measured on this device.
-- *carried*: from NVIDIA GPUs, by bandwidth and peaks; bounds are twice as wide for other makers.
+- *trained*: from measurements of this device.
+- *carried*: from measurements of NVIDIA GPUs, scaled by bandwidth and peaks. Other makers have wider bounds.
 - *roofline*: from the spec sheet alone.
 - A dash: the device lacks the type.
 
 `neuralpower devices --spec NAME` prints each value with its source.
-[Any device](../devices.md) says how good each is."""
+[Any device](../devices.md) has the errors of each source."""
 
 
 def predictors_page() -> str:
@@ -168,7 +168,7 @@ def predictors_page() -> str:
         (
             f"[`{name}`](../predictors/{name}.md)",
             predictor.device,
-            ", ".join(predictor.learnt_dtypes),
+            ", ".join(predictor.trained_dtypes),
             ", ".join(predictor.phases),
             len({kind for kind, *_ in predictor.regressors}),
         )
@@ -181,10 +181,10 @@ def predictors_page() -> str:
 
 
 def models_page() -> str:
-    """The models that are known by name."""
+    """The models of the catalogue, by task."""
     blocks = [
         "# Models by name",
-        "`neuralpower predict NAME` takes any of these. [Names](../names.md) says how.",
+        "`neuralpower predict NAME` takes any of these names. [Names](../names.md) explains the spelling.",
     ]
     for task in TASKS:
         found = [entry for entry in catalogue().values() if entry.task == task]
@@ -202,7 +202,5 @@ def kinds_page() -> str:
         (code(name), " ".join((kind.__doc__ or "").split("\n\n")[0].split()), ", ".join(kind.field_names()))
         for name, kind in KINDS.items()
     )
-    title = (
-        "# Layer kinds\n\nThe columns are those of a dataset's tables. [Datasets](../datasets.md) says more."
-    )
+    title = "# Layer kinds\n\nThe columns of a dataset's tables. [Datasets](../datasets.md) explains them."
     return page(title, table(("kind", "what it is", "columns"), rows))

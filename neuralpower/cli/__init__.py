@@ -1,4 +1,4 @@
-"""The command line: one file per command, imported when it is asked for; only its functions import torch."""
+"""The command line: one file per command, imported on demand; only its functions import torch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ neuralpower predicts latency, power, energy and memory of neural networks. Three
 neuralpower --help lists all commands, neuralpower models all models, neuralpower devices --specs all devices.
 """
 
-# Options that name a thing. An empty value, as of an unset shell variable, names nothing: it is refused.
+# Options whose value is a name. An empty value, as from an unset shell variable, is refused.
 NAMING = frozenset(
     """
     --address --autocast --config --csv --data-dir --device --device-spec --from --markdown
@@ -68,7 +68,7 @@ NAMING = frozenset(
 
 
 class Program(TyperGroup):
-    """Lists its commands without importing them, and imports the one that is run."""
+    """A group that lists its commands without importing them, and imports the command that runs."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The options."""
@@ -124,7 +124,7 @@ def command_of(name: str) -> Any:
 
 @functools.cache  # a file may hold several commands
 def guard(group: typer.Typer) -> None:
-    """Have each command keep its results apart from other output, and check first where it writes."""
+    """Make each command separate its results from other output, and check its output files first."""
     for command in group.registered_commands:
         if not issubclass(command.cls or TyperCommand, Spelled):
             command.cls = Spelled
@@ -136,12 +136,14 @@ def guard(group: typer.Typer) -> None:
 
 
 TALK = {
-    "verbose": Annotated[bool, typer.Option("--verbose", "-v", help="Say more.", rich_help_panel=GENERAL)],
+    "verbose": Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print more details.", rich_help_panel=GENERAL)
+    ],
     "quiet": Annotated[
         bool, typer.Option("--quiet", "-q", help="Print results and warnings only.", rich_help_panel=GENERAL)
     ],
 }
-"""Options of every command; one that has an option of the name itself keeps it."""
+"""Options of every command; a command's own option of the same name stays."""
 
 
 def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,42 +184,44 @@ def check_filled(arguments: Sequence[str]) -> None:
 
 
 def _refused(error: NeuralPowerError) -> int:
-    """Print one of our own errors in one line; the exit code."""
+    """Print one of our own errors in one line; return the exit code."""
     print(f"error: {one_line(error)}", file=sys.stderr)
     return error.exit_code
 
 
 def _fault(error: Exception) -> int:
-    """Print a bug of ours and its place, and its traceback if NEURALPOWER_TRACEBACK is set; the exit code."""
+    """Print our bug and its place; with NEURALPOWER_TRACEBACK its traceback, too. Return the exit code."""
     if os.environ.get("NEURALPOWER_TRACEBACK"):
         traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "neuralpower" in frame.filename] or frames
     where = re.sub(r".*(?=neuralpower[/\\])", "", own[-1].filename) + f":{own[-1].lineno}"
     text = f"a fault of neuralpower itself, {quoted(error)} ({where})"
-    print(f"error: {text}; please report it, with what NEURALPOWER_TRACEBACK=1 prints", file=sys.stderr)
+    print(f"error: {text}; please report it with the output of NEURALPOWER_TRACEBACK=1", file=sys.stderr)
     return NeuralPowerError.exit_code
 
 
 def main() -> None:
-    """Run the program; an error of ours is one line on stderr, and its class the exit code."""
+    """Run the program; our own errors print one line on stderr, and their class decides the exit code."""
     end_with_parent()
-    stay_offline()  # models are built from configurations: nothing else is downloaded
+    stay_offline()  # models are built from configurations: weights are not downloaded
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would print lines of its own log
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would print its log
     open_descriptors()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for letters that its encoding lacks, as on stderr
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # for letters that its encoding does not have, as on stderr
     with visible_streams():
         sys.exit(_code())
 
 
 def _code() -> int:
-    """Run the command and print what went wrong; the exit code."""
+    """Run the command and print its error; return the exit code."""
     try:
         end_like_ctrl_c()
         check_filled(sys.argv[1:])
-        guard(app)  # commands that others have added
+        guard(app)  # commands of other packages
         code = app(_arguments(sys.argv[1:]), prog_name="neuralpower", standalone_mode=False)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -226,13 +230,13 @@ def _code() -> int:
     except NeuralPowerError as error:
         return _refused(error)
     except MemoryError:
-        return _refused(DeviceError("the memory of this machine is too small for that; choose smaller sizes"))
+        return _refused(DeviceError("this machine has too little memory for that; choose smaller sizes"))
     except OSError as error:
         if error.filename is not None:
             text = f"{error.filename}: {error.strerror}; choose another file or folder"
             return _refused(unwritten(error, text))
         if error.errno == errno.ENOSPC:
-            text = "standard output: the disk is full; make room, or write to another place"
+            text = "standard output: the disk is full; free space on it, or write elsewhere"
             return _refused(DeviceError(text))
         return _fault(error)
     except Exception as error:
@@ -241,18 +245,18 @@ def _code() -> int:
 
 
 def _arguments(given: list[str]) -> list[str]:
-    """`help COMMAND` as `COMMAND --help`."""
+    """Treat `help COMMAND` as `COMMAND --help`."""
     return [*given[1:], "--help"] if given[:1] == ["help"] else given
 
 
 def _usage(error: Exception) -> int:
-    """Print typer's complaint about a command line; its exit code. Any other error is a fault of ours."""
+    """Print typer's error about a command line; return its exit code. Any other error is our bug."""
     # typer brings a copy of click, whose classes cannot be named here
     code = getattr(error, "exit_code", None)
     if not hasattr(error, "format_message") or not isinstance(code, int):
         return _fault(error)
     if error.format_message():
-        print(f"error: {error.format_message().rstrip('.')}; --help shows what there is", file=sys.stderr)
+        print(f"error: {error.format_message().rstrip('.')}; see --help", file=sys.stderr)
         return code
     getattr(error, "show", print)()  # no arguments: the help
     return 0

@@ -1,6 +1,6 @@
-"""Predictions that were printed before, printed again at once: neither torch nor transformers is imported.
+"""Cache of printed predictions: a repeated command imports neither torch nor transformers.
 
-An answer is what a command printed. Its key holds all that it depends on: the options, the model and its
+An answer is the text that a command printed. Its key holds all inputs: options, the model and its
 files, predictors, spec sheets, this machine's CPU, the package's own files, and versions of what computes.
 Models whose source runs code, or reads a network, are never kept.
 """
@@ -26,9 +26,9 @@ BESIDE = ("config.json", "hf_quant_config.json")  # of a folder
 
 
 def answered(model: str, options: Mapping[str, Any], compute: Callable[[], None]) -> None:
-    """Print the kept answer to a command, or compute it and keep what it prints.
+    """Print the cached answer to a command, or compute the answer and cache its text.
 
-    Raises as `compute`, and CoverageError again where the answer ended so.
+    Raises what `compute` raises, and CoverageError again if the cached answer ended with it.
     """
     folder = cache_folder()
     question = None if folder is None else question_of(model, options)
@@ -49,7 +49,7 @@ def answered(model: str, options: Mapping[str, Any], compute: Callable[[], None]
 
 
 def _printed(answer: Mapping[str, Any]) -> bool:
-    """Print a kept answer; whether it is one. Raises CoverageError where it ended so."""
+    """Print a cached answer, if there is one; whether it was. Raises CoverageError if the answer did."""
     lines = answer.get("lines")
     if not isinstance(lines, list) or not all(_is_line(line) for line in lines):
         return False
@@ -65,7 +65,7 @@ def _is_line(line: Any) -> bool:
 
 
 def question_of(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """All that an answer depends on; None where that cannot be said: a model that is code, or is fetched."""
+    """All inputs of an answer; None if they are unknown: the model is code, or is fetched."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.networks.sources.base import Given, recognised
 
@@ -91,7 +91,7 @@ def question_of(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None
 
 
 def _plain(value: Any) -> Any:
-    """An option, or a group of options, as plain values."""
+    """Plain values of an option, or of a group of options."""
     if isinstance(value, (str, int, float, bool, type(None))):
         return value
     if isinstance(value, Path):
@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 
 def _files(given: Any, options: Mapping[str, Any]) -> Iterator[Path]:
-    """Files that the model or an option names, and all predictors that could be meant."""
+    """Files that the model or an option names, and every predictor that the command could choose."""
     from neuralpower.files.predictor_folders import predictor_folders
 
     named = [given.location, *(part for value in _texts(options) for part in (value, *value.split("@")))]

@@ -35,12 +35,12 @@ PANELS = {
     "Data": "data data_dir data_backend data_shuffle data_loader_only num_loader_threads",
     OUTPUT: "out retry_failed monitor_file print_docker sysinfo",
 }
-"""The options under each heading of --help."""
+"""Names of the options under each heading of --help."""
 SHORT = {"batch_size": ("-b",), "out": ("-o",)}
 
 
-def with_truths(arguments: Sequence[str]) -> list[str]:
-    """Arguments with a value behind every truth: a bare flag is true."""
+def with_booleans(arguments: Sequence[str]) -> list[str]:
+    """Arguments with an explicit value for each boolean: a bare flag becomes `true`."""
     found: list[str] = []
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         name, equals, _ = argument.partition("=")
@@ -50,12 +50,12 @@ def with_truths(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-class WithTruths(Spelled):
-    """A command whose truths may stand bare."""
+class WithBooleans(Spelled):
+    """A command whose boolean options need no value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments `with_truths`."""
-        return super().parse_args(ctx, with_truths(args))
+        """Parse the arguments after `with_booleans` has completed them."""
+        return super().parse_args(ctx, with_booleans(args))
 
 
 def _option(name: str, text: str, metavar: str | None = None) -> Any:
@@ -74,26 +74,28 @@ _truth = partial(_option, metavar=TRUTH)
 
 
 class Asked(OptionGroup):
-    """What is asked beside the `Options` of a benchmark."""
+    """Options of the command besides the `Options` of a benchmark."""
 
     phase: Annotated[
         str | None,
-        choice("phase", RAN_PHASES, help="forward is the same as --forward-only.", rich_help_panel=INPUT),
+        choice("phase", RAN_PHASES, help="forward: the same as --forward-only.", rich_help_panel=INPUT),
     ] = None
     monitor_file: Annotated[
-        File, _option("monitor_file", "Write these samples there, not as result lines.")
+        File, _option("monitor_file", "Write the monitor's samples to this file, not as result lines.")
     ] = None
     config: Annotated[File, _option("config", "JSON file of exp. and pytorch. parameters.")] = None
     grid: Annotated[list[str] | None, _option("grid", "Values of an option; repeatable.", "NAME=A,B")] = None
-    out: Annotated[File, _option("out", "Keeps a grid's results; run again, it goes on.", "DIR")] = None
-    retry_failed: Annotated[str, _truth("retry_failed", "Run a grid's failed points again.")] = "false"
-    print_docker: Annotated[str, _truth("print_docker", "Print the container command and end.")] = "false"
-    sysinfo: Annotated[str, _truth("sysinfo", "Print what is known of this machine and end.")] = "false"
-    trust_code: Annotated[bool, _option("trust_code", "Run a model of --config that is code.")] = False
+    out: Annotated[File, _option("out", "Folder for a grid's results; run again to resume.", "DIR")] = None
+    retry_failed: Annotated[str, _truth("retry_failed", "Run failed points of the grid again.")] = "false"
+    print_docker: Annotated[str, _truth("print_docker", "Print the container command and exit.")] = "false"
+    sysinfo: Annotated[str, _truth("sysinfo", "Print a description of this machine and exit.")] = "false"
+    trust_code: Annotated[
+        bool, _option("trust_code", "Run a model of --config that is code; it runs with your rights.")
+    ] = False
 
 
 @app.command(
-    cls=WithTruths,
+    cls=WithBooleans,
     epilog=examples(
         "neuralpower bench --model resnet50 --batch-size 32 --forward-only",
         "neuralpower bench --model vgg16 --grid batch_size=8,16 --out results/vgg",
@@ -128,12 +130,12 @@ def bench(asked: Asked, **given: str | None) -> None:
             say(shlex.join(container_command(point, read.settings, Path(__file__).parents[2])))
         return
     if read.settings["exp.docker"]:
-        way = "--print-docker prints the command of a container"
-        _warn(f"exp.docker is set, and this runs on the host; {way}")
+        way = "--print-docker prints the container's command"
+        _warn(f"exp.docker is set, but this runs on the host; {way}")
     if axes and out is None:
-        raise InputError("a grid without a folder for its results; add --out DIR")
+        raise InputError("a grid needs a folder for its results; add --out DIR")
     if out is not None and not axes:
-        text = "holds a grid's results; add --grid NAME=A,B, or leave it out and keep what is printed"
+        text = "is the folder of a grid; add --grid NAME=A,B, or leave --out out and keep the printed lines"
         raise InputError(f"--out {out}: {text}")
     if out is not None:
         _grid(points, out, boolean(asked.retry_failed))
@@ -142,7 +144,7 @@ def bench(asked: Asked, **given: str | None) -> None:
 
 
 def _settle(forward: bool, told: dict[str, str]) -> None:
-    """Take the phase for --forward-only; raises InputError where both are given and differ."""
+    """Set --forward-only from the phase; raises InputError if both are given and differ."""
     if "forward_only" in told and boolean(told["forward_only"]) != forward:
         raise InputError("--phase and --forward-only contradict each other; leave one of them out")
     told["forward_only"] = str(forward).lower()
@@ -162,7 +164,7 @@ def _one(options: Options, monitor_file: Path | None) -> None:
 
 
 def _grid(points: Sequence[Options], out: Path, retry_failed: bool) -> None:
-    from neuralpower.report.tables import grid as table
+    from neuralpower.report.grid import grid as table
     from neuralpower.suites.bench.grid import run_grid
     from neuralpower.suites.bench.logs import values_of
     from neuralpower.suites.bench.summaries import exploration
@@ -173,7 +175,7 @@ def _grid(points: Sequence[Options], out: Path, retry_failed: bool) -> None:
     try:
         records = run_grid(points, out, show, retry_failed=retry_failed)
     except KeyboardInterrupt:
-        print(f"what was measured is in {out}; give the same command again to continue", file=sys.stderr)
+        print(f"{out} has the results so far; run the same command again to resume", file=sys.stderr)
         raise
     summary = exploration(values_of(records))
     say(table(summary.header, summary.texts(), left=4))
@@ -181,4 +183,4 @@ def _grid(points: Sequence[Options], out: Path, retry_failed: bool) -> None:
 
 def _warn(text: str) -> None:
     if os.environ.get("RANK", "0") == "0":
-        print(visible(f"warning: {text}"), file=sys.stderr)
+        print(visible(f"Warning: {text}"), file=sys.stderr)

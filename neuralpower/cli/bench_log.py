@@ -20,7 +20,7 @@ app = typer.Typer()
 
 Logs = Annotated[
     list[Path],
-    typer.Argument(help="Log files, folders of them (*.log, *.txt, *.out), folders that a grid wrote."),
+    typer.Argument(help="Log files, folders of logs (*.log, *.txt, *.out), or folders of a grid."),
 ]
 Summary = Annotated[list[str], choice("summary", SUMMARIES, help="Repeatable")]
 
@@ -41,8 +41,8 @@ def bench_log(
         Path | None, typer.Option(help="Write a line per log to this file.", rich_help_panel=OUTPUT)
     ] = None,
 ) -> None:
-    """Read result lines back, and sum them up: exploration, scaling, statistics, where the time went."""
-    from neuralpower.report.tables import grid
+    """Read result lines back, and summarise them: exploration, scaling, statistics, shares of time."""
+    from neuralpower.report.grid import grid
     from neuralpower.suites.bench.logs import read_logs, write_csv
     from neuralpower.suites.bench.summaries import SUMMARIES as MADE
 
@@ -50,7 +50,7 @@ def bench_log(
     found = [log for path in logs for log in read_logs(path)]
     for log in found:
         if log.unreadable:
-            text = f"warning: {log.source}: no value in {log.unreadable[0][:80]!r}; it was cut off"
+            text = f"Warning: {log.source}: {log.unreadable[0][:80]!r} has no value; the line was cut off"
             print(visible(text), file=sys.stderr)
     if csv is not None:
         write_csv(found, csv)
@@ -62,4 +62,4 @@ def bench_log(
         return
     for number, table in enumerate(tables.values()):
         say(("\n" if number else "") + table.title)
-        say(grid(table.header, table.texts(), left=4) if table.rows else "nothing to sum up")
+        say(grid(table.header, table.texts(), left=4) if table.rows else "no results to summarise")

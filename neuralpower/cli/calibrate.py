@@ -1,4 +1,4 @@
-"""`neuralpower calibrate`: predictor of another machine, a few measured layers -> predictor of this one."""
+"""`neuralpower calibrate`: adapt another machine's predictor to this one by measuring a few layers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from neuralpower.errors import DeviceError
 from neuralpower.files.stages import stage
 
 app = Typer()
-DOUBTFUL = 0.4  # mean error of single layers: on a quiet machine of the predictor's kind it is half of that
-USELESS = 3.0  # the same: four times too high or too low, whatever the factors
+DOUBTFUL = 0.4  # mean error of single layers; a quiet machine of the predictor's kind has half of it
+USELESS = 3.0  # the same; predictions are four times too high or too low after scaling
 
 
 @app.command(
@@ -48,7 +48,7 @@ def calibrate(
         ),
     ] = None,
 ) -> None:
-    """Measure some layers here, scale the predictor by them, and write it."""
+    """Measure some layers here, scale the predictor to them, and write it."""
     stage("importing torch")
     from neuralpower.devices.host import read_cpu
     from neuralpower.learn import calibrate as calibration
@@ -69,14 +69,13 @@ def calibrate(
     result = calibration.calibrate(given, *measured, cpu)
     if result.after > USELESS:
         raise DeviceError(
-            f"layers measured here lie {result.after:.0%} off in the mean, whatever factors they get: "
-            "if something else runs on this machine, end it and calibrate again, or collect-data here; "
-            "nothing was written"
+            f"layers measured here are {result.after:.0%} off on average after scaling; nothing written. "
+            "Fix: end other work on this machine and calibrate again, or run collect-data"
         )
     write_predictor(result.predictor, target)
-    gain = "and factors made it no better, so they were left out"
+    gain = "scaling did not reduce it, so times stay unscaled"
     if result.gained:
-        gain = f"{result.after:.1%} after (of layers held out)"
+        gain = f"{result.after:.1%} after (held-out layers)"
     say(f"{result.rows} layers: geometric mean error {result.before:.1%} before, {gain}\npredictor: {target}")
     if result.after > DOUBTFUL:
-        tell("layers lie far apart: if something else runs on this machine, end it and calibrate again")
+        tell("Warning: single layers have large errors. Fix: end other work here and calibrate again.")

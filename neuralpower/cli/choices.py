@@ -1,6 +1,6 @@
-"""The words that options take: listed by --help, completed by the shell, refused before torch is imported.
+"""The values that options accept: listed by --help, completed by the shell, checked without torch.
 
-The lists stand here as plain words, since the modules that act on them import torch; a test compares them.
+The lists are copies, since the modules that use them import torch; a test compares both.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from neuralpower.errors import unknown
 PHASES = ("forward", "training", "prefill", "decode", "generate", "backward")
 FITTED_PHASES = ("forward", "training", "prefill", "decode", "generate")
 EVALUATED_PHASES = ("forward", "training", "prefill", "decode")
-RAN_PHASES = ("forward", "training")  # of networks that are run here under a profiler
+RAN_PHASES = ("forward", "training")  # of networks that run here under a profiler
 COLLECTED_PHASES = ("forward", "backward", "optimizer")
+SCHEDULES = ("1f1b", "gpipe", "interleaved")
+ZERO = ("1", "2", "3")
+RANKED = ("throughput", "latency", "cost")  # what layouts are ranked by
 RUNS = ("eager", "graph", "compile", "engine")
 VIEWS = ("layer", "kind", "module", "tree")
 ROWS = ("layer", "module", "kind", "operator")
@@ -26,23 +29,31 @@ SORTS = ("runtime_s", "flops", "bytes", "parameters", "memory", "calls", "order"
 UNITS = ("flop", "mac")
 CONVENTIONS = ("matmul", "all-ops", "thop", "fvcore", "pytorch-api")
 OPTIMIZERS = ("sgd", "rmsprop", "adam", "adamw", "adagrad", "sparseadam")
+TABLES = tuple(  # of a dataset: layer kinds, and whole networks
+    """
+    activation attention collective conv1d conv2d conv3d conv_transpose2d elementwise embedding experts fused
+    grouped latent_attention linear linear_attention matmul movement norm optimizer pool2d pool3d recurrent
+    reduction scan softmax network
+    """.split()
+)
 SCORES = ("latency", "energy", "memory")
 LEARNERS = ("hybrid", "lasso")
-BASELINES = ("neuralpower", "roofline")  # that measured networks are compared with, beside predictors
+BASELINES = ("neuralpower", "roofline")  # that measured networks are compared with, besides predictors
 PRESETS = ("quick", "standard", "full")
 EXECUTORS = ("local", "ray")
+BACKENDS = ("gloo", "nccl")  # that exchange between devices
 SUMMARIES = ("exploration", "weak", "strong", "statistics", "time", "all")
 LAB_STEPS = ("all", "train", "profile", "report", "compare")
 TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "speech", "zoo")
 FORMATS = ("table", "json", "csv", "md", "html")
 USUAL_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that --help names
 WEIGHTS = tuple("int4 int8 w8a8 fp8 nvfp4 mxfp4 nf4 awq gptq q4_k_m q8_0".split())
-WITH_MOMENTUM = "momentum"  # what fit calls sgd of the other commands
+WITH_MOMENTUM = "momentum"  # fit's name for what other commands call sgd
 PARADNN_OPTIMIZERS = ("rms", "sgd", "momentum", "adam")
 RMSPROPS = ("paradnn", "tensorflow", "ifarm", "pytorch", "keras")
 PARADNN_MODES = {"train": "training", "infer": "forward", "inference": "forward"}
-HISTORIC = {"step": "training"}  # words of older programs
-LONGEST = 24  # letters of a list that --help shows in place of the option's value
+HISTORIC = {"step": "training"}  # names in older programs
+LONGEST = 24  # longest list, in letters, that --help shows as the option's value
 
 Words = Sequence[str] | Callable[[], Sequence[str]]
 
@@ -60,14 +71,14 @@ def choice(
     """An option whose value is one of `words`, or `several` of them with commas.
 
     Args:
-        what: what a word names, in refusals.
-        words: all of them, or a function that lists them when they are asked for.
-        names: of the option, as in "--phase".
-        help: its text; words that are too long for the column of values are added.
-        default: a sentence on what holds where none is given.
-        several: whether commas part several.
-        meant: the word that another spelling stands for, such as an alias; None where it is not known.
-        how: what else typer's `Option` takes; `kind=Argument` makes an argument.
+        what: the noun for a word, in error messages.
+        words: all values, or a function that lists them on demand.
+        names: the option's names, such as "--phase".
+        help: the help text; a list of words that is too long for the value column is added to it.
+        default: a sentence that says which value holds by default.
+        several: whether the option accepts several words with commas.
+        meant: maps another spelling, such as an alias, to a word; returns None for an unknown one.
+        how: further arguments of typer's `Option`; `kind=Argument` makes an argument.
     """
     listed = () if callable(words) else tuple(words)
     shown = "|".join(listed)
@@ -84,11 +95,12 @@ def choice(
     def check(context: typer.Context, value: Any) -> Any:
         if value is None or context.resilient_parsing:
             return value
-        if isinstance(value, (list, tuple)):
-            return [one(text) for text in value]
+        return [*map(parted, value)] if isinstance(value, (list, tuple)) else parted(str(value))
+
+    def parted(text: str) -> str:
         if not several:
-            return one(str(value))
-        return ",".join(one(part.strip()) for part in str(value).split(",")) if value.strip() else value
+            return one(text)
+        return ",".join(one(part.strip()) for part in text.split(",")) if text.strip() else text
 
     def one(text: str) -> str:
         if not text or text in _listed(words):
@@ -107,7 +119,7 @@ def _listed(words: Words) -> Sequence[str]:
 
 
 def power_meters() -> tuple[str, ...]:
-    """Names of power meters, and what stands for any and none."""
+    """Names of power meters, and the values for any meter and for none."""
     from neuralpower.measure.meters import METERS
     from neuralpower.measure.meters.base import CHOICES
 
@@ -115,7 +127,7 @@ def power_meters() -> tuple[str, ...]:
 
 
 def dtype_choice(help: str, *names: str, default: str = "", several: bool = False, **how: Any) -> Any:
-    """An option for element types, in any of their spellings; `default` as in `choice`."""
+    """An option for dtypes, in any of their spellings; `default` as in `choice`."""
     usual = ", ".join(USUAL_DTYPES)
     return choice(
         "dtype",
@@ -131,7 +143,7 @@ def dtype_choice(help: str, *names: str, default: str = "", several: bool = Fals
 
 
 def cast_choice(help: str, **how: Any) -> Any:
-    """An option for the types that autocast takes products in."""
+    """An option for the dtypes in which autocast computes products."""
     return choice(
         "dtype of an autocast",
         AUTOCAST_DTYPES,
@@ -142,7 +154,7 @@ def cast_choice(help: str, **how: Any) -> Any:
 
 
 def measured_choice(help: str) -> Any:
-    """An option for the types that collections measure, with commas."""
+    """An option for the dtypes that a collection measures, with commas."""
     return choice(
         "dtype",
         MEASURABLE,
@@ -165,5 +177,5 @@ def optimizer_choice(help: str, *more: str, **how: Any) -> Any:
 
 
 def weights_choice(help: str, **how: Any) -> Any:
-    """An option for how weights are quantised; groups and rarer names are read later."""
+    """An option for the quantisation of weights; groups and rarer names are checked later."""
     return choice("weights", WEIGHTS, help=help, meant=lambda text: text, **how)

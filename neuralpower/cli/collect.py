@@ -1,4 +1,4 @@
-"""`neuralpower collect-data`: sweep -> measurement -> dataset."""
+"""`neuralpower collect-data`: measure the layers of a sweep, and write a dataset."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, Typer
 
-from neuralpower.cli import parsing, shared_options, waiting
+from neuralpower.cli import exchanges, parsing, shared_options, waiting
 from neuralpower.cli.choices import (
+    BACKENDS,
     COLLECTED_PHASES,
     EXECUTORS,
     PRESETS,
@@ -36,21 +37,35 @@ FIRST_LINE_S = 30.0
 
 
 class Fleet(OptionGroup):
-    """How many machines share the work."""
+    """Options that share the work among machines."""
 
     panel = "Several machines"
 
     shard: Annotated[
-        str | None, Option(help="I/N: this job's share of N, in a folder of its own below --out.")
+        str | None, Option(help="I/N: share I of N jobs; writes to its own folder below --out.")
     ] = None
-    executor: Annotated[str, choice("executor", EXECUTORS, help="ray: on the devices of a Ray cluster.")] = (
-        "local"
-    )
+    executor: Annotated[
+        str, choice("executor", EXECUTORS, help="ray: measure on the devices of a Ray cluster.")
+    ] = "local"
     address: Annotated[str | None, Option(help="Address of the Ray cluster: auto, or HOST:6379.")] = None
 
 
+class Between(OptionGroup):
+    """Who exchanges, where collectives are measured."""
+
+    panel = "Several devices"
+
+    backend: Annotated[
+        str | None,
+        choice("backend", BACKENDS, help="Measures collectives: gloo between processes, nccl between GPUs."),
+    ] = None
+    ranks: Annotated[
+        str | None, Option(help="Numbers of ranks, with commas; default: 2 processes, or 2,4,8 GPUs.")
+    ] = None
+
+
 class Collect(OptionGroup):
-    """The layers to measure, the device, and the place of the rows."""
+    """Options: the layers to measure, the device, and the place of the rows."""
 
     panel = MEASURING
 
@@ -61,7 +76,7 @@ class Collect(OptionGroup):
     time_budget: Annotated[str | None, Option(help="Such as 20m; default: the preset's.")] = None
     kinds: Annotated[str | None, Option(help="Layer kinds, with commas; default: all.")] = None
     models: Annotated[
-        str | None, Option(help="Networks whose layers to measure, with commas; none: the sweep alone.")
+        str | None, Option(help="Networks whose layers are measured, with commas; none: only the sweep.")
     ] = None
     dtype: Annotated[str, measured_choice("With commas")] = "float32"
     phase: Annotated[str, choice("phase", COLLECTED_PHASES, help="With commas", several=True)] = "forward"
@@ -70,7 +85,7 @@ class Collect(OptionGroup):
         choice(
             "power meter",
             power_meters,
-            help="auto: where a meter works; none: runtime alone; or a meter's name.",
+            help="auto: measure power if a meter works; none: only runtime; or a meter's name.",
         ),
     ] = "auto"
     seed: Annotated[int, Option(help="Seed of the sweep.")] = 0
@@ -84,6 +99,7 @@ class Collect(OptionGroup):
         ),
     ] = False
     fleet: Fleet
+    between: Between
     out: Annotated[
         str | None,
         Option(
@@ -106,9 +122,16 @@ def collect_data(asked: Collect) -> None:
     """Measure the layers of a sweep, and write them with the dataset's card."""
     from neuralpower.data.locations import continue_from, is_remote, publish
     from neuralpower.devices.host import read_cpu
+    from neuralpower.measure.collect.lock import DeviceLock
 
     out = asked.out
     request = _request(asked)
+    if exchanges.wanted(request.kinds, asked.between.backend):
+        between, own = asked.between, request.folder if out else request.folder / exchanges.KIND
+        waiting.end()
+        lock = DeviceLock(asked.device, asked.wait_for_device, say=tell)
+        exchanges.collect(between.backend, between.ranks, lock, own, request.budget_s, request.seed)
+        return
     cpu = read_cpu()
     where = (asked.fleet.executor, asked.fleet.address, asked.device)
     measuring = _executor(*where, asked.power, cpu.cores, asked.wait_for_device)
@@ -126,14 +149,15 @@ def collect_data(asked: Collect) -> None:
     from neuralpower.data.dataset import read_dataset
     from neuralpower.files.atomic import replace_file
     from neuralpower.report.cards import dataset_card
+    from neuralpower.report.number_format import counted
 
     replace_file(request.folder / "README.md", dataset_card(read_dataset(request.folder)))
     if out is not None and is_remote(out):
         publish(request.folder, str(place))
     rows = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
-    console.print(visible(f"{sum(counts.values())} rows in {place or request.folder}: {rows}"))
+    console.print(visible(f"{counted(sum(counts.values()), 'row')} in {place or request.folder}: {rows}"))
     folder = place if out is not None else request.folder
-    console.print(visible(f"next: neuralpower train-predictor {shlex.quote(str(folder))}"))
+    console.print(visible(f"Next: neuralpower train-predictor {shlex.quote(str(folder))}"))
     say(folder)
 
 
@@ -145,7 +169,7 @@ def _request(asked: Collect) -> Request:
     from neuralpower.measure.collect.request import Request
 
     device, out = asked.device, asked.out
-    cuda_number(device)  # refuses a name that no device has
+    cuda_number(device)  # refuses an unknown name
     phases = parsing.names(asked.phase, "phase") or ()
     dtypes = tuple(parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or ())
     settings = preset_named(asked.preset, device)
@@ -167,7 +191,7 @@ def _request(asked: Collect) -> Request:
 
 
 def _collected(request: Request, measuring: Executor, console: Console) -> Mapping[str, int]:
-    """Rows by kind; shows a progress bar, or a line now and then where there is no terminal."""
+    """Collect and return rows by kind; shows a progress bar, or log lines if there is no terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
@@ -190,12 +214,12 @@ def _collected(request: Request, measuring: Executor, console: Console) -> Mappi
             return collect(request, show, measuring)
         except KeyboardInterrupt:
             bar.stop()
-            console.print("what was measured is kept; give the same command again to continue")
+            console.print("results so far are kept; run the same command again to resume")
             raise
 
 
 def _budget_s(text: str, device: str) -> float:
-    """Seconds of a time budget; raises InputError where a run could measure nothing within them."""
+    """Seconds of a time budget; raises InputError if they are too few to measure anything."""
     from neuralpower.measure.collect.schedule import shortest_budget_s
 
     budget_s, shortest_s = parsing.duration_s(text), shortest_budget_s(device.partition(":")[0])
@@ -210,7 +234,7 @@ def _budget_s(text: str, device: str) -> float:
 def _executor(
     name: str, address: str | None, device: str, power: str, threads: int, wait: bool = False
 ) -> Executor:
-    """Where the measuring processes run; raises InputError."""
+    """The executor of the measuring processes; raises InputError."""
     from neuralpower.measure.collect.lock import DeviceLock
     from neuralpower.measure.collect.process import Worker, command
     from neuralpower.measure.collect.recover import Local
@@ -220,32 +244,33 @@ def _executor(
 
         return Fleet(address, partial(command, device, power), device, wait=wait)
     if address is not None:
-        text = "belongs to a Ray cluster; add --executor ray, or leave it out"
+        text = "needs a Ray cluster; add --executor ray, or leave --address out"
         raise InputError(f"address {address!r}: {text}")
     return Local(Worker(threads, command(device, power)), DeviceLock(device, wait, say=tell))
 
 
 class Log:
-    """Progress where nobody sees a bar: the first line after some seconds, then ever fewer."""
+    """Progress lines for a log: the first after some seconds, then fewer and fewer."""
 
     def __init__(self, seen: bool, say: Callable[[str], None] = tell) -> None:
         self.seen, self.say, self.due_s = seen, say, FIRST_LINE_S
 
     def tell(self, progress: Progress) -> None:
-        """Print a line if one is due."""
+        """Print a line if it is time for one."""
         if self.seen or progress.spent_s < self.due_s:
             return
         self.due_s = max(progress.spent_s + FIRST_LINE_S, 2 * progress.spent_s)
         done = f"measured {progress.done} of {progress.planned}"
-        self.say(f"{done} in {_time(progress.spent_s)}: {pace(progress)}")
+        rate = pace(progress)
+        self.say(f"{done} in {_time(progress.spent_s)}{f': {rate}' if rate else ''}")
 
 
 def outlook(progress: Progress) -> str:
-    """The work that is left, in one line."""
+    """The remaining work, in one line."""
     left = progress.estimate
     if not left.runtime and not left.power:
-        return "nothing is left to measure"
-    ends = f"; this run ends after {_time(progress.budget_s)}, the same command goes on"
+        return "everything is measured already"
+    ends = f"; this run ends after {_time(progress.budget_s)}; run the same command again to resume"
     ends = ends if left.runs > 1 else ""
     return f"{left.runtime} runtimes and {left.power} powers to measure: about {_time(left.seconds)}{ends}"
 
@@ -255,7 +280,7 @@ def _time(seconds: float) -> str:
 
 
 def pace(progress: Progress) -> str:
-    """The rate, the time left of the whole plan and of the budget, and how many failed or are noisy."""
+    """The rate, the time left of the plan and of the budget, and the numbers of failed and noisy layers."""
     count = progress.measured + progress.powered
     if not count or not progress.spent_s:
         return ""

@@ -22,7 +22,7 @@ Command = Callable[..., None]
 
 @dataclass_transform(eq_default=False, kw_only_default=True, frozen_default=True)
 class OptionGroup:
-    """Read as a frozen dataclass, without the time that it takes to compile a real one's methods."""
+    """Mark a class that is read like a frozen dataclass, but takes no time to compile methods."""
 
     panel: ClassVar[str] = ""
     panels: ClassVar[Mapping[str, str]] = {}  # other headings, and the names of the options under each
@@ -32,7 +32,7 @@ class OptionGroup:
 
 
 def with_options(command: Command, first: Sequence[inspect.Parameter] = ()) -> Command:
-    """The command as typer reads it: first `first`, then each group's fields in place of the group."""
+    """The command's signature for typer: `first`, then the fields of each group in place of the group."""
     hints = _hints(command)
 
     @functools.wraps(command)
@@ -63,7 +63,7 @@ def _panel_of(group: type[OptionGroup], field: str) -> str:
 
 
 def _in_panel(hint: Any, panel: str) -> Any:
-    """The option under that heading, unless it has its own; options are shared, so a copy is changed."""
+    """A copy of the option under that heading, unless it has its own; the original is shared."""
     if not panel or get_origin(hint) is not Annotated:
         return hint
     kind, *about = get_args(hint)
@@ -75,7 +75,7 @@ def _in_panel(hint: Any, panel: str) -> Any:
 
 
 def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Parameter]:
-    """The parameter of that type, or those of a group's fields, in their order."""
+    """The parameter of that type, or the parameters of a group's fields, in order."""
     if _is_group(hint):
         for field, kind in _hints(hint).items():
             own = kind if _is_group(kind) else _in_panel(kind, _panel_of(hint, field))
@@ -85,7 +85,7 @@ def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Paramete
 
 
 def _taken(group: Any, given: dict[str, Any]) -> Any:
-    """The group with its values, which are taken out of what is given."""
+    """The group with its values, which are removed from `given`."""
     hints = _hints(group).items()
     return group(**{n: _taken(hint, given) if _is_group(hint) else given.pop(n) for n, hint in hints})
 
@@ -107,7 +107,7 @@ HISTORIC = {
 
 
 class Spelled(TyperCommand):
-    """A command that takes the historic spellings of its options, too."""
+    """A command that also accepts historic spellings of its options."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The arguments and options."""
@@ -121,7 +121,7 @@ class Spelled(TyperCommand):
 
 
 def bare(parameter: Any) -> Any:
-    """The parameter; a flag, which takes no value, without a word for one, and --help under its heading."""
+    """The parameter, adapted for --help: a flag shows no value."""
     if getattr(parameter, "is_flag", False) and parameter.metavar is None:
         parameter.metavar = ""
     if parameter.name == "help":
@@ -130,7 +130,7 @@ def bare(parameter: Any) -> Any:
 
 
 def respelled(arguments: Sequence[str], known: set[str]) -> list[str]:
-    """The arguments, with another spelling of a known option put right; what follows `--` is left alone."""
+    """The arguments with historic spellings replaced; those after `--` stay."""
     found: list[str] = []
     for place, argument in enumerate(arguments):
         if argument == "--":
@@ -144,5 +144,5 @@ def respelled(arguments: Sequence[str], known: set[str]) -> list[str]:
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: how it is called, a command a line."""
+    """The end of a command's help: examples, one a line."""
     return "[bold]Examples[/]\n\n" + "\n".join(f"  {line}" for line in lines)

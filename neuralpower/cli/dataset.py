@@ -1,17 +1,19 @@
-"""`neuralpower dataset`: your own measurements, from an empty template to a folder that can be trained."""
+"""`neuralpower dataset`: turn your own measurements into a dataset that can train a predictor."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from neuralpower.cli import merge, parsing, shared_options
+from neuralpower.cli.choices import TABLES, choice
 from neuralpower.cli.commands import examples
+from neuralpower.cli.known_names import completed_devices
 from neuralpower.cli.output import say, tell
-from neuralpower.cli.panels import OUTPUT
+from neuralpower.cli.panels import INPUT, OUTPUT
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.paths import is_file
@@ -28,8 +30,8 @@ MERGED = examples(
     "neuralpower dataset merge datasets/monday datasets/tuesday --out datasets/mine",
     "neuralpower dataset merge s3://bucket/a s3://bucket/b -o datasets/fleet",
 )
-REFUSED = 1  # the exit code of a check that refuses rows
-AS_JSON = Option(False, "--json", help="Print the figures as JSON.", rich_help_panel=OUTPUT)
+REFUSED = 1  # exit code of a check that refuses rows
+AS_JSON = Option(False, "--json", help="Print the numbers as JSON.", rich_help_panel=OUTPUT)
 
 
 @app.command(
@@ -40,8 +42,22 @@ AS_JSON = Option(False, "--json", help="Print the figures as JSON.", rich_help_p
 )
 def init(
     folder: Path = Argument(help="The folder to write."),
-    kind: list[str] = Option(["linear"], help="Layer kind, or network; repeat it, or use commas."),
-    device: str = Option("My device", help="Its name; one of `devices --specs` brings its peaks."),
+    kind: Annotated[
+        list[str],
+        choice(
+            "layer kind",
+            lambda: TABLES,
+            help="Layer kind, or network; repeat it, or use commas.",
+            several=True,
+            rich_help_panel=INPUT,
+        ),
+    ] = ["linear"],  # noqa: B006
+    device: str = Option(
+        "My device",
+        help="The device's name; with a name of `devices --specs`, its peaks are filled in.",
+        autocompletion=completed_devices,
+        rich_help_panel=INPUT,
+    ),
 ) -> None:
     """Write a dataset folder to fill in: dataset.json and a commented CSV table per layer kind."""
     from neuralpower.data.templates import write_templates
@@ -62,11 +78,27 @@ def check(
     source: str = Argument(
         help="A dataset folder, a place such as s3://bucket/name, or one table: FILE.csv or FILE.parquet."
     ),
-    kind: str | None = Option(None, help="Layer kind of the table; by default its name or its columns say."),
+    kind: Annotated[
+        str | None,
+        choice(
+            "layer kind",
+            lambda: TABLES,
+            help="Layer kind of the table; default: from the file's name or columns.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     map_: list[str] = Option(
-        [], "--map", help="COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000; repeat it for more."
+        [],
+        "--map",
+        help="COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000; repeat it for more.",
+        rich_help_panel=INPUT,
     ),
-    device: str | None = Option(None, help="The device that was measured, where no dataset.json says it."),
+    device: str | None = Option(
+        None,
+        help="The device that was measured, where no dataset.json says it.",
+        autocompletion=completed_devices,
+        rich_help_panel=INPUT,
+    ),
     out: Path | None = Option(
         None,
         "--out",
@@ -77,13 +109,12 @@ def check(
     trust_code: shared_options.TrustCode = False,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Check rows, name the refused ones by line with a fix, and write the usable ones.
+    """Check rows, list refused ones by line with a fix, and write the usable ones.
 
-    Exit code 1 where rows are refused.
+    Exit code 1 if rows are refused.
     """
     from neuralpower.data.expressions import mapping
     from neuralpower.data.importing import read_file, with_columns
-    from neuralpower.report.inspection import check_lines, read_tables, refused_json
 
     columns = mapping(map_)
     if is_file(source):
@@ -94,6 +125,8 @@ def check(
         dataset = with_columns(_dataset(source), columns, kind)
     if out is not None:
         _check_writable(dataset, source, device)
+    from neuralpower.report.inspection import check_lines, read_tables, refused_json
+
     tables = read_tables(dataset, trust_code)
     refused = sum(len(table.rejected) for table in tables)
     if as_json:
@@ -120,10 +153,10 @@ def inspect(
     trust_code: shared_options.TrustCode = False,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Show a dataset: device, time span, noise, power, rows per kind, and what is too little to train."""
+    """Show a dataset: device, time span, noise, power, rows per kind, and kinds with too few rows."""
+    dataset = _dataset(folder)
     from neuralpower.report.inspection import inspection, inspection_json, read_tables
 
-    dataset = _dataset(folder)
     tables = read_tables(dataset, trust_code)
     say(json_text(inspection_json(dataset, tables)) if as_json else inspection(dataset, tables))
 
@@ -139,16 +172,16 @@ def _dataset(folder: str) -> Dataset:
 
 
 def _check_writable(dataset: Dataset, source: str, device: str | None) -> None:
-    """Raise InputError for rows of an unnamed device, and for a collection, which is copied by merge."""
+    """Raise InputError if the device is unnamed, or the folder is a collection, which merge copies."""
     if is_file(source) and device is None and not is_file(Path(source).parent / "dataset.json"):
         raise InputError("--out: which device was measured? Add --device, such as --device 'NVIDIA L40S'")
     if any("config_id" in table for table in dataset.tables.values()):
-        text = "is a collection, and its rows stay as they are"
+        text = "is a collection, whose rows cannot be changed"
         raise InputError(f"{source}: {text}; copy it with `neuralpower dataset merge {source} --out FOLDER`")
 
 
 def _write(out: Path, dataset: Dataset, tables: list[Table]) -> None:
-    """Write the usable rows; of whole networks all but those that are refused."""
+    """Write the usable rows; for whole networks, all rows that are not refused."""
     from neuralpower.data.importing import write_tables
 
     found: dict[str, Rows | pd.DataFrame] = {}
@@ -164,11 +197,11 @@ def _write(out: Path, dataset: Dataset, tables: list[Table]) -> None:
 
 
 def _next(refused: int, tables: list[Table], folder: Path | None) -> None:
-    """Say what comes next."""
+    """Print the next step."""
     usable = sum(table.usable for table in tables)
     left = f"{refused} refused, {usable} usable" if refused else f"all {usable} rows usable"
     if not usable:
-        tell("no usable row: nothing can be trained yet")
+        tell("no usable rows: a predictor cannot be trained yet")
     elif folder is None:
         tell(f"{left}. Next: add --device NAME --out FOLDER to write a dataset")
     else:

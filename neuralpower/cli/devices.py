@@ -1,4 +1,4 @@
-"""`neuralpower devices`: what can be measured here, known predictors, and the spec sheets of devices."""
+"""`neuralpower devices`: this machine's devices and meters, known predictors, and spec sheets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app = Typer()
 
 
 class Shown(OptionGroup):
-    """What is shown, and how."""
+    """Options: what to show, and how."""
 
     panel = INPUT
 
@@ -46,7 +46,7 @@ class Shown(OptionGroup):
 @app.command(epilog=examples("neuralpower devices --specs", "neuralpower devices --spec h100"))
 @with_options
 def devices(asked: Shown) -> None:
-    """Print this machine and what it can do, or spec sheets."""
+    """Print this machine's devices, meters and predictors, or spec sheets."""
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     check_out(asked.output.out, form)
     if asked.specs and asked.spec is not None:
@@ -113,7 +113,7 @@ def _machine() -> Answer:
 
 
 def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterStatus]:
-    """The status of each meter on each device; one line for NVML where it lists no GPU to try it on."""
+    """The status of each meter on each device; one line for NVML if it lists no GPU."""
     from neuralpower.measure.meters import METERS, MeterStatus, meter_status
 
     tried = [meter_status(name, device) for device in devices for name in METERS]
@@ -123,7 +123,7 @@ def _meters(devices: list[str], missing: MeterUnavailable | None) -> list[MeterS
 
 
 def _grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    from neuralpower.report.tables import grid
+    from neuralpower.report.grid import grid
 
     return grid(header, rows, left)
 

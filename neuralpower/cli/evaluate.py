@@ -1,4 +1,4 @@
-"""`neuralpower evaluate`: predictions beside measurements, made here or elsewhere."""
+"""`neuralpower evaluate`: compare predictions with measurements, made here or elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from neuralpower.cli.known_names import (
     completed_models,
     completed_predictors,
 )
-from neuralpower.cli.output import say, tell
+from neuralpower.cli.output import VERBOSE, level, say, tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, MEASURING, OUTPUT, TARGET
 from neuralpower.errors import InputError, ModelError, first_line, one_line
 from neuralpower.files.json_files import json_text
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from neuralpower.predict.evaluate import Evaluation
 
 app = Typer()
-NOISE_LIMIT = 0.1  # above it a measured time says nothing
+NOISE_LIMIT = 0.1  # above it a measured time is unreliable
 
 
 class EvaluatedTokens(OptionGroup):
-    """The tokens that a phase of a language model begins with."""
+    """Options: the tokens with which a phase of a language model begins."""
 
     panel = LANGUAGE
 
@@ -45,20 +45,19 @@ class EvaluatedTokens(OptionGroup):
 
 
 class Evaluate(OptionGroup):
-    """The networks to predict and measure, and how."""
+    """Options: the networks to predict and measure, and how."""
 
     panel = INPUT
 
     models: Annotated[
         list[str] | None,
         Argument(
-            help="MODEL..., or @FILE with lines of MODEL, batch size, sequence length (- for none), phase, "
-            "its tokens.",
+            help="MODEL..., or @FILE with lines: MODEL, batch size, length (- for none), phase, tokens.",
             callback=checked_only_model,
             autocompletion=completed_models,
         ),
     ] = None
-    phase: Annotated[str, shared_options.phase_choice(EVALUATED_PHASES, "What is run")] = "forward"
+    phase: Annotated[str, shared_options.phase_choice(EVALUATED_PHASES, "Phase to run")] = "forward"
     sizes: shared_options.Sizes
     measured: Annotated[
         Path | None,
@@ -70,7 +69,7 @@ class Evaluate(OptionGroup):
     device: Annotated[
         str | None,
         Option(
-            help="Where to measure: cpu or cuda:0. With --measured: the device that was measured.",
+            help="Device to measure: cpu or cuda:0. With --measured: the measured device.",
             callback=checked_device,
             autocompletion=completed_devices,
             rich_help_panel=TARGET,
@@ -89,10 +88,10 @@ class Evaluate(OptionGroup):
     tokens: EvaluatedTokens
     training: shared_options.Training
     rounds: Annotated[
-        int, Option(help="Runs of each network, spread over the time.", rich_help_panel=MEASURING)
+        int, Option(help="Runs of each network, spread over time.", rich_help_panel=MEASURING)
     ] = 21
     trust_code: shared_options.TrustCode = False
-    as_json: Annotated[bool, Option("--json", help="Print the figures as JSON.", rich_help_panel=OUTPUT)] = (
+    as_json: Annotated[bool, Option("--json", help="Print the numbers as JSON.", rich_help_panel=OUTPUT)] = (
         False
     )
     plot: Annotated[
@@ -100,7 +99,7 @@ class Evaluate(OptionGroup):
         Option(
             "--plot",
             "--html",
-            help="--measured: predicted against measured, as FILE.html, .png or .svg.",
+            help="--measured: plot predicted against measured, as FILE.html, .png or .svg.",
             rich_help_panel=OUTPUT,
         ),
     ] = None
@@ -121,14 +120,12 @@ class Evaluate(OptionGroup):
 )
 @with_options
 def evaluate(asked: Evaluate) -> None:
-    """Compare predictions with measurements: of networks run here, or of a CSV file."""
+    """Compare predictions with measurements: networks run here, or a CSV file."""
     if asked.measured is not None:
         _compare(asked, asked.measured)
         return
     if not asked.models:
-        raise InputError(
-            "no network: name models, or give --measured FILE.csv of measurements made elsewhere"
-        )
+        raise InputError("no network given: name models, or give --measured FILE.csv")
     if asked.plot is not None:
         raise InputError("--plot belongs to --measured; leave it out")
     _measure(asked)
@@ -147,7 +144,7 @@ def _measure(asked: Evaluate) -> None:
     try:
         gpu = asked.device is not None and cuda_number(asked.device) is not None
     except InputError as no_place:
-        way = "for measurements made elsewhere give --measured FILE.csv"
+        way = "for measurements from elsewhere give --measured FILE.csv"
         raise InputError(f"evaluate measures on this machine: {no_place}; {way}") from None
 
     from neuralpower.files.atomic import check_place
@@ -157,28 +154,28 @@ def _measure(asked: Evaluate) -> None:
     if asked.trace_file is not None:
         check_place(asked.trace_file, "trace.json")
         if gpu:
-            raise InputError("--trace-file: timelines are measured on the CPU alone; leave it out")
+            raise InputError("--trace-file: only the CPU's timeline can be measured; leave it out")
     cases = _cases(asked, shape, phase)
     way = "training" if asked.phase == "training" else "forward"
     how: Any = {"phase": way, "recipe": recipe, "show": tell}
     refused: list[tuple[Case, InputError]] = []
     hears = {"refused": lambda *one: refused.append(one)}
-    learnt, results = (_on_gpu if gpu else _on_cpu)(asked, cases, how | hears)
+    trained, results = (_on_gpu if gpu else _on_cpu)(asked, cases, how | hears)
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
     for case, error in refused:
         tell(f"Warning: {case.label}: {one_line(error)}")
     if not results:
-        raise ModelError(f"none of {len(cases)} networks could be evaluated; the warnings above say why")
+        raise ModelError(f"none of {len(cases)} networks could be evaluated; see the warnings above")
     say(json_text(evaluation_json(results, refused)) if asked.as_json else evaluation_table(results))
     _warn(results)
     if asked.trace_file is not None:
         from neuralpower.profiling.cases import side_by_side
 
-        write(asked.trace_file, side_by_side(results, learnt, repeats=asked.rounds, **how))
+        write(asked.trace_file, side_by_side(results, trained, repeats=asked.rounds, **how))
     if refused:
         failed = f"{len(refused)} of {len(cases)} networks"
-        raise ModelError(f"{failed} could not be evaluated; the warnings above say why")
+        raise ModelError(f"{failed} could not be evaluated; see the warnings above")
 
 
 def _on_cpu(
@@ -189,37 +186,49 @@ def _on_cpu(
     from neuralpower.predict.evaluate import evaluate as run
 
     cpu = read_cpu()
-    learnt = parsing.predictor(asked.predictor)
-    learnt.check(asked.sizes.full_dtype, "forward")
-    apart = learnt.unlike(cpu)
+    trained = parsing.predictor(asked.predictor)
+    trained.check(asked.sizes.full_dtype, "forward")
+    apart = _without_extensions(trained.unlike(cpu))
     if apart:
-        tell(f"Warning: predictor {learnt.name} is of another device: {'; '.join(apart)}")
-    return learnt, run(cases, learnt, rounds=asked.rounds, threads=cpu.cores, **how)
+        tell(f"Warning: predictor {trained.name} was trained on another device: {'; '.join(apart)}")
+    return trained, run(cases, trained, rounds=asked.rounds, threads=cpu.cores, **how)
+
+
+def _without_extensions(apart: Sequence[str]) -> Sequence[str]:
+    """Differences of two CPUs as text; vector extensions are listed with -v alone."""
+    from neuralpower.learn.predictor import ONLY
+
+    if level() == VERBOSE or not apart:
+        return apart
+    return [text for text in apart if not text.endswith(ONLY)] or ["other vector extensions (-v lists them)"]
 
 
 def _on_gpu(
     asked: Evaluate, cases: Sequence[Case], how: Mapping[str, Any]
 ) -> tuple[Predictor, Sequence[Evaluation]]:
-    """The predictor, and the networks measured on the GPU that was named; raises DeviceError without one."""
+    """The predictor, and the networks measured on the named GPU; raises DeviceError without one."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.measure import rig as rigs
     from neuralpower.predict.on_gpu import evaluate_on, predictor_of
 
     rig = rigs.open_rig(str(asked.device), "none", read_cpu().cores)
-    learnt = parsing.predictor(asked.predictor) if asked.predictor else predictor_of(rig)
-    learnt.check(asked.sizes.full_dtype, "forward")
-    return learnt, evaluate_on(rig, cases, learnt, **how)
+    trained = parsing.predictor(asked.predictor) if asked.predictor else predictor_of(rig)
+    trained.check(asked.sizes.full_dtype, "forward")
+    return trained, evaluate_on(rig, cases, trained, **how)
 
 
 def _compare(asked: Evaluate, file: Path) -> None:
-    """Print what predictors say of the networks that were measured elsewhere."""
+    """Print predictions for networks that were measured elsewhere."""
+    if asked.models:
+        raise InputError(f"--measured {file} names the networks; leave {', '.join(asked.models)} out")
+    parsing.check_plot(asked.plot)
+    from neuralpower.data.measured_networks import read_networks
+
+    read_networks(file)  # what cannot be read is refused before torch is imported
     stage("importing torch and transformers")
     from neuralpower.predict.measured import BEST, Asking, compare_measured, read_measurements
     from neuralpower.report.measured import measured_json, measured_plot, measured_table
 
-    if asked.models:
-        raise InputError(f"--measured {file} names the networks; leave {', '.join(asked.models)} out")
-    parsing.check_plot(asked.plot)
     names = list(parsing.names(asked.predictor, "predictor") or (BEST,))
     rows, refused, notes = read_measurements(file, device=asked.device, trust_code=asked.trust_code)
     asking = Asking(names)
@@ -232,7 +241,7 @@ def _compare(asked: Evaluate, file: Path) -> None:
     for line in (*refused, *reasons):
         tell(f"Warning: {line}")
     if not any(one.predictions for one in compared):
-        raise ModelError(f"{file}: no row could be compared; the warnings above say why")
+        raise ModelError(f"{file}: no row could be compared; see the warnings above")
     shown = [*asking.predictors]
     say(
         json_text(measured_json(compared, shown, refused))
@@ -242,11 +251,11 @@ def _compare(asked: Evaluate, file: Path) -> None:
     if asked.plot is not None:
         measured_plot(compared, shown, asked.plot)
     if refused:
-        raise ModelError(f"{file}: {len(refused)} rows could not be compared; the warnings above say why")
+        raise ModelError(f"{file}: {len(refused)} rows could not be compared; see the warnings above")
 
 
 def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list[Case]:
-    """The networks that are named, and those that the files list; raises InputError."""
+    """The named networks, and those in the listed files; raises InputError."""
     from neuralpower.predict.case import Case
 
     models = asked.models or []
@@ -256,7 +265,7 @@ def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list
         is_list = model.startswith("@")
         if model == "@":
             raise InputError(
-                "@ names no list; write @FILE, whose lines are MODEL, batch size, length, phase, tokens"
+                "@ has no file name; write @FILE, with lines: MODEL, batch size, length, phase, tokens"
             )
         one = (model, asked.sizes.batch_size, asked.sizes.seq_len, None)
         lines = listed(Path(model[1:]), asked.trust_code) if is_list else [one]
@@ -264,26 +273,28 @@ def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list
         for name, batch, length, line_phase in lines:
             try:
                 batch = parsing.batch_size(name, batch, given)
-            except ModelError:  # it is refused below, and the others are measured
+            except ModelError:  # it is refused later, and the others are measured
                 batch = 1
             cases.append(Case(name, batch, length, given, asked.sizes.full_dtype, line_phase or phase))
     return cases
 
 
 def _warn(results: Sequence[Evaluation]) -> None:
-    """Say on stderr of which networks the measured time tells little."""
+    """Warn about networks whose measured time is unreliable."""
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
-            text = f"two halves of its rounds differ by {e.noise:.0%}; something else ran, measure it again"
+            text = f"two halves of its rounds differ by {e.noise:.0%}. Fix: stop other work and measure again"
             tell(f"Warning: {e.case.label}: {text}")
         if e.too_slow is not None:
-            text = f"the sentinel took {e.too_slow:.2f} times its usual time, more than the predictor knows"
-            advice = "not all of that is taken out, measure it again at a quieter time"
+            text = (
+                f"the machine was {e.too_slow:.2f} times slower than usual, more than the predictor has seen"
+            )
+            advice = "the correction is incomplete. Fix: measure again when the machine is quiet"
             tell(f"Warning: {e.case.label}: {text}; {advice}")
 
 
 def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:
-    """(MODEL, batch size, length, phase) of each line, None for what it leaves out; raises InputError."""
+    """(MODEL, batch size, length, phase) of each line, None for omitted values; raises InputError."""
     from neuralpower.files.paths import check_regular
     from neuralpower.networks.trust import check_model
 
@@ -291,7 +302,7 @@ def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, 
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        holds = "it holds lines of MODEL, batch size, length, phase, tokens"
+        holds = "write lines of MODEL, batch size, length, phase, tokens"
         raise InputError(f"{file}: cannot be read ({first_line(error)}); {holds}") from None
     cases: list[tuple[str, int | None, int | None, Phase | None]] = []
     for number, line in enumerate(lines, 1):
@@ -305,16 +316,16 @@ def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, 
             cases.append((words[0], int(words[1]) if len(words) > 1 else None, length, phase))
         except ValueError:
             raise InputError(
-                f"{file}:{number}: {line!r} is no MODEL, batch size, length (- for none), phase (forward, "
-                "prefill or decode), tokens of its prompt or context"
+                f"{file}:{number}: {line!r} is not MODEL, batch size, length, phase, tokens; "
+                "length may be -, phase is forward, prefill or decode"
             ) from None
     if not cases:
-        raise InputError(f"{file}: names no network; give lines of MODEL, batch size, length, phase, tokens")
+        raise InputError(f"{file}: has no network; write lines of MODEL, batch size, length, phase, tokens")
     return cases
 
 
 def _phase(name: str, tokens: int | None) -> Phase:
-    """The phase of a line; raises ValueError for another name, or training, which --phase asks for."""
+    """The phase of a line; raises ValueError for another name, or training, which needs --phase."""
     if name not in EVALUATED_PHASES or name == "training":
         raise ValueError(name)
     return parsing.phase(name, tokens if name != "prefill" else None, tokens if name == "prefill" else None)

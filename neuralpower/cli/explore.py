@@ -1,4 +1,4 @@
-"""`neuralpower sweep`, `compare`, `score` and `fit`: what if, from few traces; none needs a device."""
+"""`neuralpower sweep`, `compare`, `score` and `fit`: what-if questions, answered without the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.choices import (
     FITTED_PHASES,
     PHASES,
-    RUNS,
     SCORES,
     choice,
     dtype_choice,
@@ -23,40 +22,44 @@ from neuralpower.cli.choices import (
 )
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
-from neuralpower.cli.known_names import checked_side, completed_models
+from neuralpower.cli.known_names import checked_side, completed_models, is_cluster, split_layout
 from neuralpower.cli.output import tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TARGET, TRAINING
+from neuralpower.cli.parallel_options import Parallel, SweptParallel, check_used
+from neuralpower.devices.memory_size import bytes_of, reading
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
+    from neuralpower.devices.cluster import Cluster
+    from neuralpower.layout import Layout
     from neuralpower.learn.predictor import Predictor
-    from neuralpower.networks.phases import Phase
     from neuralpower.platforms import Platform
     from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as swept
     from neuralpower.predict.explore.compare import Side
 
 Noted = TypeVar("Noted", "swept.Sweep", "fitting.Fit")
-TOKENS = ("context", "prompt", "new_tokens")
 app = Typer()
 
 
 class SweptTokens(OptionGroup):
-    """The tokens of a language model's phases, in a grid."""
+    """Options: the tokens of a language model's phases, in a grid."""
 
     panel = LANGUAGE
 
     context: Annotated[
         str | None, Option(help="decode: tokens in the cache before the step, such as 512:8192.")
     ] = None
-    prompt: Annotated[str | None, Option(help="prefill, generate: tokens of the prompt, a grid, too.")] = None
+    prompt: Annotated[
+        str | None, Option(help="prefill, generate: tokens of the prompt, such as 512:8192.")
+    ] = None
     new_tokens: shared_options.NewTokens = None
 
 
 class Sweep(OptionGroup):
-    """The grid of a sweep, and where its points go."""
+    """Options: the grid of a sweep, and the output."""
 
     panel = INPUT
 
@@ -64,7 +67,7 @@ class Sweep(OptionGroup):
     batch_size: Annotated[
         str | None,
         Option(
-            "--batch-size", "-b", help="1,8,32; 1:256 doubles; 64:512:64 in steps; default: as in predict."
+            "--batch-size", "-b", help="1,8,32; 1:256 doubles; 64:512:64 adds 64; default: as in predict."
         ),
     ] = None
     seq_len: Annotated[str | None, Option(help="Tokens per sample, written in the same way.")] = None
@@ -76,19 +79,20 @@ class Sweep(OptionGroup):
         ),
     ] = None
     weights: shared_options.Weights = None
-    phase: Annotated[str, shared_options.phase_choice(PHASES, "What is run")] = "forward"
+    phase: Annotated[str, shared_options.phase_choice(PHASES, "Phase to predict")] = "forward"
     device: shared_options.Devices = None
     predictor: shared_options.Predictors = None
     run: shared_options.Run = None
     memory: Annotated[
         str | None,
         Option(
-            help="Of the device: 24GiB (as of a 24 GB card), or 24GB (24 x 10^9 bytes); default: its own.",
+            help="The device's memory: 24GiB (a 24 GB card), or 24GB (24 x 10^9 bytes); default: its own.",
             rich_help_panel=TARGET,
         ),
     ] = None
     tokens: SweptTokens
     training: shared_options.Training
+    parallel: SweptParallel
     output: shared_options.Output
     csv: Annotated[
         Path | None, Option(help="Write a line per point to this file.", rich_help_panel=OUTPUT)
@@ -106,25 +110,26 @@ class Sweep(OptionGroup):
 @with_options
 def sweep(asked: Sweep) -> None:
     """Predict the points of the grid, and mark the Pareto-optimal ones."""
-    form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
+    form, grid = form_of(asked.output.form, asked.output.out, asked.output.as_json), _Grid.of(asked)
     stage("importing torch and transformers")
     from neuralpower.files.csv_files import write_csv
     from neuralpower.predict.explore import sweep as sweeping
     from neuralpower.report.explored import sweep_table
+    from neuralpower.report.grid import note_lines, warning_lines
     from neuralpower.report.pictures import draw, sweep_page
-    from neuralpower.report.tables import note_lines, warning_lines
 
     parsing.check_plot(asked.plot)
     parsing.check_file(asked.csv, "points.csv")
     check_out(asked.output.out, form)
+    asked.parallel.check(asked.model)
     predictors = [
         parsing.predictor(name, device)
         for name in parsing.names(asked.predictor, "predictor") or (None,)
-        for device in parsing.names(asked.device, "device") or (None,)
+        for device in parsing.names(asked.parallel.device(asked.device), "device") or (None,)
     ]
-    found = _swept(asked, predictors)
+    found = _swept(asked, grid, predictors)
     if all(point.error for point in found.points):
-        raise InputError(f"no point can be predicted: {found.points[0].error}")
+        raise InputError(f"no point could be predicted: {found.points[0].error}")
     found = _noted(found, asked.memory)
     rows = [vars(found.points[0]), *(vars(p).values() for p in found.points)]
     if asked.csv is not None:
@@ -143,97 +148,90 @@ def sweep(asked: Sweep) -> None:
     give(answer, form, asked.output.out)
 
 
-def _swept(asked: Sweep, predictors: Sequence[Predictor]) -> swept.Sweep:
-    """The points: by formulas from few traces, or each traced where a phase is asked for."""
-    from neuralpower.predict.explore import fit as fitting
-    from neuralpower.predict.explore import sweep as sweeping
+@dataclasses.dataclass(frozen=True)
+class _Grid:
+    """What the texts of a sweep's options say; reading them imports no torch."""
 
-    shape, batch = parsing.shape(asked.input_shape), asked.batch_size
-    usual = (parsing.batch_size(asked.model, None, shape),) if batch is None else ()
-    own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
-    batches = usual if batch is None else sweeping.sizes(batch, "batch size")
-    lengths = sweeping.sizes(asked.seq_len, "seq-len") if asked.seq_len is not None else (None,)
-    dtypes = [parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)]
-    memory_bytes = fitting.bytes_of(asked.memory) if asked.memory is not None else None
-    recipe = asked.training.recipe(asked.phase)
-    if asked.phase == "forward":
-        _check_no_tokens(asked)
-        return sweeping.sweep(
-            asked.model,
-            predictors,
-            batch_sizes=batches,
-            lengths=lengths,
-            dtypes=dtypes,
-            input_shape=shape,
-            memory_bytes=memory_bytes,
-            run=asked.run or "eager",
-            weights=asked.weights,
+    batch_sizes: tuple[int, ...] | None  # None: the network's own
+    lengths: tuple[int | None, ...]
+    contexts: tuple[int | None, ...]
+    prompts: tuple[int | None, ...]
+    shape: tuple[int, ...] | None
+    memory_bytes: float | None
+
+    @classmethod
+    def of(cls, asked: Sweep) -> _Grid:
+        """The grid of the options; raises InputError."""
+
+        def several(text: str | None, what: str) -> tuple[int | None, ...]:
+            return (None,) if text is None else parsing.sizes(text, what)
+
+        batch = asked.batch_size
+        return cls(
+            None if batch is None else parsing.sizes(batch, "batch size"),
+            several(asked.seq_len, "seq-len"),
+            several(asked.tokens.context, "context"),
+            several(asked.tokens.prompt, "prompt"),
+            parsing.shape(asked.input_shape),
+            None if asked.memory is None else bytes_of(asked.memory),
         )
 
-    from neuralpower.predict.case import Case
-    from neuralpower.predict.explore.phases import sweep_phases
 
-    phases = _phases(asked)
-    how: dict[str, Any] = {"run": asked.run, "weights": asked.weights}
-    grid = itertools.product(dtypes, phases, lengths, batches)
-    cases = [Case(asked.model, b, length, shape, dtype, phase, **how) for dtype, phase, length, b in grid]
-    way = "forward" if phases[0].name == asked.phase else asked.phase
-    for predictor, dtype in itertools.product(predictors, dtypes):
-        predictor.check(dtype, "forward" if way == "training" else way)
-    return sweep_phases(cases, predictors, way=way, recipe=recipe, memory_bytes=memory_bytes)
+def _swept(asked: Sweep, grid: _Grid, predictors: Sequence[Predictor]) -> swept.Sweep:
+    """The points: by formulas from few traces; with a phase, each point is traced."""
+    from neuralpower.networks.phases import Phase
+    from neuralpower.predict.explore.phases import sweep_grid
 
-
-def _check_no_tokens(asked: Sweep) -> None:
-    """Raise InputError for tokens of a phase that is not asked for."""
-    shared_options.Tokens(**{n: _first(getattr(asked.tokens, n)) for n in TOKENS}, lengths=None).phase(
-        "forward"
+    own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
+    return sweep_grid(
+        asked.model,
+        predictors,
+        [
+            Phase(asked.phase, None, context, prompt, asked.tokens.new_tokens)
+            for context, prompt in itertools.product(grid.contexts, grid.prompts)
+        ],
+        recipe=asked.parallel.recipe(asked.training.recipe(asked.phase), asked.phase),
+        batch_sizes=grid.batch_sizes or (parsing.batch_size(asked.model, None, grid.shape),),
+        lengths=grid.lengths,
+        dtypes=[parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or (own,)],
+        input_shape=grid.shape,
+        memory_bytes=grid.memory_bytes,
+        run=asked.run,
+        weights=asked.weights,
+        layouts=asked.parallel.layouts,
+        cluster=asked.parallel.cluster,
+        strict=asked.parallel.require_plan,
     )
 
 
-def _phases(asked: Sweep) -> list[Phase]:
-    """The phase with each of its contexts and prompts."""
-    from neuralpower.predict.explore.sweep import sizes
-
-    tokens = asked.tokens
-    contexts = sizes(tokens.context, "context") if tokens.context is not None else (None,)
-    prompts = sizes(tokens.prompt, "prompt") if tokens.prompt is not None else (None,)
-    return [
-        parsing.phase(asked.phase, context, prompt, tokens.new_tokens)
-        for context in contexts
-        for prompt in prompts
-    ]
-
-
-def _first(text: Any) -> int | None:
-    """Any size of a grid, by which a phase can refuse it."""
-    from neuralpower.predict.explore.sweep import sizes
-
-    return sizes(text, "tokens")[0] if isinstance(text, str) else text
-
-
 class Compare(OptionGroup):
-    """Two sides, and what both do."""
+    """Options: the two sides, and their inputs."""
 
     panel = INPUT
 
     a: Annotated[
         str,
-        Argument(help="MODEL, or MODEL@PREDICTOR.", callback=checked_side, autocompletion=completed_models),
-    ]
-    b: Annotated[
-        str,
         Argument(
-            help="The other; @PREDICTOR alone is the same model on another device.",
+            help="MODEL, MODEL@PREDICTOR, or with a layout: MODEL@8xh100-sxm:tp4pp2.",
             callback=checked_side,
             autocompletion=completed_models,
         ),
     ]
-    phase: Annotated[str, shared_options.phase_choice(PHASES, "What is run")] = "forward"
+    b: Annotated[
+        str,
+        Argument(
+            help="The other side; @PREDICTOR alone is the same model on another device.",
+            callback=checked_side,
+            autocompletion=completed_models,
+        ),
+    ]
+    phase: Annotated[str, shared_options.phase_choice(PHASES, "Phase to predict")] = "forward"
     sizes: shared_options.Sizes
     device: shared_options.Device = None
     predictor: shared_options.Predictor = None
     run: shared_options.Run = None
     tokens: shared_options.Tokens
+    parallel: Parallel
     plot: shared_options.Plot = None
     output: shared_options.Output
 
@@ -251,8 +249,8 @@ def compare(asked: Compare) -> None:
     stage("importing torch and transformers")
     from neuralpower.predict.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
+    from neuralpower.report.grid import warning_lines
     from neuralpower.report.pictures import comparison_page, draw
-    from neuralpower.report.tables import warning_lines
 
     parsing.check_plot(asked.plot)
     check_out(asked.output.out, form)
@@ -282,36 +280,62 @@ def _sides(asked: Compare) -> list[Side]:
     """Both models, each predicted on its device; raises InputError."""
     from neuralpower.predict.case import Case, predict_case
     from neuralpower.predict.explore.compare import Side
-    from neuralpower.trace.recipe import TRAINING
+    from neuralpower.trace.recipe import RECIPE, TRAINING
 
     shape = asked.sizes.shape
     phase = asked.tokens.phase(asked.phase)
     asked.tokens.check_batch(asked.sizes.batch_size)
     way = "forward" if asked.phase == phase.name else asked.phase
+    recipe = asked.parallel.recipe(RECIPE, asked.phase)
     known: dict[str, Predictor] = {}
     sides = []
     for number, text in enumerate((asked.a, asked.b)):
         stage(f"predicting {text}", number, 2)
         parsing.check_named([text], "model")
-        model, at, name = text.partition("@")
-        if at and not name:
+        model, at, place = text.partition("@")
+        if at and not place:
             raise InputError(
                 f"{text!r} names no predictor behind @; write MODEL@PREDICTOR or @PREDICTOR, or leave @ out"
             )
-        model, name = model or asked.a.partition("@")[0], name or asked.predictor or ""
-        device = None if at else asked.device
-        known[name] = known.get(name) or parsing.predictor(name or None, device)
+        model = model or asked.a.partition("@")[0]
+        name, layout, cluster = _placed(asked, model, place)
+        known[name] = known.get(name) or _answers(asked, name if at else "", cluster)
         dtype = parsing.dtype(asked.sizes.dtype or parsing.usual_dtype(model, known[name]))
         batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
-        how: dict[str, Any] = {"run": asked.run, "weights": asked.sizes.weights}
+        how: dict[str, Any] = {"run": asked.run, "weights": asked.sizes.weights, "layout": layout}
+        how |= {"cluster": cluster, "strict": asked.parallel.require_plan}
         case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase, **how)
         known[name].check(dtype, "forward" if way == TRAINING else way)
-        prediction, _ = predict_case(case, known[name], phase=way)
+        prediction, _ = predict_case(case, known[name], phase=way, recipe=recipe)
         label = case.label + (f" {way}" if way != "forward" else "")
         if "@" in asked.a + asked.b:
             label += f" on {known[name].name}"
         sides.append(Side(label, prediction, known[name]))
     return sides
+
+
+def _placed(asked: Compare, model: str, place: str) -> tuple[str, Layout, Cluster | None]:
+    """(predictor or device, layout, devices) of a side: its own, else those of the options."""
+    from neuralpower.devices.cluster import cluster_of
+    from neuralpower.layout import layout_of
+
+    name, own = split_layout(place)
+    layout = layout_of(own) if own else asked.parallel.layout
+    nodes = asked.parallel.nodes
+    cluster = cluster_of(name, nodes or 1) if is_cluster(name) else None if name else asked.parallel.cluster
+    if cluster is None:
+        return name or asked.predictor or "", layout, None
+    if not own:
+        check_used(asked.parallel.devices or name, cluster, [layout], model)
+    cluster.check(layout)
+    return name or asked.parallel.devices or "", layout, cluster
+
+
+def _answers(asked: Compare, name: str, cluster: Cluster | None) -> Predictor:
+    """The predictor of a side; raises InputError."""
+    if cluster is not None:
+        return parsing.predictor(asked.predictor, cluster.spec.slug)
+    return parsing.predictor(name or asked.predictor, None if name else asked.device)
 
 
 class Scored(OptionGroup):
@@ -351,13 +375,14 @@ def score(asked: Scored) -> None:
     check_out(asked.output.out, form)
     stage("importing torch and transformers")
 
+    from neuralpower.layers.base import FORWARD
     from neuralpower.predict.explore.score import score as scored
     from neuralpower.predict.explore.score import warnings_of
     from neuralpower.report.explored import score_table
 
-    learnt = parsing.predictor(asked.predictor, asked.device)
+    trained = parsing.predictor(asked.predictor, asked.device)
     stage("scoring the candidates")
-    found = scored(lines.splitlines(), learnt, by, trust_code=asked.trust_code)
+    found = scored(lines.splitlines(), trained, by, trust_code=asked.trust_code)
     for one in found:
         if one.error:
             tell(f"Warning: {file} line {one.line}: {one.error}")
@@ -367,14 +392,14 @@ def score(asked: Scored) -> None:
         )
     if by != "latency" and not any(one.rank for one in found):
         raise InputError(f"{by} is not known of any candidate: choose another predictor, or --by latency")
-    for text in warnings_of(found, learnt):
+    for text in warnings_of(found, trained):
         tell(f"Warning: {text}")
-    if learnt.platform.memory_note:
-        tell(f"Note: {learnt.platform.memory_note}")
-    about = f"forward, by {by}, on {learnt.device} ({learnt.name})"
+    if note := trained.platform.memory_note(FORWARD):
+        tell(f"Note: {note}")
+    about = f"forward, by {by}, on {trained.device} ({trained.name})"
     shown = [one.to_json() for one in found]
     answer = Answer(
-        title=f"{len(found)} candidates by {by}, on {learnt.device}",
+        title=f"{len(found)} candidates by {by}, on {trained.device}",
         table=lambda: score_table(found, asked.top, about),
         json=lambda: "\n".join(map(json_text, shown)),
         rows=lambda: [[*shown[0]], *([*one.values()] for one in shown)],
@@ -398,7 +423,7 @@ class Fit(OptionGroup):
     panel = INPUT
 
     model: shared_options.Model
-    phase: Annotated[str, shared_options.phase_choice(FITTED_PHASES, "What is run")] = "forward"
+    phase: Annotated[str, shared_options.phase_choice(FITTED_PHASES, "Phase to predict")] = "forward"
     batch_size: shared_options.BatchSize = None
     seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
     input_shape: shared_options.InputShape = None
@@ -420,16 +445,7 @@ class Fit(OptionGroup):
             rich_help_panel=TARGET,
         ),
     ] = None
-    run: Annotated[
-        str,
-        choice(
-            "way to run",
-            RUNS,
-            help="How it runs; fused calls hold no memory",
-            metavar="<run>",
-            rich_help_panel=TARGET,
-        ),
-    ] = "eager"
+    run: shared_options.Run = None
     tokens: FittedTokens
     optimizer: Annotated[
         str,
@@ -448,6 +464,7 @@ class Fit(OptionGroup):
             rich_help_panel=TRAINING,
         ),
     ] = False
+    parallel: Parallel
     output: shared_options.Output
 
 
@@ -462,23 +479,34 @@ def fit(asked: Fit) -> None:
     """Compare the memory that a model needs with the device's; exit code 1 where it does not fit."""
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     parsing.check_batch_size(asked.batch_size)
+    shape, length = parsing.shape(asked.input_shape), _prompt(asked)
+    if asked.memory is not None:
+        bytes_of(asked.memory)  # refused before torch is imported
     stage("importing torch and transformers")
     from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
     from neuralpower.report.explored import fit_table
+    from neuralpower.trace.question import usual_run
+    from neuralpower.trace.recipe import Recipe
 
     check_out(asked.output.out, form)
-    room, platform, name = _room(asked.device, asked.memory)
-    shape = parsing.shape(asked.input_shape)
-    same = "model phase optimizer accumulation checkpointing margin run weights".split()
+    spread = asked.parallel
+    spread.check(asked.model)
+    room, platform, name = _room(spread.device(asked.device), asked.memory)
+    same = "model phase optimizer checkpointing margin weights".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
-        seq_len=_prompt(asked),
+        seq_len=length,
         context=asked.tokens.context,
         new_tokens=asked.tokens.new_tokens,
         input_shape=shape,
         dtype=parsing.dtype(asked.dtype or parsing.usual_dtype(asked.model)),
         platform=platform,
+        run=asked.run or usual_run(platform, asked.phase),
+        accumulation=spread.recipe(Recipe(accumulation=asked.accumulation), asked.phase).accumulation,
+        layout=spread.layout,
+        cluster=spread.cluster,
+        strict=spread.require_plan,
         **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)
@@ -515,8 +543,6 @@ def _prompt(asked: Fit) -> int | None:
 
 def _noted(found: Noted, memory: str | None) -> Noted:
     """The result, with a note where --memory may mean another size than the user thinks."""
-    from neuralpower.predict.explore.fit import reading
-
     read = reading(memory) if memory is not None else ""
     return dataclasses.replace(found, notes=(*found.notes, read)) if read else found
 
@@ -528,12 +554,11 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
     from neuralpower.learn.here import target
     from neuralpower.platforms import CPU, platform_of
     from neuralpower.predict.explore.fit import assumed
-    from neuralpower.predict.explore.fit import bytes_of as parsed
 
     own: float | None
     if device is None and memory is not None:
         platform, name = assumed(memory)
-        return parsed(memory), platform, f"{name} (assumed; this machine: --device cpu)"
+        return bytes_of(memory), platform, f"{name} (assumed; this machine: --device cpu)"
     named = target(device)
     if named is None:
         cpu = read_cpu()
@@ -542,7 +567,7 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
         spec = spec_of(str(named))
         own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
     if memory is not None:
-        return parsed(memory), platform, name if named else f"{platform.called} of {memory}"
+        return bytes_of(memory), platform, name if named else f"{platform.called} of {memory}"
     if own is None:
         raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
     return float(int(own)), platform, name

@@ -1,4 +1,4 @@
-"""Results in the form that was asked for: table, JSON, CSV, Markdown or HTML page; printed, or in a file."""
+"""Results as a table, JSON, CSV, Markdown or an HTML page; printed, or in a file."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 TABLE, JSON, CSV, MARKDOWN, HTML = "table", "json", "csv", "md", "html"
 ENDINGS = {".json": JSON, ".jsonl": JSON, ".csv": CSV, ".md": MARKDOWN, ".html": HTML, ".htm": HTML}
-NUMBER = re.compile(r"[-+]?[\d.,]+([ %]|e[-+]?\d|/|$)|-$")  # a number, with its unit, or what is not known
+NUMBER = re.compile(r"[-+]?[\d.,]+([ %]|e[-+]?\d|/|$)|-$")  # a number with its unit, or an unknown value
 Rows = Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A result in its forms, each made when it is asked for."""
+    """A result in its forms, each made on demand."""
 
     title: str
     table: Callable[[], str]  # with marks of styles
-    json: Callable[[], Any]  # plain values, or a text that is JSON already
+    json: Callable[[], Any]  # plain values, or JSON text
     rows: Callable[[], Rows]  # a header, then rows in SI units
     shown: Callable[[], Rows] | None = None  # the same for readers; None: as `rows`
-    lead: Callable[[], Sequence[str]] = tuple  # what stands above them
-    page: Callable[[], Page] | None = None  # of HTML, where it is more than the rows
-    warnings: Sequence[str] = ()  # told beside CSV, which has no place for them; the other forms hold them
+    lead: Callable[[], Sequence[str]] = tuple  # the title above the rows
+    page: Callable[[], Page] | None = None  # the HTML page, if it has more than the rows
+    warnings: Sequence[str] = ()  # printed on stderr with CSV, which cannot hold them
 
 
 def form_of(form: str | None, out: Path | None, as_json: bool) -> str:
-    """The form that options ask for; raises InputError where they contradict each other. Writes nothing."""
+    """The form that the options choose; raises InputError if they contradict each other. Writes nothing."""
     if as_json and form not in (None, JSON):
         raise InputError(f"--json and --format {form}: leave one of them out")
     ending = None if out is None else ENDINGS.get(out.suffix.lower())
@@ -46,7 +46,7 @@ def form_of(form: str | None, out: Path | None, as_json: bool) -> str:
 
 
 def check_out(out: Path | None, form: str) -> None:
-    """Make the file's folder, and raise InputError where it cannot be written: call it before long work."""
+    """Make the file's folder; raise InputError if the file cannot be written. Call it before long work."""
     check_file(out, f"result.{'txt' if form == TABLE else form}")
 
 
@@ -102,7 +102,7 @@ def _lead(answer: Answer) -> list[str]:
 
 
 def _readable(answer: Answer) -> list[list[str]]:
-    """The rows as texts; "-" for what is not known."""
+    """The rows as texts; "-" for an unknown value."""
     rows = (answer.shown or answer.rows)()
     return [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
 

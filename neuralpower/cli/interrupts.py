@@ -1,4 +1,4 @@
-"""How a command is ended from outside: by Ctrl-C, a batch system's TERM or a closed terminal's HUP."""
+"""End a command from outside: Ctrl-C, a batch system's TERM, or a closed terminal's HUP."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import signal
 import time
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SAME_S = 5.0  # a terminal that closes, and a batch system, send several signals within a second or two
+SAME_S = 5.0  # closing terminals and batch systems send several signals within two seconds
 
 
 def end_like_ctrl_c() -> None:
-    """Let each of `ENDS` raise KeyboardInterrupt; ignore what follows within `SAME_S`, which is the same end.
+    """Make each signal of `ENDS` raise KeyboardInterrupt; ignore those that follow within `SAME_S`.
 
-    So nothing disturbs the writing at an interruption, and a later signal still ends what hangs in it.
-    A signal that is already ignored stays ignored: nohup and a shell's background jobs ask for that.
+    Files are written undisturbed after an interruption, and a later signal still ends a command that hangs.
+    A signal that is already ignored stays ignored, as nohup and a shell's background jobs need.
     """
     owner, begun = os.getpid(), -SAME_S
 

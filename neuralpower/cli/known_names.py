@@ -1,19 +1,24 @@
-"""Names of models, predictors and devices: completed by the shell, and checked before torch is imported."""
+"""Names of models, predictors and devices: completed by the shell, checked before torch is imported."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import typer
 
 from neuralpower.cli.choices import BASELINES
+from neuralpower.devices.cluster import cluster_of
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
+from neuralpower.layout import layout_of
 
-REPORT = "roofline"  # the name of the only report, which may stand before its networks
-HERE = ("cpu", "cuda", "cuda:0")  # devices of this machine, as torch names them
+REPORT = "roofline"  # the name of the only report, accepted before its networks
+LAYOUT = re.compile(r"(tp|pp|ep|dp)\d")  # how a layout in few letters begins
+CLUSTER = re.compile(r"\d+\s*[x*]\s*\D")
+HERE = ("cpu", "cuda", "cuda:0")  # torch's names for devices of this machine
 
 
 def _checked(check: Callable[[str], None]) -> Callable[[typer.Context, Any], Any]:
@@ -29,7 +34,7 @@ def _checked(check: Callable[[str], None]) -> Callable[[typer.Context, Any], Any
 
 
 def _alone(check: Callable[[str], None]) -> Callable[[typer.Context, Any], Any]:
-    """The same for one name; of several, those that are wrong are told where the others are measured."""
+    """The same for one name; wrong ones among several are reported when the others are measured."""
     checked = _checked(check)
     return lambda context, value: checked(context, value) if value and len(value) == 1 else value
 
@@ -38,19 +43,37 @@ def _alone(check: Callable[[str], None]) -> Callable[[typer.Context, Any], Any]:
 
 
 def check_model(name: str) -> None:
-    """Raise ModelError for a text that can be no model."""
+    """Raise ModelError for a text that cannot be a model."""
     from neuralpower.networks.sources import check_known
 
     check_known(name)
 
 
 def check_side(text: str) -> None:
-    """The same for a side of a comparison: MODEL, MODEL@PREDICTOR or @PREDICTOR."""
-    model, at, predictor = text.partition("@")
+    """The same for a side of a comparison: MODEL, MODEL@PREDICTOR, @PREDICTOR, @8xh100-sxm:tp4pp2."""
+    model, at, place = text.partition("@")
     if model.strip():
         check_model(model)
-    if at and predictor.strip():
-        check_predictor(predictor)
+    if not at or not place.strip():
+        return
+    name, layout = split_layout(place)
+    if layout:
+        layout_of(layout)
+    if is_cluster(name):
+        cluster_of(name)
+    elif name:
+        check_predictor(name)
+
+
+def split_layout(place: str) -> tuple[str, str]:
+    """(device or predictor, layout) of `h100:tp4pp2`; what has no layout behind a colon is a name."""
+    name, colon, layout = place.rpartition(":")
+    return (name, layout) if colon and LAYOUT.match(layout) else (place, "")
+
+
+def is_cluster(name: str) -> bool:
+    """Whether it is a count of devices, as 8xh100-sxm."""
+    return CLUSTER.match(name) is not None
 
 
 def check_model_or_list(text: str) -> None:
@@ -60,7 +83,7 @@ def check_model_or_list(text: str) -> None:
 
 
 def completed_models(incomplete: str) -> list[str]:
-    """Models that begin so: of the catalogue, the zoo and transformers."""
+    """Models that begin with the text: of the catalogue, the zoo and transformers."""
     from neuralpower.networks.catalogue import catalogue
     from neuralpower.networks.known_names import transformers_names, zoo_names
 
@@ -74,7 +97,7 @@ def completed_models(incomplete: str) -> list[str]:
 
 
 def predictor_names() -> list[str]:
-    """Names of predictors, those of nearer folders first."""
+    """Names of predictors, nearer folders first."""
     from neuralpower.files.predictor_folders import predictor_folders
 
     return [
@@ -83,7 +106,7 @@ def predictor_names() -> list[str]:
 
 
 def check_predictor(text: str) -> None:
-    """Raise PredictorError for a name that no predictor, no file and no device has."""
+    """Raise PredictorError for a name of no predictor, file or device."""
     from neuralpower.devices.names import matching
     from neuralpower.devices.spec import find_spec
 
@@ -103,14 +126,14 @@ def check_predictor(text: str) -> None:
 
 
 def check_predictors_or_baselines(text: str) -> None:
-    """The same for several with commas, among which BASELINES may be."""
+    """The same for several with commas; BASELINES are allowed."""
     for name in text.split(","):
         if name.strip() not in BASELINES:
             check_predictor(name)
 
 
 def completed_predictors(incomplete: str) -> list[str]:
-    """Predictors that begin so; behind @ the devices."""
+    """Predictors that begin with the text; after @, devices."""
     before, at, device = incomplete.rpartition("@")
     if at:
         return [f"{before}@{name}" for name in completed_devices(device)]
@@ -121,7 +144,7 @@ def completed_predictors(incomplete: str) -> list[str]:
 
 
 def check_device(text: str) -> None:
-    """Raise InputError for a device that is neither known nor here, nor a file."""
+    """Raise InputError for a device that is not known, not here, and not a file."""
     from neuralpower.devices.host import cuda_number
     from neuralpower.devices.spec import spec_of
 
@@ -151,14 +174,14 @@ def check_place(name: str) -> None:
 
 
 def completed_devices(incomplete: str) -> list[str]:
-    """Devices with a spec sheet, and those of this machine, that begin so."""
+    """Devices with a spec sheet, and this machine's devices, that begin with the text."""
     from neuralpower.devices.spec import known_specs
 
     return _several(incomplete, [*known_specs(), *HERE])
 
 
 def completed_places(incomplete: str) -> list[str]:
-    """Devices of this machine that begin so."""
+    """Devices of this machine that begin with the text."""
     return _completions(HERE, incomplete)
 
 

@@ -18,39 +18,37 @@ app = Typer()
 
 
 class Trained(OptionGroup):
-    """How the network is trained."""
+    """Options: how the network is trained."""
 
     panel = TRAINING
 
     data_dir: Annotated[
         Path | None,
-        Option(
-            help="MNIST's four idx files (.gz too); default: scikit-learn's digits. Nothing is downloaded."
-        ),
+        Option(help="MNIST's four idx files (.gz, too); default: scikit-learn's digits. No download."),
     ] = None
     batch_size: Annotated[int, Option("--batch-size", "-b", help="Images in a training batch.")] = 64
     test_batch_size: Annotated[int, Option(help="Images in a test batch.")] = 1000
     epochs: Annotated[int, Option(help="Passes over the training images.")] = 14
     lr: Annotated[float, Option(help="Learning rate of Adadelta.")] = 1.0
-    gamma: Annotated[float, Option(help="Its factor after each epoch.")] = 0.7
+    gamma: Annotated[float, Option(help="Factor of the learning rate after each epoch.")] = 0.7
     seed: Annotated[int, Option(help="Seed of weights, order and dropout.")] = 1
     log_interval: Annotated[int, Option(help="Batches between points of the curves.")] = 10
 
 
 class Lab(OptionGroup):
-    """The training, the profiles and their outputs."""
+    """Options: the training, the profiles and their outputs."""
 
     panel = MEASURING
 
     step: Annotated[
         str,
-        choice("step", LAB_STEPS, help="What to do; compare reads printed tables", kind=Argument),
+        choice("step", LAB_STEPS, help="Step to run; compare reads printed tables", kind=Argument),
     ] = "all"
     trained: Trained
     device: Annotated[
         str | None,
         Option(
-            help="Where to run: cpu, cuda or cuda:0; default: a GPU where there is one.",
+            help="Device: cpu, cuda or cuda:0; default: a GPU, if there is one.",
             callback=checked_place,
             autocompletion=completed_places,
             rich_help_panel=TARGET,
@@ -59,13 +57,12 @@ class Lab(OptionGroup):
     no_cuda: Annotated[bool, Option("--no-cuda", hidden=True)] = False
     profile_batches: Annotated[str, Option(help="Batch sizes to profile, with commas.")] = "1,16,64"
     profile_images: Annotated[
-        int | None, Option(help="Test images of a profile; default: all. Too few are repeated.")
+        int | None,
+        Option(help="Test images of a profile; default: all. Images are repeated if a batch needs more."),
     ] = None
-    by_shape: Annotated[bool, Option("--by-shape", help="Tell operators of other input shapes apart.")] = (
-        False
-    )
+    by_shape: Annotated[bool, Option("--by-shape", help="Group operators by input shape.")] = False
     tables: Annotated[
-        Path | None, Option(help="compare: a text with printed tables of torch's profiler.")
+        Path | None, Option(help="compare: text file with printed tables of torch's profiler.")
     ] = None
     operator: Annotated[
         str | None, Option(help="compare: the operator; default: the most expensive one.")
@@ -80,10 +77,11 @@ class Lab(OptionGroup):
         bool, Option("--save-model", help="Write the weights to mnist_cnn.pt.", rich_help_panel=OUTPUT)
     ] = False
     tensorboard: Annotated[
-        bool, Option(help="Write event files, if tensorboard is installed.", rich_help_panel=OUTPUT)
+        bool, Option(help="Write event files; needs tensorboard.", rich_help_panel=OUTPUT)
     ] = True
     tensorboard_port: Annotated[
-        int | None, Option(help="Show them at http://localhost:PORT until Ctrl-C.", rich_help_panel=OUTPUT)
+        int | None,
+        Option(help="Show event files at http://localhost:PORT until Ctrl-C.", rich_help_panel=OUTPUT),
     ] = None
 
 
@@ -95,7 +93,7 @@ class Lab(OptionGroup):
 )
 @with_options
 def lab(asked: Lab) -> None:
-    """Run the steps that are asked for, and print the files that they write."""
+    """Run the chosen steps, and print the files that they write."""
     stage("importing torch")
     from neuralpower.suites.lab.run import Request, run
     from neuralpower.suites.lab.training import Settings
@@ -122,8 +120,8 @@ def lab(asked: Lab) -> None:
 
 
 def _compare(tables: Path | None, operator: str | None) -> None:
-    """Print the table and the sentences of a file's tables."""
-    from neuralpower.report.tables import grid
+    """Print the comparison of a file's tables, as a table and sentences."""
+    from neuralpower.report.grid import grid
     from neuralpower.suites.lab.comparison import HEADER, compare
     from neuralpower.suites.lab.printed import read_tables
 

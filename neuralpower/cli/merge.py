@@ -1,4 +1,4 @@
-"""`neuralpower merge`: datasets of one device -> one folder of shards."""
+"""`neuralpower merge`: join datasets of one device into one folder of shards."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def merge(
     datasets: Annotated[
         list[str],
         Argument(
-            help="Folders of datasets of one device, or places such as s3://bucket/name; the last of equal "
-            "rows counts."
+            help="Datasets of a device: folders or places (s3://bucket/name); the last of equal rows counts."
         ),
     ],
     out: Annotated[
@@ -34,7 +33,7 @@ def merge(
         Option(
             "--out",
             "-o",
-            help="The folder that gets them, each as a shard; shards in it stay.",
+            help="Output folder; each dataset becomes a shard, and its present shards stay.",
             rich_help_panel=OUTPUT,
         ),
     ],

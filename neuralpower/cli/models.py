@@ -1,4 +1,4 @@
-"""`neuralpower models`: models that are known by name, and networks of the zoo with what they work."""
+"""`neuralpower models`: models that are known by name, and networks of the zoo with their FLOP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ZOO_TASK = "zoo"
 
 
 class Listed(OptionGroup):
-    """Which models, and how they are printed."""
+    """Options: which models to list, and how."""
 
     panel = INPUT
 
@@ -47,7 +47,7 @@ class Listed(OptionGroup):
 )
 @with_options
 def models(asked: Listed) -> None:
-    """Print a line per model; the zoo's FLOP are of one sample's forward pass, products only."""
+    """List models; the zoo's FLOP count all operations of one sample's forward pass."""
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     check_out(asked.output.out, form)
     pattern, task = asked.pattern or (), asked.task
@@ -93,7 +93,7 @@ def _answer(listed: Sequence[Entry], zoo: Sequence[str]) -> Answer:
 
 
 def _entries(patterns: Sequence[str], task: str | None) -> dict[str, Entry]:
-    """Models of the catalogue by name, those of a task together."""
+    """Models of the catalogue by name, grouped by task."""
     from neuralpower.networks.catalogue import TASKS, catalogue, named
 
     entries = sorted(catalogue().values(), key=lambda entry: (TASKS.index(entry.task), entry.name))
@@ -107,7 +107,7 @@ def _entries(patterns: Sequence[str], task: str | None) -> dict[str, Entry]:
 
 
 def _zoo(patterns: Sequence[str], task: str | None) -> list[str]:
-    """Ids of the zoo, which are listed where a pattern or the task asks for them."""
+    """Ids of the zoo that match a pattern or the task."""
     if task not in (None, ZOO_TASK):
         return []
     return sorted(
@@ -116,13 +116,14 @@ def _zoo(patterns: Sequence[str], task: str | None) -> list[str]:
 
 
 def _shown(entry: Entry) -> dict[str, Any]:
-    """A model as JSON shows it."""
+    """A model as a JSON object."""
     about = {name: getattr(entry, name) for name in ("name", "task", "parameters", "dtype", "quantisation")}
     return {**about, "aliases": list(entry.aliases), "config": dict(entry.config)}
 
 
 def _catalogue_table(entries: Sequence[Entry]) -> str:
-    from neuralpower.report.tables import grid, quantity
+    from neuralpower.report.grid import grid
+    from neuralpower.report.number_format import quantity
 
     rows = []
     for entry in entries:
@@ -133,21 +134,22 @@ def _catalogue_table(entries: Sequence[Entry]) -> str:
 
 
 def _zoo_table(found: Sequence[dict[str, Any]]) -> str:
-    from neuralpower.report.tables import grid, quantity
+    from neuralpower.report.grid import grid
+    from neuralpower.report.number_format import quantity
+    from neuralpower.report.tables import FLOP_CONVENTION
 
     rows = []
     for m in found:
         sizes = ["x".join(map(str, m["input_shape"])), str(m["classes"]), f"{m['parameters']:,}"]
         rows.append([m["id"], m["title"], *sizes, quantity(m["flops"], "FLOP")])
-    return grid(["id", "title", "input", "classes", "parameters", "FLOP (matmul)"], rows, left=3)
+    return grid(["id", "title", "input", "classes", "parameters", f"FLOP ({FLOP_CONVENTION})"], rows, left=3)
 
 
 def _built(id: str) -> dict[str, Any]:
-    """A network's figures, built on the meta device, which takes no memory."""
+    """A network's numbers; it is built on the meta device, which needs no memory."""
     from neuralpower.networks.inputs import InputRequest
     from neuralpower.networks.sources import resolve
     from neuralpower.networks.zoo import ZOO
-    from neuralpower.profiling.conventions import product_flops
     from neuralpower.trace.tracer import trace
 
     source, entry = resolve(f"zoo:{id}"), ZOO[id]
@@ -160,5 +162,5 @@ def _built(id: str) -> dict[str, Any]:
         "input_shape": entry.input_shape,
         "classes": entry.classes,
         "parameters": traced.parameters,
-        "flops": sum(product_flops(layer) for layer in traced.layers),
+        "flops": sum(int(layer.flops()) for layer in traced.layers),
     }

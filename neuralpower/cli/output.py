@@ -1,6 +1,6 @@
-"""The two outputs of a command: results by `say` on standard output, remarks by `tell` on stderr.
+"""The two outputs of a command: `say` prints results on standard output, `tell` prints remarks on stderr.
 
-A network's own code, its C extensions and its children print to descriptor 1, too. So the command keeps a
+A network's code, its C extensions and its child processes also print to descriptor 1. So the command keeps a
 copy of that descriptor for its results, and makes descriptor 1 stderr.
 """
 
@@ -27,25 +27,25 @@ from neuralpower.files.terminal import (
 )
 from neuralpower.processes.text_streams import quiet
 
-GONE = 141  # the exit code where nobody reads on: 128 + SIGPIPE, as a shell has it of other programs
+GONE = 141  # exit code when the reader is gone: 128 + SIGPIPE, as a shell reports for other programs
 
 
-class ReaderGone(Exception):  # noqa: N818  # as with `| head`: no fault
-    """Nobody reads the results any more."""
+class ReaderGone(Exception):  # noqa: N818  # as with `| head`: not a fault
+    """The reader of the results is gone."""
 
 
 class _Results:
-    """The descriptor of the results, unbuffered: nothing is left to write at the end of the process."""
+    """The descriptor of the results, unbuffered: the process's end need not write anything."""
 
     def __init__(self, descriptor: int, encoding: str) -> None:
         self.descriptor, self.encoding = descriptor, encoding
 
     def isatty(self) -> bool:
-        """Whether a terminal shows them."""
+        """Whether a terminal shows the results."""
         return os.isatty(self.descriptor)
 
     def write(self, text: str) -> None:
-        """All of it; raises ReaderGone, and OSError where the disk is full."""
+        """Write all of a text; raises ReaderGone, and OSError for a full disk."""
         rest = memoryview(text.encode(self.encoding, "backslashreplace"))
         try:
             while rest:
@@ -57,16 +57,16 @@ class _Results:
             raise
 
 
-QUIET, USUAL, VERBOSE = -1, 0, 1  # how much a command says beside its results
+QUIET, USUAL, VERBOSE = -1, 0, 1  # how much a command prints besides its results
 _level = USUAL
 _results: _Results | TextIO | None = None
 _recording: list[list[str]] | None = None
 
 
 def say(text: object = "", end: str = "\n") -> None:
-    """Print a result, made visible, with its styles on a terminal.
+    """Print a result with visible letters only, in its styles on a terminal.
 
-    Raises ReaderGone, and OSError where the disk is full.
+    Raises ReaderGone, and OSError for a full disk.
     """
     if _recording is not None:
         _recording.append(["say", f"{text}{end}".removesuffix("\n")])
@@ -79,7 +79,7 @@ def say(text: object = "", end: str = "\n") -> None:
 
 
 def tell(text: object) -> None:
-    """Print one line on stderr, made visible, a warning in yellow on a terminal; if quiet, warnings alone."""
+    """Print one line on stderr; on a terminal a warning is yellow. If quiet, print only warnings."""
     if _recording is not None:
         _recording.append(["tell", f"{text}"])
     line = visible(text)
@@ -92,13 +92,13 @@ def tell(text: object) -> None:
 
 
 def level() -> int:
-    """QUIET, USUAL or VERBOSE, as the command was asked to be."""
+    """The command's level: QUIET, USUAL or VERBOSE."""
     return _level
 
 
 @contextlib.contextmanager
 def at_level(wanted: int) -> Iterator[None]:
-    """Say so much within."""
+    """Use this level within."""
     global _level
     before, _level = _level, wanted
     try:
@@ -109,7 +109,7 @@ def at_level(wanted: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[list[str]]]:
-    """Give a list that gets what is said and told within, as ["say" or "tell", text]."""
+    """Yield a list that records each output within, as ["say" or "tell", text]."""
     global _recording
     before, _recording = _recording, []
     try:
@@ -119,13 +119,13 @@ def recorded() -> Iterator[list[list[str]]]:
 
 
 def open_descriptors() -> None:
-    """Open those of descriptors 0 to 2 that are closed, and let stderr drop what nobody reads any more."""
+    """Open closed descriptors among 0 to 2, and let stderr drop text that has no reader."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-    if sys.stdout is None:  # it was closed by whoever wants no results
+    if sys.stdout is None:  # the caller closed it, and wants no results
         sys.stdout = quiet(1)
     if sys.stderr is None or sys.stderr is sys.__stderr__:
         sys.stderr = quiet(2)
@@ -133,9 +133,9 @@ def open_descriptors() -> None:
 
 @contextlib.contextmanager
 def results_apart() -> Iterator[None]:
-    """Keep standard output for `say`; whatever else is printed goes to stderr.
+    """Reserve standard output for `say`; all other prints go to stderr.
 
-    In a process of its own this holds until its end: threads and at-exit handlers print late. Where the
+    In its own process this lasts until the end: threads and at-exit handlers print late. If the
     caller has replaced `sys.stdout`, its stream gets the results, and everything is put back.
     """
     global _results

@@ -1,6 +1,6 @@
-"""Where a command writes: never two results to one file, nor over its inputs, nor into standard output.
+"""Check output files: never two results in one file, never over an input, never into standard output.
 
-Files are compared, not names: a link, a hard link and another spelling are the file that they lead to.
+Files are compared, not names: links and other spellings count as the file that they lead to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from neuralpower.errors import InputError
 
 WRITTEN = ("out", "csv", "plot", "markdown", "trace_file", "monitor_file")  # options, in any command
-NAMED = ("predictor", "source")  # may be the name of a predictor, which stands for its file
+NAMED = ("predictor", "source")  # can be the name of a predictor, which stands for its file
 READ = re.compile(
     r"(config|dataset|plan|settings)\.json|README\.md|.*\.(csv|parquet|jsonl|gz|safetensors|py)"
 )
@@ -26,7 +26,7 @@ Identity = tuple[int, int] | str
 
 
 def check_places(given: Mapping[str, Any]) -> None:
-    """Raise InputError where an output of a command is another output or an input; `given`: its arguments.
+    """Raise InputError if an output of a command is another output or an input; `given`: its arguments.
 
     Call it before standard output is redirected: `/dev/stdout` leads elsewhere afterwards.
     """
@@ -55,7 +55,7 @@ def check_places(given: Mapping[str, Any]) -> None:
 
 
 def _identity(place: Path | int) -> Identity | None:
-    """The identity of a file, even of a missing one; None for folders and /dev/null, which may be shared."""
+    """The identity of a file, even of a missing one; None for folders and /dev/null, which can be shared."""
     try:
         found = os.stat(place)  # noqa: PTH116  # of a descriptor, too
     except (OSError, ValueError):
@@ -67,7 +67,7 @@ def _identity(place: Path | int) -> Identity | None:
 
 
 def _inputs(name: str, value: object) -> Iterator[tuple[str, Path]]:
-    """(text as given, file) for the existing files that an argument leads to."""
+    """(text as given, file) for each existing file that an argument leads to."""
     if isinstance(value, (list, tuple)):
         for one in value:
             yield from _inputs(name, one)

@@ -2,6 +2,7 @@
 
 INPUT = "Input"
 TARGET = "Device and predictor"
+SEVERAL = "Several devices"
 LANGUAGE = "Language models"
 TRAINING = "Training"
 MEASURING = "Measuring"

@@ -1,6 +1,6 @@
-"""`neuralpower paradnn`: parameterised networks, run or predicted, one or a whole sweep of them.
+"""`neuralpower paradnn`: run or predict parameterised networks, one at a time or as a sweep.
 
-The three families share the options of `Common`, under the names of the older programs and their own.
+The three families share the options of `Common`, under their names here and in older programs.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from neuralpower.errors import InputError
 HELP = "ParaDnn's networks with sizes for parameters (Wang, Wei, Brooks, MLSys 2020)"
 app = typer.Typer(name="paradnn", no_args_is_help=True, help=f"{HELP}: run, swept, predicted, compared.")
 app.add_typer(paradnn_tools.app)
-EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}  # refused by name
+EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}  # refused with a reason
 TPU_FLAGS = (
     "use_tpu tpu tpu_name tpu_zone gcp_project master num_shards num_cores iterations iterations_per_loop "
     "model_dir data_dir skip_host_call transpose_input infeed_threads tpu_job_name"
 ).split()
 BATCH, INPUT_SIZE, OUTPUT_SIZE = (f"--{name}-size" for name in ("batch", "input", "output"))
-VARIANT = "pytorch: as many square matrices as layers; paradnn: one less."
-USUAL = {"cnn": "residual", "rnn": "lstm"}  # kinds where none is given
+VARIANT = "pytorch: one square matrix for each layer; paradnn: one less."
+USUAL = {"cnn": "residual", "rnn": "lstm"}  # kinds by default
 KMP = {"KMP_BLOCKTIME": "30", "KMP_AFFINITY": "granularity=fine,compact,1,0"}
 
 
 def with_common(function: Command) -> Command:
-    """The command with its own options and those of `Common`; what no option takes is refused."""
+    """The command with its own options and those of `Common`; other arguments are refused."""
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     asked = with_options(function, [context])
 
@@ -51,11 +51,11 @@ def with_common(function: Command) -> Command:
 
 
 def intel_openmp() -> bool:
-    """Set ParaDnn's values for Intel OpenMP where the user has set none; False where torch is loaded already.
+    """Set ParaDnn's values for Intel OpenMP if the user has set none; False if torch is loaded already.
 
-    A torch that is built with GNU's OpenMP ignores them.
+    A torch with GNU's OpenMP ignores them.
     """
-    if "torch" in sys.modules:  # and its threads are started
+    if "torch" in sys.modules:  # and its threads have started
         return False
     for name, value in KMP.items():
         os.environ.setdefault(name, value)
@@ -63,15 +63,15 @@ def intel_openmp() -> bool:
 
 
 def refuse_extra(arguments: Sequence[str]) -> None:
-    """Raise InputError for arguments that no option took: flags of a TPU by their name."""
+    """Raise InputError for arguments that are not options; flags of a TPU get their own message."""
     for argument in arguments:
         option = argument.partition("=")[0]
         name = option.lstrip("-").replace("-", "_")
-        text = f"argument {argument!r}: there is no place for it; --help shows the options"
+        text = f"argument {argument!r}: unexpected; see --help"
         if argument.startswith("-") and name in TPU_FLAGS:
-            text = f"--{name}: is for TPUs and Google's cloud, which are not driven from here; leave it out"
+            text = f"--{name}: is for TPUs on Google's cloud, which are not supported; leave it out"
         elif argument.startswith("-"):
-            text = f"no such option: {option}; --help shows what there is"
+            text = f"unknown option: {option}; see --help"
         raise InputError(text)
 
 
@@ -79,47 +79,51 @@ def refuse_extra(arguments: Sequence[str]) -> None:
 
 
 class Dense(OptionGroup):
-    """Sizes of a fully connected network, and its variant."""
+    """Options: sizes of a fully connected network, and its variant."""
 
     panel = INPUT
 
     layers: Annotated[Size, Option("--layers", help="Hidden layers; 8.")] = None
-    nodes: Annotated[Size, Option("--nodes", help="Width of each; 1024.")] = None
+    nodes: Annotated[Size, Option("--nodes", help="Width of each hidden layer; 1024.")] = None
     batch_size: Annotated[Size, Option(BATCH, help="Samples in a step; 1024.")] = None
     input_size: Annotated[Size, Option(INPUT_SIZE, help="Width of the inputs; 1000.")] = None
     output_size: Annotated[Size, Option(OUTPUT_SIZE, help="Classes; 100.")] = None
     kind: Annotated[str, Option("--variant", help=VARIANT)] = "pytorch"
-    tf_defaults: Annotated[bool, Option("--tf-defaults", help="TensorFlow's: 4 layers, batch 128.")] = False
+    tf_defaults: Annotated[
+        bool, Option("--tf-defaults", help="TensorFlow's defaults: 4 layers, batch 128.")
+    ] = False
 
 
 class Images(OptionGroup):
-    """Sizes of a convolutional network, and its block."""
+    """Options: sizes of a convolutional network, and its block."""
 
     panel = INPUT
 
-    blocks: Annotated[Size, Option("--blocks", help="In each of four groups; 1.")] = None
-    filters: Annotated[Size, Option("--filters", help="In the first group; 16.")] = None
+    blocks: Annotated[Size, Option("--blocks", help="Blocks in each of four groups; 1.")] = None
+    filters: Annotated[Size, Option("--filters", help="Filters in the first group; 16.")] = None
     batch_size: Annotated[Size, Option(BATCH, help="Images in a step; 8.")] = None
-    input_size: Annotated[Size, Option(INPUT_SIZE, help="Side of an image; 224.")] = None
+    input_size: Annotated[Size, Option(INPUT_SIZE, help="Height and width of an image; 224.")] = None
     output_size: Annotated[Size, Option(OUTPUT_SIZE, help="Classes; 1000.")] = None
-    kind: Annotated[Text, Option("--block-fn", help="residual or bottleneck; of a grid both.")] = None
+    kind: Annotated[Text, Option("--block-fn", help="residual or bottleneck; a grid has both.")] = None
     resnet_layers: Annotated[Text, Option("--resnet-layers", help='Blocks by group, such as "1,1,1,1".')] = (
         None
     )
 
 
 class Texts(OptionGroup):
-    """Sizes of a recurrent network, and its cell."""
+    """Options: sizes of a recurrent network, and its cell."""
 
     panel = INPUT
 
     layers: Annotated[Size, Option("--layers", help="Recurrent layers; 5.")] = None
     embed: Annotated[Size, Option("--embed", help="Width of embedding and cells; 100.")] = None
-    length: Annotated[Size, Option("--length", help="Steps of a sequence; 50.")] = None
-    vocabulary: Annotated[Size, Option("--vocabulary", help="Tokens; 1024.")] = None
-    input_size: Annotated[Text, Option("--input-size", help='The last three, as in "50,1024,100".')] = None
+    length: Annotated[Size, Option("--length", help="Tokens in a sequence; 50.")] = None
+    vocabulary: Annotated[Size, Option("--vocabulary", help="Tokens in the vocabulary; 1024.")] = None
+    input_size: Annotated[
+        Text, Option("--input-size", help='Length, vocabulary and width, as in "50,1024,100".')
+    ] = None
     batch_size: Annotated[Size, Option(BATCH, help="Sequences in a step; 128.")] = None
-    kind: Annotated[Text, Option("--cell", help="lstm, gru or rnn; of a grid all.")] = None
+    kind: Annotated[Text, Option("--cell", help="lstm, gru or rnn; a grid has all.")] = None
 
 
 @app.command(
@@ -173,13 +177,13 @@ def recurrent(asked: Texts, common: Common) -> None:
         for name, size in zip(("length", "vocabulary", "embed"), sizes, strict=True):
             if given[name] not in (None, size):
                 both = f"input_size {text!r} and --{name} {given[name]}"
-                raise InputError(f"{both}: they differ; give one of them")
+                raise InputError(f"{both}: they differ; give only one")
             given[name] = size
     _run("rnn", given, common)
 
 
 def _run(family: str, given: Mapping[str, Any], common: Common) -> None:
-    """One point or the sweep around it, of a kind, or of the usual one and all."""
+    """Run one point, or the sweep around it; without a kind, the usual one, or all in a sweep."""
     from neuralpower.cli.paradnn_run import run
     from neuralpower.suites.paradnn.points import FAMILIES, Point
 
@@ -196,11 +200,11 @@ def _numbers(name: str, text: str, count: int) -> list[int]:
 
 
 def _equal_blocks(text: str, blocks: int | None) -> int:
-    """The number of blocks that all groups have; raises InputError where they differ."""
+    """The number of blocks of each group; raises InputError if they differ."""
     numbers = {*_numbers("resnet_layers", text, 4), *([] if blocks is None else [blocks])}
     if len(numbers) > 1:
         given = f"resnet_layers {text!r}{'' if blocks is None else f' and --blocks {blocks}'}"
         other = "zoo:paradnn_cnn?blocks=[3,4,6,3] for `neuralpower predict` or `profile`"
-        rule = f"the points of the sweep have equal groups; other networks are MODELs, as {other}"
+        rule = f"all groups need the same number of blocks; for another network use the MODEL {other}"
         raise InputError(f"{given}: {rule}")
     return numbers.pop()

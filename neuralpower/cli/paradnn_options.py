@@ -1,4 +1,4 @@
-"""The options that a run of ParaDnn's networks has, whatever its family."""
+"""Options of a run of ParaDnn's networks, for all families."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Text = str | None
 
 
 class Common(OptionGroup):
-    """The options of a run, whatever its networks."""
+    """Options of a run, for all families."""
 
     panel = MEASURING
     panels = {  # noqa: RUF012  # read as a frozen dataclass
@@ -32,33 +32,35 @@ class Common(OptionGroup):
         False
     )
     grid: Annotated[bool, Option("--grid", help="Every point of the paper's sweep.")] = False
-    sample: Annotated[Size, Option(help="So many points of the sweep, drawn at random.")] = None
+    sample: Annotated[Size, Option(help="Number of points to draw at random from the sweep.")] = None
     seed: Annotated[int, Option(help="Seed of the sample.")] = 0
     use_gpu: Annotated[int, Option("--use-gpu", hidden=True)] = 0
     device: Annotated[Text, Option(help="cpu, or cuda:0.", autocompletion=completed_places)] = None
     input_type: Annotated[
-        str, Option("--dtype", help="f32, bf16, f16 or f64; of a sweep several, with commas.")
+        str, Option("--dtype", help="f32, bf16, f16 or f64; a sweep accepts several, with commas.")
     ] = "f32"
     mode: Annotated[
-        str, choice("phase", RAN_PHASES, "--phase", help="What is run", meant=PARADNN_MODES.get)
+        str, choice("phase", RAN_PHASES, "--phase", help="Phase to run", meant=PARADNN_MODES.get)
     ] = "training"
     optimizer: Annotated[str, choice("optimizer", PARADNN_OPTIMIZERS, help="Optimizer")] = "rms"
-    rmsprop: Annotated[str, choice("RMSprop", RMSPROPS, "--rmsprop-compat", help="Whose RMSprop")] = "paradnn"
+    rmsprop: Annotated[
+        str, choice("RMSprop", RMSPROPS, "--rmsprop-compat", help="Framework whose RMSprop is used")
+    ] = "paradnn"
     amp: Annotated[bool, Option("--amp", help="Float32 weights under autocast to the input type.")] = False
     tf32: Annotated[bool, Option("--tf32/--no-tf32", help="Products of float32 in TF32, on CUDA.")] = False
-    warmup_steps: Annotated[int, Option("--warmup-steps", help="Steps before the timed ones.")] = 300
+    warmup_steps: Annotated[int, Option("--warmup-steps", help="Steps before the timed steps.")] = 300
     steps: Annotated[int, Option("--steps", help="Timed steps.")] = 100
-    mkl: Annotated[int, Option(help="1: Intel OpenMP's blocking time and affinity.")] = 1
-    intra: Annotated[int, Option("--intra", help="Threads of an operator; 0: cores.")] = 0
-    inter: Annotated[int, Option("--inter", help="Operators at a time; 0: one.")] = 0
-    time_budget: Annotated[Text, Option("--time-budget", help="Of a sweep, such as 20m.")] = None
-    point_budget: Annotated[Text, Option("--point-budget", help="Of a point: fewer steps, then.")] = None
-    shard: Annotated[Text, Option(help="I/N: this job's share of N, in a folder of its own.")] = None
-    slurm: Annotated[Size, Option(help="Print an array of so many jobs for sbatch, and end.")] = None
-    again: Annotated[Text, Option(help="States to try once more, such as oom,failed.")] = None
-    predict: Annotated[bool, Option("--predict", help="Fill the table from a predictor; nothing is run.")] = (
-        False
-    )
+    mkl: Annotated[int, Option(help="1: set Intel OpenMP's blocking time and affinity.")] = 1
+    intra: Annotated[int, Option("--intra", help="Threads of an operator; 0: all cores.")] = 0
+    inter: Annotated[int, Option("--inter", help="Operators that run at a time; 0: one.")] = 0
+    time_budget: Annotated[Text, Option("--time-budget", help="Time budget of a sweep, such as 20m.")] = None
+    point_budget: Annotated[
+        Text, Option("--point-budget", help="Time budget of a point; it runs fewer steps to keep it.")
+    ] = None
+    shard: Annotated[Text, Option(help="I/N: share I of N jobs; writes to its own folder.")] = None
+    slurm: Annotated[Size, Option(help="Print a job array of this size for sbatch, and exit.")] = None
+    again: Annotated[Text, Option(help="States to run again, such as oom,failed.")] = None
+    predict: Annotated[bool, Option("--predict", help="Predict the times; run nothing.")] = False
     predictor: Annotated[
         Text,
         Option(
@@ -70,24 +72,24 @@ class Common(OptionGroup):
     out: Annotated[
         Path | None, Option("--out", "-o", help="Folder of a sweep; default: paradnn/FAMILY-DEVICE.")
     ] = None
-    as_json: Annotated[bool, Option("--json", help="A single run's figures as JSON.")] = False
+    as_json: Annotated[bool, Option("--json", help="Print a single run's numbers as JSON.")] = False
     operators: Annotated[
-        bool, Option("--operators", help="A single run's time by kind of operator, too.")
+        bool, Option("--operators", help="Also print a single run's time by kind of operator.")
     ] = False
 
     @property
     def swept(self) -> bool:
-        """Whether more than one point is asked for."""
+        """Whether more than one point is requested."""
         return self.benchmark or self.grid or self.sample is not None
 
     @property
     def predicted(self) -> bool:
-        """Whether a predictor says the times."""
+        """Whether times are predicted."""
         return self.predict or self.predictor is not None
 
     @property
     def place(self) -> str:
-        """The device as torch names it; raises InputError."""
+        """Torch's name of the device; raises InputError."""
         if self.use_gpu not in (0, 1):
             raise InputError(f"use_gpu {self.use_gpu}: 0 is the CPU, 1 the first GPU")
         named = self.device or ("cuda:0" if self.use_gpu else "cpu")

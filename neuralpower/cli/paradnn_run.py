@@ -1,4 +1,4 @@
-"""What `neuralpower paradnn fc`, `cnn` and `rnn` do: one point printed, or many swept into a folder."""
+"""Run `neuralpower paradnn fc`, `cnn` and `rnn`: print one point, or sweep many into a folder."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.files.csv_files import csv_text
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
-from neuralpower.report.tables import grid as table
-from neuralpower.report.tables import quantity
+from neuralpower.report.grid import grid as table
+from neuralpower.report.number_format import quantity
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.result import SHORT, STATES, Result, Setup, State, single_text
 from neuralpower.suites.paradnn.sweep import CSV, Measure, Sweep, array_script, states_of
 from neuralpower.suites.paradnn.table import HEADERS, row_of
 
 MODES = {"train": "train", "training": "train", "infer": "infer", "inference": "infer", "forward": "infer"}
-COVERED = 0.95  # share of a predicted time that must be learnt: below it, a warning says so
+COVERED = 0.95  # least share of a predicted time that must come from trained regressors, without a warning
 
 
 def run(start: Point, kinds: Sequence[str], common: Common) -> None:
-    """One point, or the sweep around it; raises NeuralPowerError."""
+    """Run one point, or the sweep around it; raises NeuralPowerError."""
     if not common.swept:
         for name in ("shard", "slurm", "out", "time_budget", "again"):
             if (value := getattr(common, name)) is not None:
                 option = f"--{name.replace('_', '-')} {value}"
-                rule = "is of a sweep; add --benchmark, --grid or --sample N, or leave it out"
+                rule = "needs a sweep; add --benchmark, --grid or --sample N, or leave it out"
                 raise InputError(f"{option}: {rule}")
     elif common.as_json:
-        rule = "a sweep writes results.json into its folder, leave it out"
-        raise InputError(f"--json: is of a single run; {rule}")
+        rule = "a sweep writes results.json into its folder; leave --json out"
+        raise InputError(f"--json is for a single run; {rule}")
     if common.slurm is not None:
         say(array_script(sys.argv[1:], common.slurm, gpu=common.place != "cpu"), end="")
         return
@@ -45,20 +45,20 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
         other = f"neuralpower predict '{start.model}' --batch-size {start.batch_size}"
         which = "a sweep" if common.swept else "a predictor"
         raise InputError(
-            f"--operators with {which}: is of a single run here; leave it out, or give `{other}`"
+            f"--operators with {which}: is for a single run here; leave it out, or run `{other}`"
         )
     prepared = [prepare(setup, common) for setup in setups_of(common)]
     if common.swept:
         sweep(points_of(start, kinds, common), prepared, start.family, common)
     elif len(prepared) > 1:
-        rule = "several are for a sweep; choose one, or add --benchmark"
+        rule = "only a sweep accepts several; choose one, or add --benchmark"
         raise InputError(f"input_type {common.input_type!r}: {rule}")
     else:
         single(start, *prepared[0], common)
 
 
 def setups_of(common: Common) -> list[Setup]:
-    """How points are run, in each of the dtypes; raises InputError."""
+    """Setups of the points, one for each dtype; raises InputError."""
     dtypes = [parsing.dtype(name) for name in parsing.names(common.input_type, "input_type") or ()]
     for name in dtypes:
         if name not in (known := (*SHORT.values(), *SHORT)):
@@ -67,25 +67,25 @@ def setups_of(common: Common) -> list[Setup]:
         raise unknown("mode", common.mode, MODES)
     if common.warmup_steps < 0 or common.steps < 1:
         counts = f"{common.warmup_steps} warm-up and {common.steps} timed steps"
-        raise InputError(f"{counts}: at least 0 and 1 are needed")
+        raise InputError(f"{counts}: must be at least 0 and 1")
     if common.intra < 0 or common.inter < 0:
         numbers = f"intra {common.intra}, inter {common.inter}"
-        raise InputError(f"{numbers}: are numbers of threads, 0 for as many as there are")
+        raise InputError(f"{numbers}: must be numbers of threads, or 0 for the default")
     same = ("optimizer", "rmsprop", "amp", "tf32", "warmup_steps", "steps")
     given = {name: getattr(common, name) for name in same}
     return [Setup(device=common.place, dtype=dtype, mode=MODES[common.mode], **given) for dtype in dtypes]
 
 
 def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
-    """The setup as it can be had, and what says the times; raises NeuralPowerError."""
+    """The setup that is possible here, and the source of times; raises NeuralPowerError."""
     if common.predicted:
         from neuralpower.suites.paradnn.predicted import predict_point, predictable
 
-        learnt = parsing.predictor(common.predictor)
-        setup, changed = predictable(setup, learnt)
+        trained = parsing.predictor(common.predictor)
+        setup, changed = predictable(setup, trained)
         if changed:
-            print(f"note: {changed}", file=sys.stderr)
-        return setup, lambda point: predict_point(point, setup, learnt)
+            print(f"Note: {changed}", file=sys.stderr)
+        return setup, lambda point: predict_point(point, setup, trained)
 
     import torch
 
@@ -103,10 +103,10 @@ def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
 
 
 def points_of(start: Point, kinds: Sequence[str], common: Common) -> list[Point]:
-    """What is swept; raises InputError."""
+    """The points to sweep; raises InputError."""
     family = FAMILIES[start.family]
     if common.benchmark and (common.grid or common.sample is not None):
-        text = "varies what it has ranges for, --grid and --sample the whole sweep: choose one"
+        text = "varies one size at a time, --grid and --sample the whole sweep; choose one"
         raise InputError(f"--benchmark {text}")
     chosen = walk(start) if common.benchmark else grid(family, kinds)
     if common.sample is not None:
@@ -124,7 +124,7 @@ def single(point: Point, setup: Setup, timed: Measure, common: Common) -> None:
     say(json_text({"schema": 1, **result.summary()}) if common.as_json else single_text(result))
     _warn_of_estimates(result.coverage)
     if result.state != State.OK:
-        print(f"warning: {result.state}: {result.reason}", file=sys.stderr)
+        print(f"Warning: {result.state}: {result.reason}", file=sys.stderr)
     if common.operators:
         from neuralpower.suites.paradnn.run import operator_times
 
@@ -136,7 +136,7 @@ def single(point: Point, setup: Setup, timed: Measure, common: Common) -> None:
 def sweep(
     points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], family: str, common: Common
 ) -> None:
-    """Sweep under each setup; rows go to stdout as they come; raises NeuralPowerError."""
+    """Sweep under each setup, and print each row when it is ready; raises NeuralPowerError."""
     again = parsing.names(common.again, "again") or ()
     for name in again:
         if name not in STATES:
@@ -158,23 +158,23 @@ def sweep(
         try:
             results += Sweep(points, setup, folder, again).run(timed, show, budget_s=left_s)
         except KeyboardInterrupt:
-            text = f"what was measured is in {folder / CSV}; give the same command again to continue"
+            text = f"{folder / CSV} has the results so far; run the same command again to resume"
             print(text, file=sys.stderr)
             raise
     least = min(results, key=lambda r: 1.0 if r.coverage is None else r.coverage, default=None)
     if least is not None:
-        _warn_of_estimates(least.coverage, f"of {least.point.label} ")
+        _warn_of_estimates(least.coverage, f"{least.point.label}: ")
     print(f"{folder / CSV}: {states_of(results)} of {len(results)} points", file=sys.stderr)
 
 
 def _warn_of_estimates(coverage: float | None, what: str = "") -> None:
     if coverage is not None and coverage < COVERED:
-        text = f"{what}{coverage:.0%} of the time is learnt, the rest a roofline estimate"
-        print(f"warning: {text}", file=sys.stderr)
+        text = f"{what}{coverage:.0%} of the time is trained; the other part is a roofline estimate"
+        print(f"Warning: {text}", file=sys.stderr)
 
 
 def folder_of(family: str, setup: Setup, common: Common) -> Path:
-    """Where a sweep is kept, a shard of it in a folder below."""
+    """The folder of a sweep; a shard has its own folder below."""
     where = setup.device.replace(":", "-") if setup.device != "cpu" else read_cpu().slug
     name = f"predicted-{Path(setup.predictor).stem}" if setup.predictor else where
     folder = common.out or Path("paradnn") / f"{family}-{name}"

@@ -1,4 +1,4 @@
-"""`neuralpower paradnn` beside the families: report, merge, matmul, roof."""
+"""`neuralpower paradnn report`, `merge`, `matmul` and `roof`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 FORMATS = ("png", "svg", "pdf")
-TF32 = "From compute capability 8.0 on by default."
+TF32 = "Use TF32; default: from compute capability 8.0 on."
 
 
 @app.command(
@@ -35,20 +35,20 @@ TF32 = "From compute capability 8.0 on by default."
 )
 def report(
     sources: list[Path] = typer.Argument(
-        help="Folders of sweeps, or CSV tables; of several devices to compare them."
+        help="Folders of sweeps, or CSV tables; several devices are compared."
     ),
     out: Path = typer.Option(
-        Path("paradnn-report"), "--out", "-o", help="Folder of the page, its pictures and tables."
+        Path("paradnn-report"), "--out", "-o", help="Output folder for the page, its pictures and tables."
     ),
-    spec: str | None = typer.Option(None, help="Device or spec sheet, where a device's own name has none."),
+    spec: str | None = typer.Option(None, help="Device or spec sheet, if the table's device name has none."),
     formats: Annotated[
-        str, choice("format of pictures", FORMATS, help="Of the pictures, with commas", several=True)
+        str, choice("format of pictures", FORMATS, help="Formats of the pictures, with commas", several=True)
     ] = "png,svg",
     operators: str | None = typer.Option(
-        None, help="Families whose operator times are profiled here, such as fc,rnn."
+        None, help="Families whose operators are profiled here, such as fc,rnn."
     ),
 ) -> None:
-    """Heat maps, regressions, rooflines and comparisons of sweeps, as a page with pictures and tables."""
+    """Write heat maps, regressions, rooflines and comparisons of sweeps as a page."""
     import pandas as pd
 
     from neuralpower.files.csv_files import write_csv
@@ -83,7 +83,7 @@ def _frame(source: Path) -> pd.DataFrame:
 
 
 def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof]:
-    """By device and dtype, where the spec sheet is known."""
+    """Roofs by device and dtype, for devices with a spec sheet."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import find_spec, spec_of
     from neuralpower.suites.paradnn.roof import theoretical
@@ -106,10 +106,14 @@ def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof
     )
 )
 def merge(
-    sources: list[Path] = typer.Argument(help="CSV tables, or folders of sweeps; later ones count."),
-    out: Path | None = typer.Option(None, "--out", "-o", help="The table; default: printed."),
+    sources: list[Path] = typer.Argument(
+        help="CSV tables, or folders of sweeps; a later point replaces an earlier one."
+    ),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="Write the table to this file; default: print it."
+    ),
 ) -> None:
-    """One CSV of several, each point once."""
+    """Merge tables into one CSV; each point occurs once."""
     from neuralpower.files.atomic import replace_file
     from neuralpower.suites.paradnn.sweep import read_results
     from neuralpower.suites.paradnn.table import merged, read_csv, row_of
@@ -136,15 +140,15 @@ def merge(
     )
 )
 def matmul(
-    size: int = typer.Option(16384, help="Rows and columns."),
+    size: int = typer.Option(16384, help="Rows and columns of a matrix."),
     input_type: str = typer.Option("f32", "--dtype", help="f32, bf16, f16 or f64."),
     device: str = typer.Option("cpu", help="cpu, or cuda:0."),
-    warmup: int = typer.Option(20, help="Products before the timed ones."),
+    warmup: int = typer.Option(20, help="Products before the timed products."),
     steps: int = typer.Option(10, help="Timed products."),
     tf32: bool | None = typer.Option(None, "--tf32/--no-tf32", help=TF32),
-    as_json: bool = typer.Option(False, "--json", help="Print the figures as JSON."),
+    as_json: bool = typer.Option(False, "--json", help="Print the numbers as JSON."),
 ) -> None:
-    """The product of two square matrices, with the profiler's table."""
+    """Time the product of two square matrices, with the profiler's table."""
     from neuralpower.suites.paradnn.roof import matmul_benchmark
 
     dtype, how = parsing.dtype(input_type), {"warmup": warmup, "steps": steps}
@@ -166,13 +170,13 @@ def matmul(
 )
 def roof(
     specs: list[str] = typer.Argument(None, help="Devices or spec sheets."),
-    dtype: str = typer.Option("float32", help="Of the products."),
-    measure: str | None = typer.Option(None, help="Measure here, too: cpu, or cuda:0."),
-    size: int = typer.Option(4096, help="Of the measured product."),
+    dtype: str = typer.Option("float32", help="Dtype of the products."),
+    measure: str | None = typer.Option(None, help="Also measure here: cpu, or cuda:0."),
+    size: int = typer.Option(4096, help="Rows and columns of the measured product."),
 ) -> None:
-    """Theoretical roofs of spec sheets, and the measured one of this machine."""
+    """Print the theoretical roofs of spec sheets, and this machine's measured roof."""
     from neuralpower.devices.spec import spec_of
-    from neuralpower.report.tables import grid
+    from neuralpower.report.grid import grid
     from neuralpower.suites.paradnn.roof import cache_roof, figures, measured, theoretical
 
     kind = parsing.dtype(dtype)
@@ -180,7 +184,7 @@ def roof(
     if measure is not None:
         roofs.append(measured(measure, kind, size))
     if not roofs:
-        raise InputError("no device: name a spec sheet, such as nvidia-t4, or give --measure cpu")
+        raise InputError("no device given: name a spec sheet, such as nvidia-t4, or add --measure cpu")
     cells = [[r.name, r.source, f"{r.flops_per_s / 1e12:.2f}", f"{r.bytes_per_s / 1e9:.2f}"] for r in roofs]
     say(grid(["device", "from", "TFLOP/s", "GB/s"], cells, left=2))
     if measure is not None:

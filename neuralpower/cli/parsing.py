@@ -1,4 +1,4 @@
-"""How the commands read the texts of their options: lists, durations, shapes, phases, recipes."""
+"""Parse the values of options: lists, durations, shapes, phases, recipes."""
 
 from __future__ import annotations
 
@@ -18,35 +18,61 @@ if TYPE_CHECKING:
     from neuralpower.networks.phases import Phase
 
 OUTER_COMMA = re.compile(r",(?![^\[]*\])")
-IMAGES, CHANNELS = 4, (1, 3)  # sizes of a batch of images, and those of its second
-WAY_OUT = "; neuralpower cannot make inputs that fit"  # how a failed forward pass goes on
+IMAGES, CHANNELS = 4, (1, 3)  # the number of sizes of a batch of images, and of a single image's channels
+WAY_OUT = "; neuralpower cannot make inputs that fit"  # how the message of a failed forward pass continues
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+MOST_SIZES = 10_000  # of one dimension of a grid
 dtype = full_name
 
 
 def names(text: str | None, what: str) -> tuple[str, ...] | None:
     """("a", "b") for "a,b", None for None; a comma in brackets belongs to a list in a model's override.
 
-    Raises InputError, which says `what` was given, where there is no name between the commas.
+    Raises InputError, which names `what`, if there is no name between the commas.
     """
     if text is None:
         return None
     found = tuple(part.strip() for part in OUTER_COMMA.split(text) if part.strip())
     if not found:
-        raise InputError(f"{what} {text!r}: names nothing; write names with commas, or leave the option out")
+        raise InputError(
+            f"{what} {text!r}: contains no name; write names with commas, or leave the option out"
+        )
     return found
 
 
-def check_named(given: Sequence[str], what: str) -> None:
-    """Raise InputError where one of several names is empty; `what` they name."""
-    if not all(name.strip() for name in given):
-        raise InputError(
-            f"an empty name among {list(given)!r:.200}: no {what} has it; write a name, or leave it out"
+def sizes(text: str, what: str) -> tuple[int, ...]:
+    """(1, 2, 4, 8) for "1:8", (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d+))?)?\s*", part)
+        if not match or int(match.group(1)) < 1:
+            how = "write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64"
+            raise InputError(f"{what} {text!r}: {how}")
+        low, high, step = (
+            int(match.group(1)),
+            int(match.group(2) or match.group(1)),
+            int(match.group(3) or -1),
         )
+        if high < low or match.group(3) and step < 1:
+            how = "the end must not be below the start, nor a step below 1; swap them"
+            raise InputError(f"{what} {part!r}: {how}")
+        if step < 0:
+            found += [low << n for n in range((high // low).bit_length())]
+        elif (high - low) // step >= MOST_SIZES:
+            raise InputError(f"{what} {part!r}: more than {MOST_SIZES} sizes; take larger steps")
+        else:
+            found += range(low, high + 1, step)
+    return tuple(dict.fromkeys(found))
+
+
+def check_named(given: Sequence[str], what: str) -> None:
+    """Raise InputError if one of several names is empty; `what` is the noun for them."""
+    if not all(name.strip() for name in given):
+        raise InputError(f"{list(given)!r:.200}: a name of a {what} is empty; write a name, or leave it out")
 
 
 def numbers(text: str, what: str, example: str) -> tuple[int, ...]:
-    """(1, 16, 64) for "1,16,64"; raises InputError, which says `what` was given."""
+    """(1, 16, 64) for "1,16,64"; raises InputError, which names `what`."""
     try:
         return tuple(int(name) for name in names(text, what) or ())
     except ValueError:
@@ -54,7 +80,7 @@ def numbers(text: str, what: str, example: str) -> tuple[int, ...]:
 
 
 def duration_s(text: str, what: str = "time budget") -> float:
-    """Seconds of "90", "90s", "20m", "1.5h"; raises InputError, which says `what` was given."""
+    """Seconds of "90", "90s", "20m", "1.5h"; raises InputError, which names `what`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
     seconds = float(match.group(1)) * SECONDS[match.group(2)] if match else 0.0
     if not 0 < seconds < math.inf:
@@ -73,7 +99,7 @@ def shard(text: str | None) -> tuple[int, int]:
 def shape(text: str | None) -> tuple[int, ...] | None:
     """(3, 224, 224) for "3x224x224", "3,224,224" and "(3, 224, 224)"; raises InputError.
 
-    A leading 1 before the three sizes of an image of 1 or 3 channels is a batch, and is left out.
+    A leading 1 before the three sizes of an image of 1 or 3 channels is a batch, and is removed.
     """
     if text is None:
         return None
@@ -87,13 +113,13 @@ def shape(text: str | None) -> tuple[int, ...] | None:
 
 @contextlib.contextmanager
 def batch_apart(given: object) -> Iterator[None]:
-    """Where a network fails within on an input shape of four or more sizes, say how to write a batch.
+    """Explain how to write a batch, if a network fails within on an input shape of four or more sizes.
 
     Args:
-        given: the text of the shape; anything else is left alone.
+        given: the text of the shape; other values are ignored.
 
     Raises:
-        ModelError: as what is run within, with that way out.
+        ModelError: the error within, with that advice.
     """
     try:
         yield
@@ -108,7 +134,7 @@ def batch_apart(given: object) -> Iterator[None]:
 
 
 def check_batch_size(asked: int | None) -> None:
-    """Raise InputError for one below 1."""
+    """Raise InputError for a size below 1."""
     if asked is not None and asked < 1:
         raise InputError(f"batch size {asked}: must be 1 or more; choose --batch-size 1")
 
@@ -120,32 +146,32 @@ def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> in
     return resolve(model).batch_size(asked, shape) if asked is None else asked
 
 
-def usual_dtype(model: str, learnt: Predictor | None = None) -> str:
+def usual_dtype(model: str, trained: Predictor | None = None) -> str:
     """The dtype in which a model was published, else float32.
 
-    Where a predictor's device does not have it, the nearest that it has, which is said on stderr. Raises
+    If the predictor's device does not have it, use the nearest dtype, with a note on stderr. Raises
     ModelError.
     """
     from neuralpower.cli.output import tell
     from neuralpower.networks.sources.base import published_dtype
 
     found = published_dtype(model) or "float32"
-    if learnt is None:
+    if trained is None:
         return found
     from neuralpower.learn.predictor_lookup import nearest_dtype
 
-    nearest = nearest_dtype(learnt, found)
+    nearest = nearest_dtype(trained, found)
     if nearest != found:
-        lacks = f"which {learnt.name} does not know"
+        lacks = f"which {trained.name} does not have"
         tell(f"Note: {model} was published in {found}, {lacks}; predicted in {nearest}")
     return nearest
 
 
 def predictor(name: str | None, device: str | None = None, dtype: str | None = None) -> Predictor:
-    """That of the name or in the file, on the device if one is named, else this machine's.
+    """The predictor of that name or file, on the named device, else this machine's.
 
-    A device without a predictor's name gets what answers best for it. Raises InputError, also where both name
-    a device, and where the device lacks the dtype. Imports torch.
+    A device without a predictor's name gets the best predictor for it. Raises InputError, also if both
+    name a device, or the device lacks the dtype. Imports torch.
     """
     from neuralpower.learn.predictor_lookup import chosen
 
@@ -167,21 +193,23 @@ def _lengths_in(file: Path) -> tuple[int, ...]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        way = "choose a text file with a number a line, or write lengths such as 812,95,4076"
+        way = "choose a text file with a number on each line, or write lengths such as 812,95,4076"
         raise InputError(f"lengths {str(file)!r:.200}: cannot be read ({error}); {way}") from None
     found = [_length(line, f"{file} line {n}") for n, line in enumerate(lines, 1) if line.strip()]
     return tuple(found) or _no_lengths(str(file))
 
 
 def _length(text: str, where: str) -> int:
-    """One length; raises InputError, which says `where` it stands."""
+    """One length; raises InputError, which names the place `where`."""
     if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text) or int(text) < 1:
-        raise InputError(f"{where}: {text.strip()!r:.40} is no length; write whole numbers, each 1 or more")
+        raise InputError(f"{where}: {text.strip()!r:.40} is not a length; write whole numbers of 1 or more")
     return int(text)
 
 
 def _no_lengths(text: str) -> tuple[int, ...]:
-    raise InputError(f"lengths {text!r:.200}: holds no number; write one for each request, as 812,95,4076")
+    raise InputError(
+        f"lengths {text!r:.200}: contains no number; write one for each request, such as 812,95,4076"
+    )
 
 
 def phase(
@@ -195,12 +223,12 @@ def phase(
     from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 
     asked = Phase(name, None, context, prompt, new_tokens, lengths)
-    asked.check(PREDICTED)  # under the name as given, also of backward and training
+    asked.check(PREDICTED)  # under the given name, also for backward and training
     return asked if name in PHASES else Phase()
 
 
 def check_plot(file: Path | None) -> None:
-    """Raise InputError where a picture cannot be drawn or written."""
+    """Raise InputError if a picture cannot be drawn or written."""
     from neuralpower.report import charts
 
     if file is not None:
@@ -209,10 +237,10 @@ def check_plot(file: Path | None) -> None:
 
 
 def check_file(file: Path | None, example: str) -> None:
-    """Raise InputError where a file cannot be written: call it before long work. Imports numpy."""
+    """Raise InputError if a file cannot be written: call it before long work. Imports numpy."""
     from neuralpower.files.atomic import check_place
 
     if file is not None and (is_folder(file) or not is_there(file)):
         check_place(file, example)
-    elif file is not None:  # it may be a device, such as /dev/stdout
+    elif file is not None:  # it can be a device, such as /dev/stdout
         check_read(file)

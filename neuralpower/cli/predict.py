@@ -1,4 +1,4 @@
-"""`neuralpower predict`: model -> trace -> layers -> regressors -> report; needs no device."""
+"""`neuralpower predict`: trace a model and predict its layers; needs no device."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.formats import HTML, TABLE, Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import checked_device
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TRAINING
+from neuralpower.cli.parallel_options import Parallel
 from neuralpower.dtypes import AUTOCAST_DTYPES
 from neuralpower.errors import CoverageError, InputError, unknown
 from neuralpower.files.stages import stage
@@ -31,7 +32,7 @@ app = Typer()
 
 
 class View(OptionGroup):
-    """Which rows a table has."""
+    """Options: the rows of the table."""
 
     panel = OUTPUT
 
@@ -41,15 +42,13 @@ class View(OptionGroup):
 
 
 class Predict(OptionGroup):
-    """The prediction of a network, and its tables and files."""
+    """Options: the prediction of a network, and its tables and files."""
 
     panel = INPUT
 
     phase: Annotated[
         str,
-        shared_options.phase_choice(
-            PHASES, "What is run: one pass, a training step, or a language model's phase"
-        ),
+        shared_options.phase_choice(PHASES, "Phase: one pass, a training step, or a language model's phase"),
     ] = "forward"
     sizes: shared_options.Sizes
     device: shared_options.Device = None
@@ -60,14 +59,16 @@ class Predict(OptionGroup):
     routing: Annotated[
         str,
         Option(
-            help="Tokens over a mixture's experts: uniform, worst, or how many each gets.",
+            help="Tokens of a mixture's experts: uniform, worst, or one number for each expert.",
             rich_help_panel=LANGUAGE,
         ),
     ] = "uniform"
     training: shared_options.Training
     autocast: Annotated[
-        str | None, cast_choice("Cast products to this dtype, as torch.autocast", rich_help_panel=TRAINING)
+        str | None,
+        cast_choice("Cast products to this dtype, as torch.autocast does", rich_help_panel=TRAINING),
     ] = None
+    parallel: Parallel
     view: View
     strict: Annotated[
         float | None, Option(help="Exit 3 if coverage is below this share, 0 to 1.", rich_help_panel=OUTPUT)
@@ -83,7 +84,7 @@ class Predict(OptionGroup):
     plot: shared_options.Plot = None
     no_cache: Annotated[
         bool,
-        Option("--no-cache", help="Compute, even where the same was asked before.", rich_help_panel=OUTPUT),
+        Option("--no-cache", help="Compute again; ignore the cached answer.", rich_help_panel=OUTPUT),
     ] = False
 
 
@@ -95,8 +96,8 @@ class Predict(OptionGroup):
 )
 @with_options
 def predict(model: shared_options.Model, asked: Predict) -> None:
-    """Predict the network, print it, and write the files that are asked for."""
-    form = _check(asked)
+    """Predict the network, print the result, and write the requested files."""
+    form = _check(model, asked)
     files = (asked.output.out, asked.csv, asked.trace_file, asked.plot)
     if asked.no_cache or files != (None, None, None, None):
         _predict(model, asked, form)
@@ -127,38 +128,42 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     if asked.trace_file is not None:
         check_place(asked.trace_file, "trace.json")
     stage("loading the predictor")
-    learnt = _learnt(model, asked)
-    learnt_phase = "forward" if asked.phase in (TRAINING, phase.name) else asked.phase
-    learnt.check(sizes.full_dtype, learnt_phase)
-    recipe = asked.training.recipe(asked.phase)
-    cast = _cast(asked.autocast, learnt)
-    way = TRAINING if asked.phase == TRAINING else learnt_phase
+    trained = _predictor(model, asked)
+    trained_phase = "forward" if asked.phase in (TRAINING, phase.name) else asked.phase
+    trained.check(sizes.full_dtype, trained_phase)
+    recipe = asked.parallel.recipe(asked.training.recipe(asked.phase), asked.phase)
+    cast = _cast(asked.autocast, trained)
+    way = TRAINING if asked.phase == TRAINING else trained_phase
     routing = Routing.parsed(asked.routing)
     how: dict[str, Any] = {
         "autocast": cast,
         "routing": routing,
-        "run": case.run_of(learnt, asked.run, phase, way),
+        "run": case.run_of(trained, asked.run, phase, way),
     }
     how["weights"] = scheme_asked(sizes.weights)
-    question = question_of(learnt, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
+    spread = asked.parallel
+    how |= {"layout": spread.layout, "cluster": spread.cluster}
+    question = question_of(trained, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
-    runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None)
+    strict = spread.require_plan or asked.strict is not None
+    sharding = case.sharding_of(spread.layout, spread.cluster, how["run"], way, strict=strict)
+    runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None, sharding=sharding)
     stages: list[Stage | Omitted] = []
     drawn = asked.plot is not None or form == HTML
     seen = stages.append if drawn or asked.trace_file is not None else None
     stage(f"tracing {model}")
-    prediction, _ = case.predict(runs, learnt, question, model=model, seen=seen)
-    _give(asked, form, prediction, stages, learnt)
+    prediction, _ = case.predict(runs, trained, question, model=model, seen=seen)
+    _give(asked, form, prediction, stages, trained)
     if asked.strict is not None and prediction.coverage < asked.strict:
         lost = ", ".join(prediction.uncovered[:5])
         text = f"coverage {prediction.coverage:.1%} is below {asked.strict:.1%}: {lost}"
-        raise CoverageError(f"{text}; lower --strict, or collect the kinds")
+        raise CoverageError(f"{text}; lower --strict, or collect these kinds")
 
 
 def _give(
-    asked: Predict, form: str, prediction: Prediction, stages: Sequence[Stage | Omitted], learnt: Predictor
+    asked: Predict, form: str, prediction: Prediction, stages: Sequence[Stage | Omitted], trained: Predictor
 ) -> None:
-    """Print the prediction, and write the files that are asked for."""
+    """Print the prediction, and write the requested files."""
     from neuralpower.files.csv_files import write_csv
     from neuralpower.report.chrome import document, write
     from neuralpower.report.perfetto import about, predicted
@@ -168,14 +173,14 @@ def _give(
     table = _table(prediction, asked.view) if form == TABLE else ""
     rows = [] if asked.csv is None else prediction_cells(prediction)
     if asked.trace_file is not None:
-        parts = document([predicted(prediction, stages, learnt)], {"predicted": [about(prediction, stages)]})
+        parts = document([predicted(prediction, stages, trained)], {"predicted": [about(prediction, stages)]})
         write(asked.trace_file, parts)
     if asked.plot is not None:
-        draw(prediction_page(prediction, stages, learnt), asked.plot)
+        draw(prediction_page(prediction, stages, trained), asked.plot)
     if asked.csv is not None:
         write_csv(asked.csv, rows)
     answer = prediction_answer(prediction, lambda: table or _table(prediction, asked.view), asked.view.by)
-    answer = replace(answer, page=lambda: prediction_page(prediction, stages, learnt))
+    answer = replace(answer, page=lambda: prediction_page(prediction, stages, trained))
     give(answer, form, asked.output.out)
 
 
@@ -186,8 +191,9 @@ def _table(prediction: Prediction, view: View) -> str:
 
 
 def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str = "kind") -> Answer:
-    """A prediction in all forms; its table is made by the function."""
-    from neuralpower.report.tables import prediction_cells, quantity
+    """A prediction in all forms; the function makes its table."""
+    from neuralpower.report.number_format import quantity
+    from neuralpower.report.tables import prediction_cells
 
     def shown() -> Rows:
         p = prediction
@@ -213,9 +219,10 @@ def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str 
     )
 
 
-def _check(asked: Predict) -> str:
+def _check(model: str, asked: Predict) -> str:
     """The form of the answer; raises InputError for an impossible value of an option. Imports no torch."""
     parsing.check_batch_size(asked.sizes.batch_size)
+    asked.parallel.check(model)
     if asked.strict is not None and not 0 <= asked.strict <= 1:
         text = "a share must lie between 0 and 1; choose --strict 0.95 for 95 %"
         raise InputError(f"strict {asked.strict:g}: {text}")
@@ -226,19 +233,19 @@ def _check(asked: Predict) -> str:
     return form_of(asked.output.form, asked.output.out, asked.output.as_json)
 
 
-def _learnt(model: str, asked: Predict) -> Predictor:
-    """The predictor, of the device that was named and for the model's dtype; raises InputError."""
-    device, sheet = asked.device, asked.device_spec
+def _predictor(model: str, asked: Predict) -> Predictor:
+    """The predictor for the named device and the model's dtype; raises InputError."""
+    device, sheet = asked.parallel.device(asked.device), asked.device_spec
     if device is not None and sheet is not None:
         raise InputError(f"--device {device} and --device-spec {sheet} both name a device; leave one out")
     dtype = asked.sizes.dtype
-    learnt = parsing.predictor(asked.predictor, device or sheet, dtype and parsing.dtype(dtype))
-    asked.sizes.settle(model, learnt)
-    return learnt
+    trained = parsing.predictor(asked.predictor, device or sheet, dtype and parsing.dtype(dtype))
+    asked.sizes.settle(model, trained)
+    return trained
 
 
-def _cast(text: str | None, learnt: Predictor) -> torch.dtype | None:
-    """The dtype of an autocast; raises InputError, and PredictorError where it was not learnt."""
+def _cast(text: str | None, trained: Predictor) -> torch.dtype | None:
+    """The dtype of an autocast; raises InputError, and PredictorError if it was not trained."""
     from neuralpower.layers.base import torch_dtype
 
     if text is None:
@@ -246,5 +253,5 @@ def _cast(text: str | None, learnt: Predictor) -> torch.dtype | None:
     cast = torch_dtype(parsing.dtype(text))
     if cast not in map(torch_dtype, AUTOCAST_DTYPES):
         raise unknown("dtype of an autocast", text, AUTOCAST_DTYPES)
-    learnt.check(parsing.dtype(text), "forward")
+    trained.check(parsing.dtype(text), "forward")
     return cast

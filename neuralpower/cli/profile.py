@@ -1,4 +1,4 @@
-"""`neuralpower profile`: run a network here and say what each of its layers works, moves, keeps and takes."""
+"""`neuralpower profile`: run a network here; print time, work, traffic and memory of each layer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app = Typer()
 
 
 class RanSizes(OptionGroup):
-    """The inputs of a network that is run here."""
+    """Options: the inputs of a network that runs here."""
 
     panel = INPUT
 
@@ -39,21 +39,24 @@ class RanSizes(OptionGroup):
 
 
 class Measuring(OptionGroup):
-    """How the network is run."""
+    """Options: how the network runs."""
 
     panel = MEASURING
 
     repeat: Annotated[
-        int, Option(help="Runs without instrumentation, and half as many with it; 0 only counts.")
+        int, Option(help="Runs without instrumentation; half this number with it. 0: only count.")
     ] = 20
-    warmup: Annotated[int, Option(help="Runs before these.")] = 5
+    warmup: Annotated[int, Option(help="Warm-up runs.")] = 5
     power: Annotated[
-        str, choice("power meter", power_meters, help="auto, none, or a meter's name; that one must work.")
+        str,
+        choice(
+            "power meter", power_meters, help="auto, none, or a meter's name (error if it does not work)."
+        ),
     ] = "auto"
 
 
 class Rows(OptionGroup):
-    """Which rows are shown, in which order, and what they count."""
+    """Options: rows, their order, and what they count."""
 
     panel = OUTPUT
 
@@ -63,22 +66,20 @@ class Rows(OptionGroup):
     top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
     unit: Annotated[str, choice("FLOP unit", UNITS, help="Unit of work; 1 mac is 2 flop.")] = "flop"
     convention: Annotated[
-        str, choice("convention", CONVENTIONS, help="What counts as work; all-ops: as predict")
+        str, choice("convention", CONVENTIONS, help="Operations that count as work; all-ops: same as predict")
     ] = "all-ops"
-    strict: Annotated[bool, Option("--strict", help="Exit 3 where an operator's work is not counted.")] = (
-        False
-    )
+    strict: Annotated[bool, Option("--strict", help="Exit 3 if an operator's work is not counted.")] = False
 
 
 class Profile(OptionGroup):
-    """The run of a network, and its tables and files."""
+    """Options: the run of a network, and its tables and files."""
 
     panel = INPUT
 
     model: shared_options.Model
     phase: Annotated[
         str,
-        shared_options.phase_choice(RAN_PHASES, "What is run; training: forward, loss, backward, optimizer"),
+        shared_options.phase_choice(RAN_PHASES, "Phase to run; training: forward, loss, backward, optimizer"),
     ] = "forward"
     sizes: RanSizes
     device: shared_options.MeasuredDevice = "cpu"
@@ -93,7 +94,10 @@ class Profile(OptionGroup):
     ] = None
     trace_file: Annotated[
         Path | None,
-        Option(help="Write a run for chrome://tracing or Perfetto to this file.", rich_help_panel=OUTPUT),
+        Option(
+            help="Write a run's timeline for chrome://tracing or Perfetto to this file.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None
 
 
@@ -126,7 +130,7 @@ def profile(asked: Profile) -> None:
     )
     if asked.rows.strict and result.unmodelled:
         names = ", ".join(u.operator for u in result.unmodelled[:5])
-        advice = "leave out --strict, or count them by own rules (custom=)"
+        advice = "leave --strict out, or count them in Python with custom="
         raise CoverageError(f"coverage {result.coverage:.1%}: {names} not counted; {advice}")
 
 
@@ -139,7 +143,7 @@ def _checked_shape(asked: Profile) -> tuple[int, ...] | None:
         text = ", ".join(f"{name} {number}" for name, number in numbers.items())
         raise InputError(f"{text}: depth must be 1 or more, the others 0 or more")
     if asked.trace_file is not None and not asked.measuring.repeat:
-        raise InputError("a trace file shows a run, and --repeat 0 makes none; choose --repeat 1 or more")
+        raise InputError("a trace file needs a run; choose --repeat 1 or more")
     return asked.sizes.shape
 
 

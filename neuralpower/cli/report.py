@@ -1,4 +1,4 @@
-"""`neuralpower report`: rooflines, runtimes and training of networks, as pages, figures, tables and data."""
+"""`neuralpower report`: rooflines, runtimes and training of networks as pages, pictures, tables and data."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,14 +21,14 @@ app = Typer()
 
 
 class Report(OptionGroup):
-    """The networks, devices and sizes of a report."""
+    """Options: the networks, devices and sizes of a report."""
 
     panel = INPUT
 
     models: Annotated[
         list[str] | None,
         Argument(
-            help="MODEL...; by default twelve small networks of different families.",
+            help="MODEL...; default: twelve small networks of different families.",
             callback=checked_models,
             autocompletion=completed_models,
         ),
@@ -38,19 +38,19 @@ class Report(OptionGroup):
         Option(
             "--out",
             "-o",
-            help="Folder for index.html, report.md, figures, tables and data.json.",
+            help="Output folder for index.html, report.md, pictures, tables and data.json.",
             rich_help_panel=OUTPUT,
         ),
     ]
     device: shared_options.MeasuredDevice = "cpu"
     predicted: Annotated[
         bool,
-        Option("--predicted", help="Measure nothing: predictors alone.", rich_help_panel=MEASURING),
+        Option("--predicted", help="Measure nothing; use only predictors.", rich_help_panel=MEASURING),
     ] = False
     predictor: Annotated[
         str | None,
         Option(
-            help="Predictors with commas; default: a GPU's beside what is measured; none for none.",
+            help="Predictors with commas, or none; default: a GPU's predictor, next to what is measured.",
             callback=checked_predictors_or_none,
             autocompletion=completed_predictors,
             rich_help_panel=TARGET,
@@ -63,7 +63,7 @@ class Report(OptionGroup):
     dtype: shared_options.Dtype = "float32"
     time_budget: Annotated[
         str,
-        Option(help="After this time nothing new is measured: 90s, 10m, 1h.", rich_help_panel=MEASURING),
+        Option(help="Time after which no new measurement starts: 90s, 10m, 1h.", rich_help_panel=MEASURING),
     ] = "10m"
 
 
@@ -75,7 +75,7 @@ class Report(OptionGroup):
 )
 @with_options
 def report(asked: Report) -> None:
-    """Measure and predict the networks, and write the report; what the folder already holds is kept."""
+    """Measure and predict the networks, and write the report; run it again to resume."""
     given, out = asked.models or [], asked.out
     if given[:1] == ["roofline"]:  # the name of the only report
         given = given[1:]
@@ -109,12 +109,12 @@ def report(asked: Report) -> None:
     try:
         data = gathering.run()
     except KeyboardInterrupt:
-        tell(f"{out}: what was measured is kept; give the same command again to continue")
+        tell(f"{out}: results so far are kept; run the same command again to resume")
         raise
     made = page(View(data, gathering.models, request.batch_sizes))
     tell("drawing")
     stage("drawing")
-    with sole_writer(out):  # gathering has given it back
+    with sole_writer(out):  # the signal handler is restored after gathering
         write_html(made, out / "index.html")
         for stem, table in made.tables():
             write_csv(out / "tables" / f"{stem}.csv", [table.header, *table.rows], "folder")

@@ -49,14 +49,14 @@ Model = Annotated[
 
 
 def _target(help: str, check: Callable[..., Any], complete: Callable[[str], list[str]]) -> Any:
-    """An option for what is predicted with, or on."""
+    """An option that names a predictor, or a device to predict."""
     return Option(help=help, callback=check, autocompletion=complete, rich_help_panel=TARGET)
 
 
 Predictor = Annotated[
     str | None,
     _target(
-        "Name or file; by default that of --device, or of this machine.",
+        "Name or file; default: for --device, or for this machine.",
         checked_predictor,
         completed_predictors,
     ),
@@ -72,7 +72,7 @@ Device = Annotated[
 Predictors = Annotated[
     str | None,
     _target(
-        "Names or files, with commas; default: those of --device, or this machine's.",
+        "Names or files, with commas; default: for --device, or for this machine.",
         checked_predictor,
         completed_predictors,
     ),
@@ -88,7 +88,7 @@ Devices = Annotated[
 MeasuredDevice = Annotated[
     str,
     Option(
-        help="Where to measure: cpu, cuda or cuda:0.",
+        help="Device to measure: cpu, cuda or cuda:0.",
         callback=checked_place,
         autocompletion=completed_places,
         rich_help_panel=TARGET,
@@ -96,7 +96,7 @@ MeasuredDevice = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    Option("--batch-size", "-b", help="Samples in a batch; by default 1, or what the network brings."),
+    Option("--batch-size", "-b", help="Samples in a batch; default: 1, or the network's own."),
 ]
 InputShape = Annotated[str | None, Option(help="Shape of one sample, such as 3x224x224.")]
 Dtype = Annotated[str, dtype_choice("Dtype of weights and inputs")]
@@ -108,7 +108,7 @@ Run = Annotated[
     choice(
         "way to run",
         RUNS,
-        help="How it runs",
+        help="Way to run",
         default="Default: engine for a language model's phases on a GPU, else eager.",
         metavar="<run>",
         rich_help_panel=TARGET,
@@ -117,7 +117,7 @@ Run = Annotated[
 Weights = Annotated[
     str | None,
     weights_choice(
-        "How weights are quantised, int4:64 in groups of 64", default="Default: as the checkpoint."
+        "Quantisation of weights; int4:64 has groups of 64", default="Default: same as the checkpoint."
     ),
 ]
 Plot = Annotated[
@@ -125,7 +125,7 @@ Plot = Annotated[
     Option(
         "--plot",
         "--html",
-        help="Draw it: a page FILE.html, or a picture FILE.png or FILE.svg.",
+        help="Draw the result: a page FILE.html, or a picture FILE.png or FILE.svg.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -146,7 +146,7 @@ AsJson = Annotated[bool, Option("--json", help="The same as --format json.")]
 Format = Annotated[
     str | None,
     choice(
-        "format", FORMATS, "--format", help="How to print; default: by the ending of --out, else a table."
+        "format", FORMATS, "--format", help="Output format; default: by the ending of --out, else a table."
     ),
 ]
 Out = Annotated[Path | None, Option("--out", "-o", help="Write the result to this file instead.")]
@@ -158,7 +158,7 @@ def phase_choice(words: tuple[str, ...], help: str, **how: Any) -> Any:
 
 
 class Sizes(OptionGroup):
-    """The inputs of a network."""
+    """Options: the inputs of a network."""
 
     panel = INPUT
 
@@ -178,14 +178,14 @@ class Sizes(OptionGroup):
         """Torch's name of the dtype; float32 where none is given."""
         return parsing.dtype(self.dtype or "float32")
 
-    def settle(self, model: str, learnt: predictor.Predictor | None = None) -> None:
-        """Take the dtype in which the model was published, where none was given; raises ModelError."""
+    def settle(self, model: str, trained: predictor.Predictor | None = None) -> None:
+        """Use the model's published dtype if none is given; raises ModelError."""
         if self.dtype is None:
-            vars(self)["dtype"] = parsing.usual_dtype(model, learnt)
+            vars(self)["dtype"] = parsing.usual_dtype(model, trained)
 
 
 class Tokens(OptionGroup):
-    """The tokens that a phase of a language model begins with, and makes."""
+    """Options: the tokens with which a phase of a language model begins, and those it makes."""
 
     panel = LANGUAGE
 
@@ -195,8 +195,7 @@ class Tokens(OptionGroup):
     lengths: Annotated[
         str | None,
         Option(
-            help="Tokens of each request, such as 812,95,4076, or a file with a number a line: prompts, or "
-            "contexts of a decode step."
+            help="Tokens of each request (prompt, or context of a decode): 812,95,4076, or a file of numbers."
         ),
     ] = None
 
@@ -206,17 +205,17 @@ class Tokens(OptionGroup):
         return parsing.phase(name, self.context, self.prompt, self.new_tokens, lengths)
 
     def check_batch(self, batch_size: int | None) -> None:
-        """Raise InputError for a batch size beside lengths that are not as many."""
+        """Raise InputError if the batch size differs from the number of lengths."""
         lengths = parsing.lengths(self.lengths)
         if lengths is not None and batch_size not in (None, len(lengths)):
             raise InputError(
-                f"--batch-size {batch_size} and {len(lengths)} lengths: a batch has one for each request; "
+                f"--batch-size {batch_size} and {len(lengths)} lengths: each request has one length; "
                 "leave --batch-size out"
             )
 
 
 class Training(OptionGroup):
-    """How a network is trained."""
+    """Options: how a network is trained."""
 
     panel = TRAINING
 
@@ -225,11 +224,11 @@ class Training(OptionGroup):
     checkpointing: Checkpointing = False
 
     def recipe(self, phase: str) -> Recipe:
-        """The recipe of these options; raises InputError, also in another phase. Imports torch."""
+        """The recipe of these options; raises InputError, also without training. Imports torch."""
         from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
         name, _, way = self.optimizer.partition(":")
-        name = "sgd" if name == "momentum" else name  # the name that `fit` has for it
+        name = "sgd" if name == "momentum" else name  # its name in `fit`
         found = Recipe(name, way, self.accumulation, self.checkpointing)
         if phase != TRAINING and found != RECIPE:
             text = f"belong to phase training, not to {phase}; leave them out"
@@ -238,7 +237,7 @@ class Training(OptionGroup):
 
 
 class Output(OptionGroup):
-    """In which form the result is printed, and where."""
+    """Options: the form of the result, and its file."""
 
     panel = OUTPUT
 

@@ -1,4 +1,4 @@
-"""`neuralpower train-predictor`: dataset -> one regressor per layer kind -> predictor file."""
+"""`neuralpower train-predictor`: train one regressor per layer kind from datasets."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ app = Typer()
 )
 def train_predictor(
     datasets: list[str] = Argument(
-        help="Dataset folders, or places such as s3://bucket/name. Several devices give a predictor that "
-        "holds for others."
+        help="Dataset folders, or places (s3://bucket/name). Several devices make a predictor for any device."
     ),
     learner: Annotated[
-        str, choice("learner", LEARNERS, help="hybrid: base and residual; lasso: the base alone, a formula.")
+        str, choice("learner", LEARNERS, help="hybrid: base and residual; lasso: only the base, a formula.")
     ] = "hybrid",
     out: Path | None = Option(None, "--out", "-o", help="The predictor file; default: models/NAME.json."),
-    jobs: int = Option(-1, help="Fits in parallel; -1: as many as cores."),
+    jobs: int = Option(-1, help="Fits in parallel; -1: one for each core."),
     trust_code: shared_options.TrustCode = False,
     verbose: bool = Option(False, "--verbose", "-v", help="Print a line per regressor, and every note."),
-    quiet: bool = Option(False, "--quiet", "-q", help="Print warnings and the last sentence alone."),
+    quiet: bool = Option(False, "--quiet", "-q", help="Print only warnings and the last sentence."),
 ) -> None:
-    """Fit the regressors, print their errors on ten held-out folds, and write the predictor."""
+    """Train the regressors, print their errors on ten held-out folds, and write the predictor."""
+    from neuralpower.data.dataset import read_dataset
     from neuralpower.data.schema import check_no_file
 
     parsing.check_named(datasets, "dataset")
     for folder in datasets:
         check_no_file(Path(folder))
+    if jobs < 1 and jobs != -1:
+        raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for one on each core")
+    stage("reading the datasets")
+    data = [
+        read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)
+    ]
     stage("importing scikit-learn and torch")
-    from neuralpower.data.dataset import read_dataset
     from neuralpower.learn.codec import check_places
     from neuralpower.learn.train import train
     from neuralpower.report.cards import write_predictor
     from neuralpower.report.training import kinds_table, notes_of, regressors_table, sentence, warnings_of
 
-    if jobs < 1 and jobs != -1:
-        raise InputError(f"jobs {jobs}: must be 1 or more, or -1 for as many as cores")
-    data = [
-        read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)
-    ]
     target = out or Path("models") / f"{'+'.join(dataset.name for dataset in data)}.json"
-    check_places(target)  # now rather than after minutes of fitting
-    stage("fitting the regressors")
+    check_places(target)  # checked before minutes of training
+    stage("training the regressors")
     trained = train(data, learner, jobs, trust_code=trust_code)
     if not quiet:
         say(regressors_table(trained) if verbose else kinds_table(trained))

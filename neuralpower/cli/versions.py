@@ -1,4 +1,4 @@
-"""Versions of this package and of what it computes with, by their metadata: nothing is imported."""
+"""Versions of this package and of its libraries, from their metadata: nothing is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN = ("torch", "transformers")
 
 
 def version_of(package: str) -> str:
-    """Of an installed package, "" where it is not: `importlib.metadata.version` parses all its metadata."""
+    """A package's version, "" if it is missing; `importlib.metadata.version` would parse all metadata."""
     try:
         text = importlib.metadata.distribution(package).read_text("METADATA") or ""
     except importlib.metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""A line on stderr for whoever waits: what a command is at after two seconds, the time left after five.
+"""A status line on stderr: a command's stage after two seconds, the time left after five.
 
-The line is there only where stderr is a terminal. It goes before anything else is printed.
+The line is shown only if stderr is a terminal. It disappears before other output.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from rich.spinner import Spinner
 
 FIRST_S = 2.0  # before a line is shown
-LEFT_S = 5.0  # from when on it says how much time is left
-FEWEST = 2  # parts by which the time of the others is judged
+LEFT_S = 5.0  # after which it shows the time left
+FEWEST = 2  # parts from which the time of the others is estimated
 BEGUN = "starting"
 
 
 class Waiting:
-    """The line of one command."""
+    """The status line of one command."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock, self.begun_s = clock, clock()
@@ -39,14 +39,14 @@ class Waiting:
         self._lock = threading.RLock()
 
     def hear(self, text: str, done: int = 0, total: int | None = None) -> None:
-        """Take note of a stage; show the line if it stays."""
+        """Enter a stage; show the line if the stage takes long."""
         if text != self.text:
             self.since_s = self.clock()
         self.text, self.done, self.total = text, done, total
         self.resume()
 
     def line(self) -> str:
-        """The stage, its parts, and the time that is gone and left."""
+        """The stage, its parts, and the times spent and left."""
         now_s = self.clock()
         spent_s, stage_s = now_s - self.begun_s, now_s - self.since_s
         parts = f" {self.done} of {self.total}" if self.total else ""
@@ -64,7 +64,7 @@ class Waiting:
                 self._timer.start()
 
     def pause(self) -> None:
-        """Take the line away: something else is printed now."""
+        """Hide the line before other output."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -88,7 +88,7 @@ class Waiting:
                 console=console,
                 refresh_per_second=8,
                 transient=True,
-                redirect_stdout=False,  # what is printed meanwhile goes through `Pausing`
+                redirect_stdout=False,  # other output goes through `Pausing`
                 redirect_stderr=False,
             )
             self._live.start()
@@ -102,14 +102,14 @@ class Waiting:
 
 
 class Pausing(Visible):
-    """A stream whose texts find no line in their way."""
+    """A stream that hides the line before each text."""
 
     def __init__(self, waiting: Waiting, stream: TextIO) -> None:
         super().__init__(stream)
         self.waiting = waiting
 
     def write(self, text: str) -> int:
-        """Write a text; how many letters it had."""
+        """Write a text; return the number of its letters."""
         self.waiting.pause()
         count = super().write(text)
         self.waiting.resume()
@@ -121,7 +121,7 @@ _waiting: Waiting | None = None
 
 @contextlib.contextmanager
 def shown_while_it_takes(wanted: bool) -> Iterator[None]:
-    """Show the line within, where it is wanted and stderr is a terminal."""
+    """Show the line within, if it is wanted and stderr is a terminal."""
     global _waiting
     stream = shown_by(sys.stderr)
     if not wanted or _waiting is not None or not stream.isatty():
@@ -141,26 +141,26 @@ def shown_while_it_takes(wanted: bool) -> Iterator[None]:
 
 
 def pause() -> None:
-    """Take the line away, since results follow; the next stage brings it back."""
+    """Hide the line, since results follow; the next stage shows it again."""
     if _waiting is not None:
         _waiting.pause()
 
 
 def resume() -> None:
-    """Bring the line back after a remark."""
+    """Show the line again after a remark."""
     if _waiting is not None:
         _waiting.resume()
 
 
 def end() -> None:
-    """Take the line away for good: the command has a display of its own."""
+    """Remove the line: the command has its own display."""
     if _waiting is not None:
         _waiting.ended = True
         _waiting.pause()
 
 
 def said(seconds: float) -> str:
-    """A time in the unit that people count in: 45 s, 3 min, 2.5 h."""
+    """A time in its usual unit: 45 s, 3 min, 2.5 h."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"

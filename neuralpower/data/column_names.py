@@ -1,4 +1,4 @@
-"""What a column of another name most likely holds: `latency_ms` is `runtime_s` in milliseconds."""
+"""Recognise columns of other names: `latency_ms` is `runtime_s` in milliseconds."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SCALES = {
     "energy_j": {"": "", "j": "", "joule": "", "joules": "", "mj": "/1000", "millijoules": "/1000",
                  "uj": "/1e6", "wh": "*3600", "kwh": "*3.6e6"},
 }  # fmt: skip
-# Beside a quantity's word these change nothing: `avg_latency_ms`, `gpu_time_us`.
+# Next to a quantity's word these change nothing: `avg_latency_ms`, `gpu_time_us`.
 BESIDE = set("avg average mean median gpu cpu device kernel forward total measured call in per".split())
-# Usual names of fields, where no letters tell.
+# Usual names of fields that have no letters in common.
 ALIASES = {
     "m": "rows", "tokens": "rows", "batch_size": "batch rows", "bs": "batch rows",
     "n": "out_features columns", "k": "in_features inner", "in_dim": "in_features", "out_dim": "out_features",
@@ -38,7 +38,7 @@ ALIASES = {
     "op": "function", "name": "model function", "network": "model", "precision": "dtype", "type": "dtype",
     "pass": "phase", "hidden_size": "width", "vocab_size": "vocabulary", "numel": "elements",
 }  # fmt: skip
-NEAR = 0.75  # of letters alike, from which on a name is taken for a field
+NEAR = 0.75  # share of equal letters, from which on a name suggests a field
 
 
 class Meant(NamedTuple):
@@ -50,7 +50,7 @@ class Meant(NamedTuple):
 
     @property
     def mapping(self) -> str:
-        """As `--map` takes it, quoted for a shell where it must be."""
+        """The text for `--map`, quoted for a shell where needed."""
         text = f"{self.column}={self.expression}"
         return text if re.fullmatch(r"[\w=/.]+", text) else f"'{text}'"
 
@@ -95,5 +95,5 @@ def _field(name: str, wanted: Collection[str]) -> Meant | None:
 
 
 def _spelled(name: str) -> str:
-    """A column's name within an expression: quoted where it is no plain word."""
+    """A column's name within an expression: quoted where it is not a plain word."""
     return name if name.isidentifier() else f'"{name}"'

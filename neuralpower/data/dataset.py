@@ -3,7 +3,7 @@
     datasets/NAME/dataset.json          device, software, protocol, sessions
     datasets/NAME/journal.jsonl         one checksummed line per record, while a collection is under way
     datasets/NAME/KIND.parquet (.csv)   a row per measurement: the kind's fields, runtime_s, how it was taken
-    datasets/NAME/shard-2-of-8/         the same again: a share of a collection, measured apart
+    datasets/NAME/shard-2-of-8/         the same again: a share of a collection, measured separately
     datasets/NAME/shard-003-fourth/     the same again: a collection that `neuralpower merge` put there
 
 A user's own measurements need the same: `dataset.json` with a schema and a device name, and tables.
@@ -82,7 +82,7 @@ def read_dataset(path: str | Path, *, samples: bool = True) -> Dataset:
     shards = shard_folders(folder)
     if not shards:
         return read_folder(folder, samples)
-    # a collection that went on where others were merged
+    # a collection that was resumed where others were merged
     own = [folder] if (folder / "dataset.json").exists() else []
     parts = merge([read_folder(shard, samples, empty=True) for shard in (*shards, *own)])
     if not any(part.tables for part in parts):
@@ -102,8 +102,8 @@ def shard_folders(folder: Path) -> list[Path]:
 def merge(datasets: Sequence[Dataset]) -> list[Dataset]:
     """Collections of one device as one dataset: their rows, for equal keys the latest that is ok.
 
-    Backward passes lose autograd's start where their dataset says that it is in them. Tables without names of
-    configurations, as a user's own, are not joined.
+    Backward passes lose autograd's start where `dataset.json` states that it is in them. Tables without names
+    of configurations, as a user's own, are not joined.
     """
     groups: dict[str, list[Dataset]] = {}
     for number, dataset in enumerate(map(_without_start, datasets)):
@@ -113,7 +113,7 @@ def merge(datasets: Sequence[Dataset]) -> list[Dataset]:
 
 
 def _without_start(dataset: Dataset) -> Dataset:
-    """The dataset without autograd's start in its backward passes, where it says that this is in its rows."""
+    """The dataset without autograd's start in its backward passes, where its rows include it."""
     import pandas as pd
 
     from neuralpower.layers.base import BACKWARD
@@ -140,7 +140,7 @@ def _joined(datasets: Sequence[Dataset]) -> Dataset:
         apart = unlike(first.meta.get("hardware") or {}, other.meta.get("hardware") or {}, by_flags=False)
         if apart:
             raise DatasetError(
-                f"{first.name} is there and {other.name} here, both of {first.device!r}, yet of two devices: "
+                f"{first.name} and {other.name} are both of {first.device!r}, but from two devices: "
                 f"{'; '.join(apart)}; train a predictor of each"
             )
     parts: dict[str, list[pd.DataFrame]] = {}
@@ -157,7 +157,7 @@ def _joined(datasets: Sequence[Dataset]) -> Dataset:
 def latest(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """One row per key, the latest that is ok, else the latest; rows without `config_id` stay.
 
-    The session tells rows apart that do not say which replicate they are.
+    The session distinguishes rows that have no number of a replicate.
     """
     import pandas as pd
 
@@ -182,11 +182,11 @@ def _holds_nothing(folder: Path) -> DatasetError:
 
 def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
     """As `read_dataset`, without its shards; one of several may be `empty`."""
+    meta = read_meta(folder)  # refuses a folder that is none before torch is imported
     import pandas as pd
 
     from neuralpower.layers import KINDS
 
-    meta = read_meta(folder)
     parts: dict[str, list[pd.DataFrame]] = {}
     known = [*KINDS, "network"]
     for file in sorted((*folder.glob("*.parquet"), *folder.glob("*.csv"))):
@@ -225,6 +225,6 @@ def results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 kind, row = shown(record.get("kind")), shown(record.get("row"))
                 raise DatasetError(
                     f"{folder / NAME}: a result is of kind {kind} with row {row}, but must have a name and "
-                    "an object; take the journal away, or mend it"
+                    "an object; remove the journal, or correct it"
                 ) from None
             yield result.kind, result.row

@@ -1,7 +1,7 @@
-"""What `dataset.json` and a collection's journal may say: a Struct per object, whose types are its rules.
+"""The format of `dataset.json` and of a collection's journal: a Struct per object, whose types are its rules.
 
-The descriptions of `dataset.json`'s rules say them in words. null is not known. Names that no Struct has are
-left alone, as long as none is nearly one that means something.
+Descriptions give `dataset.json`'s rules as text. null means not known. Unknown names are ignored, unless one
+is nearly a known name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from neuralpower.devices.spec import FLOPS, KEYS, Key
+from neuralpower.devices.spec import FLOPS, KEYS, LINKS, Key
 from neuralpower.dtypes import PEAKS
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.files.json_files import not_finite
@@ -32,7 +32,7 @@ def _number(rule: Key) -> Any:
 
 PEAK_FIELDS = [(dtype, _number(FLOPS) | UnsetType, UNSET) for dtype in PEAKS]
 Peaks = msgspec.defstruct("Peaks", PEAK_FIELDS, module=__name__)
-OF_SHEETS = ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w", "clock_hz")
+OF_SHEETS = ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "idle_w", "clock_hz", *LINKS)
 NUMBERS = {
     **{name: KEYS[name] for name in OF_SHEETS},
     "base_clock": Key(0.01, 1, "of the boost clock"),
@@ -47,15 +47,15 @@ HardwareMeta = msgspec.defstruct(
     "HardwareMeta",
     [
         ("name", Text | None, None),
-        ("flags", Texts | None, None),  # which tell one CPU from another, as its name does
+        ("flags", Texts | None, None),  # which distinguish CPUs, as names do
         ("platform", Text | None, None),
-        ("accelerator", Truth | None, None),  # as files have it that name no platform
+        ("accelerator", Truth | None, None),  # in files that name no platform
         ("peak_flops_per_s", Annotated[Peaks, Meta(description="an object of FLOP/s by dtype")] | None, None),
         *((name, _number(rule) | None, None) for name, rule in NUMBERS.items()),
     ],
     module=__name__,
 )
-HARDWARE = ("platform", "accelerator", "peak_flops_per_s", *NUMBERS)  # what changes what is learnt
+HARDWARE = ("platform", "accelerator", "peak_flops_per_s", *NUMBERS)  # a difference changes what is trained
 
 
 class SessionMeta(msgspec.Struct):
@@ -84,7 +84,7 @@ class Record(msgspec.Struct, kw_only=True, tag_field="type"):
 
 
 class SessionRecord(Record, kw_only=True, tag="session"):
-    """Who measures from here on, and with what; its further names go to `sessions` of `dataset.json`."""
+    """A session: who measures from here on, and with what; other names go to `sessions` of `dataset.json`."""
 
     session_id: str
     utc: str
@@ -92,7 +92,7 @@ class SessionRecord(Record, kw_only=True, tag="session"):
 
 
 class StartRecord(Record, kw_only=True, tag="start"):
-    """What is measured next: the name of each configuration, and which replicate of it."""
+    """The start of a batch: the name of each configuration, and the number of its replicate."""
 
     tier: Literal["runtime", "power"]
     attempt: int
@@ -107,7 +107,7 @@ class ResultRecord(Record, kw_only=True, tag="result"):
 
 
 class EventRecord(Record, kw_only=True, tag="event"):
-    """What ended a session, or lost its meter."""
+    """The event that ended a session, or lost its meter."""
 
     event: Literal["stop", "device_lost", "meter_lost"]
     reason: str | None = None
@@ -115,12 +115,12 @@ class EventRecord(Record, kw_only=True, tag="event"):
 
 
 RECORDS = SessionRecord | StartRecord | ResultRecord | EventRecord
-META = ("includes_launch", "hardware", "autograd_start_s")  # what changes what is learnt
+META = ("includes_launch", "hardware", "autograd_start_s")  # a difference changes what is trained
 OWNERS = {"sessions": "{} of a session", "peak_flops_per_s": "peak_flops_per_s of {}"}  # in messages
 
 
 def check_meta(meta: Mapping[str, Any]) -> None:
-    """Raise DatasetError for what would be taken for something else, or would not be seen."""
+    """Raise DatasetError for names and values that would be misread or ignored."""
     _refuse_near(meta, "field", META)
     _check_names(meta.get("hardware"))
     _check({**meta, "schema": SCHEMA}, DatasetMeta)  # 1.0 is 1
@@ -129,7 +129,7 @@ def check_meta(meta: Mapping[str, Any]) -> None:
     _check_watts(meta.get("hardware"))
     if any(not_finite(meta)):
         raise DatasetError(
-            "holds NaN or Infinity, which are no numbers of JSON's; leave out what is not known"
+            "holds NaN or Infinity, which JSON does not have; remove fields that are not known"
         )
 
 
@@ -151,7 +151,7 @@ def _check_names(hardware: Any) -> None:
 
 
 def _refuse_near(given: Collection[str], what: str, known: Collection[str]) -> None:
-    """Raise DatasetError for a name that is nearly one that means something."""
+    """Raise DatasetError for a name that is nearly a known one."""
     for name in given:
         if name not in known and difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.88):
             raise unknown(what, name, known, DatasetError)
@@ -173,7 +173,7 @@ def _check(value: Any, part: Any) -> None:
 
 
 def _broken_rule(text: str, value: Any, part: Any) -> DatasetError:
-    """What msgspec says is wrong, in the words of the innermost field that holds it."""
+    """The error of msgspec as text, with the rule of the innermost field."""
     field, shown, rule, owner = "hardware", value, "an object", ""
     for step in re.findall(r"\w+", text.partition(" - at `$")[2]):
         if step.isdigit():

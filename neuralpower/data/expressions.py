@@ -1,4 +1,4 @@
-"""Columns from other columns by small sums: `runtime_s=latency_ms/1000`.
+"""Columns computed from other columns by simple arithmetic: `runtime_s=latency_ms/1000`.
 
 An expression holds numbers, names of columns, + - * / and parentheses, and nothing else: it is read as a
 tree and computed here. Python never runs it.
@@ -46,7 +46,7 @@ def mapping(texts: Sequence[str]) -> dict[str, str]:
 def mapped(table: pd.DataFrame, columns: Mapping[str, str], words: Sequence[str] = ()) -> pd.DataFrame:
     """The table with each of `columns` computed from its own, by expression.
 
-    `words`: columns of text, which a name that is no column's is written into as it stands
+    `words`: columns of text; a name that is not a column is written into them as it is
     (`dtype=bfloat16`). Raises InputError.
     """
     made: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def _parsed(expression: str) -> ast.expr:
     try:
         return ast.parse(expression, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InputError(f"--map {expression!r}: is no expression; write {ALLOWED}") from None
+        raise InputError(f"--map {expression!r}: is not an expression; write {ALLOWED}") from None
 
 
 def _value(node: ast.expr, expression: str, table: pd.DataFrame) -> Any:
@@ -83,7 +83,7 @@ def _value(node: ast.expr, expression: str, table: pd.DataFrame) -> Any:
         return UNARY[type(node.op)](_number(_value(node.operand, expression, table)))
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
         if not math.isfinite(node.value):
-            raise InputError(f"--map {expression!r}: holds a number without end; correct it")
+            raise InputError(f"--map {expression!r}: holds an infinite number; correct it")
         return node.value
     name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
     if not isinstance(name, str):

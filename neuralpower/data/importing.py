@@ -30,11 +30,11 @@ def read_file(file: Path, kind: str | None, columns: Mapping[str, str], device: 
     """A dataset of one table, with `columns` computed from its own; the device is `device` or the folder's.
 
     Raises:
-        DatasetError: no table, no kind that its columns tell, or columns are missing.
+        DatasetError: no table, no kind that its columns fit, or columns are missing.
         InputError: an expression that cannot be computed.
     """
     if file.suffix not in READ:
-        raise DatasetError(f"{file}: is no table; give a .csv or .parquet file, or a dataset folder")
+        raise DatasetError(f"{file}: is not a table; give a .csv or .parquet file, or a dataset folder")
     known = _known_kinds()
     if kind is not None and kind not in known:
         raise unknown("layer kind", kind, known, DatasetError)
@@ -76,12 +76,12 @@ def guessed(columns: Sequence[str], file: Path) -> str:
         return best[0]
     maybe = f"; its columns fit {', '.join(best)}" if best else ""
     raise DatasetError(
-        f"{file}: its name is no layer kind{maybe}; add --kind, such as --kind {(*best, 'linear')[0]}"
+        f"{file}: its name is not a layer kind{maybe}; add --kind, such as --kind {(*best, 'linear')[0]}"
     )
 
 
 def needed_by(kind: str) -> tuple[str, ...]:
-    """The columns that a kind's table must have, beside runtime_s."""
+    """The columns that a kind's table must have, besides runtime_s."""
     from neuralpower.layers import KINDS
 
     if kind == "network":
@@ -110,11 +110,11 @@ def write_tables(out: Path, meta: Mapping[str, Any], tables: Mapping[str, Rows |
         there = read_meta(out)["device"]
         if there != meta["device"]:
             raise DatasetError(
-                f"{out}: is of {there}, the rows are of {meta['device']}; choose another --out"
+                f"{out}: is for {there}, but the rows are of {meta['device']}; choose another --out"
             )
     for file in files.values():
         if file.exists() or file.with_suffix(".parquet").exists():
-            raise DatasetError(f"{file}: is there already; choose another --out")
+            raise DatasetError(f"{file}: exists already; choose another --out")
     with writing(out, "--out", DatasetError):
         out.mkdir(parents=True, exist_ok=True)
         if not is_file(out / "dataset.json"):

@@ -68,7 +68,7 @@ class Journal:
                 self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
                 force(self.folder)
             self._lock = lock.pop_all()
-        with contextlib.suppress(OSError):  # a disk without room for it will say so at the first record
+        with contextlib.suppress(OSError):  # a full disk raises at the first record
             self.ballast.write_bytes(bytes(BALLAST_BYTES))
         return self
 
@@ -117,8 +117,8 @@ class Journal:
                 self.ballast.unlink(missing_ok=True)
                 self._write(lines, sync=True)
             raise DeviceError(
-                f"{self.path}: a record could not be written ({error.strerror}); what was measured before is "
-                "safe, free some space and give the same command again"
+                f"{self.path}: a record could not be written ({error.strerror}); earlier measurements are "
+                "safe; free some space and run the same command again"
             ) from None
         finally:
             self._seq += len(records)
@@ -172,7 +172,7 @@ def _check_version(path: Path, data: bytes) -> None:
 def read_journal(folder: Path) -> list[dict[str, Any]]:
     """Records of an unsealed collection, without lines that a crash tore.
 
-    Raises DatasetError for other versions, and for what is no journal.
+    Raises DatasetError for other versions, and for a file that is not a journal.
     """
     path = folder / NAME
     if not path.exists():
@@ -184,7 +184,7 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
             raise ValueError(f"it has {size:,} bytes, more than the {MOST_BYTES:,} that are read")
         data = path.read_bytes()
     except (ValueError, OSError) as error:
-        raise DatasetError(f"{path}: cannot be read ({error}); take it away") from None
+        raise DatasetError(f"{path}: cannot be read ({error}); remove it") from None
     _check_version(path, data)
     records = [record for line in data.splitlines() if (record := _checked(line)) is not None]
     return [{name: value for name, value in r.items() if name not in ("schema", "seq")} for r in records]

@@ -36,7 +36,7 @@ def fetched(location: str) -> Iterator[Path]:
 
 
 def folder_name(location: str) -> str:
-    """What a local copy is called."""
+    """The name of a local copy."""
     return location.rstrip("/").rpartition("/")[2] or "dataset"
 
 
@@ -55,7 +55,7 @@ def fetch(location: str, folder: Path) -> bool:
 
 
 def continue_from(location: str, folder: Path) -> None:
-    """Have a local folder go on with what is at a location; raises DatasetError for different devices."""
+    """Let a local folder resume the dataset at a location; raises DatasetError for different devices."""
     system, root = _opened(location)
     there = _described(location, lambda: system.cat_file(f"{root.rstrip('/')}/{DESCRIPTION}"))
     if there is None:
@@ -83,7 +83,7 @@ def publish(folder: Path, location: str) -> None:
 
 
 def _described(place: str, read: Callable[[], bytes]) -> dict[str, Any] | None:
-    """What a place's `dataset.json` says; None where there is none yet. Raises DatasetError."""
+    """The contents of a place's `dataset.json`; None where there is none yet. Raises DatasetError."""
     try:
         return dict(parse_json(read().decode("utf-8-sig")))
     except FileNotFoundError:
@@ -104,4 +104,4 @@ def _opened(location: str) -> tuple[Any, str]:
 
 def _failed(location: str, verb: str, error: Exception) -> DatasetError:
     said = first_line(error)
-    return DatasetError(f"{location}: cannot be {verb} ({said}); mend that, or give a local folder")
+    return DatasetError(f"{location}: cannot be {verb} ({said}); correct that, or give a local folder")

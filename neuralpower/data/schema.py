@@ -1,4 +1,4 @@
-"""What a dataset's files must hold: `dataset.json`, and the columns of its tables."""
+"""Required contents of a dataset's files: `dataset.json`, and the columns of its tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neuralpower.files.json_files import json_text, read_json, shown
 from neuralpower.files.paths import check_regular, is_file, is_folder
 
 SAMPLES = ("samples_s",)  # columns of raw times
-# Columns of times beside the runtime and of shares: seven digits are plenty.
+# Columns of shares and of times other than the runtime: seven digits are plenty.
 SHORT = """
     runtime_median_s runtime_mean_s runtime_q25_s runtime_q75_s runtime_min_s runtime_low_s runtime_high_s
     runtime_eager_s first_call_s dispatch_s wall_s power_wall_s sentinel_s sentinel_again_s sentinel_slowdown
@@ -27,7 +27,7 @@ WHOLE = "flops bytes n block_k copies warmups attempt replicate ticks throttle_b
 FEWEST_ROWS = 10  # different configurations of a group that a regressor needs
 SHORTEST_S = 1e-8  # below it, as above LONGEST_S, a runtime is a broken clock or a wrong unit
 KEY = ("config_id", "device_key", "software_key", "protocol_version", "replicate")  # of a measurement
-READ = (  # columns of any row, beside its kind's fields
+READ = (  # columns of any row, besides its kind's fields
     *("dtype", "phase", "runtime_s", "power_w", "energy_j", "energy_u_rel", "dispatch_s"),
     *("sentinel_s", "sentinel_again_s", "status", "session_id", *KEY),
 )
@@ -47,7 +47,7 @@ def check_no_file(folder: Path) -> None:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """What `dataset.json` says; raises DatasetError where it or the folder is missing or cannot be used."""
+    """The contents of `dataset.json`; raises DatasetError where it or the folder is missing or unusable."""
     check_regular(folder, DatasetError)
     check_no_file(folder)
     if not is_folder(folder):
@@ -64,7 +64,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
             f"Fix: neuralpower dataset init {folder} --device NAME"
         ) from None
     except (ValueError, OSError) as error:
-        raise DatasetError(f"{file}: is no JSON ({error}); write it again") from None
+        raise DatasetError(f"{file}: is not JSON ({error}); write it again") from None
     known = isinstance(meta, dict) and meta.get("schema") == SCHEMA and not isinstance(meta["schema"], bool)
     if not known or not meta.get("device"):
         raise DatasetError(f'{file}: {_lack(meta)}; write at least {{"schema": {SCHEMA}, "device": "..."}}')
@@ -74,14 +74,14 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def _lack(meta: Any) -> str:
-    """Why what a `dataset.json` holds is none, in words."""
+    """Why a `dataset.json` cannot be used, as text."""
     if not isinstance(meta, dict):
         return f"holds {shown(meta)}, but must be an object"
     if not meta.get("device"):
         return "names no device" if "device" not in meta else f"device is {shown(meta['device'])}"
     if "schema" not in meta:
         return "has no schema"
-    return f"schema is {shown(meta['schema'])}, and this version reads {SCHEMA}"
+    return f"schema is {shown(meta['schema'])}, but this version reads {SCHEMA}"
 
 
 @contextlib.contextmanager

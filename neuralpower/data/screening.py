@@ -1,4 +1,4 @@
-"""Which rows of a table can be used, and why the others cannot."""
+"""Screen a table: its usable rows, and the reasons against the others."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 SHORTEST_KERNEL_S = 3e-7  # of a GPU: no kernel takes less than 0.8 us there
 LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
-SHORTEST_WITH_POWER_S = 1e-4  # below, windows whose uncertainty nobody states say little of a call
-LARGEST_UNCERTAINTY = 0.1  # of a power that is learnt from
+SHORTEST_WITH_POWER_S = 1e-4  # below, the mean power of a window of unknown uncertainty is not that of a call
+LARGEST_UNCERTAINTY = 0.1  # of a power that is used for training
 QUARTILES = 1.35  # standard deviations from one quartile of a normal distribution to the other
 MOST_LINES = 5  # of refused rows that are named
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row that no fit may see: where it stands and why."""
+    """A row that no fit may use: its place and the reason."""
 
     kind: str
     line: int  # of the table, the header being line 1
@@ -56,7 +56,7 @@ def check_cells(names: Iterable[str], table: pd.DataFrame) -> None:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one kind that are fit for learning: `layer`'s fields are arrays, as `runtime_s` is."""
+    """The usable rows of one kind: `layer`'s fields are arrays, as `runtime_s` is."""
 
     kind: str
     layer: Layer
@@ -138,14 +138,14 @@ def screen(
 
 
 def metered(rows: Rows) -> np.ndarray:
-    """Rows with a power that can be learnt from, [rows], bool."""
+    """Rows with a usable power, [rows], bool."""
     stated = np.isfinite(rows.energy_u_rel)
     sure = np.where(stated, rows.energy_u_rel <= LARGEST_UNCERTAINTY, rows.runtime_s >= SHORTEST_WITH_POWER_S)
     return np.asarray(np.isfinite(rows.power_w) & sure)
 
 
 def missing_columns(needed: Iterable[str], table: pd.DataFrame) -> list[str]:
-    """Those of `needed` that a table lacks, and runtime_s where no other columns tell it."""
+    """Columns of `needed` that a table lacks, and runtime_s where no other columns give it."""
     missing = [name for name in needed if name not in table]
     if "runtime_s" not in table and not {"energy_j", "power_w"} <= set(table):
         missing.append("runtime_s")
@@ -153,7 +153,7 @@ def missing_columns(needed: Iterable[str], table: pd.DataFrame) -> list[str]:
 
 
 def instead_of(given: Iterable[object], missing: Sequence[str], check: str = "FILE") -> str:
-    """In words, what columns of other names may be meant by; "" where none is. `check`: of which file."""
+    """A hint on columns of other names that may stand for `missing`; "" without one. `check`: the file."""
     found = list(meant_by([*map(str, given)], missing))
     if not found:
         return ""
@@ -168,7 +168,7 @@ def _check_columns(kind: str, layer_kind: type[Layer], table: pd.DataFrame) -> N
     missing = missing_columns(needed, table)
     if missing:
         raise DatasetError(
-            f"{kind}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; needed are "
+            f"{kind}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; the table needs "
             f"{', '.join(needed)} and runtime_s, or energy_j and power_w{instead_of(table.columns, missing)}"
         )
     with named(Path(kind)):
@@ -226,7 +226,7 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
         bad = ~np.isfinite(numbers) | (numbers < 0) | (numbers != np.floor(numbers))
         if name in flags:
             reject(bad | (numbers > 1), f"{name} is neither true nor false")
-        reject(bad, f"{name} is no whole number, 0 or more")
+        reject(bad, f"{name} is not a whole number, 0 or more")
         beyond = numbers > LARGEST
         reject(beyond, f"{name} is above {LARGEST}")
         columns[name] = np.where(bad | beyond, 1, numbers)
@@ -234,10 +234,10 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
 
 
 def unusable(runtime_s: np.ndarray) -> dict[str, np.ndarray]:
-    """Where a time cannot be one, [rows], by reason; the first holds."""
+    """Unusable times [rows], by reason; the first reason counts."""
     outside = (runtime_s < SHORTEST_S) | (runtime_s > LONGEST_S)
     return {
-        "runtime_s is no number": ~np.isfinite(runtime_s),
+        "runtime_s is not a number": ~np.isfinite(runtime_s),
         "runtime_s is not above 0": ~(runtime_s > 0),
         f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s": outside,
     }
@@ -258,11 +258,11 @@ def _power(
     power, energy, unsure = (_optional(table, name) for name in ("power_w", "energy_j", "energy_u_rel"))
     for name, values in (("power_w", power), ("energy_j", energy), ("energy_u_rel", unsure)):
         stated = name in table and table[name].notna().to_numpy()
-        reject(~np.isfinite(values) & stated, f"{name} is no number")
+        reject(~np.isfinite(values) & stated, f"{name} is not a number")
     reject(power <= 0, "power_w is not above 0")
     reject(energy <= 0, "energy_j is not above 0: the counter wrapped or was read backwards")
     reject(unsure < 0, "energy_u_rel is below 0")
-    with np.errstate(all="ignore"):  # of rows without a time, which are left out
+    with np.errstate(all="ignore"):  # rows without a time, which are rejected
         from_energy = energy / runtime
     power = np.where(np.isfinite(power), power, from_energy)
     highest = (hardware.limit_w if hardware is not None else None) or HIGHEST_W
@@ -338,9 +338,9 @@ def refusals(rejected: Sequence[Rejected]) -> Iterator[Refusal]:
 
 
 def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:
-    """One line for rows left out for like reasons: how many, why, and the first lines that they stand on."""
+    """One line for rows rejected for like reasons: their number, the reason, and their first lines."""
     for one in refusals(rejected):
-        yield f"{one.table}: {one.rows} left out, {one.reason} (line {one.lines})"
+        yield f"{one.table}: {one.rows} skipped, {one.reason} (line {one.lines})"
 
 
 def without_values(reason: str) -> str:

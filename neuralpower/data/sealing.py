@@ -41,14 +41,14 @@ def kept_rows(
             chosen = None if ids is None else [("config_id", "in", list(ids))]
             table = pyarrow.parquet.read_table(file, columns=wanted, filters=chosen)
         except Exception as error:  # pyarrow has its own errors
-            text = f"{file}: cannot be read ({first_line(error)}); move it away, or mend it"
+            text = f"{file}: cannot be read ({first_line(error)}); remove it, or correct it"
             raise DatasetError(text) from None
         yield from ((file.stem, row) for row in table.to_pylist() if row["config_id"] is not None)
     yield from ((kind, row) for kind, row in results(folder) if ids is None or row.get("config_id") in ids)
 
 
 def seal(folder: Path) -> dict[str, int]:
-    """Turn the journal into tables, beside the rows that are there, and keep it compressed; rows per kind.
+    """Turn the journal into tables, added to the rows that are there, and keep it compressed; rows per kind.
 
     Raises DatasetError where tables cannot be read or written, DeviceError where the disk is full; the
     journal then stays as it is.
@@ -58,7 +58,7 @@ def seal(folder: Path) -> dict[str, int]:
     except (OSError, ValueError, TypeError) as error:  # the last two by pyarrow: two types in a column
         text = (
             f"{folder}: the tables cannot be written ({first_line(error)}); the journal holds everything "
-            "that was measured, mend that and give the same command again"
+            "that was measured; correct that and run the same command again"
         )
         raise unwritten(error, text, DatasetError) from None
     finally:

@@ -57,12 +57,12 @@ def _sealed(folder: Path) -> Dataset:
     read_meta(folder)
     if (folder / NAME).exists():
         ended = f"its collection has not ended ({NAME} is there)"
-        raise DatasetError(f"{folder}: {ended}; wait for it, or give its collect-data again")
+        raise DatasetError(f"{folder}: {ended}; wait for it, or run its collect-data again")
     return read_folder(folder, samples=False)
 
 
 def _names(labels: Sequence[str], out: Path) -> list[str]:
-    """What the shards are called in the folder; raises DatasetError where a label is taken."""
+    """The names of the shards in the folder; raises DatasetError where a label is taken."""
     if (out / "dataset.json").exists():
         raise DatasetError(f"{out}: is a dataset itself; choose another --out, and merge it with the others")
     there = [shard.name for shard in shard_folders(out)]
@@ -96,8 +96,8 @@ def _check_alike(given: Mapping[str, Dataset], out: Path) -> None:
         raise DatasetError(f"{out}: cannot hold datasets of {said}; make one folder for each device")
     if len(parts) > 1:
         raise DatasetError(
-            f"{', '.join(str(part.path) for part in parts)}: tables without config_id cannot be told apart; "
-            "give them to train-predictor side by side"
+            f"{', '.join(str(part.path) for part in parts)}: rows without config_id cannot be compared; "
+            "give the folders to train-predictor together"
         )
 
 

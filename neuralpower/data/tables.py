@@ -37,7 +37,7 @@ def read_table(file: Path, kind: str, samples: bool = True) -> pd.DataFrame:
     try:
         return _read_parquet(file, samples) if file.suffix == ".parquet" else read_csv(file, columns_of(kind))
     except Exception as error:  # each reader has its own errors
-        text = f"{file}: cannot be read ({first_line(error)}); write it again, or take it away"
+        text = f"{file}: cannot be read ({first_line(error)}); write it again, or remove it"
         raise DatasetError(text) from None
 
 
@@ -60,11 +60,11 @@ def read_csv(file: Path, known: tuple[str, ...] = ()) -> pd.DataFrame:
     blank = sum(1 for _ in itertools.takewhile(lambda line: not line.strip(), lines))
     header = next(itertools.islice(lines, blank, None), b"")
     if b"\0" in header:
-        raise ValueError("it is no text: its first line holds a byte 0")
+        raise ValueError("it is not text: its first line holds a byte 0")
     _check_width(header.count(b",") + 1)
     try:
         with warnings.catch_warnings():
-            # about the first row; a last comma is no value
+            # about the first row; a last comma is not a value
             warnings.simplefilter("error", pd.errors.ParserWarning)
             given = io.BytesIO(data)
             table = pd.read_csv(
@@ -101,10 +101,10 @@ def _check_names(table: pd.DataFrame, known: tuple[str, ...]) -> None:
     """Raise ValueError for a known column that stands twice, or is spelled with capitals."""
     for name in known:
         if f"{name}.1" in table or list(table.columns).count(name) > 1:  # pandas calls the second name.1
-            raise ValueError(f"column {name} stands twice")
+            raise ValueError(f"column {name} is there twice")
         near = [other for other in table.columns if other != name and other.lower() == name]
         if near and name not in table:
-            raise ValueError(f"column {near[0]} is called {name}")
+            raise ValueError(f"column {near[0]} is written {name}")
 
 
 def _read_parquet(file: Path, samples: bool) -> pd.DataFrame:
@@ -119,10 +119,10 @@ def _read_parquet(file: Path, samples: bool) -> pd.DataFrame:
     names = pyarrow.parquet.read_schema(file).names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(f"column {twice} stands twice")
+        raise ValueError(f"column {twice} is there twice")
     columns = None if samples else [name for name in names if name not in SAMPLES]
     table = pd.read_parquet(file, columns=columns)
-    if any(table.index.names):  # a column that pandas was told to number rows by
+    if any(table.index.names):  # a column that pandas uses as the row index
         table = table.reset_index()
     coded = table.columns[[isinstance(kind, pd.CategoricalDtype) for kind in table.dtypes]]
     table = table.astype(dict.fromkeys(coded, object))

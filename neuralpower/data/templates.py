@@ -51,7 +51,7 @@ def write_templates(folder: Path, kinds: Sequence[str], device: str) -> list[Pat
         if kind not in (*KINDS, "network"):
             raise unknown("layer kind", kind, [*KINDS, "network"], DatasetError)
         if (folder / f"{kind}.csv").exists():
-            text = "is there already; choose another folder, or another --kind"
+            text = "exists already; choose another folder, or another --kind"
             raise DatasetError(f"{folder / f'{kind}.csv'}: {text}")
     files = []
     with writing(folder, "folder", DatasetError):
@@ -127,13 +127,13 @@ def _example(kind: type[Layer]) -> tuple[list[str], list[list[Any]], dict[str, s
             "dtype": "such as float32, bfloat16; empty: float32",
             "phase": "forward or backward; empty: forward",
             "status": "ok, or empty; other rows are not used",
-            "more columns": f"may be left out, and then are {more}",
+            "more columns": f"optional; by default {more}",
         },
     )
 
 
 def _rule(kind: type[Layer], name: str) -> str:
-    """What a field may hold, in words."""
+    """The rule of a field, as text."""
     declared = {field.name: field.type for field in dataclasses.fields(kind)}
     if name in kind.words:
         words = sorted(kind.words[name])

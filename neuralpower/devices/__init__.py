@@ -1,1 +1,1 @@
-"""What a device is: the machine at hand."""
+"""Devices: spec sheets, hardware, and the machine at hand."""

@@ -1,4 +1,4 @@
-"""Which card "cuda:0" is, by NVIDIA's driver: asked without torch, and without a context on the card.
+"""The card behind "cuda:0", from NVIDIA's driver, without torch and without a context on the card.
 
 Source: CUDA driver API, "Initialization" and "Device Management".
 """

@@ -1,4 +1,4 @@
-"""What a device can do at most: peaks, bandwidth, cores and power, and the times that follow from them."""
+"""Limits of a device: peaks, bandwidth, cores and power, and the times that follow from them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ TENSOR_DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 USUAL_CLOCK_HZ = 1.8e9  # the median of the sheets' GPUs with tensor cores
 BOARD_W = 15.0  # what memory, fans and leakage take of the power limit
 WARP = 32  # threads of an instruction; a scheduler issues one per clock, Pascal's at times two
-# Instructions beside each multiply-add of a product: for 8 x 8 results a thread reads 16 numbers in 4 loads,
-# and issues about 4 more for addresses, copies and loops.
+# Further instructions for each multiply-add of a product: for 8 x 8 results a thread reads 16 numbers in 4
+# loads, and issues about 4 more for addresses, copies and loops.
 BESIDE = 1 / 8
-# Faster memories reach more of what their sheets say: 75 % at 200 GB/s, 86 to 91 % at 900 to 1,600. The share
-# grows with this power of the bandwidth; its level is learnt.
+# Faster memories reach more of their sheets' bandwidth: 75 % at 200 GB/s, 86 to 91 % at 900 to 1,600. The
+# share grows with this power of the bandwidth; its level is fitted.
 REACHED_POWER, REACHED_AT_BYTES_PER_S = 0.06, 1e12
+ASSUMED_PCIE = 31.5e9  # B/s of PCI Express 4.0 x16 in one direction, where a sheet names no link
+ASSUMED_NETWORK = 12.5e9  # B/s of a card of 100 Gb/s for each device, where a sheet names none
+SWITCH_SUMS_SINCE = 2022  # NVIDIA's switches sum what devices send: NVLink SHARP, from Hopper on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """What the special terms need to know of a device; an unknown peak is 1, which only scales terms."""
+    """The facts of a device that special terms use; an unknown peak is 1, which only scales terms."""
 
     cores: int = 1  # of a CPU; streaming multiprocessors or compute units of another device
     l2_bytes: int = 2**20  # of one core of a CPU, of the whole of another device
@@ -48,6 +51,9 @@ class Hardware:
     year: int | None = None  # of its release: the energy of an operation falls with the years
     clock_hz: float | None = None  # boost
     lanes_per_scheduler: float | None = None  # float32 lanes that one warp scheduler of an NVIDIA GPU feeds
+    link_bytes_per_s: float | None = None  # to all peers of its node, in one direction; None: they have none
+    pcie_bytes_per_s: float | None = None  # in one direction
+    network_bytes_per_s: float | None = None  # to other nodes, in one direction
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of a dtype; of the slowest known where no peak holds for it; 1 where none is known."""
@@ -55,7 +61,7 @@ class Hardware:
         return min(self.peak_flops_per_s.values(), default=1.0) if known is None else known
 
     def flops_at_power_limit(self, flops: Any) -> Any:
-        """Seconds of so many FLOP where the power limit sets the pace, up to a factor; 0 where it is unknown.
+        """Seconds of `flops` where the power limit sets the pace, up to a factor; 0 where it is unknown.
 
         Energy per FLOP halves every TERM_HALVES years.
         """
@@ -64,7 +70,7 @@ class Hardware:
         return flops * 2 ** ((2016 - self.year) / TERM_HALVES) * TERM_J / self.limit_w
 
     def issued(self) -> float:
-        """The share of its float32 peak that its schedulers issue in a product, beside other instructions."""
+        """The share of its float32 peak that its schedulers issue in a product, among other instructions."""
         return min(1.0, WARP / self.lanes_per_scheduler / (1 + BESIDE)) if self.lanes_per_scheduler else 1.0
 
     def allowed(self) -> float:
@@ -75,7 +81,7 @@ class Hardware:
         return max(self.limit_w - BOARD_W, self.limit_w / 2) / joules
 
     def clock(self) -> float:
-        """Cycles a second; the usual where no sheet says."""
+        """Cycles per second; a usual value where no sheet states it."""
         return self.clock_hz or USUAL_CLOCK_HZ
 
     def width(self, dtype: str) -> float:
@@ -90,6 +96,22 @@ class Hardware:
         joules = TENSOR_J * (TENSOR_WIDTH / self.width(dtype)) ** TENSOR_POWER
         older = max(TENSOR_YEAR - self.year, 0) / TENSOR_HALVES
         return float(min(peak, self.limit_w / (joules * 2**older)))
+
+    @property
+    def peer_bytes_per_s(self) -> float:
+        """To all peers of its node, in one direction; of PCI Express where it has no links of its own."""
+        return self.link_bytes_per_s or self.pcie_bytes_per_s or ASSUMED_PCIE
+
+    @property
+    def between_nodes_bytes_per_s(self) -> float:
+        """To other nodes, in one direction."""
+        return self.network_bytes_per_s or ASSUMED_NETWORK
+
+    @property
+    def switch_sums(self) -> bool:
+        """Whether the switch between the devices of a node adds up what they send."""
+        linked = self.platform == "nvidia" and self.link_bytes_per_s is not None
+        return linked and (self.year or 0) >= SWITCH_SUMS_SINCE
 
     @property
     def held_by_power(self) -> bool:
@@ -111,5 +133,5 @@ class Hardware:
             return reached
         allowed = self.allowed()
         peaks["float32"] = min(peak * self.issued(), allowed)
-        clock = self.base_clock if math.isinf(allowed) else 1.0  # else the limit is told by the peak
+        clock = self.base_clock if math.isinf(allowed) else 1.0  # else the peak includes the limit
         return dataclasses.replace(reached, peak_flops_per_s=peaks, base_clock=clock)

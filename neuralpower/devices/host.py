@@ -46,7 +46,7 @@ class Cpu:
 
 
 def unlike(there: Mapping[str, Any], here: Mapping[str, Any], by_flags: bool = True) -> list[str]:
-    """What tells one CPU from another, in words, by what is known of both (`Cpu.to_json`); empty where alike.
+    """Differences of two CPUs as text, from their known values (`Cpu.to_json`); empty where they are alike.
 
     A CPU's flags also depend on the kernel: use `by_flags` only where a choice or a word follows.
     """
@@ -93,7 +93,7 @@ def _cache_bytes(sys: Path, level: int, cpu: int) -> int | None:
 
 
 def text_of(path: Path) -> str:
-    """What a file of the system says; nothing where it cannot be read."""
+    """The text of a system file; "" where it cannot be read."""
     try:
         return path.read_text()
     except OSError:

@@ -103,7 +103,7 @@ def _upwards(root: Path, path: str) -> Iterator[Path]:
 
 
 def _virtualisation(info: str, sys: Path) -> str | None:
-    """Who runs a virtual machine, "none" for a real one; None where an architecture does not say."""
+    """The hypervisor of a virtual machine, "none" for a real one; None where it is not known."""
     if not re.search(r"^flags\s*:", info, re.M):
         return None
     if not re.search(r"^flags\s*:.*\bhypervisor\b", info, re.M):

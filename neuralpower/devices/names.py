@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-# words that a device's name has beside what tells it from others of its maker
+# words in names that do not distinguish devices of one maker
 MAKERS = "nvidia geforce rtx tesla quadro amd instinct radeon apple intel arc google cloud aws gpu".split()
 _WORDS = re.compile(r"[a-z0-9.+]+")
 _MAKERS = re.compile(f"^(?:{'|'.join(MAKERS)})+")

@@ -5,7 +5,7 @@ A sheet is one object:
     {"schema": 1, "name": "My GPU", "class": "gpu", "vendor": "...", "year": 2024, "aliases": ["..."],
      "values": {"peak_flops_float32": {"value": 1.95e13, "source": "its data sheet (2024)"}, ...}}
 
-Values are SI, without a prefix; KEYS lists them. `vendor`, `year` and `aliases` may be left out. A plain
+Values are SI, without a prefix; KEYS lists them. `vendor`, `year` and `aliases` are optional. A plain
 number may stand for a value whose source is the user. All peaks are dense, never with sparsity.
 """
 
@@ -45,7 +45,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Key:
-    """What a value may be: outside of [low, high] it is a slip, most often of a prefix."""
+    """The rule of a value: outside of [low, high] it is an error, most often of a prefix."""
 
     low: float
     high: float
@@ -66,9 +66,15 @@ KEYS: dict[str, Key] = {
     "base_clock_hz": Key(1e7, 2e10, "Hz"),  # that the power limit allows in any case
     "l2_bytes": Key(2**10, 1e10, "B", whole=True),  # of the whole device; of one core of a CPU
     "llc_bytes": Key(2**10, 1e11, "B", whole=True),  # the last level, of the whole device
+    "link_bytes_per_s": Key(1e8, 1e14, "B/s"),  # of one device to all its peers, in one direction
+    "pcie_bytes_per_s": Key(1e8, 1e13, "B/s"),  # in one direction
+    "network_bytes_per_s": Key(
+        1e7, 1e13, "B/s"
+    ),  # of one device's share of a server's cards, in one direction
     "limit_w": Key(0.5, HIGHEST_W, "W"),  # board power limit or TDP
     "idle_w": Key(0.01, HIGHEST_W, "W"),
 }
+LINKS = ("link_bytes_per_s", "pcie_bytes_per_s", "network_bytes_per_s")
 REQUIRED = ("memory_bytes_per_s", "cores")  # and one peak
 FIELDS = ("schema", "name", "class", "vendor", "year", "aliases", "values")
 REQUIRED_FIELDS = ("schema", "name", "class", "values")
@@ -104,7 +110,7 @@ class DeviceSpec:
         return "cpu" if self.device_class == "cpu" else (self.vendor or "accelerator").lower()
 
     def hardware(self) -> Hardware:
-        """What the layers' special terms need of it."""
+        """The hardware for the layers' special terms."""
         from neuralpower.devices.hardware import Hardware
 
         default = Hardware()
@@ -123,6 +129,7 @@ class DeviceSpec:
             year=self.year,
             clock_hz=boost,
             lanes_per_scheduler=lanes / schedulers if lanes and schedulers else None,
+            **{name: self.get(name) for name in LINKS},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -154,7 +161,7 @@ def find_spec(name: str) -> DeviceSpec:
     if len(found) == 1:
         return read_spec(known_specs()[found[0]])
     if found:
-        raise InputError(f"device {name!r} may be {', '.join(found)}; name one of them")
+        raise InputError(f"device {name!r} may be {', '.join(found)}; choose one of them")
     raise unknown("device", name, {*labels, *(label for some in labels.values() for label in some)})
 
 
@@ -174,7 +181,7 @@ def read_spec(path: str | Path) -> DeviceSpec:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); choose another file") from None
     except ValueError as error:
-        reason = f" ({error})" if str(error).startswith(("it ", '"')) else ""  # beside what a parser says
+        reason = f" ({error})" if str(error).startswith(("it ", '"')) else ""  # besides a parser's text
         hint = "give a spec sheet, as `neuralpower devices --spec nvidia-t4 --json` prints one"
         raise InputError(f"{path}: is not JSON{reason}; {hint}") from None
     return _Reader(path).spec(data)
@@ -195,7 +202,7 @@ def known_spec(name: str) -> DeviceSpec | None:
 
 
 def known_hardware(name: str) -> Hardware | None:
-    """Of the shipped sheet of that name; None where there is none."""
+    """Hardware of the shipped sheet of that name; None where there is none."""
     spec = known_spec(name)
     return None if spec is None else spec.hardware()
 
@@ -260,7 +267,7 @@ class _Reader:
         if "value" not in data:
             raise InputError(f'{place} \'value\'; write {{"value": NUMBER, "source": TEXT}}')
         if not isinstance(source, str) or not source.strip():
-            raise InputError(f"{place} source; name the document or the arithmetic it comes from")
+            raise InputError(f"{place} source; write the document or the arithmetic it comes from")
         return Value(self.number(key, data["value"]), source)
 
     def number(self, key: str, data: Any) -> float:
@@ -282,7 +289,7 @@ class _Reader:
     def year(self, data: Any) -> int | None:
         if data is None or (type(data) is int and 1970 <= data <= 2100):
             return data
-        rule = "that of the device's release, from 1970 to 2100; correct it or leave it out"
+        rule = "the year of the device's release, 1970 to 2100; correct or remove it"
         raise self.refusal("year", data, rule)
 
     def aliases(self, data: Any) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Files that a reader sees whole: the old one or the new one, never a part.
 
-A file is written beside its place, under a hidden name that ends in `.new`, and renamed at the end. A failure
-or an interrupt removes it; the next process that writes the same file removes what a killed one left.
+A file is written next to its place, under a hidden name that ends in `.new`, and renamed at the end. A
+failure or an interrupt removes it; the next process that writes the same file removes what a killed one left.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _stem(target: Path) -> str:
 
 
 def _made(target: Path) -> tuple[Path, int]:
-    """A new file beside the target with its permissions, and the descriptor that keeps it locked."""
+    """A new file next to the target with its permissions, and the descriptor that keeps it locked."""
     new = target.with_name(f"{_stem(target)}{secrets.token_hex(4)}.new")
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     with contextlib.suppress(OSError):  # a file system without locks or permissions, or no target yet
@@ -114,7 +114,7 @@ def replace_file(path: Path, text: str) -> None:
 def check_place(path: Path, example: str) -> None:
     """Make a file's folder, and raise InputError where `replace_file` could not write: before long work."""
     if not path.name or (is_there(path) and not is_file(path)):
-        raise InputError(f"{path}: is no file; choose a file's name, such as {example}")
+        raise InputError(f"{path}: is not a file; choose a file's name, such as {example}")
     with writing(path, "place"):
         make_folder_of(path)
         check_writable(path)

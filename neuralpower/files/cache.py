@@ -16,7 +16,7 @@ from typing import Any
 
 SWITCH = "NEURALPOWER_CACHE"  # another folder, or one of OFF
 OFF = ("", "0", "off", "no", "false")
-MOST_BYTES = 32 * 2**20  # of all answers; the ones that were not asked for longest go first
+MOST_BYTES = 32 * 2**20  # of all answers; the least recently used ones go first
 SCHEMA = 2
 
 
@@ -60,7 +60,7 @@ def recall(folder: Path, key: str) -> dict[str, Any] | None:
         data = json.loads(file.read_bytes())
         if data["schema"] != SCHEMA or data["key"] != key or not isinstance(data["answer"], dict):
             return None
-        os.utime(file)  # it was asked for
+        os.utime(file)  # it was used
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     answer: dict[str, Any] = data["answer"]
@@ -86,7 +86,7 @@ def _place(folder: Path, key: str) -> Path:
 
 
 def _prune(folder: Path) -> None:
-    """Remove what was not asked for longest, until the rest is within the bound."""
+    """Remove the least recently used answers, until the others are within the bound."""
     total = 0
     for _, size, path in sorted(_kept(folder / "answers"), reverse=True):
         total += size

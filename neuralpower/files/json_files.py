@@ -48,12 +48,12 @@ def read_text(path: Path, *, mark: bool = False) -> str:
 
 
 def read_json(path: Path, *, mark: bool = False, endless: bool = False) -> Any:
-    """What a JSON file holds; raises as `read_text`, and ValueError for what `parse_json` refuses."""
+    """The value in a JSON file; raises as `read_text`, and ValueError for what `parse_json` refuses."""
     return parse_json(read_text(path, mark=mark), endless=endless)
 
 
 def parse_json(text: str, *, endless: bool = False) -> Any:
-    """What a JSON text holds; `endless`: NaN and infinity stay, for a caller who refuses them by field.
+    """The value of a JSON text; `endless`: NaN and infinity stay, for a caller who refuses them by field.
 
     Raises ValueError: no JSON, a name twice in an object, a number that is NaN or infinite, nested too deep.
     """
@@ -77,7 +77,7 @@ def parse_json(text: str, *, endless: bool = False) -> Any:
 
 
 def _names(value: Any) -> int:
-    """How many names all objects within have."""
+    """Number of names in all objects within."""
     count = 0
     waiting: list[Any] = [[value]]
     while waiting:
@@ -101,7 +101,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{shown(twice)} stands twice in an object")
+        raise ValueError(f"{shown(twice)} is twice in an object")
     return found
 
 
@@ -139,8 +139,8 @@ def json_text(value: Any, *, indent: int | None = None, compact: bool = False) -
     except ValueError:
         place, number = next(not_finite(value), ("", math.nan))
         raise InputError(
-            f"{place or 'the answer'} is {number}, which is no number: the sizes that were asked for, or "
-            "numbers of a file that was given, are beyond what can be computed; choose smaller sizes, or "
+            f"{place or 'the answer'} is {number}: the sizes, or "
+            "numbers of a given file, are beyond what can be computed; choose smaller sizes, or "
             "another file"
         ) from None
 

@@ -16,7 +16,7 @@ MOST_BITS = 32  # of a number
 
 
 def width(highest: int) -> int:
-    """How many bits the numbers from 0 to `highest` take, 1 or more."""
+    """Bits of the numbers from 0 to `highest`, 1 or more."""
     return max(int(highest).bit_length(), 1)
 
 
@@ -30,7 +30,7 @@ def packed(numbers: Array, bits: int) -> str:
 def unpacked(text: str, bits: int, count: int) -> Array:
     """The numbers [count] of such a text, int64.
 
-    Raises ValueError: it is no base 64, or holds more or fewer than `count` numbers of so many bits.
+    Raises ValueError: it is not base 64, or does not hold `count` numbers of `bits` bits.
     """
     try:
         data = np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8)

@@ -37,10 +37,10 @@ def _mode(path: str | Path) -> int:
 
 
 def why_irregular(path: str | Path) -> str:
-    """Why a path is no regular file, in a clause; "" where it is one, and where nothing is there."""
+    """Why a path is not a regular file, as a clause; "" where it is one, and where nothing is there."""
     if not is_there(path) or is_file(path):
         return ""
-    return KINDS_OF_FILE.get(stat.S_IFMT(_mode(path)), "it is no regular file")
+    return KINDS_OF_FILE.get(stat.S_IFMT(_mode(path)), "it is not a regular file")
 
 
 def check_regular(path: str | Path, error: type[InputError] = InputError) -> None:

@@ -1,4 +1,4 @@
-"""Where predictors are looked for by name."""
+"""Folders in which predictors are found by name."""
 
 from __future__ import annotations
 

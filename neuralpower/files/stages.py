@@ -1,4 +1,4 @@
-"""What the program is at, for whoever waits: code names its stages, and a listener may show them.
+"""Stages of the program, for a person who waits: code names its stages, and a listener may show them.
 
     stage("loading the predictor")
     for size in counted(sizes, "tracing"):

@@ -97,7 +97,7 @@ class Activation(Pointwise):
         return Call(table[self.function], (x,), warm=(x,))
 
     def flops(self) -> int:
-        """By the function's formula, 1 for what is a comparison."""
+        """FLOP by the function's formula, 1 for a comparison."""
         return self.elements * per_function(self.function, FLOPS, 1)
 
     def bytes(self) -> Bytes:

@@ -163,7 +163,7 @@ class Attention(Layer):
         return Call(F.scaled_dot_product_attention, (query, key, value), options, warm=(value, key, query))
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """That of the query."""
+        """The query's shape."""
         return self.batch, self.query_heads, self.query_length, self.head_size
 
     def flops(self) -> int:

@@ -1,4 +1,4 @@
-"""What every layer kind shares; its fields are table columns, variables of a polynomial, and how to build it.
+"""The base of layer kinds; fields are table columns, variables of a polynomial, and the recipe to build one.
 
 Formulas (`flops`, `bytes`, `terms`, `features`, `group`) are plain arithmetic on `self`. So they serve one
 layer, whose fields are integers, and a whole table (`columns_of`), whose fields are arrays.
@@ -78,23 +78,24 @@ class Layer(ABC):
     kind: ClassVar[str] = ""
     operators: ClassVar[tuple[str, ...]] = ()
     dimensions: ClassVar[tuple[str, ...]] = ()  # the polynomial's variables, names of fields or properties
-    # Of the polynomial where kernels run over many cores: most networks exceed measured shapes.
+    # Degrees of the polynomial where kernels run over many cores: most networks exceed measured shapes.
     kernel_degrees: ClassVar[tuple[int, ...]] = (0,)
     # Counted FLOP for each that a clever kernel runs, at most; clocks above the sheet's are in it, too.
     savings: ClassVar[float] = 1.1
     multiplies: ClassVar[bool] = False  # made of products, which tensor cores may take in TF32
-    sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, beside the others
+    sweep_share: ClassVar[float] = 1.0  # how many layers of a sweep are of this kind, relative to others
     by_default: ClassVar[bool] = True  # whether a sweep draws them; kernels of engines only where named
+    by_itself: ClassVar[bool] = True  # whether one process can time it
     recurring_share: ClassVar[float] = 0.0  # how many more a loop repeats, for each of these
-    training_share: ClassVar[float] = 0.0  # how many more only training has, beside backward passes
-    short_s: ClassVar[float] = 3e-5  # the part of a warm call that networks teach apart
-    # Fields that older datasets lack: at 0 they tell no layers apart; `recurs` is one of every kind's.
+    training_share: ClassVar[float] = 0.0  # how many more only training has, besides backward passes
+    short_s: ClassVar[float] = 3e-5  # the part of a warm call with its own correction from networks
+    # Fields that older datasets lack: at 0 they do not distinguish layers; every kind has `recurs`.
     later: ClassVar[frozenset[str]] = frozenset()
     # What `group` and its like can give: a predictor's file has no regressor of another.
     group_names: ClassVar[Collection[str]] = ("all",)
     alone: ClassVar[frozenset[str]] = frozenset()  # groups that no other stands in for
-    rule: ClassVar[str] = ""  # in words, how its fields must agree
-    # What its fields of text may hold, beside dtype and phase.
+    rule: ClassVar[str] = ""  # as text: how its fields must agree
+    # Allowed values of its text fields, besides dtype and phase.
     words: ClassVar[Mapping[str, Collection[str]]] = {}
 
     @classmethod
@@ -144,11 +145,11 @@ class Layer(ABC):
         return ""
 
     def shape(self) -> Self:
-        """The same without the sizes in which neighbours are twins: all of a shape are held out together."""
+        """The same without sizes in which neighbours hardly differ: all of a shape are held out together."""
         return self
 
     def parameters(self) -> int:
-        """Learnt numbers that the call reads."""
+        """Trained parameters that the call reads."""
         return 0
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
@@ -159,7 +160,7 @@ class Layer(ABC):
         return None
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Special terms beside the polynomial, all non-negative: bytes, and those that no cache holds."""
+        """Special terms besides the polynomial, all non-negative: bytes, and bytes beyond the caches."""
         moved = self.bytes()
         total = sum(moved)
         return {
@@ -191,23 +192,23 @@ class Layer(ABC):
         return {}
 
     def alignment(self) -> dict[str, Any]:
-        """How well it fits kernels, in shares from 0 to 1: rows that begin aligned, how full tiles are."""
+        """Fit to kernels, as shares from 0 to 1: rows that begin aligned, how full tiles are."""
         return {}
 
     def tells_of_others(self) -> Any:
-        """Whether its time on one device tells of the next, which may choose other code for its size."""
+        """Whether its time on one device helps on another, which may choose other code for its size."""
         return True
 
     def features(self) -> dict[str, Any]:
-        """What the residual sees beside the logarithms of the dimensions."""
+        """Features of the residual, besides the logarithms of the dimensions."""
         return {}
 
     def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
-        """What the residual sees of kernels, beside the logarithms of the dimensions."""
+        """Features of the residual for kernels, besides the logarithms of the dimensions."""
         return self.features()
 
     def power_features(self, hardware: Hardware) -> dict[str, Any]:
-        """What the residual of kernels' power sees beside that and beside the use of the units."""
+        """Further features of the residual for kernels' power, besides the use of the units."""
         return {}
 
     def differentiable(self) -> bool:
@@ -250,7 +251,7 @@ class Layer(ABC):
         return float(sum(sum(part.bytes()) for part in parts) / size) if size else 0.0
 
     def keeps(self) -> str:
-        """What its backward pass reads of its forward pass: nothing, inputs alone, or outputs, too."""
+        """Tensors of the forward pass that its backward pass reads: none, inputs alone, or outputs, too."""
         return KEEPS_OUTPUTS
 
     def of_real(self) -> Self:
@@ -258,18 +259,18 @@ class Layer(ABC):
 
         (a + bi)(c + di) is [a, b] times [[c, d], [-d, c]]: the inner side and the results double.
         """
-        raise Unmodelled("products of complex numbers are not learnt")
+        raise Unmodelled("products of complex numbers are not modelled")
 
     def possible(self) -> Any:
         """Whether its fields agree, as `rule` says; ZeroDivisionError where one that divides is 0."""
         return True
 
     def in_training(self) -> Self:
-        """What it is where the network is trained: a batch norm then takes the batch's own statistics."""
+        """The layer in training: a batch norm then uses the batch's own statistics."""
         return self
 
     def only_in_training(self) -> bool:
-        """Whether evaluation has no such call: its forward pass is then measured beside its backward pass."""
+        """Whether evaluation has no such call: its forward pass is then measured with its backward pass."""
         return False
 
     def group(self) -> Any:
@@ -281,12 +282,30 @@ class Layer(ABC):
         return self.group()
 
     def pooled_group(self) -> Any:
-        """The same where several such devices are learnt from together."""
+        """The same where several such devices are pooled."""
         return self.kernel_group()
 
     def launches(self) -> Any:
         """Steps that the host issues in a row for a call, up to a factor: its time grows with them."""
         return 1
+
+    def instead(self) -> Self | None:
+        """What a program may run in its place, where that is faster; None: nothing."""
+        return None
+
+    def bound_s(self, hardware: Hardware) -> Any:
+        """Seconds at the device's peaks of what neither memory nor FLOP bounds; None: they bound it."""
+        return None
+
+    @classmethod
+    def alike_by(cls, hardware: Hardware, dtype: str) -> float | None:
+        """By what devices run the kind alike: FLOP that a core multiplies in a cycle; None: by nothing."""
+        known = cls.multiplies and dtype in hardware.peak_flops_per_s
+        return hardware.width(dtype) if known else None
+
+    def bound_by(self, hardware: Hardware) -> str:
+        """The part of the device that bounds it instead, as text; "" where `bound_s` is None."""
+        return ""
 
     @property
     def itemsize(self) -> int:
@@ -332,20 +351,20 @@ class Layer(ABC):
         return {name: getattr(self, name) for name in self.field_names()}
 
     def identity(self) -> dict[str, Any]:
-        """What its configuration is named by: kind and fields, without later ones that are 0."""
+        """The key of its configuration's name: kind and fields, without later ones that are 0."""
         later = later_fields(self)
         return {"kind": self.kind, **{n: v for n, v in self.to_row().items() if v or n not in later}}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """The layer of a row; raises DatasetError where a field is missing or is no such value."""
+        """The layer of a row; raises DatasetError where a field is missing or invalid."""
         values: dict[str, Any] = {}
         for name, f in _declared(cls).items():
             value = row.get(name)
             if value is None or value != value:
                 if f.default is dataclasses.MISSING:
                     needed = ", ".join(cls.field_names())
-                    raise DatasetError(f"{cls.kind}: no value for {name!r}; needed are {needed}")
+                    raise DatasetError(f"{cls.kind}: no value for {name!r}; it needs {needed}")
                 value = f.default
             values[name] = _as_field(cls.kind, name, f.type, value)
         for name, known in _words(cls).items():
@@ -410,7 +429,7 @@ def _declared(kind: type[Layer]) -> Mapping[str, dataclasses.Field[Any]]:
 
 @functools.cache
 def _words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
-    """What a kind's fields of text may hold."""
+    """Allowed values of a kind's text fields."""
     phase = str(_declared(kind)["phase"].default)
     phases = (FORWARD, BACKWARD) if phase == FORWARD else (phase,)
     return {**dtype_words(kind), "phase": phases, **kind.words}
@@ -418,7 +437,7 @@ def _words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
 
 @functools.cache
 def dtype_words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
-    """What a kind's fields that name a type may hold; "" stands for that of `dtype`."""
+    """Allowed values of a kind's type fields; "" stands for that of `dtype`."""
     own = {name: frozenset(("", *DTYPES)) for name in _declared(kind) if name.endswith("_dtype")}
     return {"dtype": DTYPES, **own}
 
@@ -436,13 +455,13 @@ def _as_field(kind: str, name: str, declared: Any, value: Any) -> Any:
     try:
         number = float(plain)
     except (TypeError, ValueError, OverflowError):
-        raise DatasetError(f"{kind}: {name} is {value!r}, must be a number") from None
+        raise DatasetError(f"{kind}: {name} is {value!r}, but must be a number") from None
     if declared == "bool":
         if number not in (0, 1):
-            raise DatasetError(f"{kind}: {name} is {value!r}, must be true or false")
+            raise DatasetError(f"{kind}: {name} is {value!r}, but must be true or false")
         return bool(number)
     if not number.is_integer() or not 0 <= number <= LARGEST:
-        raise DatasetError(f"{kind}: {name} is {value!r}, must be a whole number from 0 to {LARGEST}")
+        raise DatasetError(f"{kind}: {name} is {value!r}, but must be a whole number from 0 to {LARGEST}")
     return int(number)
 
 
@@ -501,7 +520,7 @@ def check_output(layer: Layer, operator: str, output: Any) -> None:
     known = all(isinstance(size, int) for size in (*said, *real.shape))  # those of nested tensors are symbols
     if known and real.numel() and not _same_sizes(said, real.shape):
         raise Unmodelled(
-            f"{operator} returns {tuple(real.shape)}, its fields as {layer.kind} say {tuple(said)}"
+            f"{operator} returns {tuple(real.shape)}, its fields as {layer.kind} give {tuple(said)}"
         )
 
 

@@ -77,5 +77,5 @@ def same_rank(name: str, values: Any, rank: int) -> tuple[int, ...]:
     if len(items) == 1:
         items *= rank
     if len(items) != rank or not all(isinstance(v, int) for v in items):
-        raise Unmodelled(f"{name} {values!r}: {rank} integers are needed")
+        raise Unmodelled(f"{name} {values!r}: must be {rank} integers")
     return items

@@ -437,7 +437,7 @@ class ConvTranspose2d(Convolution):
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
-        """Upsampling by 2, 4 or 8 and learned smoothing, from small maps."""
+        """Upsampling by 2, 4 or 8 and trained smoothing, from small maps."""
         stride = draw.choice((1, 2, 2, 2, 4, 8))
         kernel = draw.choice((stride, 2 * stride, 3, 4, 5)) if stride <= 4 else stride
         kernel = max(kernel, stride)

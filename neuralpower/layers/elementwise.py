@@ -62,7 +62,7 @@ FLAT = frozenset(
     bernoulli sign floor ceil round trunc floor_divide isnan isinf isfinite
     """.split()
 )  # no gradient passes through
-# beside those that torch tags as pointwise
+# besides those that torch tags as pointwise
 OPERATORS = """
     where masked_fill masked_fill_ rsub square dropout clip true_divide multiply isin nan_to_num special_expit
     lerp addcmul addcdiv glu logical_not bernoulli bernoulli_ floor_divide _weight_norm_interface
@@ -70,7 +70,7 @@ OPERATORS = """
 DROPOUT, DROPPING = "dropout", "dropout_training"  # nothing in evaluation, a random number each in training
 KEPT = 0.9  # share of the elements, in what is measured: it costs nothing more to keep other shares
 MOST_STEPS = 32  # parts of what a loop reads, in what is measured
-LONG = 16  # from so many on, how long the stretches of a broadcast are no longer matters
+LONG = 16  # from this length on, the length of a broadcast's stretches no longer matters
 SCALAR = {"add", "mul", "sub", "div", "ge", "gt", "le", "lt", "eq", "ne", "remainder", "floor_divide"}
 
 
@@ -81,7 +81,7 @@ class Parts:
         self.function, self.parts = function, itertools.cycle(whole.unbind(1))
 
     def __call__(self, *others: Any, **kwargs: Any) -> Any:
-        """Of the next part."""
+        """The next part's result."""
         return self.function(next(self.parts), *others, **kwargs)
 
 

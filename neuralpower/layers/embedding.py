@@ -48,7 +48,7 @@ class Embedding(Layer):
 
     @property
     def rows(self) -> Any:
-        """Of the result."""
+        """Rows of the result."""
         return either(self.bags, self.tokens)
 
     @classmethod
@@ -96,7 +96,7 @@ class Embedding(Layer):
 
 
 def renormalised(dtype: str, rows: int, width: int) -> tuple[Layer, ...]:
-    """`aten.embedding_renorm_` sorts so many places, takes each row's norm and scales the row."""
+    """`aten.embedding_renorm_` sorts the places, takes each row's norm and scales the row."""
     return (
         Movement(dtype="int64", function="sort", elements=rows, run=rows),
         Reduction(dtype=dtype, function="norm", elements=rows * width, outputs=rows),

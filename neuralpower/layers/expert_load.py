@@ -1,4 +1,4 @@
-"""How many tokens each expert of a mixture gets, by the router's distribution; a rank may hold some of them.
+"""Tokens of each expert of a mixture, by the router's distribution; a rank may hold some of the experts.
 
 A load is all that the time of the experts' products depends on: the pairs of a token and an expert that are
 computed here, the experts that get a token, whose weights are read, and the tokens of the fullest.
@@ -22,7 +22,7 @@ DRAWS = 8  # whose mean is taken; the benchmark takes 5 to 10
 
 
 class Load(NamedTuple):
-    """What a rank's experts have to do."""
+    """The work of a rank's experts."""
 
     pairs: int  # of a token and an expert that is here
     hit: int  # experts here that get a token
@@ -30,7 +30,7 @@ class Load(NamedTuple):
 
 
 def load_of(counts: Counts) -> Load:
-    """The load of a rank whose experts get so many tokens."""
+    """The load of a rank; `counts`: the tokens of each of its experts."""
     return Load(int(counts.sum()), int((counts > 0).sum()), int(counts.max(initial=0)))
 
 

@@ -41,7 +41,7 @@ class Experts(Fused, MatrixProduct):
     pairs: int  # of a token and an expert that is here
     hit: int  # experts here that get a token
     fullest: int  # tokens of the expert here that gets most
-    gated: bool = True  # the first product makes a gate beside each number
+    gated: bool = True  # the first product makes a gate for each number
     routed: int = 0  # experts that the router chooses from, on all devices; 0: those that are here
 
     dimensions = ("pairs", "hit", "hidden", "intermediate")
@@ -122,7 +122,7 @@ class Experts(Fused, MatrixProduct):
         return up, Grouped(**own, **load, inner=self.intermediate, columns=self.hidden)
 
     def sides(self) -> tuple[Any, Any, Any, Any]:
-        """Those of the first product."""
+        """The sides of the first product."""
         return self.products[0].sides()
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
@@ -130,7 +130,7 @@ class Experts(Fused, MatrixProduct):
         return self.tokens, self.hidden
 
     def flops(self) -> int:
-        """Those of both products."""
+        """FLOP of both products."""
         up, down = self.products
         return up.flops() + down.flops()
 
@@ -145,7 +145,7 @@ class Experts(Fused, MatrixProduct):
         return self.experts * self.hidden * self.intermediate * (2 + self.gated)
 
     def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Both products', and what lies between: rows of all pairs written, activated, weighted, summed."""
+        """Terms of both products, and of the rows between: all pairs written, activated, weighted, summed."""
         up, down = (product.kernel_terms(hardware) for product in self.products)
         terms = {name: up[name] + down[name] for name in up}
         between = self.operand_types.output.itemsize * self.pairs
@@ -155,12 +155,12 @@ class Experts(Fused, MatrixProduct):
         return {**terms, "between_bytes": seconds, "calls": 1.0, **beyond_launch(busy, LAUNCHES_US)}
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Both products'."""
+        """Terms of both products."""
         up, down = (product.own_terms(hardware) for product in self.products)
         return {name: up[name] + down[name] for name in up}
 
     def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
-        """Those of the first product, the shares of experts and of pairs that are here, the gates."""
+        """Features of the first product, the shares of experts and of pairs that are here, the gates."""
         up, _ = self.products
         return {
             **up.kernel_features(hardware),

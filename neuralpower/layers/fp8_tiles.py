@@ -1,4 +1,4 @@
-"""Which tile a library takes for a product of 8 bits: the one whose cache traffic takes fewest cycles.
+"""The tile that a library chooses for a product of 8 bits: the one whose cache traffic takes fewest cycles.
 
 The rule is DeepGEMM's for NVIDIA's Hopper (deepseek-ai/DeepGEMM, MIT licence). It compares all tiles that fit
 a core's registers, alone or with a neighbour that shares what both read: least traffic and fullest waves win.

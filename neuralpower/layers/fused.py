@@ -1,7 +1,7 @@
 """Calls of kernels that serving engines bring, of which torch has none: whole blocks of language models.
 
 To be measured, and seen by a trace, each has an operator of its own, `neuralpower::NAME`, which is made of
-torch's calls. Its time on a device is that of these; the engines' own kernels are learnt from tables.
+torch's calls. Its time on a device is that of these; the engines' own kernels are trained on tables.
 """
 
 from __future__ import annotations

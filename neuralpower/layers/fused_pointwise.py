@@ -93,11 +93,11 @@ class FusedPointwise(Layer):
         return (int(self.bytes_written // self.itemsize),)
 
     def flops(self) -> int:
-        """Of all parts."""
+        """FLOP of all parts."""
         return self.operations
 
     def bytes(self) -> Bytes:
-        """What crosses the kernel's border."""
+        """Bytes that cross the kernel's border."""
         return Bytes(self.bytes_read, 0, self.bytes_written)
 
     def features(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class FusedPointwise(Layer):
         return {"row": either(self.row, 1), "itemsize": self.itemsize}
 
     def differentiable(self) -> bool:
-        """Where it computes with floating numbers."""
+        """True where it computes with floating numbers."""
         return self.dtype in FLOATING
 
     def backward(self) -> tuple[Layer, ...]:

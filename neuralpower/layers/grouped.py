@@ -22,8 +22,8 @@ ALIGNED = 16  # bytes: what torch's grouped product asks of strides
 class Grouped(Fused, MatrixProduct):
     """[rows, inner] in `groups` groups, each by a matrix [inner, columns] of its own.
 
-    Groups without a row are left out: their matrices are not read. `fullest` is the largest number of rows in
-    a group; the others are taken to share the rest evenly.
+    Groups without a row do not count: their matrices are not read. `fullest` is the largest number of rows in
+    a group; the others are assumed to share the other rows evenly.
     """
 
     groups: int
@@ -103,13 +103,13 @@ class Grouped(Fused, MatrixProduct):
 
 
 def possible_load(rows: Any, groups: Any, fullest: Any) -> Any:
-    """Whether so many groups can share the rows: each has one, none more than `fullest`, and one has that."""
+    """Whether `groups` can share the rows: each has one, none more than `fullest`, and one has that."""
     most, fewest = groups * fullest, fullest + groups - 1
     return (groups > 0) & (fullest > 0) & (fewest <= rows) & (rows <= most)
 
 
 def load_ends(rows: int, groups: int, fullest: int, device: torch.device) -> Tensor:
-    """Where each group's rows end, [groups] int32: the first is the fullest, the others share the rest."""
+    """Where each group's rows end, [groups] int32: the first is the fullest, the others share."""
     each, more = divmod(rows - fullest, max(groups - 1, 1))
     sizes = [fullest, *(each + (place < more) for place in range(groups - 1))]
     return torch.tensor(np.cumsum(sizes), dtype=torch.int32).to(device)

@@ -2,7 +2,7 @@
 
 Two forms give the same numbers. Expanded, keys and values of each head are made from the latents before the
 kernel. Absorbed, the matrices that make them are multiplied into the queries and the results, by products
-beside the kernel, and all heads attend to the latents themselves: they are keys and values at once.
+outside the kernel, and all heads attend to the latents themselves: they are keys and values at once.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class LatentAttention(Fused):
 
     @functools.cached_property
     def operand_types(self) -> Operands:
-        """What queries are multiplied by may have a type of its own."""
+        """Types of the operands: the factor of queries may have its own."""
         usual = Operand(self.dtype)
         return Operands(usual, own_operand(self.dtype, self.key_dtype, 0, usual), usual, self.dtype)
 

@@ -175,7 +175,7 @@ class Linear(MatrixProduct):
 
     @classmethod
     def operands_of(cls, operator: str, output: Any, args: Args, kwargs: Named) -> Named:
-        """What is added as a whole matrix is no bias: its gradient is that of the output."""
+        """Operands by name. An added matrix does not count as a bias: its gradient is the output's."""
         if operator != "aten.addmm":
             return {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
         added, x, weight = args[:3]

@@ -109,7 +109,7 @@ class LinearAttention(Recurrence):
         return self.channels + decays + self.value_heads, self.value_heads * self.value_size
 
     def chunk_flops(self) -> Any:
-        """Of a token in a chunk of C, by head: products of the WY form (arXiv 2412.06464, section 3.3).
+        """FLOP of a token in a chunk of C, by head: products of the WY form (arXiv 2412.06464, section 3.3).
 
         2 C (3 K + 2 V) within the chunk (keys by keys, queries by keys, the inverse by keys and by values,
         scores by values), 2/3 C^2 for the inverse of a triangle, 6 K V with the state (read twice, changed).

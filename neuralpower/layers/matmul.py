@@ -1,4 +1,4 @@
-"""Batched matrix product of activations: C[b] = A[b] B[b], and what PyTorch makes of such products.
+"""Batched matrix product of activations: C[b] = A[b] B[b], and calls that PyTorch composes of products.
 
 Products of more than two factors, or of longer ones, have backward passes of their own.
 """
@@ -235,7 +235,7 @@ class Distances(Matmul):
         return super().from_call("aten.bmm", output, x, y.mT)
 
     def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
-        """Both products, whichever is asked for, with the other side's rows, without columns for squares."""
+        """Both products, for any gradient, with the other side's rows, without columns for squares."""
         batch, rows, columns, inner = self.batch, self.rows, self.columns, self.inner - 2
         of_x = Matmul(dtype=self.dtype, batch=batch, rows=rows, inner=columns, columns=inner)
         return {"": (of_x, Matmul(dtype=self.dtype, batch=batch, rows=columns, inner=rows, columns=inner))}

@@ -47,7 +47,7 @@ class MatrixProduct(TiledProduct):
 
     @functools.cached_property
     def given(self) -> Operand:
-        """What the call reads as its input: what it multiplies, unless it still has to quantise that."""
+        """The type of the call's input: that of the product, unless the call quantises it first."""
         return either_operand(self.quantises, self.operand_types.output, self.operand_types.input)
 
     def quantised(self) -> Any:

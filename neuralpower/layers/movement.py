@@ -63,7 +63,7 @@ SWEPT = """
     sort upsample_nearest upsample_linear upsample_cubic sort topk topk search select index_add scatter_rows
     unfold fold unique
 """.split()
-APPENDED = 9  # a cache has at least so many times what a step adds to it
+APPENDED = 9  # a cache has at least this many times the tokens that a step adds
 ALIAS = "alias"  # a view that a loop makes: its time is that of the call itself
 VIEWED = ("copy", "cat", "append")  # their gradients are views of the one that came
 APART = """
@@ -274,13 +274,13 @@ class Movement(Pointwise):
         return Bytes(size * (function != "fill"), 0, size)
 
     def features(self) -> dict[str, Any]:
-        """The commonest functions of the cheap group, told apart."""
+        """Features that distinguish the commonest functions of the cheap group."""
         function = np.asarray(self.function)
         names = ("cat", "pad", "roll", "fill", "cast", "repeat")
         return {**super().features(), **{name: (function == name) * 1.0 for name in names}}
 
     def keeps(self) -> str:
-        """Nothing, but places."""
+        """No tensors, only places."""
         return KEEPS_NOTHING if self.function in PLAIN else KEEPS_OUTPUTS
 
     def differentiable(self) -> bool:

@@ -109,7 +109,7 @@ class Norm(Layer):
         return Call(F.batch_norm, (x, mean, spread.abs() + 0.5, scale, shift, training), warm=(x,))
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """That of the input."""
+        """The input's shape."""
         return self.rows, self.width, self.spatial
 
     def flops(self) -> int:
@@ -137,7 +137,7 @@ class Norm(Layer):
         }
 
     def alignment(self) -> dict[str, Any]:
-        """That of a layer norm's rows to whole warps, which read four elements to a thread."""
+        """Alignment of a layer norm's rows to whole warps, which read four elements per thread."""
         by_rows = np.isin(self.function, ("layer", "rms")) & ~np.asarray(self.strided, dtype=bool)
         shares = aligned("row_elements", self.width, 4 * WARP)
         return {name: share * by_rows for name, share in shares.items()}

@@ -13,7 +13,7 @@ import numpy as np
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers.terms import distinct, floor_div
 
-# Fields of a quantised layer that tell its operands apart.
+# Fields of a quantised layer that distinguish its operands.
 OWN = (
     "weights_dtype",
     "weights_group",
@@ -28,7 +28,7 @@ OF_KEYS = ("key_dtype", "key_itemsize")  # those of attention over a cache of an
 
 @dataclass(frozen=True)
 class Operand:
-    """What a layer reads or writes; in a table's columns both fields are arrays, [rows]."""
+    """An operand that a layer reads or writes; in a table's columns both fields are arrays, [rows]."""
 
     dtype: Any  # name of an element type
     group: Any = 0  # numbers in a row that share a scale; 0: as many as the type itself says
@@ -98,7 +98,7 @@ def by_dtype(dtype: Any, value: Callable[[str], Any]) -> Any:
 
 
 def whole(size: Any) -> Any:
-    """Bytes rounded up to whole ones, of one layer or of each in a table; what is infinite or NaN stays."""
+    """Bytes rounded up to whole ones, of one layer or of each in a table; infinite values and NaN stay."""
     if isinstance(size, np.ndarray):
         return np.ceil(size) if size.dtype.kind == "f" else size
     return math.ceil(size) if isinstance(size, float) and math.isfinite(size) else size

@@ -63,7 +63,7 @@ class Optimizer(Layer):
             raise Unmodelled(f"optimizer {type(optimizer).__name__}: known are {', '.join(STATES)}")
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if any(p.grad.is_sparse for p in parameters):
-            raise Unmodelled("a gradient is sparse, and a step over rows is no step over the table")
+            raise Unmodelled("a gradient is sparse, and a step over rows is not a step over the table")
         return cls(
             function=function,
             tensors=len(parameters),

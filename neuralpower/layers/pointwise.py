@@ -1,4 +1,4 @@
-"""What activations, arithmetic and movements share: a pass over memory, with or without jumps."""
+"""The base of activations, arithmetic and movements: a pass over memory, with or without jumps."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Pointwise(Layer):
 
 
 def code(function: Any) -> Any:
-    """A number per function name, the same in any session, by which trees tell functions apart."""
+    """A number per function name, the same in any session, by which trees distinguish functions."""
     names, inverse = distinct(np.asarray(function).reshape(-1))
     numbers = np.array([zlib.crc32(str(name).encode()) % 1000 for name in names], dtype=np.float64)[inverse]
     return numbers if np.ndim(function) else float(numbers[0])

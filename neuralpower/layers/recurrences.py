@@ -1,4 +1,4 @@
-"""What linear attention and scans share: a state for each head, which tokens read and change in turn.
+"""The base of linear attention and scans: a state for each head, which tokens read and change in turn.
 
 A prompt goes in chunks, within which products stand for the recurrence, so that only the states between them
 follow one another. A decoder's step reads the state, changes it and writes it back.
@@ -29,7 +29,7 @@ class Recurrence(Fused):
 
     batch: int
     length: int  # new tokens of each sequence
-    conv: int = 4  # numbers of the depthwise convolution over tokens before it; 0: it is no part of this
+    conv: int = 4  # numbers of the depthwise convolution over tokens before it; 0: without it
     chunk: int = 64  # tokens of a chunk; 0: token after token, as in a decoder's step
     state_dtype: str = "float32"  # of the states in memory; "": `dtype`
 
@@ -77,7 +77,7 @@ class Recurrence(Fused):
         return np.clip(self.chunk, 1, self.length)
 
     def flops(self) -> int:
-        """Those of the tokens and of the convolution, 2 for each of its numbers and channels."""
+        """FLOP of the tokens and of the convolution, 2 for each of its numbers and channels."""
         each = chosen(self.chunk > 0, self.chunk_flops(), self.step_flops())
         flops: int = self.tokens * (each + 2 * self.conv * self.channels)
         return flops

@@ -121,7 +121,7 @@ class Recurrent(Layer):
         return Call(module, (x, hidden), warm=(warm,), recurs=True)
 
     def _batches(self) -> Tensor:
-        """Sequences at each step: the longest has all steps, the others share the rest evenly."""
+        """Sequences at each step: the longest has all steps, the others share evenly."""
         each, more = divmod(self.packed_steps - self.steps, max(self.batch - 1, 1))
         lengths = torch.full((self.batch,), each)
         lengths[1 : 1 + more] += 1
@@ -179,7 +179,7 @@ class Recurrent(Layer):
     def gradients(self) -> Mapping[str, tuple[Layer, ...]]:
         """Two products for each of the forward pass, step by step: as two passes.
 
-        One goes back through the steps, whatever is asked for; the other is the weights'.
+        One goes back through the steps, whichever gradient is needed; the other is the weights'.
         """
         again = replace(self, phase="forward")
         return {"": (again,), "weights": (again,)}

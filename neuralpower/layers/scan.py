@@ -116,7 +116,7 @@ class Scan(Recurrence):
         return inputs + 2 * self._shared + self.heads, inputs
 
     def chunk_flops(self) -> Any:
-        """Of a token in a chunk of C (arXiv 2405.21060, section 6): C B^T by group, scores by inputs, states.
+        """FLOP of a token in a chunk of C (arXiv 2405.21060, section 6): C B^T, scores by inputs, states.
 
         2 C N for a group, 2 C P + 4 P N for a head of P numbers with a state of N. mamba has no such form.
         """

@@ -110,13 +110,13 @@ class Softmax(Layer):
         }
 
     def alignment(self) -> dict[str, Any]:
-        """That of the rows that a warp holds: it reads them 32 elements at a time."""
+        """Alignment of rows that a warp holds: it reads them 32 elements at a time."""
         short = self._held_by_a_warp() & ~np.asarray(self.strided, dtype=bool)
         shares = aligned("short_row_bytes", self.width * self.itemsize, SECTOR, LINE)
         return {name: share * short for name, share in shares.items()}
 
     def pooled_group(self) -> Any:
-        """Both kernels together: apart, five devices would say too little of each."""
+        """Both kernels together: separately, five devices have too little data of each."""
         return self.group()
 
     def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How an accelerator runs matrix products: in tiles, and in waves over the cores.
 
-Every term is in seconds at the device's peaks: a weight of 1 means "as fast as the data sheet says", and one
-set of weights can serve several devices. Tiles and waves are those of blocked matrix products (NVIDIA,
+Every term is in seconds at the device's peaks: a weight of 1 means "as fast as the data sheet states", and
+one set of weights can serve several devices. Tiles and waves are those of blocked matrix products (NVIDIA,
 "Matrix Multiplication Background User's Guide", sections on tile and wave quantisation).
 """
 
@@ -23,7 +23,7 @@ WHOLE_TILES = (64, 128, 256)
 ALIGNED_DTYPES = ("float32", "float64")
 FEATURED = ((32, 32), (64, 64), (128, 64), (128, 128), (256, 128))
 BEYOND_LAUNCH = ((64, 64), (128, 128))  # tiles whose time is compared with a launch
-CACHE_STEPS = (1, 4, 16, 64, 256, 1024)  # an operand of so many times the cache
+CACHE_STEPS = (1, 4, 16, 64, 256, 1024)  # sizes of an operand, in caches
 INNER_STEPS = (256, 1024, 4096, 16384)
 FEW_ROWS = 16
 # Beyond such an inner side a P100 falls from 65 to 25 % of its peak, T4, V100 and A100 hardly or not at all.
@@ -70,9 +70,9 @@ class TiledProduct(Layer):
         return terms
 
     def pooled_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Bytes at the bandwidth of the cache of all, and what a call takes in cycles.
+        """Terms of bytes at the last-level cache's bandwidth, and of a call's cycles.
 
-        Both tell devices apart that memory and peaks do not. Held out, with the peaks that power allows,
+        Both distinguish devices that memory and peaks do not. Held out, with the peaks that power allows,
         bfloat16 products are off by 18.8 % for 27.4 on an L40S, by 14.6 for 32.3 on an RTX PRO 6000.
         """
         cached = CACHE_BYTES_PER_CYCLE * hardware.cores * hardware.clock()
@@ -82,7 +82,7 @@ class TiledProduct(Layer):
         }
 
     def own_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """What tiles load and store, the power limit, and sizes at which libraries change kernels.
+        """Terms of tiles' loads and stores, the power limit, and sizes at which libraries change kernels.
 
         No data sheet can weigh these: energy per FLOP differs sixfold between GPUs of one year, and a library
         chooses kernels for one device.
@@ -142,7 +142,7 @@ class TiledProduct(Layer):
         return {name: share * known for name, share in shares.items()}
 
     def tells_of_others(self) -> Any:
-        """Not where the inner side is so long that GPUs go apart."""
+        """False where the inner side is so long that GPUs differ."""
         return self.sides()[3] <= COMMON_INNER
 
     def _itemsizes(self) -> tuple[Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""What convolutions and poolings share: a window that moves over the axes of x [batch, channels, *in].
+"""The base of convolutions and poolings: a window that moves over the axes of x [batch, channels, *in].
 
 A kind names its `axes` ("height", "width"). It then has a field of each size along each axis: `in_height`,
 `in_width`, `kernel_height` and so on.

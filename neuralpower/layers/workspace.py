@@ -1,4 +1,4 @@
-"""What an operator's kernel needs for itself on a CPU while it runs, beside operands and results.
+"""Work space of an operator's kernel on a CPU while it runs, besides operands and results.
 
 Convolutions are oneDNN's (torch: aten/src/ATen/native/mkldnn/Conv.cpp): on copies in blocks of 16 channels,
 
@@ -6,9 +6,9 @@ Convolutions are oneDNN's (torch: aten/src/ATen/native/mkldnn/Conv.cpp): on copi
     backward   of the input: make gradient' and weight', compute input-gradient', copy it out; while that is
                kept, of the weight: make input' and gradient', compute weight-gradient', copy it out
 
-A tensor in the order channels_last, or of fewer than five channels, is taken as it is. An LSTM's weights are
-reordered at every call (RNN.cpp there). A max pooling always makes the places of the largest. Other kernels'
-needs are small, and part of the framework's.
+A tensor in the order channels_last, or of fewer than five channels, is used without a copy. An LSTM's weights
+are reordered at every call (RNN.cpp there). A max pooling always makes the places of the largest. Other
+kernels' needs are small, and part of the framework's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PLAIN = 4  # channels at most that are left in their order
 
 
 def workspace_blocks(operator: str, args: Args, kwargs: Named, output: Any) -> tuple[int, ...]:
-    """Bytes of what a call makes for itself, one after the other; none where no rule is known.
+    """Bytes of a call's own blocks, one after the other; none where no rule is known.
 
     All but the last are given back before the outputs are made.
     """
@@ -55,7 +55,7 @@ def _convolution(at: int) -> Callable[..., tuple[int, ...]]:
 
 
 def _backward(output: Any, gradient: Tensor, input: Tensor, weight: Tensor, *more: Any) -> tuple[int, ...]:
-    """The rule of `aten.convolution_backward`; `more` ends in groups, and which gradients are asked for."""
+    """The rule of `aten.convolution_backward`; `more` ends in groups, and which gradients are needed."""
     groups, mask = more[-2:]
     if not _blocked(input, weight, groups):
         return ()

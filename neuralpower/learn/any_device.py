@@ -1,7 +1,7 @@
-"""An answer for every device with a spec sheet and each dtype that it has, by the best that is known.
+"""A predictor for every device with a spec sheet, in each dtype that it has, from the best data there is.
 
-Asked in this order, layer by layer: the device's own predictors, what was learnt on relatives (carried by the
-sheet's bandwidth and peaks), and a roofline with a launch for each call and wide bounds.
+Each layer uses the first of these that knows it: the device's own predictors, predictors trained on related
+devices (scaled by the sheet's bandwidth and peaks), and a roofline with launch overhead and wide bounds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from neuralpower.learn.predictor_files import known_predictors, read_predictor, 
 from neuralpower.learn.regressor import NINETY
 from neuralpower.platforms import platform_of
 
-POOLED = "nvidia"  # the predictor of relatives: learnt on several of NVIDIA's GPUs
+POOLED = "nvidia"  # the predictor of related devices, trained on several of NVIDIA's GPUs
 MAKER = "NVIDIA"
-# What a device of another maker adds to log(measured / predicted), as a standard deviation: a factor of 2 at
-# the 90 % bounds.
+# Standard deviation that a device of another maker adds to log(measured / predicted): a factor of 2 at the
+# 90 % bounds.
 FOREIGN = float(np.log(2.0)) / NINETY
 # Shares of a sheet's peak and bandwidth that a roofline takes to be reached: passes over memory reach 73 to
 # 92 % on NVIDIA's GPUs of 2016 to 2020; that of the peak is assumed. Bounds are a factor of 3.
@@ -34,10 +34,10 @@ REACHED_PEAK, REACHED_BANDWIDTH = 0.65, 0.8
 def for_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
     """The predictor of a device by its sheet, which answers for every kind of layer in the dtypes it has.
 
-    `dtype`: one that will be asked for; None: `Predictor.check` refuses it later.
+    `dtype`: the one to predict; None: `Predictor.check` refuses it later.
 
     Raises:
-        PredictorError: the device lacks the dtype; the text says as what it would run.
+        PredictorError: the device lacks the dtype; the text names the dtype that it would run as.
     """
     found = _composed(spec)
     if dtype is not None:
@@ -46,7 +46,7 @@ def for_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
 
 
 def _composed(spec: DeviceSpec) -> Predictor:
-    """The device's own predictors, its relatives' and a roofline, as one."""
+    """One predictor from the device's own, those of related devices and a roofline."""
     own, refused = _own(spec)
     asked = [*own, *_relatives(spec)]
     has = floats_of(spec.peak_flops)
@@ -67,7 +67,7 @@ def _composed(spec: DeviceSpec) -> Predictor:
 
 
 def roofline_of(spec: DeviceSpec) -> Predictor:
-    """A predictor that has learnt nothing: the shares of the sheet's peaks that large calls reach."""
+    """A predictor without trained data: the shares of the sheet's peaks that large calls reach."""
     hardware = spec.hardware()
     memory = REACHED_BANDWIDTH * hardware.memory_bytes_per_s
     peaks = {dtype: REACHED_PEAK * peak for dtype, peak in hardware.peak_flops_per_s.items()}
@@ -83,9 +83,9 @@ def roofline_of(spec: DeviceSpec) -> Predictor:
 
 
 def _own(spec: DeviceSpec) -> tuple[list[Predictor], list[str]]:
-    """(Predictors that were learnt on the device, why others of it cannot be read).
+    """(Predictors that were trained on the device, why others of it cannot be read).
 
-    That of its name first, then others that begin with it.
+    The one with its name first, then others whose names begin with it.
     """
     labels = labels_of_specs()
     named = [
@@ -100,11 +100,11 @@ def _own(spec: DeviceSpec) -> tuple[list[Predictor], list[str]]:
 
 
 def _relatives(spec: DeviceSpec) -> Sequence[Predictor]:
-    """What was learnt on NVIDIA's GPUs, for the device, with wider bounds for another maker's."""
+    """The predictor trained on NVIDIA's GPUs, for the device; wider bounds for another maker's."""
     known = known_predictors()
     if POOLED not in known or platform_of(spec.hardware()).family == "cpu":
         return []
-    # of which kinds and dtypes it has rows of this device is not known
+    # the kinds and dtypes with rows of this device are not known
     there = dataclasses.replace(read_predictor(known[POOLED]).on(spec.hardware(), spec.slug), carried=True)
     if spec.vendor == MAKER:
         return [there]

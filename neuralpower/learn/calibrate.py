@@ -29,7 +29,8 @@ ROUNDING = 1e-9  # of an error: no gain
 class Calibration:
     """The adapted predictor, and geometric mean errors of the measured layers, each held out.
 
-    An error is how many times too high or too low a layer is, less 1: a few far off do not outweigh the rest.
+    An error is how many times too high or too low a layer is, minus 1: a few far off do not dominate the
+    mean.
     """
 
     predictor: Predictor
@@ -39,32 +40,32 @@ class Calibration:
 
     @property
     def gained(self) -> bool:
-        """Whether the factors say more of this machine than none."""
+        """Whether the factors lower the held-out error."""
         return self.after < self.before
 
 
 def check(predictor: Predictor, samples: int) -> None:
-    """Raise InputError unless so many layers can calibrate the predictor on a CPU, and none did before.
+    """Raise InputError for too few samples, a predictor of another class, or one that is calibrated already.
 
-    Raises PredictorError where it has learnt no floats, or serves several devices and none is chosen.
+    Raises PredictorError where it was trained on no floats, or serves several devices and none is chosen.
     """
     if samples < FEWEST_SAMPLES:
-        raise InputError(f"samples {samples}: {FEWEST_SAMPLES} or more are needed; the default is 50")
+        raise InputError(f"samples {samples}: must be {FEWEST_SAMPLES} or more; the default is 50")
     if "calibrated_from" in predictor.dataset:
-        known = f"predictor {predictor.name!r} is calibrated itself"
+        known = f"predictor {predictor.name!r} is a calibrated one"
         raise InputError(f"{known}, from {predictor.dataset['calibrated_from']!r}; calibrate that one")
     if predictor.platform.family != "cpu":
         raise InputError(
-            f"predictor {predictor.name!r} was learnt on {predictor.device}, {predictor.platform.called}, "
-            "and this machine is a CPU: factors do not lead from one class to the other; choose a predictor "
+            f"predictor {predictor.name!r} was trained on {predictor.device}, {predictor.platform.called}, "
+            "but this machine is a CPU: calibration needs the same class of device; choose a predictor "
             "of a CPU"
         )
     predictor.check(next(iter(predictor.dtypes), "float32"), FORWARD)
 
 
 def calibration_layers(predictor: Predictor, samples: int, seed: int = 0) -> list[Layer]:
-    """Layers of its kinds in its dtype, in a sweep's shares, at least one of each while there is room."""
-    kinds = [KINDS[name] for name in predictor.kinds]
+    """Layers of its kinds in its dtype, in a sweep's shares; at least one of each kind, up to `samples`."""
+    kinds = [KINDS[name] for name in predictor.kinds if KINDS[name].by_itself]
     shares = sum(kind.sweep_share for kind in kinds)
     layers: list[Layer] = []
     for kind in sorted(kinds, key=lambda kind: -kind.sweep_share):
@@ -77,7 +78,7 @@ def calibration_layers(predictor: Predictor, samples: int, seed: int = 0) -> lis
 def measure_layers(
     layers: Sequence[Layer], seed: int = 0, show: Callable[[str], None] = lambda text: None
 ) -> tuple[list[Layer], list[Timing]]:
-    """Those that could be timed on this CPU, with their times; the process must have been prepared."""
+    """The layers that could be timed on this CPU, with their times; the process must be prepared."""
     generator, sentinel = random.Random(seed), Sentinel().settle()
     torch.manual_seed(seed)
     kept: list[Layer] = []
@@ -97,10 +98,10 @@ def measure_layers(
 def calibrate(
     predictor: Predictor, layers: Sequence[Layer], timings: Sequence[Timing], cpu: Cpu
 ) -> Calibration:
-    """Factors per regressor, drawn to a common one; intervals widen where factors do not explain the rest.
+    """Factors per regressor, drawn to a common one; intervals widen by the error that factors leave.
 
-    Layers are compared with what they take alone; how much longer they take in networks was learnt of those,
-    and stays. Factors that predict held-out layers no better than none are left out.
+    Layers are compared with their times in isolation; how much longer they take in networks was trained on
+    networks, and stays. Factors that do not lower the held-out error are dropped.
 
     Raises:
         DeviceError: fewer than FEWEST_SAMPLES layers were measured.
@@ -149,7 +150,7 @@ def calibrate(
         sentinel_s=sentinel_s,
         speed=speed,
         dataset=about,
-        power=None,  # times say nothing of what this machine draws
+        power=None,  # times give no information on this machine's power
         hardware=predictor.hardware and replace(predictor.hardware, idle_w=None, limit_w=None),
     )
     return Calibration(adapted, int(known.sum()), before, after)

@@ -1,4 +1,4 @@
-"""Power of layers of which no power was learnt: by how far they use the device's units and its memory.
+"""Power of layers without trained power: from how far they use the device's units and its memory.
 
 A GPU that works draws a share of its limit that grows with the FLOP/s and the bytes/s that it reaches, each
 relative to its peaks, until the limit. The law was fitted to matrix products, attention and experts of 0.1 ms
@@ -14,16 +14,16 @@ from neuralpower.layers.base import Layer, peak_flops
 from neuralpower.learn.problem import Array
 from neuralpower.platforms import platform_of
 
-# Shares of the limit: of a device that works at all, more at the peak of FLOP/s, more at that of bytes/s, and
-# the powers of both shares of the peaks.
+# Shares of the limit: of a busy device, added at the peak of FLOP/s, added at the peak of bytes/s; and the
+# exponents of both shares of the peaks.
 ACTIVE, BY_FLOPS, BY_BYTES, FLOPS_POWER, BYTES_POWER = 0.19, 0.76, 0.21, 0.24, 0.2
 LOW, HIGH = 0.6, 1.6  # measured / said: 5 % of these rows lie below, and 5 % above; 20 % off in the mean
-# Of the limit, what a device draws that waits, where no sheet says it: value, low, high.
+# Share of the limit that an idle device draws, where no sheet states it: value, low, high.
 IDLE = 0.15, 0.05, 0.3
 
 
 def carried_power(columns: Layer, hardware: Hardware, runtime_s: Array) -> tuple[Array, Array, Array]:
-    """(W, low, high), each [rows], of layers of so many seconds; NaN where the device has no known limit."""
+    """(W, low, high), each [rows], of layers that take `seconds`; NaN where the limit is not known."""
     limit = hardware.limit_w
     if limit is None or platform_of(hardware).family == "cpu":
         unknown = np.full(len(runtime_s), np.nan)
@@ -39,7 +39,7 @@ def carried_power(columns: Layer, hardware: Hardware, runtime_s: Array) -> tuple
 
 
 def idle_power(hardware: Hardware) -> tuple[float, float, float]:
-    """(W, low, high) of a device that waits, of known limit: its sheet's, else what such devices draw."""
+    """(W, low, high) of an idle device of known limit: its sheet's value, else a usual share of the limit."""
     if hardware.idle_w is not None:
         return (hardware.idle_w,) * 3
     value, low, high = (share * (hardware.limit_w or 0.0) for share in IDLE)

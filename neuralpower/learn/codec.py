@@ -15,14 +15,14 @@ DIGITS = 7  # significant ones of the numbers in the file
 
 
 def check_places(path: Path) -> None:
-    """Raise InputError where a predictor's file and card cannot stand, before long work; makes the folder."""
+    """Make the folder; raise InputError early where a predictor's file or card cannot be written."""
     with writing(path, "--out"):
         path.parent.mkdir(parents=True, exist_ok=True)
     check_place(path, "predictor.json")
     card = path.with_suffix(".md")
     if card == path:
         name = f"{path.stem}.json"
-        raise InputError(f"{path}: is where the predictor's card goes; choose a file's name, such as {name}")
+        raise InputError(f"{path}: is the name of the predictor's card; choose another name, such as {name}")
     check_place(card, "predictor.json")
 
 

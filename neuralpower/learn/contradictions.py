@@ -1,4 +1,4 @@
-"""Which rows contradict the others."""
+"""Find rows that contradict the others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from neuralpower.learn.problem import FEWEST_FOR_RESIDUAL, FEWEST_ROWS, Array, P
 from neuralpower.learn.slopes import robust_deviation
 
 SCREENING_ALPHA, SCREENING_TREES = 1e-3, (40, 12, 0.12)  # of the quick fit that finds contradicting rows
-CONTRADICTS = 12.0, 2.5  # a row so many spreads, and this factor, from what the others say is left out
-# The same of fewer than three times FEWEST_ROWS rows, in standard deviations of the others without the row;
+CONTRADICTS = 12.0, 2.5  # a row is skipped that lies this number of spreads, and this factor, from the others
+# The same for fewer than three times FEWEST_ROWS rows, in standard deviations of the others without the row;
 # both grow by themselves with each octave outside of their box. A target that the device bounds takes the
 # factor of many rows. None of 72 tables of 10 to 24 rows of a CPU's sweep lost a row; 74 % of 144 with one
 # time 20 times too high or too low lost that one, none another.
@@ -21,7 +21,7 @@ CONTRADICTS_FEW = 4.0, 5.0
 
 
 def find_contradicting(problem: Problem) -> Array:
-    """Rows so far from what all others say of them that they cannot be of the same kind, [rows], bool."""
+    """Rows too far from a fit of all others to be of the same kind, [rows], bool."""
     if len(problem) < 3 * FEWEST_ROWS:
         return _contradicting_few(problem)
     five = folds_of(problem) // 2
@@ -47,7 +47,7 @@ def contradicting_few(
     """Which of a few rows contradict the others, [rows], bool.
 
     Rows are found one after the other, as a wrong one spoils all fits that it is in; good ones that were
-    taken for wrong before it was found come back. `compared(others, row)`: the row's error of log(t) by a fit
+    marked as wrong before it was found come back. `compared(others, row)`: the row's error of log(t) by a fit
     to the others; the errors of these among themselves (externally studentized residuals); octaves that the
     row lies outside of their box.
     """

@@ -1,10 +1,12 @@
-"""By how much each of several devices is slower than what one regressor of them all says.
+"""The level of each of several devices: its time over the prediction of one regressor for all of them.
 
-No sheet says it: it is what a device reaches of its peaks. A device that was trained on keeps its own
-level. A new one has, for products, that of the devices whose cores are as wide as its own: they have the
-same units and run the same kernels, unless their power limit sets the pace. For all else, and where
-there is none, it has the usual level, 1. With it, bfloat16 products of a device held out are off by 8.9
-% for 10.6 on an H100, by 7.9 for 10.6 on a B200.
+No sheet states it: it depends on the share of its peaks that a device reaches. A device that was trained on
+keeps its own level. A new one has, for products, the level of the devices whose cores are as wide as its own:
+they have the same units and run the same kernels, unless their power limit sets the pace. For exchanges
+between devices it has the level of the devices with links as fast: held out, an H100's all-reduce by NCCL is
+off by 12.8 % instead of 29.9. For all else, and where there is none, it has the usual level, 1. With it,
+bfloat16 products of a device held out are off by 8.9 % instead of 10.6 on an H100, by 7.9 instead of 10.6 on
+a B200.
 """
 
 from __future__ import annotations
@@ -32,17 +34,23 @@ def levels_of(regressor: Regressor, problem: Problem) -> tuple[float | None, ...
 def level(
     key: Key, regressor: Regressor, devices: Mapping[str, Hardware], device: str, hardware: Hardware
 ) -> float:
-    """That of a device; `devices`: those it was trained on, in the order of the regressor's levels."""
+    """The level of a device; `devices`: those it was trained on, in the order of the regressor's levels."""
     known = {name: found for name, found in zip(devices, regressor.levels, strict=False) if found}
     if device in known:
         return known[device]
     kind, dtype, *_ = key
-    if not KINDS[kind].multiplies or dtype not in hardware.peak_flops_per_s:
+    mine = KINDS[kind].alike_by(hardware, dtype)
+    if mine is None:
         return 1.0
-    mine = np.log2(hardware.width(dtype))
+    widths = {name: KINDS[kind].alike_by(devices[name], dtype) for name in known}
     wide = [
-        np.log(found)
-        for name, found in known.items()
-        if abs(np.log2(devices[name].width(dtype)) - mine) < AS_WIDE and not devices[name].held_by_power
+        np.log(known[name])
+        for name, width in widths.items()
+        if width and abs(np.log2(width / mine)) < AS_WIDE and not _held(kind, devices[name])
     ]
     return float(np.exp(np.median(wide))) if wide else 1.0
+
+
+def _held(kind: str, hardware: Hardware) -> bool:
+    """Whether a device's power limit sets its pace in such layers."""
+    return KINDS[kind].multiplies and hardware.held_by_power

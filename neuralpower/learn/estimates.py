@@ -1,4 +1,4 @@
-"""What a predictor says of layers: times, bounds and how each is known."""
+"""Estimates of layers: times, bounds and how each is known."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from neuralpower.learn.file_struct import Part, Positive
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
-MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: learnt on relatives of the device
-WEIGHTS_LAW = "weights law"  # of quantised weights, from what was learnt of plain ones (`weight_only.py`)
+MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: trained on related devices
+WEIGHTS_LAW = "weights law"  # of quantised weights, from regressors of plain ones (`weight_only.py`)
 EXTRAPOLATED, BYTES, ROOFLINE = "extrapolated", "bytes law", "roofline"
 BORROWED = "borrowed"  # from a regressor that was trained on other calls: another group or another dtype
 BASES = (
@@ -26,23 +26,23 @@ BASES = (
     WEIGHTS_LAW,
     ROOFLINE,
 )  # best known first
-UNLEARNT = (BORROWED, WEIGHTS_LAW, ROOFLINE)  # what coverage is without
-# how times of a named device are known, in words
+UNTRAINED = (BORROWED, WEIGHTS_LAW, ROOFLINE)  # coverage excludes these
+# how times of a named device are known, as text
 TRAINED_HERE, CARRIED_BY = "trained on this device", "carried from relatives by bandwidth and peaks"
 LIKE, BY_ITS_BYTES, BARE = "borrowed from like calls", "by its bytes", "roofline, wide bounds"
 ORIGINS = (TRAINED_HERE, CARRIED_BY, LIKE, BY_ITS_BYTES, BARE)
-TOLD = 0.005  # share of the time from which on a way to know it is named
+TOLD = 0.005  # shares of the time below this are not named
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
 BY_ROOFLINE, BY_BYTES, BY_WEIGHTS = -1, -2, -3  # numbers that are no regressor's
-ROOFLINE_FACTOR = 3.0  # bounds of what a roofline says, or another group, whose code differs
+ROOFLINE_FACTOR = 3.0  # bounds of a roofline, or of another group, whose code differs
 WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation
 
 
-Powers = tuple[Array, Array, Array, Array]  # W, low, high; 1 where learnt, else 0; each [layers]
+Powers = tuple[Array, Array, Array, Array]  # W, low, high; 1 where trained, else 0; each [layers]
 
 
 class Roofline(Part, frozen=True):
-    """The simplest predictors, fitted on the same rows: what a learnt one has to beat."""
+    """The simplest predictors, fitted on the same rows: a trained one has to be better."""
 
     flops_per_s: Positive  # roofline: max(FLOP / flops_per_s, B / bytes_per_s)
     bytes_per_s: Positive
@@ -69,13 +69,13 @@ class Estimates:
     power_w: Array  # NaN where not known
     power_low_w: Array
     power_high_w: Array
-    power_trained: Array  # 1 where a regressor says it, 0 where it is carried or not known
+    power_trained: Array  # 1 where a regressor predicts it, 0 where it is carried or not known
 
     @classmethod
-    def unlearnt(
+    def untrained(
         cls, t: Array, hidden_s: Array, held_bytes: Array, by_bytes: Array, power: Powers
     ) -> Estimates:
-        """Estimates of layers that no regressor knows: by a pass over as many bytes, else by the roofline.
+        """Estimates of layers without a regressor: by a pass over the same bytes, else by the roofline.
 
         `power` as the last four of an estimate.
         """
@@ -111,22 +111,27 @@ class Estimates:
         """Some of the layers."""
         return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
+    def where(self, kept: Array, other: Estimates) -> Estimates:
+        """Own values for the layers that `kept` marks, [layers], bool; the other's for all others."""
+        names = self.__dataclass_fields__
+        return Estimates(*(np.where(kept, getattr(self, name), getattr(other, name)) for name in names))
+
     def times(self, factor: float) -> Estimates:
-        """The same with all times so many times as long."""
+        """The same with all times multiplied by a factor."""
         return replace(self, **{name: getattr(self, name) * factor for name in TIMES})
 
     def slowdown(self, machine: float, counts: Array | float = 1.0) -> float:
-        """How much longer so many calls of each take when the machine is that much slower than usual."""
+        """Factor on the time of all calls (`counts` of each) when the machine is `machine` times slower."""
         time = self.runtime_s * counts
         return float(np.sum(time * machine**self.exponent) / np.sum(time)) if len(time) else 1.0
 
     def totals(self, counts: Any, system: float = 0.0, *, graphed: bool = False) -> Totals:
         """Sums over networks, `counts` [networks, layers], dense or sparse: how often each calls each layer.
 
-        A layer's error repeats with every call; errors of one regressor's layers have a part in common; those
-        of different regressors are independent. `system`: standard deviation of what all layers share. Where
-        times were taken with the host's launches, a queue of calls takes as long as the slower of host and
-        device; `graphed`, as one graph, as long as the device.
+        A layer's error repeats with every call. Errors of one regressor's layers have a part in common;
+        errors of different regressors are independent. `system`: standard deviation of what all layers share.
+        Where times were taken with the host's launches, a queue of calls takes as long as the slower of host
+        and device; `graphed`, as one graph, as long as the device.
         """
         own = self.runtime_s**2 * np.maximum(self.deviation**2 - self.shared**2, 0)
         apart = counts @ self.runtime_s
@@ -143,7 +148,7 @@ class Estimates:
 
 
 def in_words(origins: Mapping[str, float]) -> str:
-    """How times are known, the largest share first; shares below TOLD are left out."""
+    """How times are known, as text, the largest share first; shares below TOLD are not named."""
     told = {name: share for name, share in origins.items() if share >= TOLD} or {BARE: 1.0}
     if len(told) == 1:
         return next(iter(told))
@@ -160,5 +165,5 @@ class Totals:
     deviation: Array  # standard deviation of log(measured / predicted)
 
     def times(self, factor: Array) -> Totals:
-        """The same, each network's time so many times as long [networks]."""
+        """The same, each network's time multiplied by its factor [networks]."""
         return Totals(self.value * factor, self.low * factor, self.high * factor, self.deviation)

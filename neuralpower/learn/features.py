@@ -1,4 +1,4 @@
-"""What the learner sees of layers of one kind on a device: table columns + hardware -> Problem."""
+"""Layers of one kind on a device as inputs of a fit: table columns + hardware -> Problem."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def describe(
     featured: bool = True,
     also: Collection[str] | None = None,
 ) -> Problem:
-    """Dimensions, special terms, features and axes of the box, each [rows]; `target` is what is to be learnt.
+    """Dimensions, special terms, features and axes of the box, each [rows]; `target` is what to fit.
 
     `view`: how layers are described; by default that of the device's platform alone. Without `featured` the
-    residual has no features, [rows, 0]. `also`: plain dimensions that are wanted; None: all, to learn from.
+    residual has no features, [rows, 0]. `also`: plain dimensions to add; None: all, for training.
     """
     rows = len(np.atleast_1d(columns.dtype))
     view = view or platform_of(hardware).alone

@@ -1,4 +1,4 @@
-"""What objects of a predictor's file have in common, and the ranges of their numbers."""
+"""The base class of all objects of a predictor's file, and the ranges of their numbers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-# No learnt number comes near these (the largest in the package's files is 2e15), and their products with what
-# a layer can ask for (up to 2^53 along each axis) are finite.
+# No trained number comes near these (the largest in the package's files is 2e15), and their products with
+# what a layer can ask for (up to 2^53 along each axis) are finite.
 LEAST_NUMBER, MOST_NUMBER = 1e-30, 1e30
-MOST_LOG = 100.0  # of a factor: e^100 more or less than predicted says nothing
+MOST_LOG = 100.0  # of a factor: e^100 more or less than predicted is meaningless
 
 Positive = Annotated[float, Meta(ge=LEAST_NUMBER, le=MOST_NUMBER)]
 NotNegative = Annotated[float, Meta(ge=0, le=MOST_NUMBER)]
@@ -19,4 +19,4 @@ Exponent = Annotated[float, Meta(ge=0, le=MOST_LOG)]
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One object of the file: frozen, of strict types, without a field beside its own."""
+    """One object of the file: frozen, of strict types, without unknown fields."""

@@ -7,12 +7,12 @@
 
 d counts the octaves outside the sampled box, summed over its axes. a_k says, from 0 to 1, how well x fits an
 accelerator's memory and tiles (`slopes`): sizes of networks are round, those of a sweep are not, and what
-that saves holds outside the box as well.
+that saves applies outside the box as well.
 
-It knows arrays and names only. The polynomial with a Lasso and ten-fold cross-validation is NeuralPower's
-(Cai et al., arXiv:1710.05420, section 3.2). Dividing each row by its time makes the error relative;
-non-negative weights keep every prediction positive and growing. Intervals are split-conformal (Vovk et al.;
-Lei et al., arXiv:1604.04173), on the errors of held-out rows.
+This module handles arrays and names only. The polynomial with a Lasso and ten-fold cross-validation is
+NeuralPower's (Cai et al., arXiv:1710.05420, section 3.2). Dividing each row by its time makes the error
+relative; non-negative weights keep every prediction positive and growing. Intervals are split-conformal (Vovk
+et al.; Lei et al., arXiv:1604.04173), on the errors of held-out rows.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from neuralpower.learn.regressor import Regressor, Scores, Spread, upper_half
 from neuralpower.learn.slopes import Alignment, speed_exponent
 
 FARTHEST_SHARE = 0.3  # of the rows, outside the box of the others on at least one axis
-FAR_KNOWN, FAR_ASKED = 0.7, 0.9  # quantiles of the size: rows up to the one predict those above the other
+FAR_KNOWN, FAR_ASKED = 0.7, 0.9  # quantiles of the size: rows up to the first predict those above the second
 # Rows on which terms, reach and intervals are chosen; weights and trees are then fitted to all. Products on
 # H100 and L40S, whole shapes held out, err by 2.3 and 3.9 % from 31,700 rows, by 2.7 and 4.8 from 5,200.
 MOST_TO_CHOOSE = 2900
-# From so many on, trees may say what devices have in common beyond the terms. Learnt from others,
-# products are then off by 11.7 % for 15.0 on an H100, 17.7 for 21.0 on an A100, 23.9 for 28.7 on an L40S.
+# From this number of devices on, trees may model what they have in common beyond the terms. Trained on
+# others, products are then off by 11.7 % for 15.0 on an H100, 17.7 for 21.0 on an A100, 23.9 for 28.7 on an
+# L40S.
 FEWEST_DEVICES = 6
-LAST_FOLDS = 2  # of ten, by which those that were fitted to more rows are judged
-# Configurations that a regressor remembers: one of ten thousand hardly has the very layer that is asked for.
+LAST_FOLDS = 2  # of ten, that judge parts fitted to more rows
+# Configurations that a regressor remembers: among ten thousand, the exact layer to predict is rarely missing.
 MOST_MEASURED = 5000
 SURELY = 0.99  # times the cost of a mean of bases: a single base must cost less to be surely better
-# Octaves outside the box at which the residual has half its say; 0: no residual.
+# Octaves outside the box at which half of the residual is applied; 0: no residual.
 REACHES = (0.0, 0.25, 1.0, 4.0, float("inf"))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A regressor, and the rows that contradict their neighbours and were left out."""
+    """A regressor, and the rows that were skipped because they contradict their neighbours."""
 
     regressor: Regressor
     contradicting: Array  # [rows], bool
@@ -59,13 +60,13 @@ class Fitted:
 def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
     """Degree, alpha, residual and reach by folds, then weights, box and intervals; `lasso` has no residual.
 
-    Tries bases with the optional terms, without them, and the mean of both. Targets are learnt at the
-    machine's usual speed and as if nothing were aligned; how far layers follow both is learnt, too. The same
+    Tries bases with the optional terms, without them, and the mean of both. Targets refer to
+    the machine's usual speed and to unaligned sizes; how far layers follow both is fitted, too. The same
     rows give the same regressor.
     """
     contradicting = find_contradicting(problem)
-    problem = problem.at(~contradicting)  # nothing below sees them: one more corrupt row changes nothing
-    some = problem.at(np.sort(np.argsort(problem.config)[:MOST_TO_CHOOSE]))  # by lot, as their numbers are
+    problem = problem.at(~contradicting)  # no step below uses them: one more corrupt row changes nothing
+    some = problem.at(np.sort(np.argsort(problem.config)[:MOST_TO_CHOOSE]))  # `config` is random
     choices = [_choose(some, learner)]
     if problem.optional:
         choices.append(_choose(some.certain(), learner))
@@ -93,7 +94,7 @@ def fit(problem: Problem, learner: str = "hybrid") -> Fitted:
 
 @dataclass(frozen=True)
 class _Choice:
-    """What folds say is best for a problem, and how it errs on the rows that they held out."""
+    """The best choice for a problem by cross-validation, and its errors on the held-out rows."""
 
     problem: Problem  # targets at the machine's usual speed, and as if no row were aligned
     parts: Sequence[Part]

@@ -1,4 +1,4 @@
-"""Predictions of rows by fits that have not seen them."""
+"""Predictions of held-out rows."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def folds_of(problem: Problem) -> Array:
 
 
 def fit_residual(problem: Problem, base: Regressor, size: tuple[int, int, float] | None = None) -> Trees:
-    """Boosted trees for the logarithm of what a base leaves over."""
+    """Boosted trees for log(target / base)."""
     t0 = base.base(problem)
     target = np.log(problem.target / t0)
     devices = np.unique(problem.device)
     for device in devices[
         : len(devices) if len(devices) > 1 else 0
-    ]:  # a level says nothing of the next device
+    ]:  # a level gives no information on the next device
         here = problem.device == device
         target[here] -= np.median(target[here])
     if not problem.bounded:
         spread, middle = max(robust_deviation(target), 0.02), float(np.median(target))
         widest = max(OUTLIER * spread, STRUCTURE)
-        target = np.clip(target, middle - widest, middle + widest)  # no row may make a leaf of its own
+        target = np.clip(target, middle - widest, middle + widest)  # no single row may make its own leaf
     x = np.column_stack([problem.features, np.log2(t0)])
     return boost(x, target, importance_of(problem.target), (*problem.feature_names, BASE_FEATURE), size)
 
@@ -82,7 +82,7 @@ def hold_out(
 
 
 def cost_of(problem: Problem, tests: Sequence[HeldOut], reach: float) -> float:
-    """The error among the sampled rows, and what counts of that beyond them."""
+    """The error among the sampled rows, plus a share of the error beyond them."""
     among, *beyond = (mean_error(problem.target, test.predicted(reach)) for test in tests)
     return among + weight_of(problem) * float(np.nan_to_num(mean_of(beyond)))
 

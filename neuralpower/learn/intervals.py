@@ -26,7 +26,7 @@ PLATEAU = 0.3  # share of the error that all layers of a regressor have in commo
 def spread_of(
     problem: Problem, tests: Sequence[HeldOut], reach: float, far: Sequence[tuple[Array, HeldOut]]
 ) -> Spread:
-    """Intervals from rows held out among the others, their growth from rows held out beyond and far beyond.
+    """Intervals from rows held out among the others; their growth from rows held out beyond and far beyond.
 
     Where rows are of several devices, both come from each device as the others predict it.
     """
@@ -54,7 +54,7 @@ def spread_of(
     beyond = [*_beyond_bounds(spread, [*((target, test) for test in tests[1:]), *far], reach)]
     if (
         len(devices) > 1 and beyond
-    ):  # intervals hold what is a device's own: together they tell what distance adds
+    ):  # intervals include each device's own error: together they show what distance adds
         errors, rests, roots = map(np.concatenate, zip(*beyond, strict=True))
         beyond = [(errors, rests, roots)]
     growths = [max(float(np.quantile(rest / root, 1 - 2 * ONE_SIDE)), 0.0) for _, rest, root in beyond]
@@ -69,7 +69,7 @@ def spread_of(
 
 
 def _of_new_devices(error: Array, level: Array, levels: Array) -> float:
-    """Half of the interval of log(t) on one more device: few devices say little of how far the next one lies.
+    """Half of the interval of log(t) on one more device: the fewer devices are known, the wider it is.
 
     `level`: of each row's device [rows]; `levels`: of each device. By Student's t for as many devices, with
     those that the prior counts as.

@@ -1,4 +1,4 @@
-"""Which regressor a layer asks: by kind, dtype, phase and group."""
+"""Keys of regressors: kind, dtype, phase and group of a layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neuralpower.layers.base import FORMAT, RECURRING, plain_group
 from neuralpower.layers.terms import distinct
 
 INTEGER = "integer"  # dtypes that are no floats are pooled: their bytes are what they cost
-ALL = "all"  # group of a kind whose layers are not told apart
+ALL = "all"  # group of a kind that has no groups
 TOGETHER = "+"  # between groups that were pooled, since each had too few rows
 ANY = "any"  # dtype, phase and group of a regressor that pools all rows of a kind
 Key = tuple[str, str, str, str]  # kind, dtype, phase, group
@@ -23,7 +23,7 @@ def whole_kind(kind: str) -> Key:
 
 
 def named(key: Key) -> str:
-    """In words: "linear vector (float32, forward)"; without what is pooled."""
+    """As text: "linear vector (float32, forward)"; pooled parts are omitted."""
     kind, dtype, phase, group = key
     how = ", ".join(part for part in (dtype, phase) if part != ANY)
     words = " ".join(part for part in (kind, "" if group in (ALL, ANY) else group) if part)
@@ -31,22 +31,22 @@ def named(key: Key) -> str:
 
 
 def groups_of(key: Key) -> frozenset[str]:
-    """The groups that its regressor has learnt, one or several together."""
+    """The groups that its regressor was trained on, one or several together."""
     return frozenset(key[3].split(TOGETHER))
 
 
 def recurs(key: Key) -> bool:
-    """Whether its regressor has learnt calls that a loop makes again and again."""
+    """Whether its regressor was trained on repeated calls, those that a loop makes again and again."""
     return key[3].endswith(RECURRING)
 
 
 def stands_alone(key: Key) -> bool:
-    """Whether no other group of the kind stands in for the key's, which says nothing of the others either."""
+    """Whether no other group of the kind stands in for the key's, nor the key's group for others."""
     return plain_group(key[3]) in KINDS[key[0]].alone
 
 
 def key_name(key: Key) -> str:
-    """In words: "movement sort (float32, forward)"."""
+    """As text: "movement sort (float32, forward)"."""
     kind, dtype, phase, group = key
     name = kind if group in (ALL, ANY, "") else f"{kind} {group}"
     return f"{name} ({dtype}, {phase})" if dtype != ANY else name

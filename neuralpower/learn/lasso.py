@@ -23,7 +23,7 @@ from neuralpower.learn.problem import (
     Term,
 )
 from neuralpower.learn.regressor import PLAIN_DEGREE, PLAIN_WORK, Regressor, Scores, Spread
-from neuralpower.learn.slopes import OUTLIER, Alignment, learn_alignment
+from neuralpower.learn.slopes import OUTLIER, Alignment, fit_alignment
 
 ALPHAS = tuple(10.0 ** (-exponent / 2) for exponent in range(3, 13))
 IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power of its time, up to this factor
@@ -34,7 +34,7 @@ LASSO: Mapping[str, Any] = {"tol": 1e-5, "max_iter": 3000, "check_input": False}
 FEWEST_FOR_TERM = 10  # rows in which a term is above 0
 LEVELLING_ALPHA, LEVELLING_ROUNDS = (1e-4,), 4  # of the fits that find each device's level
 # Times the least error of the kind's own terms: a plain polynomial, or a constant, must err less than that to
-# be taken, as it knows less of what lies beyond the rows.
+# be chosen, because it extrapolates worse.
 SURELY_PLAIN = 0.95
 
 
@@ -49,9 +49,9 @@ def polynomial(dimensions: Sequence[str], degree: int) -> list[Term]:
 
 
 def plain_terms(problem: Problem) -> list[Term]:
-    """Those of a quadratic polynomial of the table's own dimensions, FLOPs and bytes; equal columns once.
+    """Terms of a quadratic polynomial of the table's own dimensions, FLOPs and bytes; equal columns once.
 
-    It has squares, unlike the kind's own polynomial: held-out rows must speak for them.
+    It has squares, unlike the kind's own polynomial: held-out rows must confirm them.
     """
     powers = [Counter(names) for n in (1, 2) for names in combinations_with_replacement(problem.plain, n)]
     terms = [Term(), *(Term(special=name) for name in PLAIN_WORK if name in problem.special)]
@@ -65,7 +65,7 @@ def plain_terms(problem: Problem) -> list[Term]:
 
 
 class Part(NamedTuple):
-    """What a non-negative Lasso is fitted with; a base is the mean of one or several."""
+    """The terms and the alpha of one non-negative Lasso; a base is the mean of one or several."""
 
     terms: Sequence[Term]
     alpha: float
@@ -73,7 +73,7 @@ class Part(NamedTuple):
 
 
 def fit_base(problem: Problem, parts: Sequence[Part]) -> Regressor:
-    """The mean of the parts' non-negative Lassos; terms of weight 0 are left out."""
+    """The mean of the parts' non-negative Lassos; terms of weight 0 are dropped."""
     weights: dict[Term, float] = {}
     for terms, alpha, _ in parts:
         found = _weights(problem, terms, problem.matrix(terms), [alpha])[0] / len(parts)
@@ -98,9 +98,9 @@ def fit_base(problem: Problem, parts: Sequence[Part]) -> Regressor:
 def _weights(problem: Problem, terms: Sequence[Term], matrix: Array, alphas: Sequence[float]) -> Array:
     """Weights [alphas, terms] of the non-negative Lasso, for the usual one of the rows' devices.
 
-    Devices differ by a factor, and hosts by their launch overhead, for reasons that no term says. Terms would
-    take both up in weights that mean something else. So each device has both for itself, and a new one has
-    their medians: that of levels is over devices that do not stand apart, if there are any.
+    Devices differ by a factor, and hosts by their launch overhead, for reasons that no term describes. Terms
+    would absorb both in weights that mean something else. So each device has its own of both, and a new one
+    has their medians: the median level is over devices that do not stand apart, if there are any.
     """
     devices, device = np.unique(problem.device, return_inverse=True)
     varies = np.array([bool(term.powers or term.special) for term in terms])
@@ -133,20 +133,20 @@ def _medians(ratio: Array) -> Array:
 def unaligned(problem: Problem, base: Array, folds: Array) -> tuple[Problem, Alignment | None]:
     """Targets as if nothing were aligned, each by slopes from the other folds; and the slopes of all rows.
 
-    `base` [rows] stands for what rows then take; it had not seen them either.
+    `base` [rows] stands for the unaligned times; its fits had not seen these rows either.
     """
     importance, target = importance_of(problem.target), problem.target.copy()
 
-    def learnt(rows: Array) -> Alignment | None:
+    def fitted(rows: Array) -> Alignment | None:
         some = problem.at(rows)
         shares = {name: some.special[name] for name in problem.shares}
-        return learn_alignment(shares, some.axes, base[rows], some.target, importance[rows])
+        return fit_alignment(shares, some.axes, base[rows], some.target, importance[rows])
 
     for fold in np.unique(folds):
-        held, found = np.flatnonzero(folds == fold), learnt(folds != fold)
+        held, found = np.flatnonzero(folds == fold), fitted(folds != fold)
         if found:
             target[held] *= np.exp(found.saved(problem.at(held).special, base[held]))
-    return replace(problem, target=target), learnt(np.full(len(problem), True))
+    return replace(problem, target=target), fitted(np.full(len(problem), True))
 
 
 def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) -> Array:
@@ -237,5 +237,5 @@ def select(problem: Problem, folds: Array, beyond: Sequence[Array]) -> Part:
 
 
 def weight_of(problem: Problem) -> float:
-    """How much an error beyond the sampled rows counts, beside one among them, in the choice of a learner."""
+    """How much an error beyond the sampled rows counts, relative to one among them, in choosing terms."""
     return BEYOND if len(np.unique(problem.device)) == 1 else NEW_DEVICE

@@ -1,12 +1,12 @@
-"""Two clocks: what the host takes to issue calls, learnt per kind, and how a queue of calls then runs.
+"""Two clocks: the host's time to issue calls, trained per kind, and how a queue of calls then runs.
 
     host   += dispatch_i                  the host issues one call after the other
     start_i = max(host, device)           the device runs them in order, when it has them
     device  = start_i + kernel_i
 
 What the host does for a call depends on what is called, hardly on its size: checks, allocations and launches
-are the same for ten numbers and for a million. So a median per kind, phase and function says it, and a line
-where a call is a chain of launches, as a recurrent layer's steps or an optimizer's tensors are
+are the same for ten numbers and for a million. So the cost is a median per kind, phase and function, and a
+line where a call is a chain of launches, as a recurrent layer's steps or an optimizer's tensors are
 (`Layer.launches`). Layers are timed as bare calls of their functions. A network's host also walks modules and
 makes views: one factor says how much longer that takes, from whole networks, where some were measured.
 """
@@ -35,7 +35,7 @@ FEWEST_NETWORKS = 3  # for a factor
 
 
 def device_end_s(dispatch_s: Array, kernel_s: Array) -> float:
-    """When the device has done all calls, in their order, counted from when the host began with the first; s.
+    """The time when the device has done all calls in order, since the host began with the first; s.
 
     Call i starts when it is issued or when those before it are done, so the last one ends with the call that
     was waited for longest: max_i (sum of dispatch up to i + sum of kernels from i on).
@@ -64,34 +64,34 @@ class Cost:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """What the host takes to issue calls."""
+    """The host's time to issue calls."""
 
     costs: Mapping[Key, Cost]
     other_s: float  # of calls of kinds that were not measured
     deviation: float  # standard deviation of log(measured / this)
     factor: float = 1.0  # of a network's host over the sum of its layers'
-    elsewhere: bool = False  # measured on another host than that which is asked for
+    elsewhere: bool = False  # measured on another host than the one to predict
 
     def of_another_host(self) -> Dispatch:
-        """The same for a host of which nothing is known."""
+        """The same for an unknown host, with wider bounds."""
         if self.elsewhere:
             return self
         deviation = math.hypot(self.deviation, HOSTS_APART)
         return replace(self, deviation=deviation, elsewhere=True)
 
-    @property
-    def note(self) -> str:
-        """In words, that the host is not the measured one; "" where it is."""
-        if not self.elsewhere:
+    def note(self, layers: Sequence[Layer]) -> str:
+        """A note that the host is not the measured one; "" where it is."""
+        if not self.elsewhere or not layers:
             return ""
+        mean_us = float(np.mean(self.seconds(layers))) * 1e6
         return (
-            f"launch overhead is assumed: {self.unknown_s * 1e6:.2g} us a call, as on the measured host, "
-            "within a factor of 2"
+            f"launch overhead is assumed: the host takes {mean_us:.2g} us per call on average, "
+            "within a factor of 2; part of it passes while the device computes"
         )
 
     @property
     def unknown_s(self) -> float:
-        """Seconds for a call of which nothing is known."""
+        """Seconds to issue a call of an unknown kind."""
         return self.factor * self.other_s
 
     def seconds(self, layers: Sequence[Layer]) -> Array:
@@ -129,7 +129,7 @@ class Dispatch:
         )
 
     def corrected(self, ratios: Sequence[float]) -> Dispatch:
-        """With the factor of networks whose host took so many times what this says."""
+        """With the factor of networks; `ratios`: each one's measured host time over this prediction."""
         known = [ratio for ratio in ratios if math.isfinite(ratio) and ratio > 0]
         if len(known) < FEWEST_NETWORKS:
             return self
@@ -139,12 +139,12 @@ class Dispatch:
 
 
 def function_of(layer: Layer) -> Any:
-    """What tells calls of a kind apart, of a layer or a table's columns; "" where no field does."""
+    """The function that distinguishes calls of a kind, for a layer or a table's columns; else ""."""
     return getattr(layer, "function") if "function" in layer.field_names() else ""  # noqa: B009
 
 
-def learn_dispatch(observations: Iterable[Observation]) -> Dispatch | None:
-    """From rows with `dispatch_s`; None where there are none."""
+def train_dispatch(observations: Iterable[Observation]) -> Dispatch | None:
+    """Fit the host's costs to rows with `dispatch_s`; None where there are none."""
     parts: dict[Key, list[Array]] = {}
     for seen in observations:
         usable = np.isfinite(seen.dispatch_s) & (seen.dispatch_s > 0)

@@ -1,4 +1,4 @@
-"""All that a predictor says of a pass or a step, asked once: times, bounds, issue times, assumptions."""
+"""Everything that a predictor estimates of a pass or a step: times, bounds, issue times, assumptions."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import STEPS, TRAINING
 from neuralpower.trace.records import Task, Trace, UnmodelledCall
 
-UNMODELLED_OVERHEAD_S = 1e-6  # of a call of which nothing but its bytes is known
+UNMODELLED_OVERHEAD_S = 1e-6  # of a call whose bytes alone are known
 Bounds = tuple[float, float, float]  # (value, low, high) in seconds, 90 %
 
 
 @dataclass(frozen=True)
 class Issue:
-    """What the host takes to issue the calls, where layers were timed without it."""
+    """The host's time to issue the calls, where layers were timed without it."""
 
     tasks_s: Array  # [tasks]
     unknown_s: float  # of each call that is not modelled
-    spread: float  # 90 % of networks' hosts take at most so many times as long, or as short
+    spread: float  # 90 % of networks' hosts differ by at most this factor, either way
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a predictor says of the tasks of a pass or a step."""
+    """A predictor's estimates of the tasks of a pass or a step."""
 
     tasks: Sequence[Task]  # those that take time, in order
     shares: Array  # [tasks]: the part of each that is done
@@ -43,15 +43,15 @@ class Answer:
     busy: Bounds  # of all calls, one after the other on the device
     parts: Mapping[str, Bounds] = field(default_factory=dict)  # of training: forward, backward, optimizer
     issue: Issue | None = None
-    derived: tuple[str, ...] = ()  # kinds that a gradient goes through and whose backward pass was not learnt
-    assumptions: tuple[str, ...] = ()  # in words
-    warnings: tuple[str, ...] = ()  # in words: why the bounds may be too narrow
+    derived: tuple[str, ...] = ()  # kinds that a gradient goes through and without trained backward data
+    assumptions: tuple[str, ...] = ()  # as text
+    warnings: tuple[str, ...] = ()  # as text: why the bounds may be too narrow
 
     @property
     def own(self) -> Array:
         """[tasks] the device's part of each estimate: without launches that a queue of calls hides.
 
-        All of it where the host's part is known apart.
+        The whole estimate where the host's part is known.
         """
         hidden = np.zeros(len(self.shares)) if self.issue is not None else self.estimates.hidden_s
         return np.asarray(1 - hidden / np.maximum(self.estimates.runtime_s, 1e-30))
@@ -76,7 +76,7 @@ class Answer:
 
 
 def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
-    """All that a predictor says of a trace's tasks.
+    """A predictor's estimates of a trace's tasks.
 
     Args:
         predictor: of the device.
@@ -106,7 +106,7 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         spread = float(np.exp(NINETY * dispatch.deviation))
         launched = [share if task.step == FORWARD else 1.0 for task, share in zip(tasks, shares, strict=True)]
         issue = Issue(dispatch.seconds(layers) * np.array(launched), dispatch.unknown_s, spread)
-    host = "" if dispatch is None or work.graphed else dispatch.note
+    host = "" if dispatch is None or work.graphed else dispatch.note(layers)
     with_gradient = {call.layer.kind for call in work.calls if call.gradient}
     return Answer(
         tasks=tasks,
@@ -118,7 +118,7 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
         busy=_total(layers, shares, estimates, system, sum(unknown_s), graphed=work.graphed),
         parts=parts,
         issue=issue,
-        derived=tuple(sorted(kind for kind in with_gradient if not predictor.has_learnt(kind, BACKWARD))),
+        derived=tuple(sorted(kind for kind in with_gradient if not predictor.knows(kind, BACKWARD))),
         assumptions=(*predictor.assumed(layers), *([host] if host else [])),
         warnings=predictor.foreign(),
     )

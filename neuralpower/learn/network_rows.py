@@ -22,7 +22,7 @@ from neuralpower.networks.trust import check_model
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_SAID = 200  # letters of why a row is left out
+MOST_SAID = 200  # letters of the reason why a row is skipped
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,15 @@ def read_totals(
 ) -> tuple[list[Total], list[Rejected]]:
     """The rows of a `network` table; layers come from its column `layers`, else from tracing the model.
 
-    `hardware` says what no network can exceed. `trust_code` lets models be traced that run code of their own.
+    `hardware` sets limits that no network can exceed. `trust_code` allows tracing of models that run their
+    own code.
 
     Raises:
         DatasetError: a column is missing, or a model would have to be traced that runs code.
     """
     missing = [name for name in ("model", "batch", "runtime_s") if name not in table]
     if missing:
-        needed = "needed are model, batch, input and runtime_s"
+        needed = "a network table needs model, batch, input and runtime_s"
         raise DatasetError(f"network: column {', '.join(missing)} missing; {needed}")
     totals, rejected = [], []
     blank = table.isna().all(axis=1).to_numpy()
@@ -148,7 +149,7 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     settings = {} if row.get("input") is None else _object(row, "input")
     phase = row.get("phase")
     if (isinstance(phase, str) and phase != FORWARD) or "context" in settings:
-        raise ValueError("a step needs its layers in column `layers`")
+        raise ValueError("a training step needs its layers in column `layers`")
     if not set(settings) <= {"seq_len", "input_shape"}:
         raise ValueError(f"input holds {', '.join(sorted(settings))}; known are seq_len and input_shape")
     batch = _number(row, "batch")

@@ -11,10 +11,10 @@ from neuralpower.learn.file_struct import Exponent, Part, Positive
 
 @dataclass(frozen=True)
 class Pace:
-    """What the sentinel took beside something measured (s): how fast the machine was."""
+    """Times of the sentinel next to a measurement (s): how fast the machine was."""
 
     sentinel_s: float
-    again_s: float | None = None  # its second call in a row, if known: what ran before tells on it much less
+    again_s: float | None = None  # its second call in a row, if known: what ran before affects it much less
 
 
 class NetworkSpeed(Part, frozen=True):
@@ -24,7 +24,7 @@ class NetworkSpeed(Part, frozen=True):
     sentinel itself takes longer after a network than between layers.
     """
 
-    sentinel_s: Positive  # the sentinel's usual time beside networks
+    sentinel_s: Positive  # the sentinel's usual time next to networks
     exponent: Exponent
     again_s: Positive | None = None  # as `sentinel_s`, of its second call in a row
     # Times the sentinel's usual, that 95 % of its networks met at most; beyond, networks slow down less than
@@ -32,11 +32,11 @@ class NetworkSpeed(Part, frozen=True):
     slowest: Positive | None = None
 
     def slowdown(self, pace: Pace) -> float:
-        """How much longer a network takes than usual at such a pace."""
+        """Factor on a network's usual time at a pace."""
         return float(min(self.over(pace), self.slowest or np.inf) ** self.exponent)
 
     def over(self, pace: Pace) -> float:
-        """How many times its usual time the sentinel takes."""
+        """The sentinel's time over its usual time."""
         if pace.again_s and self.again_s:
             return pace.again_s / self.again_s
         return pace.sentinel_s / self.sentinel_s

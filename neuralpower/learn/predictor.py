@@ -69,50 +69,51 @@ EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapo
 # on a Zen 5.
 KEPT = 0.25
 HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
-# The share of the shortest call's time that a queue hides: the rest is the device's own, to start a kernel,
-# to end it and to wait for the one before. 35 networks on five GPUs are predicted best with 0.6 to 0.7.
+# The share of the shortest call's time that a queue hides. The device itself takes the remaining share to
+# start a kernel, to end it and to wait for the one before. 35 networks on five GPUs are predicted best with
+# 0.6 to 0.7.
 HIDDEN_SHARE = 2 / 3
-LONGEST_S, MOST_W = 1e30, 1e9  # a prediction beyond these was not learnt of a device
-WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away say nothing
+LONGEST_S, MOST_W = 1e30, 1e9  # no device reaches a prediction beyond these
+WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away are meaningless
 ONLY = ("only there", "only here")  # ends of words on vector extensions (`devices.host.unlike`)
 NOISY = 0.25  # median distance of a layer's quartiles, over its lower one, from which on a device was noisy
-NOT, NEAR, LEARNT = range(3)  # how well a predictor knows a layer; near: other code of its kind was learnt
+NOT, NEAR, EXACT = range(3)  # how well a predictor knows a layer; near: from other code of its kind
 CHUNK = 8192  # rows described at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """What was learnt of one device, or of several relative to their peaks."""
+    """Regressors and bounds, trained on one device, or on several relative to their peaks."""
 
     device: str
-    hardware: Hardware | None  # None: learnt from several devices, `on` says for which one to predict
+    hardware: Hardware | None  # None: trained on several devices, `on` chooses the one to predict
     regressors: Mapping[Key, Regressor]
     rooflines: Mapping[str, Roofline]  # by dtype
-    dataset: Mapping[str, Any]  # name, software, rows: where it was learnt
+    dataset: Mapping[str, Any]  # name, software, rows: the source of the measurements
     learner: str = "hybrid"
     name: str = ""
     sentinel_s: float | None = None  # the sentinel's time that all runtimes refer to
     power: Mapping[Key, Regressor] | None = None
-    learnt_on: int = 1  # devices; of several, its terms are relative to their peaks
+    trained_on: int = 1  # devices; of several, its terms are relative to their peaks
     system: float = 0.0  # standard deviation of what a network's layers share in log(measured / predicted)
     dispatch: Dispatch | None = None  # the host's part, where layers were timed without it
     speed: NetworkSpeed | None = None  # None: networks follow the machine's speed as their layers do
     resident: float = 0.0  # share by which a network of hardly any weights takes longer than its layers say
-    others: tuple[Predictor, ...] = ()  # for the same device, asked in this order for what it has not learnt
-    answers: tuple[str, ...] = ()  # dtypes of the device that are answered where nothing is learnt of them
-    carried: bool = False  # to a device that none of its rows are of
+    others: tuple[Predictor, ...] = ()  # for the same device, used in order for layers unknown to this one
+    answers: tuple[str, ...] = ()  # dtypes of the device that are predicted even without trained data
+    carried: bool = False  # whether it has no rows of its device
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Floating types that it has learnt; of a device that is named, those that the device has."""
-        return self.answers or self.learnt_dtypes
+        """Floating types that it predicts: its training data's; for a named device, those the device has."""
+        return self.answers or self.trained_dtypes
 
     @cached_property
-    def learnt_dtypes(self) -> tuple[str, ...]:
-        """Floating types that it has learnt, of products if it has any: casts alone are no dtype."""
-        learnt = [key for key in self.regressors if key[1] not in (INTEGER, keys.ANY)]
-        products = [key for key in learnt if KINDS[key[0]].multiplies]
-        return tuple(dict.fromkeys(key[1] for key in products or learnt))
+    def trained_dtypes(self) -> tuple[str, ...]:
+        """Floating types that it was trained on, by its products if it has any: casts alone do not count."""
+        trained = [key for key in self.regressors if key[1] not in (INTEGER, keys.ANY)]
+        products = [key for key in trained if KINDS[key[0]].multiplies]
+        return tuple(dict.fromkeys(key[1] for key in products or trained))
 
     @cached_property
     def platform(self) -> Platform:
@@ -124,13 +125,13 @@ class Predictor:
     @property
     def view(self) -> View:
         """How layers are described to its regressors."""
-        return self.platform.view(self.learnt_on)
+        return self.platform.view(self.trained_on)
 
     @cached_property
     def phases(self) -> tuple[str, ...]:
-        """Phases that it or one of the others has learnt; a forward pass where nothing is."""
-        learnt = [key[2] for one in (self, *self.others) for key in one.regressors]
-        return tuple(dict.fromkeys(learnt if learnt or not self.answers else [FORWARD]))
+        """Phases that it or one of the others was trained on; forward where there is no training data."""
+        trained = [key[2] for one in (self, *self.others) for key in one.regressors]
+        return tuple(dict.fromkeys(trained if trained or not self.answers else [FORWARD]))
 
     @cached_property
     def _in_phases(self) -> frozenset[tuple[str, str]]:
@@ -138,11 +139,11 @@ class Predictor:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Layer kinds that it has learnt."""
+        """Layer kinds that it was trained on."""
         return tuple(dict.fromkeys(key[0] for key in self.regressors))
 
     def in_cache(self, found: Estimates, counts: Any) -> Any:
-        """By what factor cached weights lengthen networks of `counts` [networks, layers] or [layers].
+        """Factor on the time of networks, `counts` [networks, layers] or [layers], by their cached weights.
 
         Layers are timed with cold weights; a small network's stay in the last-level cache between passes.
         """
@@ -151,12 +152,12 @@ class Predictor:
         return 1 + self.resident * resident_share(counts @ found.held_bytes, self.hardware)
 
     def estimate_network(self, layers: Sequence[Layer], counts: Array) -> Estimates:
-        """Each layer's time in a network that calls each so many times [layers]."""
+        """Each layer's time in a network; `counts` [layers]: how often it calls each."""
         found = self.estimate(layers)
         return found.times(float(self.in_cache(found, counts)))
 
     def slowdown(self, found: Estimates, pace: Pace | None, counts: Array | float = 1.0) -> float:
-        """How much longer than usual so many calls of each take at such a pace; 1 if that is not known."""
+        """Factor on the usual time of the calls (`counts` of each) at a pace; 1 where that is not known."""
         if pace is None:
             return 1.0
         if self.speed is not None:
@@ -164,19 +165,19 @@ class Predictor:
         return found.slowdown(pace.sentinel_s / self.sentinel_s, counts) if self.sentinel_s else 1.0
 
     def over(self, pace: Pace) -> float | None:
-        """How many times its usual time beside networks the sentinel takes; None where not known."""
+        """The sentinel's time over its usual time next to networks; None where not known."""
         return self.speed.over(pace) if self.speed is not None else None
 
     def too_slow(self, pace: Pace) -> float | None:
-        """The same, where it is more than beside 95 % of the networks that it learnt from."""
+        """The same, where it is more than for 95 % of the networks that it was trained on."""
         times, most = self.over(pace), self.speed and self.speed.slowest
         return times if times and most and times > most else None
 
     def unlike(self, cpu: Cpu) -> list[str]:
-        """How the device that it was learnt on differs from this CPU, in words."""
+        """How the device that it was trained on differs from this CPU, as text."""
         return unlike({**(self.dataset.get("hardware") or {}), "name": self.device}, cpu.to_json())
 
-    def has_learnt(self, kind: str, phase: str) -> bool:
+    def knows(self, kind: str, phase: str) -> bool:
         """Whether it has a regressor of the kind in that phase."""
         return any((kind, phase) in one._in_phases for one in (self, *self.others))
 
@@ -193,7 +194,7 @@ class Predictor:
         )
 
     def origin(self, found: Estimates, seconds: Array) -> str:
-        """In words, how the device's times are known: by shares of `seconds` [layers], of a named device."""
+        """How the device's times are known, as text: by shares of `seconds` [layers], of a named device."""
         if not self.answers:
             return ""
         label, total = self.origins(found), max(float(np.sum(seconds)), 1e-30)
@@ -210,7 +211,7 @@ class Predictor:
                 more = f", or collect-data --{what} {asked}" if measurable else ""
                 way = f"{', '.join(has)}; choose one of them" if has else "none; choose another predictor"
                 raise PredictorError(
-                    f"predictor {self.name or self.device!r} has not learnt {what} {asked!r}: "
+                    f"predictor {self.name or self.device!r} was not trained on {what} {asked!r}: "
                     f"it has {way}{more}"
                 )
         hardware = self._known_hardware()
@@ -224,19 +225,19 @@ class Predictor:
         """The same for another device, from its peaks.
 
         Raises:
-            PredictorError: it was learnt for one device alone, or from devices of another class; or its
+            PredictorError: it was trained on one device, or on devices of another class; or its
                 peaks are missing.
         """
         if not self.view.pooled:
             raise PredictorError(
-                f"predictor {self.name or self.device!r} was learnt on one device and holds for it alone; "
+                f"predictor {self.name or self.device!r} was trained on one device and works only for it; "
                 "train one from datasets of several devices, or calibrate this one on the new device"
             )
         other, mine = platform_of(hardware), platform_named(platform_name(self.dataset, hardware.platform))
         if other.family != mine.family:
             raise PredictorError(
-                f"{device}: is {other.called}, predictor {self.name or self.device!r} was learnt from "
-                f"{mine.plural}; choose a device of their class"
+                f"{device}: is {other.called}, predictor {self.name or self.device!r} was trained on "
+                f"{mine.plural}; choose a device of that class"
             )
         known = {dtype for _, dtype, _, _ in self.regressors if dtype not in (INTEGER, keys.ANY)}
         anyhow = any(key[1] == keys.ANY for key in self.regressors)
@@ -247,10 +248,10 @@ class Predictor:
             )
         memory, peaks = hardware.memory_bytes_per_s, hardware.peak_flops_per_s
         roofs = {dtype: Roofline(peak, memory, peak) for dtype, peak in peaks.items()}
-        learnt_on = {name: hardware_of(said) for name, said in (self.dataset.get("devices") or {}).items()}
+        trained_on = {name: hardware_of(said) for name, said in (self.dataset.get("devices") or {}).items()}
         regressors = {}
         for key, one in self.regressors.items():
-            factor = one.factor * level(key, one, learnt_on, device, hardware)
+            factor = one.factor * level(key, one, trained_on, device, hardware)
             # which of them a layer was measured on is not known
             regressors[key] = replace(one, measured=None, factor=factor)
         return replace(
@@ -259,7 +260,7 @@ class Predictor:
             device=device,
             rooflines=roofs,
             regressors=regressors,
-            carried=device not in learnt_on,
+            carried=device not in trained_on,
             dispatch=self.dispatch and self.dispatch.of_another_host(),
             answers=floats_of(peaks) if anyhow else (),
         )
@@ -313,10 +314,21 @@ class Predictor:
         return Totals(value, lows, highs, deviation)
 
     def estimate_columns(self, columns: Layer) -> Estimates:
-        """Each row's time, of a table's columns (layers.as_columns), by the first that has learnt such calls.
+        """Each row's time, of a table's columns (layers.as_columns), by the first to know such calls.
 
-        Of calls that none has learnt, one that has learnt near ones says what they take, else a roofline.
+        Where none does, the first that knows similar calls estimates them, else a roofline.
+        Where other code may run in their place, the faster of the trained ones counts.
         """
+        found, instead = self._by_first(columns), columns.instead()
+        if instead is None:
+            return found
+        other = self._by_first(instead)
+        mine, others = (self._first(one)[1] == EXACT for one in (columns, instead))
+        faster = (others & ~mine) | ((others == mine) & (other.runtime_s < found.runtime_s))
+        return found.where(~faster, other)
+
+    def _by_first(self, columns: Layer) -> Estimates:
+        """Each row's time by the first that knows its calls."""
         if not self.others:
             return self._estimate(columns)
         first, _ = self._first(columns)
@@ -336,11 +348,11 @@ class Predictor:
         return np.argmax(known, axis=0), np.max(known, axis=0)
 
     def _knows(self, columns: Layer) -> Array:
-        """How well it knows each row: LEARNT, NEAR or NOT."""
+        """How well it knows each row: EXACT, NEAR or NOT."""
         known = np.zeros(len(columns.dtype), dtype=int)
         for key, index in self._by_key(columns):
             near, exact = self.regressor_of(key)
-            known[index] = NOT if near is None else LEARNT if exact else NEAR
+            known[index] = NOT if near is None else EXACT if exact else NEAR
         return known
 
     def _by_key(self, columns: Layer) -> Iterator[tuple[Key, Array]]:
@@ -370,9 +382,9 @@ class Predictor:
         held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
         if found is None:
             works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)  # views do not, and take nothing
-            t, hidden, by_bytes = self._unlearnt(columns, key[1], passes)
+            t, hidden, by_bytes = self._untrained(columns, key[1], passes)
             power = self._power(columns, key, t * works)
-            return Estimates.unlearnt(t * works, hidden * works, held, np.full(rows, by_bytes), power)
+            return Estimates.untrained(t * works, hidden * works, held, np.full(rows, by_bytes), power)
         hardware, regressor = self._known_hardware(), self.regressors[found]
         featured, also = regressor.trees is not None, regressor.dimensions()
         alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format
@@ -416,7 +428,7 @@ class Predictor:
             said = f"{value[wrong][0]:.4g} {'W' if problem.bounded else 's'}"
             raise PredictorError(
                 f"predictor {self.name or self.device!r} gives {said} for a layer of {' '.join(key)}, "
-                "which is impossible: its numbers are wrong; train it again with train-predictor"
+                "which is impossible; train it again with train-predictor"
             )
         return value, outside
 
@@ -429,7 +441,7 @@ class Predictor:
                 problem = example(KINDS[key[0]], of_power)
                 self._check(key, regressor, problem)
                 missing = sorted(problem.axes.keys() - regressor.box.keys())
-                if missing:  # of a layer far away along it nothing would say so
+                if missing:  # without it, a layer far away along it would not count as outside
                     raise PredictorError(
                         f"predictor {self.name or self.device!r}: the box of {' '.join(key)} lacks "
                         f"{', '.join(missing)}; train it again with train-predictor"
@@ -444,7 +456,7 @@ class Predictor:
             return describe(columns, hardware, self.view)
 
     def _check(self, key: Key, regressor: Regressor, problem: Problem) -> None:
-        """Raise PredictorError where the layers' formulas are not those that the regressor learnt with."""
+        """Raise PredictorError where the layers' formulas differ from the regressor's."""
         special = [term.special for term in regressor.terms if term.special]
         special += regressor.alignment.slopes if regressor.alignment else ()
         powers = [name for term in regressor.terms for name, _ in term.powers]
@@ -463,7 +475,7 @@ class Predictor:
     def _power(self, columns: Layer, key: Key, runtime_s: Array) -> Powers:
         """Watts with 90 % bounds, from idle to the limit; by the kind's regressor where the key has none.
 
-        Where neither was learnt, they are carried from other kinds and devices by FLOPs and bytes.
+        Where neither exists, they are carried from other kinds and devices by FLOPs and bytes.
         """
         known, hardware = self.power or {}, self.hardware or Hardware()
         name = key if key in known else whole_kind(key[0])
@@ -479,18 +491,18 @@ class Predictor:
         return value, low, high, np.ones(len(runtime_s))
 
     def regressor_of(self, key: Key) -> tuple[Key | None, bool]:
-        """The regressor of a key and whether it learnt such layers, else the nearest.
+        """The regressor of a key and whether it was trained on such layers, else the nearest.
 
-        Dtypes that are no floats count as floats where such a group was not learnt of them; repeated calls as
-        others; a group as one that pools it, or as its largest sibling, unless none stands in for it. What is
-        quantised is near to what is not.
+        Dtypes other than floats count as floats where the group has no data of them; repeated calls as single
+        ones; a group as one that pools it, or as its largest sibling, unless it stands alone. A quantised
+        group is near to the plain one.
         """
         kind, dtype, phase, group = key
         dtypes = [dtype]
         if dtype not in FLOATING:
-            floats = self.learnt_dtypes
+            floats = self.trained_dtypes
             dtypes = [INTEGER, "float32" if "float32" in floats else next(iter(floats), INTEGER)]
-        dtypes += [*self._twins(dtype), keys.ANY]
+        dtypes += [*self._same_width(dtype), keys.ANY]
         for dtype in dtypes:
             for name in (group,) if unquantised(once(group)) != once(group) else (group, keys.ALL):
                 if (kind, dtype, phase, name) in self.regressors:
@@ -514,8 +526,8 @@ class Predictor:
         siblings = siblings or [k for k in self.regressors if (k[0], k[2], k[3]) == (kind, phase, group)]
         return max(siblings, key=lambda k: self.regressors[k].scores.rows, default=None), False
 
-    def _twins(self, dtype: str) -> list[str]:
-        """Other floats of as many bits: kernels take as long in them, at the same peak or relative to it."""
+    def _same_width(self, dtype: str) -> list[str]:
+        """Other floats of the same width: their kernels take as long, at the same peak or relative to it."""
         if not self.view.kernels or dtype not in FLOATING or self.hardware is None:
             return []
         entry, peaks = DTYPES[dtype], self.hardware.peak_flops_per_s
@@ -524,13 +536,14 @@ class Predictor:
         return alike if entry.torch == dtype else []
 
     def assumed(self, layers: Sequence[Layer]) -> tuple[str, ...]:
-        """In words: what was borrowed for calls without data, and what is not known of the device."""
+        """Notes on what was borrowed for calls without data, and on what is not known of the device."""
         different = list(dict.fromkeys(layers))
         texts = []
         for key, near in dict.fromkeys(self._near(different)):
             borrowed = f"borrowed from {keys.named(near)}, within a factor of {ROOFLINE_FACTOR:g}"
             texts.append(said(key) or f"no data for {keys.named(key)}: {borrowed}")
         hardware = self._known_hardware()
+        texts += self._bounded(different, hardware)
         if any(layer.multiplies for layer in different):
             unknown = list(self.view.unknown(hardware))
             if unknown:
@@ -547,8 +560,22 @@ class Predictor:
             texts.append(f"the predictor's machine differs from this one: {'; '.join(apart)}")
         return tuple(texts)
 
+    def _bounded(self, layers: Sequence[Layer], hardware: Hardware) -> Iterator[str]:
+        """As text, the formulas for calls without data that neither memory nor FLOP bounds."""
+        said: dict[str, list[str]] = {}
+        for layer in layers:
+            by = layer.bound_by(hardware)
+            if not by:
+                continue
+            columns = [columns_of(type(layer), [one]) for one in (layer, layer.instead()) if one is not None]
+            if all(self._first(one)[1].max() < EXACT for one in columns):
+                said.setdefault(by, []).append(f"{layer.kind} {layer.group()}")
+        for by, names in said.items():
+            missing = ", ".join(dict.fromkeys(names))
+            yield f"no data for {missing}: assumed from {by}, within a factor of {ROOFLINE_FACTOR:g}"
+
     def foreign(self) -> tuple[str, ...]:
-        """In words: why the device may be unlike all that it was trained on; bounds do not allow for that."""
+        """Warnings: why the device may differ from all training devices; bounds do not include that."""
         texts = []
         if unlike := self.dataset.get("unlike"):
             cores = self.hardware.cores if self.hardware is not None else 0
@@ -557,8 +584,8 @@ class Predictor:
                 flags = all(text.endswith(ONLY) for text in unlike)
                 said = f"this machine has other {'vector extensions' if flags else 'caches'}"
             way = f"Fix: neuralpower calibrate --from {self.name}"
-            texts.append(f"{said}; figures are for {self.device}, {cores:g} cores. {way}")
-        texts += [f"left out: {reason}" for reason in self.dataset.get("left_out") or ()]
+            texts.append(f"{said}; values are for {self.device}, {cores:g} cores. {way}")
+        texts += [f"skipped: {reason}" for reason in self.dataset.get("left_out") or ()]
         vendor = self.dataset.get("unknown_vendor")
         if vendor:
             texts.append(f"no device by {vendor} was measured; bounds may be too narrow")
@@ -568,7 +595,7 @@ class Predictor:
         return tuple(texts)
 
     def _near(self, layers: Sequence[Layer]) -> Iterator[tuple[Key, Key]]:
-        """(A key that none has learnt, what stands in for it), for those of the layers that have one."""
+        """(A key without trained data, the key that stands in for it), for the layers with such a key."""
         asked = (self, *self.others)
         for kind in dict.fromkeys(layer.kind for layer in layers):
             columns = columns_of(KINDS[kind], [layer for layer in layers if layer.kind == kind])
@@ -580,17 +607,17 @@ class Predictor:
                     if near is not None:
                         yield key, near
 
-    def _unlearnt(self, columns: Layer, dtype: str, passes: Predictor) -> tuple[Array, Array, bool]:
-        """(Time, what of it a queue hides, each [rows]; whether its bytes say it) of a kind not learnt.
+    def _untrained(self, columns: Layer, dtype: str, passes: Predictor) -> tuple[Array, Array, bool]:
+        """(Time, the part that a queue hides, each [rows]; whether its bytes set it) of an untrained kind.
 
-        Where the platform says so, copies, sums and look-ups take at least what a pass over as many bytes
-        takes.
+        Where the platform says so, copies, sums and look-ups take at least as long as a pass over their
+        bytes.
         """
         t = self._roofline(columns, dtype)
         like = self.platform.like
         if columns.multiplies:
             t = np.maximum(t, self.platform.step_s * (np.asarray(columns.launches()) - 1))
-        if columns.multiplies or like is None:
+        if columns.multiplies or like is None or columns.bound_s(self.hardware or Hardware()) is not None:
             return t, np.zeros(len(t)), False
         size = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape)
         elements = size / (2 * DTYPES["float32"].itemsize)
@@ -598,17 +625,19 @@ class Predictor:
         fields: dict[str, Any] = {name: [value] * len(t) for name, value in (kind.defaults() | given).items()}
         fields["elements"] = np.maximum(elements, 1)
         passed = as_columns(kind, fields)
-        if passes._first(passed)[1].min() < LEARNT:
+        if passes._first(passed)[1].min() < EXACT:
             return t, np.zeros(len(t)), False
         found = passes.estimate_columns(passed)
         return np.maximum(t, found.runtime_s), found.hidden_s, True
 
     def _roofline(self, columns: Layer, dtype: str) -> Array:
-        t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + self.platform.launch_s
+        t = columns.bound_s(self.hardware or Hardware())
+        if t is None:
+            t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + self.platform.launch_s
         return np.broadcast_to(np.asarray(t, dtype=np.float64), (len(columns.dtype),))
 
     def roofline(self, dtype: str) -> Roofline:
-        """That of the dtype, else of the first."""
+        """The roofline of the dtype, else of the first one."""
         return self.rooflines.get(dtype) or next(iter(self.rooflines.values()))
 
     def formula(self, key: Key) -> str:
@@ -638,7 +667,7 @@ def _bounds(spread: Spread, predicted: Array, outside: Array) -> tuple[Array, Ar
 
 
 def resident_share(held_bytes: Any, hardware: Hardware) -> Any:
-    """Share of the cache's part for weights that is left: 1 without weights, 0 for those that fill it."""
+    """Free share of the cache's part for weights: 1 without weights, 0 where they fill it."""
     return np.maximum(1 - held_bytes / max(KEPT * hardware.llc_bytes, 1), 0.0)
 
 

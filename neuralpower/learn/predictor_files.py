@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from neuralpower.errors import PredictorError, one_line
-from neuralpower.files.json_files import read_json
+from neuralpower.files.json_files import parse_json, read_text
 from neuralpower.files.paths import is_file
 from neuralpower.files.predictor_folders import predictor_folders
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json
+
+KEPT = 32  # predictors that were read stay in memory: about 8 MB each
 
 
 def known_predictors() -> dict[str, Path]:
@@ -32,15 +37,39 @@ def file_of(name: str | Path) -> Path | None:
 
 
 def read_predictor(path: Path) -> Predictor:
-    """The predictor in a file; raises PredictorError: cut off, no JSON, or of another schema."""
+    """The predictor in a file; raises PredictorError where it is cut off, not JSON, or of another schema."""
     try:
-        data = read_json(path)
+        return _of_text(read_text(path), path)
     except (ValueError, OSError) as error:
         raise PredictorError(
-            f"{path}: is no predictor file, or cut off ({one_line(error)}); train it again with "
+            f"{path}: is not a predictor file, or is cut off ({one_line(error)}); train it again with "
             "train-predictor"
         ) from None
-    return from_json(data, path.stem, str(path))
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _of_text(text: str, path: Path) -> Predictor:
+    """The predictor in a text, built once; raises as `from_json`, and ValueError: no JSON."""
+    return from_json(parse_json(text), path.stem, str(path))
+
+
+class _Hardware(msgspec.Struct):
+    accelerator: bool | None = None
+
+
+class _Outline(msgspec.Struct):
+    """The part of a predictor file that says whether its device is a CPU."""
+
+    hardware: _Hardware | None = None
+
+
+def may_be_of_a_cpu(path: Path) -> bool:
+    """False where the file names no device, or an accelerator, or cannot be read; builds nothing."""
+    try:
+        hardware = msgspec.json.decode(path.read_bytes(), type=_Outline).hardware
+    except (OSError, msgspec.DecodeError):
+        return False
+    return hardware is not None and not hardware.accelerator
 
 
 def readable(names: Iterable[str]) -> tuple[dict[str, Predictor], list[PredictorError]]:

@@ -51,7 +51,7 @@ WAY_OUT = "train it again with train-predictor, or take another copy of the file
 # Leaves are whole steps of a size that each tree has for itself. Rounding moves log time by 4e-5 in 400
 # trees.
 LEAF_BITS, LEAST_EXPONENT = 16, -80
-MOST_NODES, MOST_MEASURED = 2**20, 2**24  # of one regressor: some 16 and 500 times what any here has
+MOST_NODES, MOST_MEASURED = 2**20, 2**24  # of one regressor: some 16 and 500 times the largest shipped one
 
 Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
 Deviation = Annotated[float, Meta(ge=0, le=MOST_LOG)]
@@ -78,6 +78,9 @@ class HardwarePart(Part, frozen=True):
     year: Annotated[int, Meta(ge=1970, le=2100)] | None = None
     lanes_per_scheduler: Annotated[float, Meta(ge=1, le=1024)] | None = None
     clock_hz: Annotated[float, Meta(ge=KEYS["clock_hz"].low, le=KEYS["clock_hz"].high)] | None = None
+    link_bytes_per_s: Annotated[float, Meta(gt=0, le=KEYS["link_bytes_per_s"].high)] | None = None
+    pcie_bytes_per_s: Annotated[float, Meta(gt=0, le=KEYS["pcie_bytes_per_s"].high)] | None = None
+    network_bytes_per_s: Annotated[float, Meta(gt=0, le=KEYS["network_bytes_per_s"].high)] | None = None
     platform: str | None = None  # None: as `accelerator` says, in files of older versions
 
 
@@ -137,7 +140,7 @@ class ScoresPart(Part, frozen=True):
 class TreesPart(Part, frozen=True):
     """`Trees`: nodes in preorder, which says where trees begin and where right children are.
 
-    Texts hold whole numbers, as `packed` has them. The splits at one threshold of one feature share a cut.
+    Texts hold whole numbers, encoded by `packed`. The splits at one threshold of one feature share a cut.
     """
 
     features: list[Name]
@@ -185,14 +188,14 @@ class RegressorPart(Part, frozen=True, kw_only=True):
 
 
 class CardPart(Part, frozen=True):
-    """Where a predictor was learnt, and what it was made from."""
+    """The predictor's device and the measurements that it was trained on."""
 
     name: str = ""
     rows: Count = 0
     accelerator: bool = False
     platform: str | None = None
     devices: dict[str, HardwarePart] = {}
-    hardware: dict[str, Any] | None = None  # as `dataset.json` has it
+    hardware: dict[str, Any] | None = None  # as in `dataset.json`
     sessions: list[dict[str, Any]] | None = None
     source: Any = None
     trained: str = ""
@@ -388,7 +391,7 @@ def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Pr
         regressors=regressors[RUNTIME],
         power=regressors[POWER] or None,
         hardware=part.hardware and hardware_of(msgspec.structs.asdict(part.hardware)),
-        learnt_on=max(2, len(part.dataset.devices)) if part.portable else 1,
+        trained_on=max(2, len(part.dataset.devices)) if part.portable else 1,
         dispatch=part.dispatch and _dispatch(part.dispatch),
     )
 
@@ -399,11 +402,11 @@ def _made(target: type[T], part: Part, **others: Any) -> T:
     return target(**{name: getattr(part, name) for name in names} | others)
 
 
-# What msgspec says of a rule -> as the other messages say it.
+# msgspec's wording of a rule -> the wording of other messages.
 WORDS = (
     (r"`", ""),
     (r"^Object missing required field", "lacks"),
-    (r"^Object contains unknown field (.*)$", r"has \1, which is no field of it"),
+    (r"^Object contains unknown field (.*)$", r"has \1, which is not a field of it"),
     (r"^Invalid enum value .*$", "must be one that this version knows"),
     (r"^Number out of range$", "must be a smaller number"),
     (r"^Expected (.*?)(, got .*)?$", r"must be \1"),
@@ -431,7 +434,7 @@ def _converted(data: Mapping[str, Any], part: type[PredictorPart]) -> PredictorP
 
 
 def _broken_rule(text: str, data: Any) -> str:
-    """What msgspec says is wrong, with the value, and the regressor by its name rather than by its number."""
+    """The rule that msgspec names, with the value, and the regressor by its name rather than its number."""
     rule, _, path = text.partition(" - at `$")
     path, value, title = path.rstrip("`"), data, ""
     steps = re.findall(r"[^.\[\]]+|\.\.\.", path)
@@ -441,7 +444,7 @@ def _broken_rule(text: str, data: Any) -> str:
         path = path[regressor.end() :]
     field = path.strip(".")
     rule = functools.reduce(lambda said, change: re.sub(change[0], change[1], said), WORDS, rule)
-    # msgspec does not say the name of an object's value
+    # msgspec does not name the key of an object's value
     if rule.startswith(("lacks", "has")) or "..." in steps:
         return f"{title}{'a value of ' * ('...' in steps)}{field.replace('[...]', '') or 'it'} {rule}"
     for step in steps:
@@ -462,7 +465,7 @@ def _wrong(field: str, value: Any, rule: str) -> ValueError:
 
 
 def _check_whole(part: PredictorPart) -> None:
-    """Raise ValueError or InputError for what is wrong beside the regressors."""
+    """Raise ValueError or InputError for a wrong value outside the regressors."""
     if part.units != UNITS:
         raise _wrong("units", part.units, f"those of all predictors, {UNITS}")
     if not part.rooflines:
@@ -505,19 +508,19 @@ def _dispatch(part: DispatchPart) -> Dispatch:
         if one.function and one.function not in KINDS[one.kind].words.get("function", ()):
             raise _wrong(f"function of dispatch of {one.kind}", one.function, "one that the kind has")
         if key in costs:
-            raise ValueError(f"dispatch says twice what {' '.join(key)} costs; one of them must go")
+            raise ValueError(f"dispatch has the cost of {' '.join(key)} twice; remove one")
         costs[key] = _made(Cost, one)
     return _made(Dispatch, part, costs=costs)
 
 
 def _regressors(parts: Sequence[RegressorPart]) -> dict[str, dict[Key, Regressor]]:
-    """By target and key; raises ValueError with the regressor's name."""
+    """Regressors by target and key; raises ValueError with the regressor's name."""
     found: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
     for part in parts:
         key = (part.kind, part.dtype, part.phase, part.group)
         try:
             if key in found[part.target]:
-                raise ValueError("stands twice in the file; one of them must go")
+                raise ValueError("stands twice in the file; remove one")
             _check_key(part)
             found[part.target][key] = _regressor(part)
         except (ValueError, InputError) as error:

@@ -1,4 +1,4 @@
-"""The predictor that a name, a device or nothing at all asks for, in any usual spelling."""
+"""Find a predictor by a name, by a device, or for this machine, in any usual spelling."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.here import target
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_files import file_of, known_predictors, read_predictor, readable
+from neuralpower.learn.predictor_files import (
+    file_of,
+    known_predictors,
+    may_be_of_a_cpu,
+    read_predictor,
+    readable,
+)
 from neuralpower.platforms import hardware_of
 
-NEAREST = ("float16", "float32")  # what a model of 16 bits is run in where its own type is not known
+NEAREST = ("float16", "float32")  # for a model of 16 bits whose own type is not known
 
 
 def chosen(name: str | Path | None, device: str | Path | None = None, dtype: str | None = None) -> Predictor:
     """The predictor of a name or file, on a device if one is named; without both, this machine's.
 
-    A device may be one of this machine's: "cpu", "cuda" or "cuda:0". All that is known of a device answers
-    where no predictor is named (`any_device.for_device`). `dtype`: one that will be asked for.
+    A device may be one of this machine's: "cpu", "cuda" or "cuda:0". Without a
+    predictor's name, the best for the device is used (`any_device.for_device`). `dtype`: the one to predict.
 
     Raises:
         PredictorError: as `load`; the device lacks the dtype.
@@ -38,12 +44,12 @@ def chosen(name: str | Path | None, device: str | Path | None = None, dtype: str
     if name is None:
         return for_device(spec_of(str(device)), dtype)
     if "@" in str(name) and not is_file(name):
-        raise InputError(f"predictor {name} and device {device} both name a device; leave one out")
+        raise InputError(f"predictor {name} and device {device} both name a device; remove one")
     return on(load(name), device)[0]
 
 
 def all_known(name: str | Path | None = None) -> Predictor:
-    """All that is known of the device that a name means, else the predictor of that name; or this machine's.
+    """The best predictor for the device of that name, else the predictor of that name; or this machine's.
 
     `load` reads the file alone where a predictor has a device's name. Raises as `chosen`.
     """
@@ -74,10 +80,10 @@ def nearest_dtype(predictor: Predictor, wanted: str) -> str:
 def load(name: str | Path) -> Predictor:
     """The predictor of that name, or in that file; NAME@DEVICE is one of several devices for that device.
 
-    A name may be written in any usual way, and may be a device's ("h100"), as `any_device.for_device` has it.
+    A name may be written in any usual way, and may be a device's ("h100"), see `any_device.for_device`.
 
     Raises:
-        PredictorError: unknown, cut off, no JSON, of another schema, or it cannot serve the device.
+        PredictorError: unknown, cut off, not JSON, of another schema, or it cannot serve the device.
         InputError: the device is not known, or its spec sheet is wrong.
     """
     if not isinstance(name, (str, os.PathLike)):
@@ -85,17 +91,17 @@ def load(name: str | Path) -> Predictor:
     text = str(name)
     if not is_file(name):
         parts = [(text[:at], text[at + 1 :]) for at, mark in enumerate(text) if mark == "@"]
-        if parts:  # the names of many CPUs have one of their own
+        if parts:  # names of many CPUs contain an @, too
             known = known_predictors()
-            learnt, device = next((p for p in parts if p[0] in known or is_file(p[0])), parts[-1])
-            there, slug = on(load(learnt), device)
-            return dataclasses.replace(there, name=f"{Path(learnt).stem}@{slug}")
+            base, device = next((p for p in parts if p[0] in known or is_file(p[0])), parts[-1])
+            there, slug = on(load(base), device)
+            return dataclasses.replace(there, name=f"{Path(base).stem}@{slug}")
     file = file_of(name)
     return _spelled(text) if file is None else read_predictor(file)
 
 
 def _spelled(name: str) -> Predictor:
-    """The predictor whose name, or whose device's, is meant; raises PredictorError."""
+    """The predictor by an inexact name, its own or its device's; raises PredictorError."""
     known = known_predictors()
     found = matching(name, {one: () for one in known})
     if len(found) == 1:
@@ -104,7 +110,7 @@ def _spelled(name: str) -> Predictor:
         spec = find_spec(name)
     except InputError as error:
         if found:
-            text = f"predictor {name!r} may be {', '.join(found)}; name one of them"
+            text = f"predictor {name!r} may be {', '.join(found)}; choose one of them"
             raise PredictorError(text) from None
         if " may be " in str(error):
             raise
@@ -132,7 +138,7 @@ def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
 
 
 def default_predictor(cpu: Cpu) -> Predictor:
-    """That of the CPU most like this one among those of its name, else of any CPU; it says where they differ.
+    """The predictor of the CPU most like this one, by name first; it notes where they differ.
 
     Unreadable files of other names, as those of other versions, are passed over.
 
@@ -143,13 +149,15 @@ def default_predictor(cpu: Cpu) -> Predictor:
     known = known_predictors()
     slugs = (name for name in known if name == cpu.slug or name.startswith(f"{cpu.slug}-"))
     named = [read_predictor(known[name]) for name in slugs]
-    found = _of_cpus(named) or _of_cpus(readable(known)[0].values())
+    found = _of_cpus(named) or _of_cpus(
+        readable(name for name, file in known.items() if may_be_of_a_cpu(file))[0].values()
+    )
     if found:
         best = min(found, key=lambda predictor: len(predictor.unlike(cpu)))
         here = {"unlike": best.unlike(cpu), "here": f"{cpu.name}, {cpu.cores} cores"}
         return dataclasses.replace(best, dataset={**best.dataset, **here})
     raise InputError(
-        "there is no predictor yet: run collect-data and train-predictor, or name a file with --predictor"
+        "there is no predictor yet: run collect-data and train-predictor, or choose a file with --predictor"
     )
 
 

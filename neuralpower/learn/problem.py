@@ -1,4 +1,4 @@
-"""What a fit starts from: rows with their dimensions, special terms, features and targets."""
+"""The input of a fit: rows with their dimensions, special terms, features and targets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from neuralpower.platforms.views import DEGREES
 
 Array = np.ndarray
 FEWEST_FOR_RESIDUAL = 60
-LARGEST_SHARE = 0.15  # of the rows, held out together to see how the learner goes beyond them
-# What an error beyond the sampled rows, or on a new device, counts beside one among them.
+LARGEST_SHARE = 0.15  # of the rows, held out together to see how a fit extrapolates
+# Weight of an error beyond the sampled rows, or on a new device, relative to one among them.
 BEYOND, NEW_DEVICE = 0.5, 2.0
 FEWEST_FOR_BOUND = 20
 FAR = 0.1  # octaves away from the sampled rows
@@ -42,25 +42,25 @@ class Term:
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows to learn from."""
+    """Rows to fit."""
 
     dimensions: Mapping[str, Array]  # those of the box, and the `plain` ones
     special: Mapping[str, Array]
     features: Array  # [rows, features]
     feature_names: tuple[str, ...]
     axes: Mapping[str, Array]  # octaves of the box
-    target: Array  # what is learnt, above 0: seconds or watts
+    target: Array  # what is fitted, above 0: seconds or watts
     slowdown: Array  # of the machine while each row was taken
     config: Array  # a number without order for each configuration
     size: Array  # what "largest" means
     device: Array  # a number per device
-    shape: Array  # as `config`, for each shape, whose rows share a fold: some are twins
+    shape: Array  # as `config`, for each shape, whose rows share a fold: some nearly repeat each other
     degrees: tuple[int, ...] = DEGREES  # of the polynomial, to choose from
     bounded: bool = False  # by the device, as idle and limit bound watts: no residual is too large to be true
     shares: tuple[str, ...] = ()  # special columns that are no terms: how well a row fits the device, 0 to 1
     optional: tuple[str, ...] = ()  # special terms tried with and without: they can mislead beyond the rows
-    apart: frozenset[int] = frozenset()  # devices whose level says nothing of a new one's
-    plain: tuple[str, ...] = ()  # dimensions as a table has them, of a polynomial beside the kind's own terms
+    apart: frozenset[int] = frozenset()  # devices whose level gives no information on a new one's
+    plain: tuple[str, ...] = ()  # the table's own dimensions, for a polynomial besides the kind's terms
 
     def __len__(self) -> int:
         """Number of rows."""

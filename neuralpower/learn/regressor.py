@@ -1,4 +1,4 @@
-"""What a fit results in: terms with weights, trees for the residual, bounds and scores."""
+"""The result of a fit: terms with weights, trees for the residual, bounds and scores."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Regressor:
-    """What was learnt of one group of layers."""
+    """The trained model of one group of layers."""
 
     terms: tuple[Term, ...]
     weights: Array
@@ -73,7 +73,7 @@ class Regressor:
     alpha: float  # of the first where the base is a mean of several
     box: Mapping[str, tuple[float, float]]  # octaves of each axis that were sampled
     trees: Trees | None
-    reach: float  # octaves outside the box at which the residual has half its say
+    reach: float  # octaves outside the box at which half of the residual is applied
     spread: Spread
     scores: Scores
     exponent: float = 0.0  # layers take s^exponent times as long while the machine is s times slower
@@ -82,7 +82,7 @@ class Regressor:
     short: float = 0.0  # as `factor`, added to it for the first `short_s` of each call
     short_s: float = 0.0
     launch_s: float = 0.0  # the host's part of each time, which the device's work hides in a queue of calls
-    measured: Array | None = None  # upper halves of the numbers of the configurations learnt from, sorted
+    measured: Array | None = None  # upper halves of the training configurations' numbers, sorted
     least: float = 0.0  # no base is below it
     levels: tuple[
         float | None, ...
@@ -93,7 +93,7 @@ class Regressor:
         return {name for term in self.terms for name, _ in term.powers}
 
     def basis(self) -> str:
-        """What its base is made of: the kind's special terms, too, a polynomial alone, or a constant."""
+        """The form of its base: with the kind's special terms, a polynomial alone, or a constant."""
         if any(term.special not in ("", *PLAIN_WORK) for term in self.terms):
             return "special"
         return "polynomial" if any(term.powers or term.special for term in self.terms) else "constant"
@@ -134,10 +134,10 @@ def _octaves(times: Array) -> Array:
 
 
 def upper_half(config: Array) -> Array:
-    """32 of 64 bits: enough to tell tens of thousands of configurations apart."""
+    """32 of 64 bits: enough to distinguish tens of thousands of configurations."""
     return np.asarray((config >> np.uint64(32)).astype(np.uint32))
 
 
 def say(outside: Array, reach: float) -> Array:
-    """How much the residual has to say so far outside the box."""
+    """Share of the residual that is applied at a distance outside the box."""
     return np.asarray(1 / (1 + (outside / reach) ** 2)) if reach else np.zeros(len(outside))

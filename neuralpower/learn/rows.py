@@ -1,4 +1,4 @@
-"""Which rows of the datasets each regressor is fitted to."""
+"""Assign rows of the datasets to the regressors that are fitted to them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from neuralpower.platforms import View, platform_name, platform_of
 if TYPE_CHECKING:
     import pandas as pd
 
-RUNTIME, POWER = "runtime_s", "power_w"  # what can be learnt, by its column
+RUNTIME, POWER = "runtime_s", "power_w"  # the targets, by column
 ROWS_PER_DEVICE = 2000  # of a group; for a device never seen, known devices are scarce, not rows
-# Rows of which nineteen in twenty take less than so many times the shortest twentieth's, whatever their
-# sizes, are launches and noise. With 10 % of noise, 5 to 20 % of made-up layers beyond such rows lay within
+# Rows are launches and noise where 95 % of them take less than this factor times their 5 % quantile, whatever
+# their sizes. With 10 % of noise, 5 to 20 % of made-up layers beyond such rows lay within
 # their bounds, 90 % and more beyond others.
 ALIKE, SIZES_APART = 2.0, 16.0
 NOWHERE_NEAR = 0.005  # of the device's peaks: the fastest of ten rows and more reaches ten times that
-# what makes a power usable, in words
+# the condition of a usable power, as text
 USABLE_POWER = (
     f"of rows of {SHORTEST_WITH_POWER_S * 1e6:g} us or more, or with energy_u_rel up to "
     f"{LARGEST_UNCERTAINTY:g}"
@@ -109,7 +109,7 @@ class Read:
             rows = rows if "config_id" in table else averaged(rows)
             self.rejected += [replace(row, dataset=of) for row in rows.rejected]
             self.usable += len(rows)
-            if len(rows):  # no machine has slow-downs so far from the others' for a moment
+            if len(rows):  # a slow-down so far from the others' is an error
                 rows = replace(rows, slowdown=np.where(far_off(np.log(rows.slowdown)), 1.0, rows.slowdown))
                 self.doubts += [_of(of, doubt) for doubt in _doubts(rows, hardware, view)]
                 self.stated[kind] = self.stated.get(kind, 0) + int(np.isfinite(rows.power_w).sum())
@@ -146,7 +146,7 @@ class Read:
                 times[kind, dtype, phase, TOGETHER.join(sorted(key[3] for key in keys))] = pooled
 
     def pooled_anew(self, fitted: dict[Key, Regressor]) -> dict[Key, Problem]:
-        """What is to be learnt anew where groups have too few rows without those that were left out.
+        """Problems to fit again, where groups have too few rows after rows were skipped.
 
         Their regressors until then, alone or pooled, are dropped from `fitted`.
         """
@@ -164,12 +164,12 @@ class Read:
         return {key: _count(some) for key, some in parts if _too_few(some)}
 
     def devices_of(self, key: Key) -> int:
-        """How many devices have rows of a regressor's runtime."""
+        """Number of devices with rows of a regressor's runtime."""
         return len(np.unique(np.concatenate([part.problem.device for part in self.parts[RUNTIME][key]])))
 
     @property
     def noise(self) -> float | None:
-        """The typical relative standard deviation of one measurement; None where nothing tells."""
+        """The typical relative standard deviation of one measurement; None where it is not known."""
         known = np.concatenate([np.empty(0), *self.spreads])
         return float(np.median(known)) if len(known) else None
 
@@ -179,7 +179,7 @@ class Read:
         return {kind: _count(self.parts[POWER].get(whole_kind(kind), [])) for kind in known}
 
     def few_powers(self) -> Iterator[str]:
-        """A doubt for each kind with powers, too few of which can be learnt from."""
+        """A doubt for each kind with too few usable powers."""
         for kind, usable in self.powers().items():
             parts = self.parts[POWER].get(whole_kind(kind), [])
             if not parts or _too_few(parts):
@@ -189,15 +189,15 @@ class Read:
                 )
 
     def problems(self, target: str) -> dict[Key, Problem]:
-        """What can be learnt of time, or of power, by regressor."""
+        """The problems of time, or of power, by regressor."""
         enough = {t: [key for key in some if not _too_few(some[key])] for t, some in self.parts.items()}
         without = {key[0] for key in enough[RUNTIME] if key not in enough[POWER]}
-        # the power of a kind as a whole is for kinds of which some key has none
+        # the power of a whole kind is for kinds that have keys without power
         keys = [key for key in enough[target] if key != whole_kind(key[0]) or key[0] in without]
         return {key: _joined(self.parts[target][key]) for key in keys}
 
     def leave_out(self, target: str, key: Key, contradicting: np.ndarray) -> None:
-        """Note the rows of a regressor that contradict others, [rows]; those of wrong times teach no more."""
+        """Note the rows of a regressor that contradict others, [rows]; wrong times are used no further."""
         start, known = 0, set(self.rejected)
         groups: list[Key] = [(key[0], key[1], key[2], group) for group in groups_of(key)]
         serving = [(RUNTIME, groups), (POWER, [*groups, whole_kind(key[0])])]
@@ -222,7 +222,7 @@ def _joined(parts: Sequence[_Part]) -> Problem:
 
 
 def _too_few(parts: Sequence[_Part]) -> bool:
-    """Rows of a configuration that was measured before tell nothing new."""
+    """Repeated rows of a configuration count once."""
     return len(np.unique(np.concatenate([part.problem.config for part in parts]))) < FEWEST_ROWS
 
 
@@ -260,7 +260,7 @@ def by_key(kind: str, rows: Rows, view: View) -> list[tuple[Key, Rows]]:
 
 
 def hardware_from(meta: Mapping[str, Any]) -> Hardware:
-    """What `dataset.json` says of its device; else what the spec sheet of that name says, if there is one."""
+    """The hardware in `dataset.json`; else in the spec sheet of that name, if there is one."""
     from neuralpower.devices.spec import known_hardware
 
     default = known_hardware(str(meta.get("device"))) or Hardware()
@@ -269,14 +269,14 @@ def hardware_from(meta: Mapping[str, Any]) -> Hardware:
     said = {name: v for name, v in given.items() if name in known and v is not None}
     platform = platform_name(given, default.platform)
     if platform == "accelerator" and default.platform != "cpu":
-        platform = default.platform  # the sheet says which
+        platform = default.platform  # the sheet names it
     return replace(default, **{**said, "platform": platform})
 
 
 def _check_peaks(dataset: Dataset, hardware: Hardware) -> None:
     if hardware.memory_bytes_per_s <= 1 or not hardware.peak_flops_per_s:
         raise DatasetError(
-            f"{dataset.path}: several devices are learnt from relative to their peaks, and those of "
+            f"{dataset.path}: training on several devices needs their peaks, and those of "
             f"{dataset.device!r} are not known; add peak_flops_per_s and memory_bytes_per_s to the hardware "
             "in its dataset.json"
         )
@@ -288,20 +288,20 @@ def _of(dataset: str, text: str) -> str:
 
 
 def _unused(networks: pd.DataFrame, view: View) -> Iterator[str]:
-    """What is not learnt from a table of whole networks."""
+    """Notes on what a table of whole networks is not used for."""
     if view.pooled:
-        yield f"network: {len(networks)} rows not used: a predictor of several devices trains on layers alone"
+        yield f"network: {len(networks)} rows not used: a predictor of several devices trains on layers only"
         return
     stated = [name for name in ("power_w", "energy_j") if name in networks and networks[name].notna().any()]
     if stated:
-        yield f"network: {' and '.join(stated)} not used: whole networks train the time alone"
+        yield f"network: {' and '.join(stated)} not used: whole networks train times only"
 
 
 def _doubts(rows: Rows, hardware: Hardware, view: View) -> Iterator[str]:
-    """Where no dispatch_s tells, no row comes near the device's peaks, or all take the same time."""
+    """Doubts: unusable dispatch_s, rows far below the device's peaks, or rows that all take the same time."""
     powers = np.count_nonzero(np.isfinite(rows.power_w))
     if powers and view.pooled:
-        yield f"{rows.kind}: {powers} powers not used: a predictor of several devices trains the time alone"
+        yield f"{rows.kind}: {powers} powers not used: a predictor of several devices trains times only"
     unlikely = np.count_nonzero(np.isfinite(rows.dispatch_s) & ~_issues(rows))
     if unlikely > len(rows) / 2:
         yield (
@@ -318,8 +318,8 @@ def _doubts(rows: Rows, hardware: Hardware, view: View) -> Iterator[str]:
     times, sizes = (np.quantile(values, (0.05, 0.95)) for values in (rows.runtime_s, size))
     if len(rows) >= FEWEST_ROWS and times[1] < ALIKE * times[0] and sizes[1] > SIZES_APART * sizes[0]:
         yield (
-            f"{rows.kind}: rows take nearly the same whatever their sizes ({times[0]:.3g} to {times[1]:.3g} "
-            "s): these are launches. Larger layers will be guesses, outside their bounds; measure some"
+            f"{rows.kind}: rows of all sizes take nearly the same time ({times[0]:.3g} to {times[1]:.3g} "
+            "s): this is launch overhead. Larger layers cannot be predicted; measure some"
         )
 
 

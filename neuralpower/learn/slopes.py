@@ -10,7 +10,7 @@ from neuralpower.learn.file_struct import Log, NotNegative, Part
 
 Array = np.ndarray
 
-OUTLIER = 4.0  # residuals of more than so many times the usual spread lose weight
+OUTLIER = 4.0  # residuals of more than this number of usual spreads lose weight
 SAVED = 0.03  # standard deviation, before rows tell, of each share's slope: 0.02 for products of four GPUs
 FLOOR, ABOVE = 0.01, 1.25  # quantile of the targets that is their floor; times that, rows tell
 FEWEST_ABOVE = 20
@@ -18,13 +18,13 @@ HUBER, HUBER_ROUNDS = 2.0, 4  # standard deviations to which an error counts as 
 
 
 class Alignment(Part, frozen=True):
-    """What layers save that fit the device's memory and tiles."""
+    """Time saved by layers that fit the device's memory and tiles."""
 
     slopes: dict[str, Log]  # of -log(t) on each share
-    floor: NotNegative  # what the least rows take
+    floor: NotNegative  # time of the shortest rows
 
     def saved(self, shares: Mapping[str, Array], unaligned: Array) -> Array:
-        """By how much log(t) is less than without, [rows].
+        """Reduction of log(t) by alignment, [rows].
 
         The floor hides what is below it: with t^4 = floor^4 + work^4, a share 1 - (floor / t)^4 of a change
         of the work shows.
@@ -33,7 +33,7 @@ class Alignment(Part, frozen=True):
         return np.asarray(seen * sum(slope * shares[name] for name, slope in self.slopes.items()))
 
 
-def learn_alignment(
+def fit_alignment(
     shares: Mapping[str, Array], sides: Mapping[str, Array], base: Array, target: Array, importance: Array
 ) -> Alignment | None:
     """Slopes of log(base / target) on the shares by a ridge regression with Huber's weights.
@@ -67,10 +67,10 @@ def learn_alignment(
 
 
 def _apart(group: Array, error: Array) -> Array:
-    """What each row tells beside the others of its group, [rows]: (1 + v) / (1 + n v), n the group's rows.
+    """Weight of each row within its group, [rows]: (1 + v) / (1 + n v), n the group's rows.
 
-    v: variance of what errors of a group have in common over that of the rest, by an analysis of variance. A
-    size that is slow for reasons of its own is slow in all its rows: a thousand of them say what one does
+    v: variance of the errors' common part in a group over the variance within groups, by an analysis of
+    variance. A size that is slow for its own reasons is slow in all its rows: a thousand of them count as one
     (Moulton, 1986).
     """
     rows = np.bincount(group)
@@ -88,8 +88,8 @@ def _apart(group: Array, error: Array) -> Array:
 def speed_exponent(slowdown: Array, ratio: Array, prior: tuple[float, float]) -> float:
     """Slope of log(ratio) on log(slow-down), not below 0.
 
-    Where rows do not tell, it is near the prior's mean, with its deviation. `slowdown` [rows]: in any unit;
-    `ratio` [rows]: measured / predicted at one speed of the machine.
+    Without information in the rows, it is near the prior's mean, with its deviation. `slowdown` [rows]: in
+    any unit; `ratio` [rows]: measured / predicted at one speed of the machine.
     """
     x = np.log(slowdown) - np.median(np.log(slowdown))
     r = np.log(ratio)

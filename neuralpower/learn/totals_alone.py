@@ -1,4 +1,4 @@
-"""Regressors learnt from whole networks alone, by summing the terms of their layers."""
+"""Regressors trained on whole networks alone, by summing the terms of their layers."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from neuralpower.learn.problem import Array, Term
 from neuralpower.learn.regressor import Regressor, Spread
 from neuralpower.learn.whole_networks import FEWEST_NETWORKS, FOLDS, consistent, parted, system_of
 
-PARTS = ("", "flops", "bytes")  # of a kind's time that totals tell apart: a call's own, and these terms'
+PARTS = ("", "flops", "bytes")  # of a kind's time, distinguished by totals: a constant per call, and terms
 ALPHAS = tuple(10.0**-exponent for exponent in range(2, 7))
 
 
 def _key(layer: Layer) -> Key:
-    """The key of a layer's regressor: totals do not tell a kind's groups apart."""
+    """The key of a layer's regressor: totals do not distinguish a kind's groups."""
     return layer.kind, layer.dtype if layer.dtype in FLOATING else INTEGER, layer.phase, ALL
 
 
-def learn_totals(
+def train_totals(
     totals: Sequence[Total], hardware: Hardware, rejected: Sequence[Rejected]
 ) -> tuple[dict[Key, Regressor], Sequence[Total], Array, list[Rejected]]:
     """Regressors from totals alone: a constant per call, FLOPs and bytes of each kind, by one Lasso over all.
 
-    Also returns the networks that they were learnt from, held-out predictions relative to their times
+    Also returns the networks that they were trained on, held-out predictions relative to their times
     [networks], and the networks that contradict the others.
 
     Raises:
@@ -48,7 +48,7 @@ def learn_totals(
         if len(totals) < FEWEST_NETWORKS:
             why = "".join(f"; {line}" for line in summarised([*rejected, *left_out]))
             networks = f"{len(totals)} measured networks and no layers"
-            raise DatasetError(f"{networks}; {FEWEST_NETWORKS} are needed{why}")
+            raise DatasetError(f"{networks}; {FEWEST_NETWORKS} needed{why}")
         sums, boxes, matrix, target = _sums(totals, hardware)
         fold = np.arange(len(target)) % FOLDS
         tried = np.empty((len(target), len(ALPHAS)))
@@ -62,7 +62,7 @@ def learn_totals(
             break
         left_out += more
     weights = dict(zip(sums, non_negative_lasso(matrix, target, [ALPHAS[best]])[0].tolist(), strict=True))
-    some = held_out > 0  # a network of kinds that no other has is not predicted
+    some = held_out > 0  # a network whose kinds no other has is not predicted
     error = np.log(target[some] / held_out[some])
     low, high = np.quantile(error, (0.05, 0.95))
     low, high, common = min(low, 0.0), max(high, 0.0), float(np.std(error))
@@ -87,7 +87,7 @@ def learn_totals(
 def _without_contradicting_few(
     totals: Sequence[Total], hardware: Hardware
 ) -> tuple[list[Total], list[Rejected]]:
-    """Those of few networks that do not contradict the others, and those that do."""
+    """(Networks that agree with the others, networks that contradict them), for few networks."""
     if not FEWEST_NETWORKS <= len(totals) < 3 * FEWEST_NETWORKS:
         return list(totals), []
     _, _, matrix, target = _sums(totals, hardware)
@@ -101,14 +101,14 @@ def _without_contradicting_few(
         errors = np.concatenate([error(others[fold != f], others[fold == f]) for f in range(5)])
         common = np.count_nonzero(matrix[others], axis=0) >= min(FEWEST_FOR_TERM, len(others) // 2)
         own = error(others, np.array([row]))[0] if common[matrix[row] > 0].all() else np.median(errors)
-        return float(own), errors, 0.0  # of kinds that few others have nothing is known
+        return float(own), errors, 0.0  # kinds that few others have cannot be estimated
 
     far = contradicting_few(len(totals), compared)
     return parted(totals, np.flatnonzero(far).tolist())
 
 
 def with_system(predictor: Predictor, totals: Sequence[Total], relative: Array) -> Predictor:
-    """The predictor with its networks' errors beyond their layers'; `relative` is from `learn_totals`.
+    """The predictor with its networks' errors beyond their layers'; `relative` is from `train_totals`.
 
     A network's error is that of all its regressors at once, whose errors add up as if independent.
     """

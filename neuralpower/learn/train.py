@@ -21,28 +21,28 @@ from neuralpower.layers import KINDS, Hardware
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.fit import FEWEST_DEVICES, fit
 from neuralpower.learn.keys import Key, key_name, unquantised
-from neuralpower.learn.launch_overhead import Dispatch, Observation, learn_dispatch
+from neuralpower.learn.launch_overhead import Dispatch, Observation, train_dispatch
 from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import FEWEST_ROWS
 from neuralpower.learn.regressor import NINETY, Regressor
 from neuralpower.learn.rows import POWER, RUNTIME, Read, hardware_from
-from neuralpower.learn.totals_alone import learn_totals, with_system, work_of_totals
+from neuralpower.learn.totals_alone import train_totals, with_system, work_of_totals
 from neuralpower.learn.whole_networks import Correction, composed, consistent, correct
 from neuralpower.platforms import Platform, hardware_to_json, platform_named, platform_of
 from neuralpower.processes.pool import Pool
 
 LEARNERS = ("hybrid", "lasso")
 SHORTEST_SHARE = 0.01  # of the rows are launches and little more
-# What sums of layers leave out, where no network was measured: as a standard deviation, what the CPU's 89
-# networks showed before anything was learnt from them (docs/method.md).
+# Error of sums of layers where no network was measured, as a standard deviation: the error of a CPU's 89
+# networks before any correction was trained on them (docs/method.md).
 COMPOSITION = 0.07
-# What another device adds to log(measured / predicted) where one alone was learnt, as standard deviations: a
-# factor of 1.5 at the 90 % bounds for passes over memory, of 2 for products (docs/devices.md).
+# What another device adds to log(measured / predicted) after training on one device, as standard deviations:
+# a factor of 1.5 at the 90 % bounds for passes over memory, of 2 for products (docs/devices.md).
 ONE_DEVICE, ONE_DEVICE_PRODUCTS = math.log(1.5) / NINETY, math.log(2.0) / NINETY
 BLOCKED = (0.8, 1.25)  # times the device's time: such a host most likely waited for a place in its queue
-MISSED = 1.0  # mean error of held-out rows beyond which they hardly are of one device and in one unit
-UNRELATED = 0.5  # the same of whole networks: layers, with factors for each, then say nothing of them
+MISSED = 1.0  # mean error of held-out rows; beyond, rows are hardly of one device and in one unit
+UNRELATED = 0.5  # the same for whole networks: beyond, layers do not predict them
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Trained:
     rejected: tuple[Rejected, ...]
     skipped: Mapping[Key, int]  # groups with too few rows, and how many
     correction: Correction | None = None  # by whole networks
-    doubts: tuple[str, ...] = ()  # tables that fit no device, and what was not learnt from
+    doubts: tuple[str, ...] = ()  # tables that fit no device, and rows that were not used
     powers: Mapping[str, int] = field(default_factory=dict)  # usable ones of each kind that states any
     noise: float | None = None  # typical relative standard deviation of one measurement
 
@@ -68,13 +68,15 @@ def train(
 ) -> Trained:
     """Fit every group of every kind; fits run in parallel, results do not depend on how.
 
-    Datasets of one device are pooled; the latest counts for what several measured. Those of several devices
-    give a predictor relative to their peaks, which holds for others, too: of few a Lasso alone, as what trees
-    find on some did not hold on the next (docs/accuracy.md). `trust_code`: trace models that run code.
+    Datasets of one device are pooled; the latest counts for what several measured. Datasets of several
+    devices give a predictor relative to their peaks, which works for others, too. Few devices use a Lasso
+    alone: what trees found on some did not hold on the next (docs/accuracy.md). `trust_code`: trace models
+    that run code.
 
     Raises:
         DatasetError: missing columns, no group with FEWEST_ROWS usable rows, a device of unknown peaks,
-            datasets that contradict each other on one, or a network that only untrusted code could trace.
+            datasets that contradict each other on a device, or a network that only untrusted code could
+            trace.
         InputError: an unknown learner.
     """
     if learner not in LEARNERS:
@@ -88,26 +90,24 @@ def train(
     if not (alone := bool(rows.totals) and not rows.work):
         _check_enough(rows, first)
     fitted = _fitted(rows, learner, jobs, launched, show)
-    if pooled:
-        fitted[RUNTIME] = {key: _for_others(key, one, rows) for key, one in fitted[RUNTIME].items()}
     skipped = {key: count for key, count in rows.skipped().items() if key not in fitted[RUNTIME]}
     telling: Sequence[Total] = rows.totals
     if alone:
         with named(first.path):
-            fitted[RUNTIME], telling, relative, left_out = learn_totals(telling, hardware, rejected)
+            fitted[RUNTIME], telling, relative, left_out = train_totals(telling, hardware, rejected)
         rejected += left_out
         rows.work.append(work_of_totals(telling))
     predictor = Predictor(
         device=", ".join(rows.devices),
         hardware=None if pooled else hardware,
         regressors=dict(sorted(fitted[RUNTIME].items())),
-        rooflines=learn_rooflines(rows.work, hardware),
+        rooflines=fit_rooflines(rows.work, hardware),
         dataset=_about(datasets, rows, platform),
         learner=_learner(learner, fitted[RUNTIME]) if pooled else learner,
         name=first.name,
         sentinel_s=first.sentinel_s,
         power=dict(sorted(fitted[POWER].items())) or None,
-        learnt_on=len(rows.devices),
+        trained_on=len(rows.devices),
         system=COMPOSITION,
         dispatch=_dispatch(rows.issued, telling),
     )
@@ -122,8 +122,8 @@ def train(
     return Trained(predictor, tuple(rejected), skipped, correction, doubts, rows.powers(), rows.noise)
 
 
-def learn_power(dataset: Dataset, jobs: int = -1) -> dict[Key, Regressor]:
-    """Power alone, by regressor: of rows whose times other rows of the device tell better.
+def train_power(dataset: Dataset, jobs: int = -1) -> dict[Key, Regressor]:
+    """Train power alone, by regressor: for rows whose times other rows of the device give better.
 
     Raises:
         DatasetError: missing columns.
@@ -136,7 +136,7 @@ def learn_power(dataset: Dataset, jobs: int = -1) -> dict[Key, Regressor]:
 
 
 def _read(datasets: Sequence[Dataset], trust_code: bool) -> Read:
-    """Their rows by target and regressor, small groups pooled; raises DatasetError."""
+    """The datasets' rows by target and regressor, small groups pooled; raises DatasetError."""
     devices = list(dict.fromkeys(dataset.device for dataset in datasets))
     rows = Read(devices, [dataset.name for dataset in datasets], trust_code)
     for dataset in datasets:
@@ -151,15 +151,15 @@ def _check_enough(rows: Read, first: Dataset) -> None:
         return
     why = "".join(f"; {line}" for line in summarised(rows.rejected))
     raise DatasetError(
-        f"{first.path}: {rows.usable} usable rows, {len(rows.rejected)} left out, and no kind has "
-        f"{FEWEST_ROWS} different configurations{why}; collect more, or mend the rows"
+        f"{first.path}: {rows.usable} usable rows, {len(rows.rejected)} skipped, and no kind has "
+        f"{FEWEST_ROWS} different configurations{why}; collect more, or correct the rows"
     )
 
 
 def _corrected(
     predictor: Predictor, totals: Sequence[Total], rows: Read
 ) -> tuple[Predictor, Correction | None, Sequence[Total]]:
-    """A predictor of layers corrected by whole networks, and the networks that tell of the device."""
+    """A predictor of layers corrected by whole networks, and the networks that it can use."""
     totals, left_out = consistent(totals, composed(predictor, totals))
     rows.rejected += left_out
     predictor = dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, totals))
@@ -172,10 +172,10 @@ def _corrected(
         return predictor, None, totals
     if correction.after > UNRELATED:
         rows.doubts.append(
-            f"network: {correction.rows} whole networks lie {correction.after:.0%} from the sum of their "
-            "layers, and are not used. Are both of one pass, of this device, and in seconds?"
+            f"network: {correction.rows} whole networks are {correction.after:.0%} off the sum of their "
+            "layers and are not used. Are both of one pass, of this device, and in seconds?"
         )
-        # networks that say nothing of the device say nothing of its host either
+        # networks unrelated to their layers do not describe the host either
         return dataclasses.replace(predictor, dispatch=_dispatch(rows.issued, [])), None, []
     return correction.predictor, correction, totals
 
@@ -186,7 +186,7 @@ def _fitted(
     """Regressors by target and key; rows that contradict their neighbours become rejected ones."""
     fitted: dict[str, dict[Key, Regressor]] = {RUNTIME: {}, POWER: {}}
     with Pool(jobs) as pool:
-        for target in (RUNTIME, POWER):  # in this order: a row of a wrong time says nothing of power either
+        for target in (RUNTIME, POWER):  # in this order: a row of a wrong time has a wrong power, too
             problems = rows.problems(target)
             while problems:
                 order = sorted(problems, key=lambda key: (-len(problems[key]), key))
@@ -200,22 +200,24 @@ def _fitted(
                             shortest = float(np.quantile(problems[key].target, SHORTEST_SHARE))
                             fitted[target][key] = dataclasses.replace(regressor, launch_s=shortest)
                 problems = rows.pooled_anew(fitted[RUNTIME]) if target == RUNTIME else {}
+    if len(rows.devices) > 1:
+        fitted[RUNTIME] = {key: _for_others(key, one, rows) for key, one in fitted[RUNTIME].items()}
     return fitted
 
 
 def _learner_of(key: Key, learner: str, rows: Read) -> str:
-    """Without trees for passes over memory of several devices: they take what their bytes take on any.
+    """Without trees for passes over memory of several devices: bytes set their time on any device.
 
-    Trees err no less on a device held out, and half the bytes would not take half the time.
+    Trees err as much on a device held out, and half the bytes would not take half the time.
     """
     return "lasso" if len(rows.devices) > 1 and not KINDS[key[0]].multiplies else learner
 
 
 def _for_others(key: Key, regressor: Regressor, rows: Read) -> Regressor:
-    """With wider bounds where one device alone taught it: its rows do not say how far the next one lies.
+    """With wider bounds where it was trained on one device: its rows do not show how far the next one lies.
 
-    So for quantised products of few devices, whose formats different engines measured: held out, 39 to 97 %
-    of an L40S', an H100's and an RTX PRO 6000's rows lay inside without that.
+    The same for quantised products of few devices, whose formats different engines measured: held out, 39 to
+    97 % of an L40S', an H100's and an RTX PRO 6000's rows lay inside without that.
     """
     devices, quantised = rows.devices_of(key), unquantised(key[3]) != key[3]
     if devices > 1 and not (quantised and devices < FEWEST_DEVICES):
@@ -225,12 +227,12 @@ def _for_others(key: Key, regressor: Regressor, rows: Read) -> Regressor:
 
 
 def _learner(learner: str, fitted: Mapping[Key, Regressor]) -> str:
-    """What the regressors of several devices are, which may all lack trees."""
+    """The learner's name for the regressors of several devices, which may all lack trees."""
     return learner if any(regressor.trees for regressor in fitted.values()) else "lasso"
 
 
 def _about(datasets: Sequence[Dataset], rows: Read, platform: Platform) -> dict[str, Any]:
-    """What a predictor says of where it was learnt."""
+    """The record of a predictor's device, software and rows."""
     first, devices = datasets[0], {d.device: hardware_to_json(hardware_from(d.meta)) for d in datasets}
     return {
         "name": " + ".join(dataset.name for dataset in datasets),
@@ -247,7 +249,7 @@ def _about(datasets: Sequence[Dataset], rows: Read, platform: Platform) -> dict[
 
 
 def _spread(datasets: Sequence[Dataset]) -> float | None:
-    """How far apart the quartiles of a layer's runs lie, in the median of all rows; None where not known."""
+    """Distance of the quartiles of a layer's runs, the median over all rows; None where not known."""
     ends = ("runtime_q25_s", "runtime_q75_s")
     tables = [t for dataset in datasets for t in dataset.tables.values() if set(ends) <= set(t)]
     known = [np.array([table[end].astype(float) for end in ends]) for table in tables]
@@ -257,15 +259,15 @@ def _spread(datasets: Sequence[Dataset]) -> float | None:
 
 
 def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:
-    """The datasets, each with all that is known of its device; raises DatasetError where they contradict."""
+    """The datasets, each with its device's hardware from all; raises DatasetError where they contradict."""
     known: dict[str, dict[str, Any]] = {}
     for dataset in datasets:
         said = known.setdefault(dataset.device, {})
         for name, value in _said(dataset).items():
             if name in HARDWARE and said.setdefault(name, value) != value and name != "idle_w":
                 raise DatasetError(
-                    f"{dataset.path}: says that {name} of {dataset.device!r} is {value}, another dataset of "
-                    f"it that it is {said[name]}; correct one, or call the devices by different names"
+                    f"{dataset.path}: {name} of {dataset.device!r} is {value}, but another dataset has "
+                    f"{said[name]}; correct one, or give the devices different names"
                 )
     hardware = [{**known[dataset.device], **_said(dataset)} for dataset in datasets]
     return [
@@ -275,30 +277,29 @@ def _agreed(datasets: Sequence[Dataset]) -> list[Dataset]:
 
 
 def _said(dataset: Dataset) -> dict[str, Any]:
-    """What a dataset knows of its hardware."""
+    """The hardware that a dataset states."""
     return {name: value for name, value in (dataset.meta.get("hardware") or {}).items() if value is not None}
 
 
 def _platform(datasets: Sequence[Dataset]) -> Platform:
-    """That of their devices, or of their family; raises DatasetError where they are of two families."""
+    """The platform of their devices, or of their family; raises DatasetError for two families."""
     platforms = [platform_of(hardware_from(dataset.meta)) for dataset in datasets]
     found = list({platform.name: platform for platform in platforms}.values())
     if len({platform.family for platform in found}) > 1:
         devices = ", ".join(dict.fromkeys(dataset.device for dataset in datasets))
         raise DatasetError(
-            f"{devices}: some are accelerators, some not, and these take their time for other reasons; "
-            "train a predictor of each class"
+            f"{devices}: accelerators and CPUs cannot be pooled; train a predictor of each class"
         )
     return found[0] if len(found) == 1 else platform_named(found[0].family)
 
 
 def _dispatch(issued: Sequence[Observation], totals: Sequence[Total]) -> Dispatch | None:
-    """What the host takes, on its own and in networks; None where no row tells."""
-    learnt = learn_dispatch(issued)
-    if learnt is None:
+    """The host's time, on its own and in networks; None where no row has it."""
+    trained = train_dispatch(issued)
+    if trained is None:
         return None
     free = [t for t in totals if not BLOCKED[0] < t.dispatch_s / t.runtime_s < BLOCKED[1]]
-    return learnt.corrected([t.dispatch_s / float(t.calls @ learnt.seconds(t.layers)) for t in free])
+    return trained.corrected([t.dispatch_s / float(t.calls @ trained.seconds(t.layers)) for t in free])
 
 
 def _missed(fitted: Mapping[Key, Regressor]) -> Iterator[str]:
@@ -306,14 +307,12 @@ def _missed(fitted: Mapping[Key, Regressor]) -> Iterator[str]:
     for key, regressor in fitted.items():
         if regressor.scores.mape > MISSED:
             yield (
-                f"{key_name(key)}: held-out rows are missed by {regressor.scores.mape:.0%}: its predictions "
-                "say nothing. Are all rows of one device, in seconds, and with the kind's own fields?"
+                f"{key_name(key)}: predictions of held-out rows are {regressor.scores.mape:.0%} off; "
+                "do not use them. Are all rows of one device, in seconds, and with the kind's own fields?"
             )
 
 
-def learn_rooflines(
-    everything: Sequence[Mapping[str, np.ndarray]], hardware: Hardware
-) -> dict[str, Roofline]:
+def fit_rooflines(everything: Sequence[Mapping[str, np.ndarray]], hardware: Hardware) -> dict[str, Roofline]:
     """By dtype the device's known peaks, else those that fit the rows best, over a grid of 5 % steps."""
     parts: dict[str, list[np.ndarray]] = {}
     for work in everything:

@@ -17,7 +17,7 @@ Array = np.ndarray
 # (rows and more, trees, leaves, learning rate)
 SIZES = ((0, 120, 16, 0.08), (3000, 200, 48, 0.08), (12000, 400, 64, 0.08))
 FEWEST_IN_LEAF = 5
-MOST_BINS = 255  # of a feature's values, as scikit-learn has them
+MOST_BINS = 255  # of a feature's values, the limit of scikit-learn
 MOST_LEAVES = 64  # of a tree, which stand as bits of one number
 CHUNK = 4096  # rows evaluated at a time, so that they stay in the cache
 
@@ -129,7 +129,7 @@ def boost(
 ) -> Trees:
     """Trees for the squared error of `target` [rows] given x [rows, features]; equal rows give equal trees.
 
-    `size`: how many, leaves of each, learning rate; by the number of rows where not given.
+    `size`: (number of trees, leaves of each, learning rate); chosen by the number of rows where not given.
     """
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits

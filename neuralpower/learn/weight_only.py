@@ -1,10 +1,10 @@
-"""Products whose weights alone are quantised, where none such was learnt: a law of bytes.
+"""Products whose weights alone are quantised, without trained data: a law of bytes.
 
     t = max(1.3 t(a product of the inputs' type that reads as many bytes of weights), compute)
 
 `compute` is the part of the plain product's time that its FLOP take by its roofline: multiplication is in the
-inputs' type either way. The other term is learnt, too, so small products keep their launches and large ones
-the bandwidth that the device's products reach.
+inputs' type either way. The other term comes from trained regressors, so small products keep their launch
+overhead and large ones the bandwidth that the device's products reach.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from neuralpower.learn.keys import Key, once
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
 
-# Widening weights on their way costs time beside reading them. Of 25,788 products of TensorRT-LLM's kernels
+# Widening weights costs time in addition to reading them. Measured: 25,788 products of TensorRT-LLM's kernels
 # for int4 and int8 weights (A100, H200, L40S; 1,024 inputs and outputs and more; ai-dynamo/aiconfigurator's
-# tables, Apache-2.0), 90 % took between 0.76 and 2.8 times as long as the law says, of int4 ones on the H200
+# tables, Apache-2.0), 90 % took between 0.76 and 2.8 times the law's time, int4 ones on the H200
 # between 0.8 and 3.4: kernels differ most for 16 to 256 rows.
 WIDENED, LOW, HIGH = 1.3, 0.75, 3.4
 INNER = ("in_features", "inner", "intermediate")  # names of a side that the weights grow with
-WHOLE = 64  # a product's inner side is taken in multiples of this: odd ones run other code
+WHOLE = 64  # inner sides are rounded to multiples of this: odd ones run other code
 Predicts = Callable[[Layer], Estimates]  # of a table's columns
 
 
 def is_weight_only(columns: Layer) -> bool:
-    """Whether each row of a table's columns has weights of a type of their own, and inputs of its dtype."""
+    """Whether each row of a table's columns has quantised weights, and inputs of the layer's dtype."""
     own = getattr(columns, "weights_dtype", None)
     if own is None or not np.all(np.asarray(own) != ""):
         return False
@@ -49,13 +49,13 @@ def _wide(dtype: Any) -> bool:
 
 
 def said(key: Key) -> str:
-    """In words, how products of such a key are priced where none was learnt; "" for other keys."""
+    """A note on how products of such a key are estimated without trained data; "" for other keys."""
     kind, dtype, phase, group = key
     if not once(group).endswith(QUANTISED) or not _wide(dtype):
         return ""
     return (
         f"no data for {kind} ({dtype}, {phase}) with quantised weights: estimated as {WIDENED:g} times the "
-        f"reading of as many bytes, or its compute where that is longer ({LOW:g} to {HIGH:g} times)"
+        f"time of reading the bytes, or its compute where that is longer ({LOW:g} to {HIGH:g} times)"
     )
 
 
@@ -64,7 +64,7 @@ def weights_law(columns: Layer, predicts: Predicts, roof: Roofline) -> Estimates
 
     Args:
         columns: the products.
-        predicts: says what products of one type take.
+        predicts: estimates products of one type.
         roof: of their dtype.
     """
     plain = of_one_type(columns)
@@ -75,7 +75,7 @@ def weights_law(columns: Layer, predicts: Predicts, roof: Roofline) -> Estimates
     t = np.maximum(reading_s, compute_s)
     reads = reading_s >= compute_s
     watts = ("power_w", "power_low_w", "power_high_w")
-    own = NINETY * np.where(reads, part.deviation, whole.deviation)  # of what the law is made from
+    own = NINETY * np.where(reads, part.deviation, whole.deviation)  # of the regressors that the law uses
     below, above = np.hypot(np.log(LOW), own), np.hypot(np.log(HIGH), own)
     return replace(
         whole,

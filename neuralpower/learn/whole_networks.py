@@ -1,4 +1,4 @@
-"""Whole networks' times teach what layers in isolation cannot: factors per regressor, or all of a predictor.
+"""Corrections from whole networks' times: a factor per regressor, or one for a whole predictor.
 
     measured_i = sum_k f_k T_ik + sum_c h_c S_ic    T: what regressor k predicts of network i; S: below
     minimise     sum_i (that (1 + q r_i) / measured_i - 1)^2
@@ -39,7 +39,7 @@ TAUS = (0.02, 0.05, 0.1, 0.2, 0.4)  # how far factors may lie from the common on
 # Times that of forward passes. Backward passes follow each other in a network as nowhere else, and held-out
 # steps of training were predicted better (9.9, then 9.0 %). Left free, an optimizer's factor stood for them:
 # it takes up to 1.7 times as long in some runs.
-LOOSENESS = {BACKWARD: 2.0, Optimizer.kind: 0.5}  # by phase; an optimizer has one of its own
+LOOSENESS = {BACKWARD: 2.0, Optimizer.kind: 0.5}  # by phase; an optimizer has its own
 TAUS_OF_LAYERS = TAUS[:-1]  # of one machine: by 0.4 a small kind stood for others in the same networks
 SHORT_FACTORS = (0.25, 2.0)  # of a regressor's factor, what is left of it for short calls
 # (Exponent, its deviation) expected of networks before any is seen: hundreds on each of two CPUs followed the
@@ -55,19 +55,19 @@ SLOWEST = 1.15  # at least: hundreds on each of two CPUs met 1.18 and 1.19, a do
 FACTORS = (0.25, 4.0)  # no correction goes farther
 MOST_RESIDENT = 0.5
 FEWEST_NETWORKS = 10
-FEWEST_FOR_COMMON = 2  # networks that say what all layers have in common, by which each can be held out
+FEWEST_FOR_COMMON = 2  # networks that show what all layers have in common, so that each can be held out
 # Deviations of log(measured / predicted) before networks tell: of the common factor, and of networks about
 # it.
 COMMON, USUAL = 0.4, 0.1
-MOST_UNLEARNT = 0.5  # of a network's time, that layers teach nothing of
+MOST_UNTRAINED = 0.5  # of a network's time, that no trained kind covers
 FOLDS = 10
 Networks = Sequence[tuple[Total, Estimates]]  # each with what is known of its layers
 
 
 def consistent(totals: Sequence[Total], predicted: Array) -> tuple[list[Total], list[Rejected]]:
-    """Without networks too far from the others, relative to a prediction [networks], to be of one device.
+    """(Consistent networks, rejected ones): rejected ones lie far from the others, relative to `predicted`.
 
-    A network that is predicted to take no time tells nothing; a few networks do not tell which one is wrong.
+    A network with a predicted time of 0 is kept; a few networks cannot show which one is wrong.
     """
     known = np.flatnonzero(predicted > 0)
     measured = np.array([total.runtime_s for total in totals])
@@ -78,7 +78,7 @@ def consistent(totals: Sequence[Total], predicted: Array) -> tuple[list[Total], 
 
 @dataclass(frozen=True)
 class Correction:
-    """What totals changed: mean absolute errors of held-out totals, shares."""
+    """The effect of whole networks: mean absolute errors of held-out totals, shares."""
 
     predictor: Predictor
     rows: int
@@ -105,8 +105,8 @@ def composed(predictor: Predictor, totals: Sequence[Total]) -> Array:
 def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     """Factors for the regressors, how networks follow the machine's speed, and what errors are left.
 
-    Factors explain what kinds that were not learnt leave of a network's time; None where they leave half of
-    it in too few networks. A few networks give one factor for all regressors.
+    Factors explain the part of a network's time that trained kinds cover; None where that is half or more in
+    too few networks. A few networks give one factor for all regressors.
     """
     from neuralpower.networks.families import family_of
 
@@ -114,29 +114,29 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
     networks = [
         (t, found)
         for t, found in known
-        if (found.regressor >= 0).any() and _learnt_s(t, found) >= (1 - MOST_UNLEARNT) * t.runtime_s
+        if (found.regressor >= 0).any() and _trained_s(t, found) >= (1 - MOST_UNTRAINED) * t.runtime_s
     ]
-    few = len(totals) < FEWEST_NETWORKS  # of many, of which layers explain few, those few are an odd lot
+    few = len(totals) < FEWEST_NETWORKS  # few of many explained by layers are not typical
     if len(networks) < (FEWEST_FOR_COMMON if few else FEWEST_NETWORKS):
         return None
     if few:
         return _correct_in_common(predictor, networks)
     keys = list(predictor.regressors)
-    # Networks of one family are held out together: beside their like, bad factors look good.
+    # Networks of one family are held out together: next to similar ones, bad factors look good.
     family = np.unique([family_of(total.model) for total, _ in networks], return_inverse=True)[1]
     short_s = np.array([0.0 if recurs(key) else KINDS[key[0]].short_s for key in keys])
     taus = np.outer(TAUS_OF_LAYERS, [LOOSENESS.get(key[2], 1.0) for key in keys])
     resident = _resident(predictor, networks)
     taken = _taken(networks)
-    for _ in range(2):  # the speed again by corrected layers: networks of a slow day may all be of a sort
+    for _ in range(2):  # the speed again by corrected layers: networks of a slow day may all be alike
         predictor = replace(predictor, speed=_speed(predictor, networks, taken))
         shares, short, slow = _shares(predictor, networks, short_s)
         factors, held_out = fit_factors(shares, family, False, taus, short, short_s, resident)
         taken = slow / np.maximum(held_out, np.finfo(float).tiny)
-    learnt = zip(keys, *factors[:-1].reshape(2, -1).tolist(), short_s.tolist(), strict=True)
+    fitted = zip(keys, *factors[:-1].reshape(2, -1).tolist(), short_s.tolist(), strict=True)
     regressors = {
         key: replace(predictor.regressors[key], factor=factor, short=more, short_s=limit)
-        for key, factor, more, limit in learnt
+        for key, factor, more, limit in fitted
     }
     system = system_of(networks, held_out)
     corrected = replace(predictor, regressors=regressors, system=system, resident=float(factors[-1]))
@@ -144,7 +144,7 @@ def correct(predictor: Predictor, totals: Sequence[Total]) -> Correction | None:
 
 
 def _resident(predictor: Predictor, networks: Networks) -> Array:
-    """Share of the cache left beside each network's weights; all 0 where few fill it, or few do not."""
+    """Share of the cache that each network's weights leave free; all 0 where few fill it, or few do not."""
     resident = np.zeros(len(networks))
     if predictor.hardware is not None and predictor.platform.keeps_weights:
         held = np.array([total.calls @ found.held_bytes for total, found in networks])
@@ -192,19 +192,19 @@ def _shares(predictor: Predictor, networks: Networks, short_s: Array) -> tuple[A
     shares, short = np.zeros((2, len(networks), len(short_s)))
     slow = np.ones(len(networks))
     for i, (total, found) in enumerate(networks):
-        learnt = found.regressor >= 0
+        trained = found.regressor >= 0
         slow[i] = predictor.slowdown(found, total.pace, total.calls)
-        part = total.calls * slow[i] / _learnt_s(total, found)
+        part = total.calls * slow[i] / _trained_s(total, found)
         at_most = np.minimum(found.runtime_s, short_s[found.regressor])
-        np.add.at(shares[i], found.regressor[learnt], (part * found.runtime_s)[learnt])
-        np.add.at(short[i], found.regressor[learnt], (part * at_most)[learnt])
+        np.add.at(shares[i], found.regressor[trained], (part * found.runtime_s)[trained])
+        np.add.at(short[i], found.regressor[trained], (part * at_most)[trained])
     return shares, short, slow
 
 
-def _learnt_s(total: Total, found: Estimates) -> float:
-    """What a network took beside the layers that only a roofline knows."""
-    unlearnt = found.regressor < 0
-    return total.runtime_s - float(total.calls[unlearnt] @ found.runtime_s[unlearnt])
+def _trained_s(total: Total, found: Estimates) -> float:
+    """A network's time minus the roofline time of its untrained layers."""
+    untrained = found.regressor < 0
+    return total.runtime_s - float(total.calls[untrained] @ found.runtime_s[untrained])
 
 
 def _taken(networks: Networks) -> Array:
@@ -243,11 +243,11 @@ def fit_factors(
     """(factors [keys], held-out predictions relative to the measurement [rows]) from shares [rows, keys].
 
     Rows of one `group`, counted from 0, are held out together; with fewer than three groups, each row alone.
-    `common`: learn what all factors share, rather than take it as 1. `short` [rows, keys]: what of the shares
+    `common`: fit what all factors share, rather than use 1. `short` [rows, keys]: what of the shares
     the first `short_s` [keys] of each call take; what factors change by for these, equally for all keys of
     one `short_s` within SHORT_FACTORS, then follows the factors, [2 keys]. `resident` [rows]: share of the
-    cache that is left beside a network's weights; the share by which it takes longer where all is left then
-    comes last. `taus`: to choose from, the tightest first, [taus] or [taus, keys].
+    cache that a network's weights leave free; the last factor is then the share by which a network without
+    weights takes longer. `taus`: to choose from, the tightest first, [taus] or [taus, keys].
     """
     rows = len(shares)
     none = np.zeros((rows, 0)) if short is None else short
@@ -293,7 +293,7 @@ def _ridge(shares: Array, short: Array, alike: Array, kept: Array, tau: float | 
 
 
 def system_of(networks: Networks, held_out: Array) -> float:
-    """Standard deviation of networks' errors beside their layers' that makes their bounds hold 90 % of them.
+    """Standard deviation of networks' errors, beyond their layers', at which bounds contain 90 % of them.
 
     Layers and networks of one dataset were measured on the same days; what another day brings comes on top.
     """

@@ -119,7 +119,7 @@ def call_of(layer: Layer, device: torch.device) -> Call:
 
 
 def step_of(call: Call) -> Step:
-    """The part of a call to be timed; the rest, such as the forward pass before a backward one, runs now."""
+    """The part of a call to time; other parts, such as the forward pass before a backward one, run now."""
     function = _bare(call)
     if isinstance(function, Backward):
         return function.step(*call.args, **call.kwargs)
@@ -127,7 +127,7 @@ def step_of(call: Call) -> Step:
 
 
 def warm_of(call: Call, step: Step) -> tuple[Tensor, ...]:
-    """What a network has just computed when it runs the step."""
+    """Tensors that a network has just computed when it runs the step."""
     return step.warm if isinstance(step, Gradient) else call.warm
 
 

@@ -1,4 +1,4 @@
-"""A rig: one device that calls are timed on, and its meter if it has one: all that a collection knows of it.
+"""A rig: one device that calls are timed on, and its meter if it has one.
 
 `CpuRig` times on the processor; an accelerator brings a rig of its own. A rig is opened inside the measuring
 process, and everything that it answers can be written as JSON.
@@ -41,7 +41,7 @@ class Rig(Protocol):
         """
 
     def self_test(self) -> dict[str, Any]:
-        """What the meter can do here, kept with the dataset; empty without a meter."""
+        """The abilities of the meter here, kept with the dataset; empty without a meter."""
 
     def resume(self, tested: Mapping[str, Any]) -> None:
         """Take over what `self_test` found in a process before this one."""

@@ -47,7 +47,7 @@ class TrainingStep:
         self.call, self.recipe, self.clock_ns = call, recipe, clock_ns
         model = call.function  # a source's call is its network's
         if not isinstance(model, nn.Module):
-            raise ModelError(f"a {type(model).__name__} is no network: nothing to train")
+            raise ModelError(f"a {type(model).__name__} is not a network: nothing to train")
         self.model = model.train()
         if recipe.checkpointing:
             checkpointed(model)

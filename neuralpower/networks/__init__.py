@@ -1,1 +1,1 @@
-"""What is asked about: a network is found, built, given inputs, and run without its device."""
+"""Networks: how one is found, built, given inputs, and run without its device."""

@@ -1,6 +1,6 @@
-"""Operator calls on tensors without values, worked out once: like calls give like results.
+"""Cache of operator calls on tensors without values: equal calls give equal results.
 
-Networks repeat their blocks, and torch takes half a millisecond of Python to say which shape comes out of a
+Networks repeat their blocks, and torch takes half a millisecond of Python to compute the output shape of a
 call. Calls are alike where the operator, the numbers among its arguments, and its tensors' types, shapes,
 strides and shared memory are.
 """
@@ -82,7 +82,7 @@ def _noted(values: Iterable[Any], parts: list[Hashable], memory: dict[int, int])
 
 
 def _shapes(output: Any, inputs: list[Tensor]) -> tuple[_Shape, ...] | _Shape | None:
-    """How to make an output again; None where it is no new tensor, or a tuple of these."""
+    """How to make an output again; None where it is not a new tensor, nor a tuple of these."""
     tensors = [output] if isinstance(output, Tensor) else list(output) if type(output) is tuple else []
     known = {t.untyped_storage()._cdata for t in inputs}
     shapes = []

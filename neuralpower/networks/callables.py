@@ -1,7 +1,7 @@
 """Functions as networks: what they compute from their inputs, and the modules and tensors that they use.
 
 A function is a builder where it can be called without arguments, as torchvision.models.resnet18: it returns a
-network. Any other is a forward pass.
+network. Any other function is a forward pass.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Forward(nn.Module):
 
 
 def is_builder(function: object) -> bool:
-    """Whether something that is no module can be called without arguments."""
+    """Whether an object can be called without arguments, modules aside."""
     if isinstance(function, type):
         return issubclass(function, nn.Module)
     try:

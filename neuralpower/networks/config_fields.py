@@ -1,4 +1,4 @@
-"""Fields of a configuration that code of transformers reads, beside those that its class declares.
+"""Fields of a configuration that code of transformers reads, besides those that its class declares.
 
 A config.json may hold any field: its class keeps those it does not declare, and the model's code asks for
 them, as in `getattr(config, "head_dim", ...)`. Such a field can be changed like any other; a name that no

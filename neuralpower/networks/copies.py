@@ -24,7 +24,7 @@ CONTAINERS = (dict, OrderedDict, list, tuple)
 
 def copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """A copy of `module` on `device`, floats in `dtype`; raises ModelError for meta weights off meta."""
-    memo: dict[int, Any] = {}  # as deepcopy has it: identity of an original -> what stands for it
+    memo: dict[int, Any] = {}  # as in deepcopy: identity of an original -> its counterpart
     for tensor in (*module.parameters(), *module.buffers(), *_computed(module)):
         if tensor.is_meta and device.type != "meta":
             raise ModelError(
@@ -64,7 +64,7 @@ def _computed(module: nn.Module) -> list[Tensor]:
 
 
 def _held(value: Any, seen: set[int]) -> Iterator[Any]:
-    """What a container holds, and those within it, each once; a value that is none itself."""
+    """The values in a container and in those within it, each once; other values as they are."""
     if id(value) in seen:
         return
     seen.add(id(value))
@@ -81,7 +81,7 @@ def _inside(container: Any) -> Iterable[Any]:
 
 
 def _own(value: Any, memo: dict[int, Any]) -> Any:
-    """What the copy has for `value`: the same, unless it leads to the original; always one for one value."""
+    """The copy's counterpart of `value`: itself, unless it leads to the original; one for each value."""
     if id(value) in memo:
         return memo[id(value)]
     if not _leads(value, memo, set()):
@@ -101,7 +101,7 @@ def _own(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def _leads(value: Any, memo: dict[int, Any], seen: set[int]) -> bool:
-    """Whether a function, or what holds some, reaches what has been copied."""
+    """Whether a function, or a container of functions, reaches something that was copied."""
     if id(value) in memo:
         return True
     if id(value) in seen:

@@ -1,4 +1,4 @@
-"""What may stand in a `.pt2` file: torch.export.load unpickles it, evaluates its text, and writes Python.
+"""Rules for a `.pt2` file: torch.export.load unpickles it, evaluates its text, and writes Python.
 
     torch >= 2.8   NAME/models/model.json, NAME/data/{weights,constants,sample_inputs}/...
     torch <= 2.7   serialized_exported_program.json, serialized_{state_dict,constants,example_inputs}.pt
@@ -55,7 +55,7 @@ FUNCTIONS = re.compile(r"[A-Z]\w*|floor|ceiling|sqrt|oo|int_oo|nan|zoo|pi|[a-z]+
 
 
 def check_exported(path: Path) -> None:
-    """Raise ModelError for a file that is no exported program, or one that would run code when loaded."""
+    """Raise ModelError for a file that is not an exported program, or that would run code when loaded."""
     try:
         with zipfile.ZipFile(path) as archive:
             _check_zip(archive, path.stat().st_size, path)
@@ -68,7 +68,7 @@ def check_exported(path: Path) -> None:
 def no_program(path: Path) -> ModelError:
     """The error for a file that torch.export.save has not written."""
     return ModelError(
-        f"{path} is no exported program of torch {torch.__version__}; "
+        f"{path} is not an exported program of torch {torch.__version__}; "
         "write it with torch.export.save of this version"
     )
 
@@ -173,7 +173,7 @@ def _check_program(program: Any, path: Path) -> None:
 
 
 def _texts(value: Any, key: str = "", in_nodes: bool = False) -> Iterator[tuple[Check, str, str]]:
-    """(what has to hold, its key, text) of all texts of a program that code is made of."""
+    """(rule, key, text) of all texts of a program that become code."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield (NAME if key.endswith("_values") else PLAIN).fullmatch, f"field of {key}", str(name)
@@ -248,11 +248,11 @@ def _is_plain_spec(spec: Mapping[str, Any]) -> bool:
 
 
 Check = Callable[[str], object]
-"""True, or what is, for a text that may stand there."""
+"""Returns a true value for a permitted text."""
 RULES: Mapping[str, Check] = {
     **dict.fromkeys(("expr_str", "as_expr"), _is_formula),
     **dict.fromkeys(("in_spec", "out_spec"), _is_spec),
     **{"guards_code": _is_guard, "target": _is_operator},
     **dict.fromkeys(("name", "as_name", "forward_arg_names"), NAME.fullmatch),
 }
-"""Key of a program -> what has to hold for its text; PLAIN for all other keys."""
+"""Key of a program -> rule for its text; PLAIN for all other keys."""

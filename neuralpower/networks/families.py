@@ -1,4 +1,4 @@
-"""Which networks are built alike, by their names and overrides."""
+"""Families of networks that are built alike, by their names and overrides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def variant_of(model: str) -> str:
 
 
 def family_of(model: str) -> str:
-    """What networks built alike share: a name and, in a family of the zoo, a sort of blocks or loops."""
+    """The family of a network: a name and, in the zoo, a kind of blocks or loops."""
     name, overrides = _parted(model)
     sort, values = next(iter((index_ranges(name) or {"": ()}).items()))
     return f"{name}?{sort}={overrides[sort]}" if sort in overrides and isinstance(values[0], str) else name

@@ -33,7 +33,7 @@ def path_of(location: str) -> Path:
     try:
         return Path(location).expanduser()
     except RuntimeError as error:
-        raise ModelError(f"{location}: {error}; give a whole path") from None
+        raise ModelError(f"{location}: {error}; give a full path") from None
 
 
 def call_function(function: Callable[..., Any], keywords: Mapping[str, Any], text: str) -> Any:
@@ -86,7 +86,7 @@ def function_source(text: str, location: str, name: str, overrides: dict[str, An
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
         if request.input_shape is None:
-            has_length = getattr(model, EXAMPLE, None) is not None  # a module's example has one of its own
+            has_length = getattr(model, EXAMPLE, None) is not None  # a module's example has its own length
             if model in kept and not (request.seq_len is not None and callable(beside) and has_length):
                 return brought_inputs(text, kept[model], request)
             if callable(beside):
@@ -105,11 +105,11 @@ def derived_inputs(name: str, model: nn.Module, request: InputRequest, way_out: 
 
 
 def ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
-    """The answer of an `example_inputs` function, which may take `seq_len` beside the batch size."""
+    """The answer of an `example_inputs` function, which may take `seq_len` besides the batch size."""
     keywords = {} if request.seq_len is None else {"seq_len": request.seq_len}
     if keywords and "seq_len" not in inspect.signature(make).parameters:
         raise InputError(
-            f"seq_len is {request.seq_len}, but the inputs of {text} have a length of their own; "
+            f"seq_len is {request.seq_len}, but the inputs of {text} have their own length; "
             "leave seq_len out, or let example_inputs take it"
         )
     call = f"example_inputs({request.batch_size}) of {text}"
@@ -122,7 +122,7 @@ def ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
 
 @contextmanager
 def _importing_from(folder: Path) -> Iterator[None]:
-    """Let the user's code import what lies beside it, and print to stderr: what it prints is no result."""
+    """Let the user's code import its neighbours, and print to stderr: stdout is for results."""
     sys.path.insert(0, str(folder))
     try:
         with redirect_stdout(sys.stderr):
@@ -141,7 +141,7 @@ def _loaded_file(location: str) -> ModuleType:
     name = f"neuralpower_model_{path.stem}_{abs(hash(path))}"
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
-        raise ModelError(f"{location} is no Python file; give path/file.py:function")
+        raise ModelError(f"{location} is not a Python file; give path/file.py:function")
     loaded = importlib.util.module_from_spec(specification)
     sys.modules[name] = loaded  # dataclasses look their module up
     try:

@@ -1,6 +1,6 @@
 """Configurations of the Hugging Face hub: config.json alone is fetched, never weights and never code.
 
-huggingface_hub does it, so that its cache, its offline switch (HF_HUB_OFFLINE) and its token hold here.
+huggingface_hub does it, so that its cache, its offline switch (HF_HUB_OFFLINE) and its token apply here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from neuralpower.networks.slips import listed_as
 
 CONFIG, QUANTISATION = "config.json", "hf_quant_config.json"  # the second is NVIDIA's Model Optimizer's
 SWITCH = "HF_HUB_OFFLINE"
+PATIENCE_S = 3.0  # until the hub counts as out of reach; its library tries again for half a minute
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _switched_here = False
 
@@ -32,8 +34,8 @@ def stay_offline() -> None:
 
 
 @contextlib.contextmanager
-def _as_the_user_has_it() -> Iterator[None]:
-    """Take back within what `stay_offline` did."""
+def _as_the_user_set_it() -> Iterator[None]:
+    """Undo `stay_offline` within."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -43,6 +45,25 @@ def _as_the_user_has_it() -> Iterator[None]:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
+
+
+@functools.cache
+def is_reachable() -> bool:
+    """Whether the hub answers within PATIENCE_S, with whatever status; asked once in a process."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    answered: list[object] = []
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):  # of its HTTP library, which is another one in other versions
+            answered.append(huggingface_hub.get_session().head(constants.ENDPOINT, timeout=PATIENCE_S))
+
+    # A name server that does not answer knows no timeout: a thread is left alone.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE_S)
+    return bool(answered)
 
 
 @functools.lru_cache(maxsize=64)
@@ -65,20 +86,23 @@ def _read(name: str, file: Path | None) -> dict[str, Any]:
     try:
         values = read_json(file) if file is not None else None
     except (ValueError, OSError) as error:
-        raise ModelError(f"hf:{name}: its {CONFIG} is no JSON ({one_line(error)}); choose another") from None
+        raise ModelError(f"hf:{name}: its {CONFIG} is not JSON ({one_line(error)}); choose another") from None
     if not isinstance(values, dict):
-        raise ModelError(f"hf:{name}: its {CONFIG} holds no object; choose another repository")
+        raise ModelError(f"hf:{name}: its {CONFIG} is not an object; choose another repository")
     return values
 
 
 def _fetched(repository: str, revision: str | None, file: str, *, optional: bool = False) -> Path | None:
     """The file in the hub's cache, fetched if it is not there; raises ModelError, or None if it may lack."""
     import huggingface_hub
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors
 
     name = f"hf:{repository}" + (f"@{revision}" if revision else "")
     try:
-        with _as_the_user_has_it():
+        with _as_the_user_set_it():
+            cached = huggingface_hub.try_to_load_from_cache(repository, file, revision=revision)
+            if not (isinstance(cached, str) or constants.HF_HUB_OFFLINE or is_reachable()):
+                raise errors.LocalEntryNotFoundError(repository)
             return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision))
     except errors.GatedRepoError:
         reason = (
@@ -102,4 +126,4 @@ def _fetched(repository: str, revision: str | None, file: str, *, optional: bool
 
 def _why_not() -> str:
     offline = os.environ.get(SWITCH, "").upper() in ("1", "ON", "YES", "TRUE") and not _switched_here
-    return f"{SWITCH} is set" if offline else "the hub cannot be reached"
+    return f"{SWITCH} is set" if offline else f"the hub cannot be reached ({SWITCH}=1 asks the cache alone)"

@@ -1,4 +1,4 @@
-"""Values of the inputs that a user's code makes beside its network, whose weights must take no memory.
+"""Values of inputs that a user's code makes together with its network, whose weights must take no memory.
 
 A function returns a network and its inputs from one call, which runs under `torch.device("meta")`: the inputs
 then have shapes and no values. They promise the values of a second call, made once a trace asks for a number.
@@ -30,13 +30,13 @@ from neuralpower.networks.promised_values import HELD_BYTES, WHOLE_BYTES, promis
 from neuralpower.networks.running import name_of, own_randomness
 
 EMPTY = ("aten.empty", "aten.empty_like", "aten.new_empty", "aten.empty_strided", "aten.new_empty_strided")
-WITHOUT = "given as memory that nothing was written to, as torch.empty has it"
+WITHOUT = "given as memory that nothing was written to, such as torch.empty"
 # modules between a user and an operator
 MACHINERY = ("torch._", "torch.utils._", "torch.overrides", "torch.functional", __name__)
 
 
 def with_values_of(inputs: Inputs, again: Callable[[], Any], weight_bytes: int) -> Inputs:
-    """Inputs that came with a network: their tensors on meta promise the values of their likes off meta.
+    """Inputs that came with a network: their tensors on meta promise the values of a second call off meta.
 
     Args:
         inputs: the call that came with the network.
@@ -66,7 +66,7 @@ def _values(tensors: list[Tensor], again: Callable[[], Any], weight_bytes: int) 
             continue
         if [(t.shape, t.dtype) for t in found] == [(t.shape, t.dtype) for t in tensors]:
             return _held(found)
-        why = "given, but of other shapes each time that its function is called"
+        why = "given, but with other shapes at each call of its function"
     return [drawn(tensor, why) for tensor in tensors]
 
 
@@ -76,7 +76,7 @@ def _held(tensors: list[Tensor]) -> list[Tensor]:
     for place, tensor in sorted(enumerate(tensors), key=lambda numbered: numbered[1].nbytes):
         left -= tensor.nbytes
         if left < 0 or tensor.is_meta:
-            held[place] = drawn(tensor, f"given, but beyond the {HELD_BYTES / 2**20:.0f} MiB that are held")
+            held[place] = drawn(tensor, f"given, but beyond the {HELD_BYTES / 2**20:.0f} MiB that are kept")
     return held
 
 
@@ -92,7 +92,7 @@ def drawn(tensor: Tensor, why: str) -> Tensor:
 
 @contextmanager
 def weightless() -> Iterator[None]:
-    """Weights of networks made within go to meta, and all that is too large for inputs; the rest is real.
+    """Put weights of networks made within on meta, and all that is too large for inputs; keep others real.
 
     What torch.nn makes is on meta at once, a user's own parameter as soon as a module gets it.
     """

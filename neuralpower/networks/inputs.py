@@ -29,7 +29,7 @@ class Inputs:
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    note: str = ""  # how given inputs were changed, in words
+    note: str = ""  # how given inputs were changed, as text
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -43,7 +43,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class InputRequest:
-    """What the inputs should look like; `None` leaves it to the model.
+    """The requested sizes of inputs; `None` leaves one to the model.
 
     `seq_len` counts tokens of text (128, or the model's maximum if that is less) or frames of audio (one
     second); `input_shape` is without the batch; `dtype` is that of the floating inputs.
@@ -55,22 +55,22 @@ class InputRequest:
     dtype: torch.dtype = torch.float32
 
     def check(self) -> None:
-        """Raise InputError for a size that is no positive whole number."""
+        """Raise InputError for a size that is not a positive whole number."""
         check_count("batch_size", self.batch_size)
         check_count("seq_len", self.seq_len)
         shape = self.input_shape
         shaped = isinstance(shape, (tuple, list)) and shape and all(map(is_count, shape))
         if shape is not None and not shaped:
             raise InputError(
-                f"input_shape is {shape}, but every size must be a whole number of at least 1, of 2**53 at "
-                "most; give it without the batch, as in 3x224x224"
+                f"input_shape is {shape}, but every size must be a whole number from 1 to 2**53; "
+                "give it without the batch, as in 3x224x224"
             )
 
 
 def check_count(name: str, value: object) -> None:
-    """Raise InputError for a number that is not None and no positive whole one."""
+    """Raise InputError for a number that is neither None nor positive and whole."""
     if value is not None and not is_count(value):
-        raise InputError(f"{name} is {value}, but a whole number of at least 1 is needed, of 2**53 at most")
+        raise InputError(f"{name} is {value}, but must be a whole number from 1 to 2**53")
 
 
 def place(inputs: Inputs, device: str, dtype: torch.dtype) -> Inputs:
@@ -109,8 +109,8 @@ def in_batches(inputs: Inputs, batch_size: int) -> Inputs:
         rows = torch.arange(batch_size, device=tensor.device) % tensor.shape[0]
         return alike(tensor.detach()[rows], tensor)
 
-    note = f"the first side of the given inputs, {first} long, is taken as a batch and is {batch_size} here"
-    return replace(inputs.mapped(repeat), note=f"{note}; batch size {first} leaves them as they are")
+    note = f"the first side of the given inputs, {first} long, counts as the batch and becomes {batch_size}"
+    return replace(inputs.mapped(repeat), note=f"{note}; batch size {first} keeps them unchanged")
 
 
 def shaped_inputs(model: nn.Module, request: InputRequest, shape: Sequence[int]) -> Inputs:

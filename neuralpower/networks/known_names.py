@@ -1,4 +1,4 @@
-"""Names of networks as their libraries' files list them; nothing is imported, so a slip is told at once."""
+"""Names of networks in their libraries' files; nothing is imported, so a typing error is found at once."""
 
 from __future__ import annotations
 

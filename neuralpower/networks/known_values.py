@@ -1,4 +1,4 @@
-"""Numbers that a trace without values knows all the same: those of its inputs, and what follows from them.
+"""Numbers that a trace without values still knows: those of its inputs, and what follows from them.
 
 Among fake tensors, inputs are real ones, up to a bound. What follows from real tensors alone is computed, so
 that a forward pass that asks for a length, or for the rows of one token, gets the right answer; no weight
@@ -19,7 +19,7 @@ from neuralpower.layers import BY_OPERATOR
 from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.promised_values import HELD_BYTES, WHOLE_BYTES, with_values
 
-LARGEST = 2**22  # numbers of a tensor that is computed beside the trace: milliseconds
+LARGEST = 2**22  # numbers of a tensor that is computed during the trace: milliseconds
 SHAPED = ("expand_as", "reshape_as", "view_as", "type_as")  # read no values of their second tensor
 FACTORIES = frozenset("arange zeros ones full scalar_tensor eye tril_indices triu_indices".split())
 INDEXING = ("index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put", "_index_put_impl_")
@@ -109,7 +109,7 @@ class Known:
         return func(source, places, *more, **kwargs)
 
     def _spoil(self, func: Any, args: Any) -> Any:
-        """Nothing is known any more of what a call without values writes to."""
+        """Forget the values of tensors that a call without values writes to."""
         schema = getattr(func, "_schema", None)
         for argument, value in zip(schema.arguments if schema is not None else (), args, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:

@@ -1,4 +1,4 @@
-"""What PyTorch refuses for the types of tensors, but lets pass where they have no values.
+"""Refuse mixed types that PyTorch refuses for real tensors, but accepts for tensors without values.
 
 Meta and fake tensors pass through a linear layer of whole numbers, or a mask of floats, which no device would
 run. Products take one type. Other calls that mix types, or work on whole numbers, are tried on small real
@@ -31,7 +31,7 @@ TYPES = re.compile(rf"dtype|scalar type|only support floating|Boolean inputs not
 
 
 def refused(name: str, func: Any, args: Any, kwargs: Any) -> str:
-    """What PyTorch says against a call's types; "" where they fit."""
+    """PyTorch's error for a call's types; "" where they fit."""
     tensors = tensors_in((args, kwargs))
     types = dict.fromkeys(tensor.dtype for tensor in tensors)
     if name in PRODUCTS:

@@ -9,7 +9,7 @@ An encoder-decoder's prefill is its encoder and the first step of its decoder; i
 decoder's tokens.
 
 The cache is of the model's own class, filled by its own forward pass on the meta device: two tokens show what
-its layers keep, and what grows with the text is then given the length that was asked for. A cache of a class
+its layers keep, and what grows with the text is then given the requested length. A cache of a class
 that is not known here is filled by a pass over the whole context.
 """
 
@@ -40,6 +40,7 @@ from neuralpower.networks.arguments.forward import Forward
 from neuralpower.networks.inputs import TOKENS, InputRequest, Inputs, check_count
 from neuralpower.networks.promised_values import tensors_within, without_values
 from neuralpower.networks.running import META, WAYS, Answers, Ways, converted, with_values
+from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.source import Source
 from neuralpower.networks.users_code import raised, users_code
@@ -47,7 +48,7 @@ from neuralpower.quantisation.schemes import Scheme
 
 PREFILL, DECODE, GENERATE = "prefill", "decode", "generate"
 PHASES = (FORWARD, PREFILL, DECODE, GENERATE)
-PREDICTED = (*PHASES, "training", BACKWARD)  # all that a prediction can be asked for
+PREDICTED = (*PHASES, "training", BACKWARD)  # all phases that can be predicted
 READ_BY = {"context": (DECODE,), "prompt": (PREFILL, GENERATE), "new_tokens": (GENERATE,)}
 SPELLED = 4  # lengths that are written out
 MOST_REQUESTS = 4096  # of a batch whose requests have lengths of their own
@@ -66,7 +67,7 @@ GROWING = {
 
 @dataclass(frozen=True)
 class Phase:
-    """A question about a language model; None leaves a number to the request or to its default."""
+    """A phase of a language model and its sizes; None means the request's number or the default."""
 
     name: str = FORWARD
     batch: int | None = None
@@ -84,7 +85,7 @@ class Phase:
     def prefill(
         cls, prompt: int | None = None, batch: int | None = None, *, lengths: Iterable[int] | None = None
     ) -> Phase:
-        """A prompt of so many tokens per sample (the request's length), or of its own number each."""
+        """A prompt of `prompt` tokens per sample (by default the request's length), or of `lengths`."""
         return cls(PREFILL, batch, prompt=prompt, lengths=_listed(lengths))
 
     @classmethod
@@ -107,7 +108,7 @@ class Phase:
         return cls(GENERATE, batch, prompt=prompt, new_tokens=new_tokens, lengths=_listed(lengths))
 
     def check(self, known: Sequence[str] = PHASES) -> None:
-        """Raise InputError for an unknown name, a number that is no positive whole one or is not read."""
+        """Raise InputError for an unknown name, or a number that is not positive and whole, or not used."""
         if self.name not in known:
             raise unknown("phase", self.name, known)
         check_count("batch", self.batch)
@@ -130,7 +131,7 @@ class Phase:
             raise InputError(f"--lengths belongs to --phase {ways}, not to {self.name}; leave it out")
         if not 0 < len(self.lengths) <= MOST_REQUESTS:
             raise InputError(
-                f"lengths: {len(self.lengths)} of them; give 1 to {MOST_REQUESTS}, one for each request"
+                f"lengths: got {len(self.lengths)}; give 1 to {MOST_REQUESTS}, one for each request"
             )
         for length in self.lengths:
             if not is_count(length):
@@ -198,6 +199,7 @@ class Pass:
     batch_size: int = 1  # samples
     weights: Scheme | None = None  # how a checkpoint's weights are quantised
     lengths: tuple[int, ...] = ()  # of the samples, where they differ; `context` and `tokens` are their mean
+    sharding: Sharding | None = None  # how the network was sharded; None on one device
     longer: Pass | None = field(default=None, repr=False)  # then: the same pass one token longer
 
     @property
@@ -225,7 +227,7 @@ def pass_of(source: Source, request: InputRequest, phase: Phase, module: nn.Modu
     Args:
         source: where the model comes from.
         request: batch size, text length (for an encoder-decoder that of its encoder) and dtype.
-        phase: what is asked for.
+        phase: the phase to run.
         module: the model, if it has been built already; on the meta device by default.
 
     Raises:
@@ -307,12 +309,12 @@ class Decoder:
         other = "choose a causal language model of transformers"
         way = "override it (MODEL?is_decoder=true)" if can_turn else other
         return InputError(
-            f"phase {self.phase} needs a model that keeps a cache of what it has read, and {self.name} keeps "
-            f"none, as an encoder has none; choose --phase forward, or {way}"
+            f"phase {self.phase} needs a model with a KV cache, and {self.name} has "
+            f"none, like any encoder; choose --phase forward, or {way}"
         )
 
     def prompt(self, prompt: int | None) -> int:
-        """Tokens of a prompt: the number asked for, else the request's length or the default."""
+        """Tokens of a prompt: the given number, else the request's length or the default."""
         usual = TOKENS if self.limit is None else min(TOKENS, self.limit)
         return prompt if prompt is not None else self.request.seq_len or usual
 
@@ -344,7 +346,7 @@ class Decoder:
         several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         for name, parameter in self.parameters.items():
             if parameter.default is inspect.Parameter.empty and parameter.kind not in several:
-                kwargs.setdefault(name, None)  # as `generate` has it
+                kwargs.setdefault(name, None)  # as in `generate`
         return Pass(DECODE, self.module, Inputs(kwargs=kwargs), context, 1, cache, self.request.batch_size)
 
     def of_lengths(self, lengths: Sequence[int], phase: str | None = None) -> Pass:
@@ -355,8 +357,8 @@ class Decoder:
         step = (phase or self.phase) == DECODE
         if self.is_pair:
             raise InputError(
-                f"--lengths: {self.name} is a pair of an encoder and a decoder, which a batch of texts of "
-                "different lengths is not told apart for; give --prompt or --context"
+                f"--lengths: {self.name} is a pair of an encoder and a decoder, which needs texts of one "
+                "length; give --prompt or --context"
             )
         longest, low = max(lengths), mean_length(lengths)
         self.fits(longest + step, f"{'context' if step else 'prompt'} {longest} takes")
@@ -366,7 +368,7 @@ class Decoder:
         return replace(made(low), lengths=tuple(lengths), longer=made(low + 1))
 
     def fits(self, tokens: int, what: str) -> None:
-        """Raise InputError where the model has no positions for so many tokens."""
+        """Raise InputError where the model has no positions for this number of tokens."""
         if self.limit is not None and tokens > self.limit:
             raise InputError(
                 f"{what} {tokens} positions, but {self.name} is made for {self.limit}; give less, or "
@@ -399,7 +401,7 @@ class Decoder:
         return self._read(PROBE)
 
     def _read(self, tokens: int) -> tuple[Any, Any]:
-        """(cache, encoder's outputs) on the meta device after a first pass over so many tokens."""
+        """(cache, encoder's outputs) on the meta device after a first pass over `length` tokens."""
         encoder = self.prompt(None) if self.encodes_text else tokens
         encoded: list[Any] = []
         half = self.module.get_encoder() if self.is_pair else nn.Module()  # type: ignore[operator]

@@ -17,7 +17,7 @@ from neuralpower.errors import NeuralPowerError
 from neuralpower.networks.users_code import users_code
 
 DRAW = "neuralpower_draw"  # attribute of a meta tensor: a function that returns its like with values
-MADE_UP = "neuralpower_made_up"  # attribute of a tensor: why its values are made up, in words
+MADE_UP = "neuralpower_made_up"  # attribute of a tensor: why its values are made up, as text
 HELD_BYTES = 64 * 2**20  # most that inputs keep: 100 images of 3x224x224, 8 million token ids
 WHOLE_BYTES = 2**30  # most that is made for real for such inputs: takes some seconds
 RANDOM = "random numbers"  # why values are made up, where nobody has given any
@@ -37,7 +37,7 @@ def promised(tensor: Tensor) -> Callable[[], Tensor] | None:
 
 
 def made_up(tensor: Tensor) -> str:
-    """Why a tensor's values are made up, in words; "" where they are given or computed."""
+    """Why a tensor's values are made up, as text; "" where they are given or computed."""
     return str(getattr(tensor, MADE_UP, ""))
 
 
@@ -62,7 +62,7 @@ def with_values(tensor: Tensor) -> Tensor:
         return alike(tensor.detach().cpu().clone(), tensor)
     if tensor.is_floating_point():
         return say_made_up(torch.randn(tensor.shape).mul_(SMALL).to(tensor.dtype), RANDOM)
-    return say_made_up(torch.ones(tensor.shape, dtype=tensor.dtype), "ones, as nothing gives them values")
+    return say_made_up(torch.ones(tensor.shape, dtype=tensor.dtype), "ones, as values are not known")
 
 
 def without_values(make: Callable[[str], Any]) -> Any:

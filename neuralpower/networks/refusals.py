@@ -1,4 +1,4 @@
-"""What cannot be followed operator by operator, said before it is tried."""
+"""Refuse networks that cannot be traced operator by operator, before it is tried."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_followable(model: nn.Module, inputs: Any) -> None:
 
 SAYING = {
     "does not require grad": "a trace has no gradients for a forward that takes them itself; "
-    "give the module that computes what is derived, and phase backward for the rest",
+    "give the module without its own gradients, and choose phase backward",
     "fullgraph=True": "a part of it runs compiled alone, as flex_attention does, and cannot be followed; "
     "choose another attention (of a transformers model MODEL?attn_implementation=sdpa)",
     **dict.fromkeys(
@@ -53,7 +53,7 @@ SAYING = {
     ),
     "does not support sparse weights": "give its layer sparse=False, or another mode",
 }
-"""What an error says -> what to do about it."""
+"""A part of an error's text -> the way out."""
 SIZES = "(batch size, sequence length, input shape)"
 
 
@@ -63,16 +63,16 @@ def way_out(error: BaseException | None, made: bool) -> str:
         if words in said(error):
             return way
     if "unexpected keyword argument" in said(error) and not made:
-        return "a mapping of inputs is keywords; where forward takes a mapping itself, give (mapping,)"
+        return "a mapping of inputs holds keywords; where forward takes a mapping itself, give (mapping,)"
     if error is not None and not isinstance(error, Exception):
-        return "a forward pass may not end the program; let it return its output, or raise an ordinary error"
+        return "a forward pass must not end the program; let it return its output, or raise an ordinary error"
     if isinstance(error, RecursionError):
         return "its modules lie too deep in one another, or call themselves without end; nest fewer"
     if overflows(error):
-        return f"no memory holds a tensor of that size: ask for smaller sizes {SIZES}"
+        return f"no memory holds a tensor of that size: choose smaller sizes {SIZES}"
     if made:
         return (
-            f"neuralpower cannot make inputs that fit it at these sizes: ask for others {SIZES}, "
-            "or give inputs of your own in Python: predict(model, inputs)"
+            f"neuralpower cannot make inputs that fit it at these sizes: choose others {SIZES}, "
+            "or give your own inputs in Python: predict(model, inputs)"
         )
     return f"check the inputs {SIZES} against what the model takes"

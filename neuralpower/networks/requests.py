@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError
@@ -19,6 +20,7 @@ from neuralpower.networks.phases import (
     mean_length,
     pass_of,
 )
+from neuralpower.networks.sharding import Sharding, sharded
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
@@ -48,7 +50,7 @@ class Generating:
         return self.prefill.batch_size
 
     def step(self, context: int) -> Pass:
-        """The step against so many tokens, in the mean of all samples."""
+        """The step with `context` tokens in the cache, the mean of all samples."""
         if not self.lengths:
             return self.decoder.decode(context)
         return self.decoder.of_lengths([length + context - self.first for length in self.lengths], DECODE)
@@ -57,6 +59,11 @@ class Generating:
     def weights(self) -> Scheme | None:
         """How a checkpoint's weights are quantised."""
         return self.prefill.weights
+
+    @property
+    def sharding(self) -> Sharding | None:
+        """How the network was sharded; None on one device."""
+        return self.prefill.sharding
 
     @property
     def steps(self) -> int:
@@ -68,32 +75,42 @@ Asked = Pass | Generating
 
 
 def asked_of(
-    model: str | Path | nn.Module | Source, request: InputRequest, phase: Phase, *, own_batch: bool = False
+    model: str | Path | nn.Module | Source,
+    request: InputRequest,
+    phase: Phase,
+    *,
+    own_batch: bool = False,
+    sharding: Sharding | None = None,
 ) -> Asked:
     """The pass or the whole generation that a phase runs on the meta device.
 
     Args:
         model: what `resolve` takes, or where the network comes from.
         request: the sizes of its inputs.
-        phase: what is asked for.
+        phase: the phase to run.
         own_batch: whether inputs that come with the network say the batch size, where there are any.
+        sharding: the layout whose rank is followed, in place of one device.
 
     Raises:
         ModelError: the model is not found or cannot be built, or its forward raises.
-        InputError: as `pass_of`; more tokens than the model has positions for.
+        InputError: as `pass_of`; more tokens than the model has positions for; as `sharded`.
     """
     source = model if isinstance(model, Source) else resolve(model)
     if own_batch:
         request = replace(request, batch_size=source.batch_size(None, request.input_shape))
     module = source.build("meta", request.dtype)
+    done: Sharding | None = None
+    if sharding is not None and sharding.needed:
+        module, done = sharded(module, sharding, partial(source.inputs, module, request, "meta"))
     if phase.name == GENERATE:
         phase.check()
         with users_code(f"{source.name} cannot be read"):
             decoder = Decoder(module, phase.applied(request), GENERATE)
         found = _generating(decoder, phase)
-        return replace(found, prefill=replace(found.prefill, weights=source.weights))
+        prefill = replace(found.prefill, weights=source.weights, sharding=done)
+        return replace(found, prefill=prefill)
     with users_code(f"the inputs of {source.name} cannot be made"):
-        return pass_of(source, request, phase, module)
+        return replace(pass_of(source, request, phase, module), sharding=done)
 
 
 def _generating(decoder: Decoder, phase: Phase) -> Generating:
@@ -138,7 +155,7 @@ def given_to(source: Source, inputs: Any, dtype: str, batch_size: int | None, *,
     if checked and found and torch_dtype(dtype) not in found:  # no device would run that
         names = ", ".join(sorted(str(one).removeprefix("torch.") for one in found))
         raise InputError(
-            f"inputs are {names} and dtype {dtype} is asked for; give inputs of it, or leave dtype out"
+            f"inputs are {names}, but dtype is {dtype}; give inputs of this dtype, or leave dtype out"
         )
     batch = int(batch_size or batch_of(given) or 1)
     module = source.build("meta", torch_dtype(dtype))

@@ -116,7 +116,7 @@ def own_randomness() -> Iterator[None]:
 
 
 def on_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
-    """All the work, with random numbers for tensors without values and without a promise."""
+    """Run on the CPU, with random numbers for tensors without values and without a promise."""
     given = [*model.parameters(), *model.buffers(), *tensors_within((args, kwargs))]
     check_room(tensor for tensor in given if promised(tensor) is None)
     # buffers first: a model may be built for them
@@ -171,13 +171,13 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         return NotImplemented
 
     def assume(self, name: str, output: Any, args: Any) -> None:
-        """Remember the value that a real run would find in a number that may be asked for."""
+        """Remember the value that a real run would find in a number that the network may read."""
         if isinstance(output, Tensor) and output.is_meta:
             self.assumed.note(name, output, args)
 
 
 class Assumed:
-    """Numbers without values that are known all the same: a mask is all ones, and nothing is infinite."""
+    """Assumed values of numbers without values: a mask is all ones, and nothing is infinite."""
 
     def __init__(self) -> None:
         self._values: dict[int, tuple[Tensor, int]] = {}  # keeps the tensor, lest its id be used again

@@ -1,4 +1,4 @@
-"""How large a network may become while it is built, so that a slip of the pen does not fill the memory.
+"""How large a network may become while it is built, so that a typing error does not fill the memory.
 
 Modules are counted as they are made, numbers as they become parameters or buffers, however a network is
 built. On the CPU numbers take memory, which is bounded; on the meta device modules alone do.
@@ -25,7 +25,7 @@ MOST_MODULES = 100_000
 SET_MODULES = "NEURALPOWER_MOST_MODULES"  # the environment variable that sets another bound
 MOST_CALLS = 1_000_000  # of operators in a pass: some minutes of tracing and 1 GB
 MOST_NUMBERS = 10**13  # in parameters and buffers: the largest networks that were published have 2e12
-# Words in the names of configuration fields that count parts made one by one; NO_PARTS say otherwise.
+# Words in names of configuration fields that count parts made one by one; names with NO_PARTS do not.
 LAYERS = ("layer", "block", "depth", "stage")
 PARTS = (*LAYERS, "expert", "num_labels", "head")
 LEAST = 10  # modules of which a layer is usually made
@@ -50,8 +50,8 @@ def check_calls(count: int, bound: int) -> None:
     """Raise BoundError beyond a bound on the operator calls of a pass, as for a loop without end."""
     if count > bound:
         raise BoundError(
-            f"a pass calls more than {bound:,} operators, as one that reads a text token by token or a loop "
-            "without end does; choose smaller sizes, or set NEURALPOWER_MOST_CALLS to allow more"
+            f"a pass calls more than {bound:,} operators; a loop over tokens or "
+            "without end? Choose smaller sizes, or set NEURALPOWER_MOST_CALLS to allow more"
         )
 
 
@@ -60,7 +60,7 @@ def check_room(tensors: Iterable[Tensor]) -> None:
     room, size = available_bytes(), sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if room is not None and size > room:
         raise BoundError(
-            f"it has to be run with values, and takes {size / 1e9:.3g} GB of which {room / 1e9:.3g} are "
+            f"it has to be run with values and needs {size / 1e9:.3g} GB, but {room / 1e9:.3g} GB are "
             "free; choose smaller sizes"
         )
 

@@ -1,4 +1,4 @@
-"""What a text that names no network most likely means; no model's code is run, and torch is not imported."""
+"""Suggest a network for a text that names none; no model's code is run, and torch is not imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neuralpower.files.paths import is_file
 from neuralpower.networks.catalogue import catalogue, find_entry, named
 from neuralpower.networks.known_names import transformers_names, zoo_names
 
-NEAR = 0.85  # letters alike, from which on one name is taken for another
+NEAR = 0.85  # share of equal letters, from which on one name suggests another
 MOST = 6  # names that a message lists
 OF_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".pkl")
@@ -23,11 +23,11 @@ _MODEL_OF_TORCHVISION = re.compile(r"^@register_model\(\)\s*(?:@.*\s*)*def (\w+)
 
 
 def meant(text: str) -> str:
-    """How to write what `text` most likely means, to end a message with; "" where nothing comes near."""
+    """A hint on the network that `text` most likely means, for a message's end; "" without one."""
     if text.endswith(".py"):
         return _of_file(text)
     if text.lower().endswith(WEIGHTS):
-        return "weights alone are no network; name the code that builds it: path/file.py:Name"
+        return "weights alone are not a network; give the code that builds it: path/file.py:Name"
     if OF_HUB.fullmatch(text) and not Path(text).exists():
         return f"for a model of the Hugging Face hub write hf:{text}{_or_listed(text.partition('/')[2])}"
     found = list(dict.fromkeys(_alike(text)))[:MOST]
@@ -67,7 +67,7 @@ def _of_file(location: str) -> str:
     more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
     brings = any(isinstance(node, ast.FunctionDef) and node.name == BESIDE[0] for node in tree.body)
     shape = "" if brings else " with --input-shape, such as 3x224x224"
-    return f"say what builds it: {_either([f'{location}:{name}' for name in found[:MOST]])}{more}{shape}"
+    return f"choose what builds it: {_either([f'{location}:{name}' for name in found[:MOST]])}{more}{shape}"
 
 
 def _built(tree: ast.Module) -> list[str]:

@@ -25,7 +25,7 @@ from neuralpower.quantisation.schemes import Scheme
 # what to give for a network that does not say what its inputs look like
 AT_A_PROMPT = (
     "--input-shape (without the batch, as in 3x224x224), "
-    "or an example_inputs(batch_size) function beside the model's"
+    "or an example_inputs(batch_size) function in the model's file"
 )
 IN_PYTHON = "inputs, or an input_shape (without the batch, as in (3, 224, 224))"
 
@@ -56,7 +56,7 @@ class Source:
         if self.weights is not None and torch.device(device).type != "meta":
             raise ModelError(
                 f"the weights of {self.name} are quantized ({self.weights.name}), and such products are "
-                "predicted but not run here; MODEL?quantization_config=null runs them in the dtype asked for"
+                "predicted but not run; MODEL?quantization_config=null runs them in --dtype"
             )
         return self._built(device, dtype)
 
@@ -74,7 +74,7 @@ class Source:
         request = request or InputRequest()
         request.check()
         what = f"inputs of {self.name} cannot be made for batch size {request.batch_size}"
-        way_out = "ask for other sizes, or give inputs of your own in Python: predict(model, inputs)"
+        way_out = "choose other sizes, or give your own inputs in Python: predict(model, inputs)"
 
         def make(device: str) -> tuple[Any, Any, str]:
             with users_code(what, way_out):
@@ -85,7 +85,7 @@ class Source:
             return Inputs(*(without_values(make) if torch.device(device).type == "meta" else make(device)))
 
     def batch_size(self, asked: int | None, shape: Sequence[int] | None = None) -> int:
-        """The batch size asked for, else that of the inputs the network brings, else 1; raises as `build`."""
+        """The requested batch size, else that of the inputs the network brings, else 1; raises as `build`."""
         if asked is not None or shape is not None or self.brings is None:
             return 1 if asked is None else asked
         model = self.build()
@@ -131,7 +131,7 @@ def by_shape(
     natural: tuple[int, ...] | None = None,
     way_out: str = AT_A_PROMPT,
 ) -> Inputs:
-    """Inputs of the shape asked for, else of `natural`; a `seq_len` replaces its first size.
+    """Inputs of the requested shape, else of `natural`; a `seq_len` replaces its first size.
 
     Raises:
         ModelError: there is no shape; says the way out.
@@ -145,7 +145,7 @@ def by_shape(
             )
         shape = (seq_len, *(shape or ())[1:])
     if shape is None:
-        raise ModelError(f"{name} does not say what its inputs look like; give {way_out}")
+        raise ModelError(f"{name} has no known input shape; give {way_out}")
     return shaped_inputs(model, request, shape)
 
 
@@ -161,11 +161,11 @@ def checked_module(value: Any, text: str, dtype: torch.dtype) -> nn.Module:
 
 
 def brought_inputs(name: str, own: Inputs, request: InputRequest) -> Inputs:
-    """Inputs that a network brings, in the batch size asked for; raises InputError for a length."""
+    """Inputs that a network brings, in the requested batch size; raises InputError for a length."""
     if request.seq_len is not None:
         raise InputError(
             f"seq_len is {request.seq_len}, but {name} brings its inputs; leave seq_len out, or let it "
-            "return the module alone, with an example_inputs(batch_size, seq_len) beside it"
+            "return the module alone, with an example_inputs(batch_size, seq_len) in its file"
         )
     shapes_only = torch.get_default_device().type == "meta"
     return in_batches(own if shapes_only else own.mapped(with_values), request.batch_size)

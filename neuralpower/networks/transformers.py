@@ -42,7 +42,8 @@ def is_transformers(model: nn.Module) -> bool:
 def configuration_source(name: str, config: Any, model_class: type[nn.Module] | None = None) -> Source:
     """A transformers model from its configuration, which is copied: building a model writes into it.
 
-    A quantized checkpoint's is built in the dtype that is asked for; the source says how its weights lie.
+    A quantized checkpoint's model is built in the requested dtype; the source's `weights` say how it is
+    quantised.
 
     Raises ModelError for a quantization that is not known, or fields of one that make no sense.
     """
@@ -99,8 +100,8 @@ def _base_class(model_type: str) -> type[nn.Module]:
     if hasattr(_transformers(), plain):  # towers that AutoModel does not list, such as Aimv2TextModel
         return _model_class(plain)
     raise ModelError(
-        f"model type {model_type!r} of transformers has no class that AutoModel knows; "
-        "name the class, as in transformers:BertForMaskedLM"
+        f"model type {model_type!r} of transformers has no class in AutoModel; "
+        "choose a class, as in transformers:BertForMaskedLM"
     )
 
 
@@ -124,8 +125,8 @@ def _model_class(name: str) -> type[nn.Module]:
     for family, instead in REMOVED.items():
         if name.lower().replace("-", "").replace("_", "").startswith(family):
             raise ModelError(
-                f"{name}: transformers {transformers.__version__} has it no longer (its vocabulary was a "
-                f"pickle, which can run code when it is loaded); choose {instead}, which descends from it"
+                f"{name}: transformers {transformers.__version__} no longer has it (its vocabulary was a "
+                f"pickle, which can run code when it is loaded); choose {instead}, its successor"
             )
     entries = (entry for table in _class_tables() for entry in table.values())
     classes = (one for entry in entries for one in ((entry,) if isinstance(entry, str) else entry))
@@ -153,7 +154,7 @@ def transformers_source(text: str, name: str, overrides: dict[str, Any]) -> Sour
         model_class = _model_class(name)
         config_class = getattr(model_class, "config_class", None)
     if config_class is None:
-        raise ModelError(f"{name} has no configuration class of its own; name one of its subclasses")
+        raise ModelError(f"{name} has no configuration class; choose one of its subclasses")
     config = _configured(text, config_class, {}, overrides)
     source = configuration_source(text, config, model_class or _base_class(config.model_type))
 
@@ -195,11 +196,11 @@ def described_source(text: str, values: Any, overrides: dict[str, Any], where: s
 
 
 def _read(file: Path) -> Any:
-    """What a file of JSON holds; raises ModelError."""
+    """The value in a JSON file; raises ModelError."""
     try:
         return read_json(file)
     except (ValueError, OSError) as error:
-        raise ModelError(f"{file} is no JSON ({error}); write the configuration again") from error
+        raise ModelError(f"{file} is not JSON ({error}); write the configuration again") from error
 
 
 def _configured(text: str, config_class: Any, values: dict[str, Any], overrides: dict[str, Any]) -> Any:
@@ -252,7 +253,7 @@ def _without_code(text: str, value: Any) -> Any:
 def _no_default(config_class: type) -> ModelError:
     """The error for a configuration that is made of others and therefore has to be given."""
     return ModelError(
-        f"{config_class.__name__} is composed of other configurations and has no default that can be built; "
+        f"{config_class.__name__} is made of other configurations and has no default; "
         "give a folder with its config.json"
     )
 
@@ -290,10 +291,10 @@ def _override(text: str, config: Any, values: dict[str, Any], key: str, value: A
 def _check_size(text: str, field: str, value: int, before: Any) -> None:
     """Raise ModelError for a number of layers or a size below what it can be."""
     if "layer" in field and isinstance(before, int) and value < 0 < before:
-        raise ModelError(f"{field} {value} in the overrides of {text}: a number of layers is 0 or more")
+        raise ModelError(f"{field} {value} in the overrides of {text}: a number of layers must be 0 or more")
     absent = isinstance(before, int) and before < 1  # a size of 0 says that there is no such part
     if field.endswith("size") and value < 1 and not absent:
-        raise ModelError(f"{field} {value} in the overrides of {text}: a size is 1 or more")
+        raise ModelError(f"{field} {value} in the overrides of {text}: a size must be 1 or more")
 
 
 def _shorten_layer_lists(values: dict[str, Any], before: int, layers: int) -> None:

@@ -1,4 +1,4 @@
-"""Whose word may run code: what a user types may, a model in a file of data may not, unless the user says so.
+"""Trust: a model that a user types may run code; one in a file of data must not, unless the user allows it.
 
 A file of data is a dataset's table, a journal, a list of candidates, a plan, a JSON file of parameters. It
 may name a network that a library or neuralpower itself defines, and a configuration, which is read as JSON

@@ -1,7 +1,7 @@
-"""Where code of a user runs: whatever it raises comes out as one `UsersError`, which is a ModelError.
+"""Run a user's code: whatever it raises comes out as one `UsersError`, which is a ModelError.
 
 An import, a constructor, a forward pass and a function of inputs may call `sys.exit`, or raise an exception
-that is no `Exception` or whose text raises. None of that may end this program or pass for its
+that does not derive from `Exception` or whose text raises. None of that may end this program or look like
 success. Only Ctrl-C ends it.
 """
 
@@ -31,7 +31,7 @@ def users_code(what: str, way_out: str = "") -> Iterator[None]:
 
 
 def raised(error: Exception) -> BaseException:
-    """What the code itself raised, where `error` came from `users_code`."""
+    """The exception of the code itself, where `error` came from `users_code`."""
     return error.error if isinstance(error, UsersError) and error.error is not None else error
 
 
@@ -61,4 +61,4 @@ def check_computed(output: Any, what: str) -> None:
         if inspect.iscoroutine(value):
             value.close()  # else Python warns that nobody has waited for it
         kind = type(value).__name__
-        raise ModelError(f"{what} gives a {kind}, of which nothing has been computed; {WAY_OUT}")
+        raise ModelError(f"{what} gives a {kind}, with nothing computed; {WAY_OUT}")

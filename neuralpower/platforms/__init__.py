@@ -1,4 +1,4 @@
-"""Families of devices, one file each: `PLATFORMS`, by name. What is special to one stands in its file.
+"""Families of devices, one file each: `PLATFORMS`, by name. The special rules of each are in its file.
 
 A file in this folder that has a `PLATFORM` is found by itself.
 """
@@ -40,7 +40,7 @@ def platform_of(hardware: Hardware) -> Platform:
 
 
 def platform_name(said: Mapping[str, Any], default: str = "cpu") -> str:
-    """The platform that a file says of a device; older files have `accelerator`, true or false."""
+    """The platform of a device in a file; older files have `accelerator`, true or false."""
     if said.get("platform"):
         return str(said["platform"])
     if said.get("accelerator") is None:
@@ -49,7 +49,7 @@ def platform_name(said: Mapping[str, Any], default: str = "cpu") -> str:
 
 
 def hardware_of(said: Mapping[str, Any]) -> Hardware:
-    """A device as files say it, with `accelerator` beside or for `platform`; other keys do not count."""
+    """A device from a file, with `accelerator` besides or instead of `platform`; other keys do not count."""
     known = {f.name: said[f.name] for f in dataclasses.fields(Hardware) if f.name in said}
     return Hardware(**{**known, "platform": platform_name(said)})
 

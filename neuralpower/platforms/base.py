@@ -1,7 +1,7 @@
 """A platform: a family of devices that compute alike, and all that is special to it.
 
 Learner, memory model, training step and collector ask the platform of a device, by `platform_of(hardware)`.
-A file beside this one with a `PLATFORM` adds one: nothing else names the platforms.
+A file in this folder with a `PLATFORM` adds one: no other code names the platforms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Numbers = Any  # a number, or an array of them
 
 @dataclass(frozen=True)
 class Framework:
-    """What a process takes beside its tensors: bytes, and shares of the bytes that come and go."""
+    """Memory of a process besides its tensors: bytes, and shares of the bytes that come and go."""
 
     forward_bytes: int
     training_bytes: int
@@ -40,20 +40,20 @@ class Framework:
         return self.code_bytes(phase) + kept
 
     def code_bytes(self, phase: str) -> int:
-        """What any network's pass or step pages in."""
+        """Bytes of code that any network's pass or step loads."""
         return self.forward_bytes if phase == FORWARD else self.training_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """What is known of all devices of a family; by default they run kernels over many cores."""
+    """The rules of all devices of a family; by default they run kernels over many cores."""
 
     name: str
     called: str = "an accelerator"  # in messages
     plural: str = "accelerators"
-    torch_type: str = ""  # of its devices in torch, as `torch.device.type` has it; "" where torch runs none
+    torch_type: str = ""  # `torch.device.type` of its devices; "" where torch runs none
     makers: tuple[str, ...] = ()  # whose devices are of the platform, as `Hardware.platform` may name it
-    family: str = "accelerator"  # devices of one family can be learnt from together
+    family: str = "accelerator"  # devices of one family can be pooled
     alone: View = field(default_factory=KernelView)  # how layers are described for one device
     pooled: View = field(default_factory=PooledKernelView)  # for several devices at once
     # ---- memory
@@ -63,14 +63,14 @@ class Platform:
     )
     workspace: bool = False  # whether the work space that layers state is that of the platform's kernels
     margins: Mapping[str, float] = field(default_factory=dict)  # share kept free by phase; others: forward
-    memory_note: str = ""  # in words, what is assumed of memory
+    memory_notes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what is assumed, by phase; others: forward
     # ---- time
-    optimizer: str = LOOP  # how torch steps an optimizer unless it is told: loop, foreach or fused
-    launch_s: float = 1e-6  # of a call of which nothing was learnt, beside what its bytes and FLOP take
-    step_s: float = 0.0  # of a recurrent layer that was not learnt: a step waits for the one before it
-    like: tuple[str, str, str, str] | None = (
-        None  # regressor of a memory pass, for kinds that were not learnt
-    )
+    optimizer: str = LOOP  # how torch steps an optimizer by default: loop, foreach or fused
+    launch_s: float = 1e-6  # overhead of an untrained call, in addition to the time of its bytes and FLOP
+    step_s: float = 0.0  # of an untrained recurrent layer: a step waits for the one before it
+    like: tuple[str, str, str, str] | None = None  # regressor of a memory pass, for untrained kinds
     keeps_weights: bool = False  # whether a small network's weights stay in the cache from pass to pass
     # ---- measurement
     rig: str = ""  # module whose `open_rig(device, power, threads, deep_idle)` opens a device; "": none is
@@ -81,12 +81,16 @@ class Platform:
         return [self.torch_type] if self.family == "cpu" else [self.torch_type, f"{self.torch_type}:0"]
 
     def view(self, devices: int) -> View:
-        """How layers are described to a learner of so many devices."""
+        """How layers are described for training on this number of devices."""
         return self.pooled if devices > 1 else self.alone
 
     def margin(self, phase: str) -> float:
-        """Share of a device's memory that is kept free where nothing else is asked for."""
+        """Share of a device's memory that is kept free by default."""
         return self.margins.get(phase, self.margins.get(FORWARD, 0.0))
+
+    def memory_note(self, phase: str) -> str:
+        """What is assumed of a phase's memory, as text; "" for nothing."""
+        return self.memory_notes.get(phase, self.memory_notes.get(FORWARD, ""))
 
     def optimizer_way(self, optimizer: str) -> str:
         """How torch steps such an optimizer here: loop, foreach or fused."""

@@ -1,4 +1,4 @@
-"""How the learner sees the layers of one kind on a platform: their terms, features and groups.
+"""Views: the terms, features and groups that describe layers of one kind on a platform.
 
     CpuView          one CPU: counts of FLOP and bytes, and what no longer fits each cache
     KernelView       one device that runs kernels over many cores: seconds at its peaks, tiles and waves
@@ -25,7 +25,7 @@ REACHED_AT_MOST = 0.9
 
 
 class View:
-    """What all views share: a polynomial in the sizes, the kind's own terms, no thresholds, no alignment."""
+    """The base of views: a polynomial in the sizes, the kind's own terms, no thresholds, no alignment."""
 
     kernels: ClassVar[bool] = False  # whether layers are kernels over many cores
     pooled: ClassVar[str] = ""  # by what rows of several devices are pooled; "" where they are not
@@ -47,7 +47,7 @@ class View:
         return _marked(np.where(quantised, np.char.add(named, "]"), code), QUANTISED, quantised)
 
     def any_dtype(self, columns: Layer) -> bool:
-        """Whether rows of all dtypes are learnt together: their bytes are what tells them apart."""
+        """Whether rows of all dtypes are pooled: they differ in their bytes alone."""
         return False
 
     def code(self, columns: Layer) -> Any:
@@ -55,7 +55,7 @@ class View:
         return columns.kernel_group() if self.kernels else columns.group()
 
     def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """Terms beside the polynomial, none below 0; "flops" among them; seconds at the peaks for kernels."""
+        """Terms besides the polynomial, none below 0, with "flops"; for kernels in seconds at the peaks."""
         terms = columns.kernel_terms(hardware) if self.kernels else columns.terms(hardware)
         terms.setdefault("flops", columns.flops())
         return terms
@@ -69,26 +69,26 @@ class View:
         return {}
 
     def axes(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """Axes of the sampled box beside the layers' own, as base-2 logarithms."""
+        """Axes of the sampled box besides the layers' own, as base-2 logarithms."""
         return {}
 
     def features(
         self, columns: Layer, hardware: Hardware, axes: Mapping[str, Any], flops: Any, size: Any
     ) -> dict[str, Any]:
-        """What the residual's trees see; `size` in bytes."""
+        """Features of the residual's trees; `size` in bytes."""
         own = self.own_features(columns, hardware)
         return {**axes, "flops": np.log2(flops + 1), "bytes": np.log2(size + 1), **own}
 
     def own_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """What they see of the kind's own."""
+        """Features of the kind's own for them."""
         return columns.kernel_features(hardware) if self.kernels else columns.features()
 
     def power_features(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """What they see beside that where power is learnt."""
+        """Further features of the residual for power."""
         return {}
 
     def held_by_power(self, columns: Layer, hardware: Hardware) -> bool:
-        """Whether the level of a device's rows tells how warm it got, and is learnt apart from others'."""
+        """Whether the level of a device's rows depends on how warm it got, and is fitted separately."""
         return False
 
     def least_s(self, columns: Layer, hardware: Hardware) -> Any:
@@ -114,7 +114,7 @@ class KernelView(View):
     kernels = True
 
     def any_dtype(self, columns: Layer) -> bool:
-        """Of all but products: such a kernel waits for its bytes."""
+        """True for all but products: such a kernel waits for its bytes."""
         return not columns.multiplies
 
     def degrees(self, columns: Layer) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ class KernelView(View):
         return columns.kernel_degrees
 
     def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """The kind's, in seconds at the peaks; what is no product computes in float32."""
+        """The kind's terms, in seconds at the peaks; all but products compute in float32."""
         terms = super().terms(columns, hardware)
         if not columns.multiplies:
             terms["flops"] = columns.flops() / hardware.peak("float32")
@@ -141,7 +141,7 @@ class KernelView(View):
         return columns.power_features(hardware)
 
     def least_s(self, columns: Layer, hardware: Hardware) -> Any:
-        """What memory takes, at all of its bandwidth, for the bytes that the last-level cache cannot hold.
+        """Seconds of memory, at its full bandwidth, for the bytes that the last-level cache cannot hold.
 
         Weights of 1.9 GB, 16 times those of any measured product of its kind, were predicted in half of that.
         """
@@ -164,7 +164,7 @@ class PooledView(View):
         return (0,)
 
     def axes(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:
-        """Of each device, what its terms are relative to; what is no product computes in float32."""
+        """The peaks that each device's terms are relative to; all but products compute in float32."""
         peak = peak_flops(columns, hardware) if columns.multiplies else hardware.peak("float32")
         return {
             "device_flops_per_s": np.log2(peak),
@@ -183,7 +183,7 @@ class PooledView(View):
         return {**sides, "flops": np.log2(compute + 1e-9), "bytes": np.log2(memory + 1e-9), **own}
 
     def held_by_power(self, columns: Layer, hardware: Hardware) -> bool:
-        """Where the power limit sets the pace of products."""
+        """Whether the power limit sets the pace of products."""
         return columns.multiplies and hardware.held_by_power
 
 
@@ -193,7 +193,7 @@ class PooledKernelView(PooledView):
     kernels = True
 
     def any_dtype(self, columns: Layer) -> bool:
-        """Of all but products: such a kernel waits for its bytes."""
+        """True for all but products: such a kernel waits for its bytes."""
         return not columns.multiplies
 
     def code(self, columns: Layer) -> Any:
@@ -208,7 +208,7 @@ class PooledKernelView(PooledView):
         return terms | columns.pooled_terms(hardware)
 
     def least_s(self, columns: Layer, hardware: Hardware) -> Any:
-        """What memory takes for the weights, and for what the last-level cache cannot hold of the rest."""
+        """Seconds of memory for the weights, and for other bytes beyond the last-level cache."""
         given, weights, written = columns.bytes()
         crossing = weights + np.maximum(given + written - hardware.llc_bytes, 0)
         return np.asarray(crossing / (REACHED_AT_MOST * hardware.memory_bytes_per_s))

@@ -1,4 +1,4 @@
-"""One question to a predictor: a network, its inputs and a phase."""
+"""One case to predict: a network, its inputs and a phase."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from typing import Any
 
 import torch
 
+from neuralpower.devices.cluster import USUAL_PER_NODE, Cluster
 from neuralpower.devices.spec import known_spec
 from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.layout import ONE, Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import Asked, asked_of
+from neuralpower.networks.sharding import ENGINE, INFERENCE, TRAINING, Sharding
 from neuralpower.networks.source import Source
 from neuralpower.predict.compose import check, composed, question_of
 from neuralpower.predict.generation import predict_generation, with_step
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.predict.parallel import lanes, one_micro_batch, predict_layout
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.timeline import Seen, Stage
 from neuralpower.predict.tree import module_shapes
 from neuralpower.predict.weights import scheme_asked, with_weights
 from neuralpower.trace.follow import Followed, Grown, follow
+from neuralpower.trace.question import ENGINE as RUN_ENGINE
 from neuralpower.trace.question import Question, checked_run, usual_run
 from neuralpower.trace.recipe import RECIPE, Recipe
 from neuralpower.trace.records import Trace
@@ -40,11 +45,14 @@ class Case:
     dtype: str = "float32"
     phase: Phase = field(default_factory=Phase)
     routing: Routing = ROUTING
-    run: str | None = None  # one of `trace.question.RUNS`; None: as is usual on the device
-    weights: str | None = None  # as `--weights` has them; None: as the checkpoint has them
+    run: str | None = None  # one of `trace.question.RUNS`; None: the usual one of the device
+    weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
+    layout: Layout = ONE
+    cluster: Cluster | None = None  # None: nodes of as many devices as is usual
+    strict: bool = False  # whether a network without a plan for tensor ranks is refused
 
     def request(self) -> InputRequest:
-        """What its inputs are made from."""
+        """The sizes that its inputs are made from."""
         return InputRequest(self.batch_size, self.seq_len, self.input_shape, torch_dtype(self.dtype))
 
     @property
@@ -52,7 +60,8 @@ class Case:
         """Name, batch size and length."""
         length = f" s{self.seq_len}" if self.seq_len else ""
         phase = "" if self.phase == Phase() else f" {self.phase.label}"
-        return f"{self.model} b{self.batch_size}{length}{phase}"
+        layout = "" if self.layout.alone else f" {self.layout.short}"
+        return f"{self.model} b{self.batch_size}{length}{phase}{layout}"
 
 
 def run_of(predictor: Predictor, run: str | None, phase: Phase, way: str = FORWARD) -> str:
@@ -62,6 +71,20 @@ def run_of(predictor: Predictor, run: str | None, phase: Phase, way: str = FORWA
     """
     name = phase.name if way == FORWARD else way
     return usual_run(predictor.platform, name) if run is None else checked_run(run, name)
+
+
+def sharding_of(
+    layout: Layout, cluster: Cluster | None, run: str, phase: str = FORWARD, **settings: Any
+) -> Sharding:
+    """How a network is sharded for a way to run; `phase` is forward, backward or training.
+
+    `settings` are further fields of `Sharding`. Raises InputError where the cluster is too small.
+    """
+    if cluster is not None:
+        cluster.check(layout)
+    per_node = min(layout.ranks, USUAL_PER_NODE) if cluster is None else cluster.per_node
+    use = ENGINE if run == RUN_ENGINE else INFERENCE if phase == FORWARD else TRAINING
+    return Sharding(layout, per_node, use, **settings)
 
 
 def predict_case(
@@ -75,13 +98,14 @@ def predict_case(
 ) -> tuple[Prediction, Trace]:
     """Trace a network on the meta device and predict it; backward passes and steps are of training mode.
 
-    `seen` is told of every pass or step that the prediction is made of, in order. Raises as `predict`.
+    `seen` receives each pass or step of the prediction, in order. Raises as `predict`.
     """
     run = run_of(predictor, case.run, case.phase, phase)
     how: dict[str, Any] = {"autocast": autocast, "routing": case.routing, "run": run}
-    how["weights"] = scheme_asked(case.weights)
+    how |= {"weights": scheme_asked(case.weights), "layout": case.layout, "cluster": case.cluster}
     question = question_of(predictor, phase=phase, dtype=case.dtype, recipe=recipe, **how)
-    asked = asked_of(source or case.model, case.request(), case.phase)
+    sharding = sharding_of(case.layout, case.cluster, run, phase, strict=case.strict)
+    asked = asked_of(source or case.model, case.request(), case.phase, sharding=sharding)
     return predict(asked, predictor, question, model=case.model, seen=seen)
 
 
@@ -90,15 +114,15 @@ def predict(
 ) -> tuple[Prediction, Trace]:
     """The prediction of one pass on the meta device or a generation, and its trace, else its prefill's.
 
-    `seen` is told of every pass or step that the prediction is made of, in order.
+    `seen` receives each pass or step of the prediction, in order.
 
     Raises:
-        PredictorError: a dtype or phase that was not learnt.
+        PredictorError: the predictor was not trained on the dtype or phase.
         InputError, ModelError: as `follow`.
     """
     check(predictor, question)
     question = with_weights(question, asked.weights, predictor)
-    found = follow(asked, question)
+    found = follow(asked, question if question.layout.alone else one_micro_batch(question))
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
         modules = module_shapes(found.asked.prefill.module, found.work)
@@ -109,22 +133,31 @@ def predict(
 def _predict_pass(
     found: Followed, predictor: Predictor, question: Question, *, model: str, seen: Seen | None
 ) -> Prediction:
-    """One pass or step with its memory; one that asks for values has none, and a note that says so."""
+    """One pass or step with its memory; a pass that needs values has no memory, but a note instead."""
     one = found.asked
+    if question.layout.alone:
+        prediction = _on_one_device(found, predictor, question, model=model)
+    else:
+        prediction = predict_layout(found, predictor, question, model=model)
+    prediction = replace(prediction, modules=module_shapes(one.module, found.work))
+    if seen is not None:
+        name = one.name if question.phase == FORWARD else question.phase
+        drawn = () if question.layout.alone else lanes(found, predictor, question)
+        seen(Stage(name, found.work, prediction, found.lifetimes, drawn))
+    prediction = _with_room(prediction, predictor)
+    return prediction if one.name == FORWARD else with_step(prediction, one)
+
+
+def _on_one_device(found: Followed, predictor: Predictor, question: Question, *, model: str) -> Prediction:
+    """The same without what is said of devices and rates."""
     memory: Memory | None = None
-    prediction = composed(found.work, predictor, question, model=model, batch_size=one.batch_size)
+    batch_size = found.asked.batch_size
+    prediction = composed(found.work, predictor, question, model=model, batch_size=batch_size)
     if question.phase == FORWARD:
         memory = forward_memory(found.work, platform=predictor.platform)
     elif found.lifetimes is not None:
         memory = training_memory(found.lifetimes, platform=predictor.platform)
-    assumptions = (*prediction.assumptions, *found.notes)
-    modules = module_shapes(one.module, found.work)
-    prediction = replace(prediction, memory=memory, assumptions=assumptions, modules=modules)
-    if seen is not None:
-        name = one.name if question.phase == FORWARD else question.phase
-        seen(Stage(name, found.work, prediction, found.lifetimes))
-    prediction = _with_room(prediction, predictor)
-    return prediction if one.name == FORWARD else with_step(prediction, one)
+    return replace(prediction, memory=memory, assumptions=(*prediction.assumptions, *found.notes))
 
 
 def device_memory(predictor: Predictor) -> float | None:
@@ -134,17 +167,17 @@ def device_memory(predictor: Predictor) -> float | None:
 
 
 def _with_room(prediction: Prediction, predictor: Predictor) -> Prediction:
-    """The prediction, with words where its memory is assumed, and where it needs more than the device has."""
+    """The prediction, with a note on assumed memory and a warning where the device has too little."""
     memory = prediction.memory
     if memory is None:
         return prediction
-    said = (predictor.platform.memory_note,) if memory.assumed else ()
+    said = (predictor.platform.memory_note(memory.phase),) if memory.assumed else ()
     warned = (*prediction.warned, *_too_little(memory, predictor))
     return replace(prediction, assumptions=(*prediction.assumptions, *said), warned=warned)
 
 
 def _too_little(memory: Memory, predictor: Predictor) -> Iterator[str]:
-    """In words, that the device may have too little memory, with the margin that `fit` keeps free."""
+    """A warning where the device may have too little memory, with the margin that `fit` keeps free."""
     room = device_memory(predictor)
     if room is None:
         return

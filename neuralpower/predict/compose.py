@@ -1,12 +1,13 @@
-"""What a predictor answers of a pass or a step -> Prediction: rows of equal calls, and their sum.
+"""A traced pass or step and a predictor -> Prediction: rows of equal calls, and their sum.
 
-A network takes the sum of its layers; where the host's part of each is known apart, it takes until the last
-stream ends: the device idles while it waits for calls (`neuralpower.predict.streams`).
+A network's time is the sum of its layers' times. Where the host's time of each call is known, it ends with
+the last stream: the device idles while it waits for calls (`neuralpower.predict.streams`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,20 +36,20 @@ from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING, Recipe
 from neuralpower.trace.records import Trace, UnmodelledCall
 
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
-# Of the time must have a learnt power before energy is given, where no power limit bounds the rest.
+# Share of the time with trained power that energy needs, where no power limit bounds the other layers.
 ENERGY_COVERAGE = 0.9
 
 
 def question_of(
     predictor: Predictor, *, phase: str = FORWARD, dtype: str = "float32", recipe: Recipe = RECIPE, **how: Any
 ) -> Question:
-    """What is asked of a pass, as the predictor's device does it; `how` are further fields of `Question`."""
-    device: dict[str, Any] = {"platform": predictor.platform, "learnt": predictor.has_learnt}
+    """The question for a pass on the predictor's device; `how`: further fields of `Question`."""
+    device: dict[str, Any] = {"platform": predictor.platform, "knows": predictor.knows}
     return Question(phase, dtype, recipe.on(predictor.platform), **device, **how)
 
 
 def check(predictor: Predictor, question: Question) -> None:
-    """Raise PredictorError for a dtype or phase that was not learnt."""
+    """Raise PredictorError for a dtype or phase that the predictor was not trained on."""
     predictor.check(question.dtype, FORWARD if question.phase == TRAINING else question.phase)
 
 
@@ -67,7 +68,7 @@ def compose(
     `phase`: forward, backward, or training, a step by `recipe` of a trace in training mode with its loss.
 
     Raises:
-        PredictorError: a dtype or phase that was not learnt.
+        PredictorError: the predictor was not trained on the dtype or phase.
         InputError: nothing to train.
     """
     question = question_of(predictor, phase=phase, dtype=dtype, recipe=recipe)
@@ -80,12 +81,37 @@ def composed(
 ) -> Prediction:
     """The prediction of a trace's tasks (`Trace.tasks`), for the question that they were made for."""
     answer = ask(predictor, work, question)
-    rows = [*_rows(answer)]
-    rows += [unmodelled_row(*missing) for missing in zip(answer.unknown, answer.unknown_s, strict=True)]
     busy = Interval(*answer.busy)
-    runtime = _runtime(answer, busy)
+    whole = Whole(_runtime(answer, busy), busy)
+    return assembled(answer, work, predictor, question, whole, model=model, batch_size=batch_size)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """How long all takes, and what the rows take of it."""
+
+    runtime_s: Interval
+    busy_s: Interval  # the rows' sum
+    repeats: Sequence[int] | None = None  # [tasks] how often each runs; None: once
+    shown: Sequence[float] | None = None  # [tasks] part of its time that the whole is longer for; None: all
+    waits_s: float = 0.0  # for other devices
+
+
+def assembled(
+    answer: Answer,
+    work: Trace,
+    predictor: Predictor,
+    question: Question,
+    whole: Whole,
+    *,
+    model: str,
+    batch_size: int,
+) -> Prediction:
+    """The prediction from what the predictor has said of a trace's tasks, and from how long all takes."""
+    runtime, busy = whole.runtime_s, whole.busy_s
+    rows = rows_of(answer, whole)
     hardware = predictor.hardware
-    power, energy, reason = _energy(rows, busy, runtime, hardware)
+    power, energy, reason = energy_of(rows, busy, runtime, hardware)
     origins = _origins(predictor, answer)
     training = None
     if question.phase == TRAINING:
@@ -107,7 +133,7 @@ def composed(
         power_w=power,
         energy_j=energy,
         power_reason=reason,
-        idle_s=None if answer.issue is None else runtime.value - busy.value,
+        idle_s=None if answer.issue is None else max(runtime.value - busy.value - whole.waits_s, 0.0),
         training=training,
         assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
         origin=in_words(origins) if predictor.answers else "",
@@ -120,6 +146,12 @@ def composed(
     )
 
 
+def rows_of(answer: Answer, whole: Whole) -> list[Row]:
+    """Equal tasks of repeated blocks together, then calls that no kind describes."""
+    missing = zip(answer.unknown, answer.unknown_s, strict=True)
+    return [*_rows(answer, whole), *(unmodelled_row(*one) for one in missing)]
+
+
 def _origins(predictor: Predictor, answer: Answer) -> dict[str, float]:
     """Shares of the layers' time by how they are known."""
     seconds, label = answer.device_s, predictor.origins(answer.estimates)
@@ -129,28 +161,31 @@ def _origins(predictor: Predictor, answer: Answer) -> dict[str, float]:
     return {name: taken / total for name, taken in times.items() if taken}
 
 
-def _rows(answer: Answer) -> Iterator[Row]:
-    """Equal tasks of repeated blocks together; times are the device's."""
+def _rows(answer: Answer, whole: Whole) -> Iterator[Row]:
+    """One row for equal tasks of repeated blocks; times are the device's."""
     tasks, estimates, roof = answer.tasks, answer.estimates, answer.roof
     own = answer.own
     basis = estimates.basis
     grouped: dict[tuple[object, ...], list[int]] = {}
     for i, task in enumerate(tasks):
-        alike = (pattern(task.path), task.layer, task.step, task.share, task.asked, task.parts)
+        alike = (pattern(task.path), task.layer, task.step, task.share, task.asked, task.parts, task.stream)
         grouped.setdefault(alike, []).append(i)
     for index in grouped.values():
         first = index[0]
-        task, n = tasks[first], len(index) * tasks[first].share
+        count = len(index) if whole.repeats is None else sum(whole.repeats[i] for i in index)
+        task, n = tasks[first], count * tasks[first].share
+        if whole.shown is not None:
+            n *= whole.shown[first]
         flops, size = task.flops_and_bytes()
         yield Row(
             ranges([tasks[i].path for i in index]),
             task.layer.kind,
-            len(index),
+            count,
             n * float(own[first] * estimates.runtime_s[first]),
             n * float(own[first] * estimates.low_s[first]),
             n * float(own[first] * estimates.high_s[first]),
-            round(len(index) * flops),
-            round(len(index) * size),
+            round(count * flops),
+            round(count * size),
             "compute" if flops / roof.flops_per_s > size / roof.bytes_per_s else "memory",
             basis[first],
             power_w=_power(estimates, first),
@@ -189,7 +224,7 @@ def _power(estimates: Estimates, i: int) -> Interval | None:
 
 
 def _runtime(answer: Answer, busy: Interval) -> Interval:
-    """Until the device's stream ends, `busy` or idle; where the host's part is not known, `busy`."""
+    """Time until the device's stream ends, busy or idle; `busy` where the host's part is not known."""
     kernels, issue = answer.kernels_s, answer.issue_s
     if answer.issue is None or issue is None or not len(kernels):
         return busy
@@ -198,7 +233,7 @@ def _runtime(answer: Answer, busy: Interval) -> Interval:
     return Interval(*(end_s(Plan([Rank(seconds, issued)])) for seconds, issued in bounds))
 
 
-def _energy(
+def energy_of(
     rows: Sequence[Row], busy: Interval, runtime: Interval, hardware: Hardware | None
 ) -> tuple[Interval | None, Interval | None, str]:
     """(power, energy, why there is none): rows' powers weighed by their times, idle power between.
@@ -216,7 +251,7 @@ def _energy(
         return None, None, said
     waiting = 1 - busy.value / runtime.value if runtime.value > busy.value else 0.0
     if waiting > NEGLIGIBLE_IDLE and hardware.idle_w is None and not limited:
-        text = f"the device idles {waiting:.0%} of the time, and what it then draws is not known"
+        text = f"the device idles {waiting:.0%} of the time, and its idle power is not known"
         return None, None, text
     idle = Interval(*idle_power(hardware))
     mean = Interval(*(sum(getattr(power, bound) * share for power, share in known) for bound in BOUNDS))

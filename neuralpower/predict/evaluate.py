@@ -1,4 +1,4 @@
-"""Measure networks here, beside what was predicted: the same statistic, the same settings, the same sentinel.
+"""Measure networks here and compare with predictions: same statistic, same settings, same sentinel.
 
 Networks are built with random weights and run in turn for many rounds, a group at a time where memory is
 short. Errors are given raw, and with the measured time divided by the machine's slow-down as the sentinel saw
@@ -35,12 +35,12 @@ from neuralpower.trace.records import Trace
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
 GROUP = 8
 # When a virtual machine's cores shared no cache, the sentinel took 1.3 times as long, networks 1.07 times
-SPELL = 1.08  # times the sentinel's best in the run, from which a network is measured again
+SLOW = 1.08  # times the sentinel's best in the run: a network in such a slow period is measured again
 AGAIN = 2  # times at most
 
 
 class Timed(Protocol):
-    """What was measured of one network: a CPU's `Timing`, or a GPU's."""
+    """The measurement of one network: a CPU's `Timing`, or a GPU's."""
 
     @property
     def samples_s(self) -> tuple[float, ...]:
@@ -48,7 +48,7 @@ class Timed(Protocol):
 
     @property
     def runtime_s(self) -> float:
-        """The statistic of them that is compared (s)."""
+        """The statistic of these that is compared (s)."""
 
     @property
     def faults_per_call(self) -> float | None:
@@ -64,10 +64,10 @@ class Evaluation:
     timing: Timed
     roofline_s: float
     flops_only_s: float
-    slowdown: float  # of this network, by the machine's speed and how much its layers are known to feel it
+    slowdown: float  # of this network, from the machine's speed and its layers' known sensitivity to it
     parts_s: Mapping[str, float] = field(default_factory=dict)  # of a training step, by its parts
-    over: float | None = None  # times its usual that the sentinel took; None where no usual time is known
-    too_slow: float | None = None  # the same, where 95 % of the predictor's networks met less
+    over: float | None = None  # sentinel's time over its usual time; None where that is not known
+    too_slow: float | None = None  # the same, where it is more than for 95 % of the predictor's networks
 
     @property
     def measured_s(self) -> float:
@@ -81,7 +81,7 @@ class Evaluation:
 
     @property
     def noise(self) -> float | None:
-        """How far the odd rounds' statistic lies from the even ones': no smaller error means anything."""
+        """How far odd and even rounds' statistics differ: smaller errors are noise."""
         samples = self.timing.samples_s
         if len(samples) < 2:
             return None
@@ -121,14 +121,14 @@ def evaluate(
     recipe: Recipe = RECIPE,
     refused: Callable[[Case, InputError], None] | None = None,
 ) -> list[Evaluation]:
-    """Predict, then measure each, `phase` forward or training; `refused` hears what cannot be built or run.
+    """Predict, then measure each, `phase` forward or training; `refused` gets what cannot be built or run.
 
-    Where the predictor was learnt on this machine, networks that were measured in slow spells are measured
-    again, at the end: spells slower than others of the run, or than 95 % of the predictor's networks met.
+    Where the predictor was trained on this machine, networks measured in slow periods are measured again at
+    the end: periods slower than others of the run, or than for 95 % of the predictor's networks.
 
     Raises:
-        InputError: a whole generation, which is measured by its prefill or a step; without `refused`, what
-            that would hear.
+        InputError: a whole generation: measure its prefill or a step instead. Without `refused`, also the
+            errors that it would get.
     """
     for case in cases:
         if case.phase.name == GENERATE:
@@ -141,10 +141,10 @@ def evaluate(
     results = run.measured(list(run.predicted))
     run.refused = lambda *_: None  # one that fails now keeps its first measurement
     for _ in range(AGAIN):
-        slow = _in_slow_spells(results)
+        slow = _in_slow_periods(results)
         if not slow:
             break
-        show(f"the machine was slower beside {len(slow)} networks than it can be: again")
+        show(f"the machine was slow during {len(slow)} networks; they are timed again")
         again = run.measured(list(slow))
         results |= {i: result for i, result in again.items() if (result.over or 0.0) < slow[i]}
     return list(results.values())
@@ -164,21 +164,21 @@ class _Run:
     predicted: dict[int, tuple[Prediction, Trace]] = field(default_factory=dict)
 
     def refuse(self, case: Case, error: InputError) -> None:
-        """Tell of a network that cannot be built or run; raises the error where nobody is told."""
+        """Report a network that cannot be built or run to `refused`; raise the error where there is none."""
         if self.refused is None:
             raise error
         self.refused(case, error)
 
     @contextlib.contextmanager
     def refusing(self, case: Case) -> Iterator[None]:
-        """Refuse the network where what is done with it raises InputError."""
+        """Refuse the network if the block raises InputError."""
         try:
             yield
         except InputError as error:
             self.refuse(case, error)
 
     def predict(self) -> None:
-        """Predict all."""
+        """Predict every network."""
         for i, case in enumerate(self.cases):
             self.show(f"predicting {case.label}")
             with self.refusing(case):
@@ -187,7 +187,7 @@ class _Run:
     def prepare(self) -> None:
         """Settle the sentinel, in a process that is prepared for measuring."""
         self.generator, self.sentinel = random.Random(0), Sentinel().settle()
-        self.here = not self.predictor.unlike(read_cpu())  # of other machines it knows no usual speed
+        self.here = not self.predictor.unlike(read_cpu())  # it knows no other machine's usual speed
 
     def measured(self, chosen: Sequence[int]) -> dict[int, Evaluation]:
         """The chosen networks, timed a group at a time; those that fail are refused."""
@@ -197,7 +197,7 @@ class _Run:
             self.show("measuring " + ", ".join(self.cases[i].label for i in group))
             calls, steps = self.built(group)
             names = ", ".join(self.cases[i].label for i in calls)
-            with users_code(f"while {names} were timed, a pass that had run before raises"):
+            with users_code(f"while {names} were timed, a pass that ran before raises"):
                 timings = time_calls(list(calls.values()), self.sentinel, self.generator, rounds=self.rounds)
             for i, timing in zip(calls, timings, strict=True):
                 case = self.cases[i]
@@ -223,7 +223,7 @@ class _Run:
         return calls, steps
 
     def evaluation(self, i: int, timing: Timing, parts_s: Mapping[str, float]) -> Evaluation:
-        """One network's prediction beside what was measured."""
+        """One network's prediction compared with its measurement."""
         case, prediction, predictor = self.cases[i], self.predicted[i][0], self.predictor
         pace = Pace(timing.sentinel_s, timing.sentinel_again_s)
         rows = [(row.layer, row.runtime_s) for row in prediction.rows if row.layer is not None]
@@ -254,15 +254,15 @@ def beside_baselines(
     return Evaluation(case, prediction, timing, roofline_s, flops_only_s, **more)
 
 
-def _in_slow_spells(results: Mapping[int, Evaluation]) -> dict[int, float]:
-    """How much slower the machine was than usual, for networks measured while it was not at its best."""
+def _in_slow_periods(results: Mapping[int, Evaluation]) -> dict[int, float]:
+    """How much slower than usual the machine was, by network, for those measured in a slow period."""
     over = {i: result.over for i, result in results.items() if result.over is not None}
-    best = max(1.0, SPELL * min(over.values(), default=1.0))
+    best = max(1.0, SLOW * min(over.values(), default=1.0))
     return {i: times for i, times in over.items() if times > best or results[i].too_slow}
 
 
 def _groups(sizes: Mapping[int, int]) -> list[list[int]]:
-    """The networks that are timed in turn, by the bytes that each holds."""
+    """Groups of networks that fit into memory together, from the bytes that each holds."""
     groups: list[list[int]] = []
     for i, size in sizes.items():
         if not groups or len(groups[-1]) == GROUP or sum(sizes[j] for j in groups[-1]) + size > GROUP_BYTES:
@@ -280,7 +280,7 @@ def built(case: Case, device: str = "cpu") -> Call:
     if case.phase.name == FORWARD:
         return source.call(case.request(), device)
     if device != "cpu":
-        text = "is measured on the CPU alone; choose --phase forward or training"
+        text = "is measured on a CPU only; choose --phase forward or training"
         raise InputError(f"phase {case.phase.name}: {text}")
     return cached_call(source, case.request(), case.phase)
 

@@ -1,7 +1,6 @@
-"""What generating text takes: a prefill, then one step per token against a context that grows.
+"""The time of generating text: a prefill, then one step per token with a growing context.
 
-The steps that `neuralpower.trace.decoder_steps` spreads are predicted; the others lie on straight lines
-between.
+The steps that `neuralpower.trace.decoder_steps` chooses are predicted; the others are interpolated linearly.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import GENERATE, PREFILL, Pass
 from neuralpower.predict.compose import composed
 from neuralpower.predict.memory.peak import forward_memory
+from neuralpower.predict.parallel import lanes, predict_work
+from neuralpower.predict.parallel.result import Parallel
 from neuralpower.predict.prediction import BOUNDS, Interval, Prediction, joined
 from neuralpower.predict.timeline import Omitted, Seen, Stage
 from neuralpower.trace.follow import Grown
@@ -27,7 +28,7 @@ SUMMED = ("runtime_s", "low_s", "high_s", "flops", "bytes")  # of rows
 
 @dataclass(frozen=True)
 class Step:
-    """A prefill or one step of a decoder, beside what its prediction says."""
+    """A prefill or one step of a decoder: what its prediction means for tokens."""
 
     context: int  # tokens in the cache before it
     tokens: int  # of each sample that it reads or makes
@@ -84,7 +85,7 @@ class Generation:
 
 
 def with_step(prediction: Prediction, one: Pass) -> Prediction:
-    """The prediction of a prefill or a step, with what it means for tokens."""
+    """The prediction of a prefill or a step, with its `Step`."""
     count = prediction.batch_size * max(one.tokens, 1)
     if one.lengths and one.name == PREFILL:
         count = sum(one.lengths)
@@ -97,22 +98,29 @@ def with_step(prediction: Prediction, one: Pass) -> Prediction:
 def predict_generation(
     grown: Grown, predictor: Predictor, question: Question, *, model: str, seen: Seen | None = None
 ) -> Prediction:
-    """The prediction of a whole generation that was followed.
+    """The prediction of a whole generation that was traced.
 
-    `seen` is told of the prefill, the first few steps, those between together, and the last.
+    `seen` receives the prefill, the first few steps, those between as one, and the last.
     """
 
     def predicted(work: Trace) -> Prediction:
-        return composed(work, predictor, question, model=model, batch_size=grown.asked.batch_size)
+        how: dict[str, Any] = {"model": model, "batch_size": grown.asked.batch_size}
+        if question.layout.alone:
+            return composed(work, predictor, question, **how)
+        return predict_work(work, predictor, question, **how)
+
+    def staged(name: str, work: Trace, prediction: Prediction) -> Stage:
+        drawn = () if question.layout.alone else lanes(work, predictor, question)
+        return Stage(name, work, prediction, lanes=drawn)
 
     first = predicted(grown.work)
     nodes = [predicted(step) for step in grown.steps]
     decode = _sum([node.runtime_s for node in nodes], grown.weights)
     joules = _sum([node.energy_j for node in nodes], grown.weights)
     if seen is not None:
-        seen(Stage("prefill", grown.work, first))
+        seen(staged("prefill", grown.work, first))
         if decode is not None:
-            _show(seen, grown, predicted, decode, joules)
+            _show(seen, grown, lambda name, work: staged(name, work, predicted(work)), decode, joules)
     runtime, energy = first.runtime_s, first.energy_j
     if decode is not None:
         runtime = _sum([runtime, decode], (1, 1)) or runtime
@@ -120,6 +128,9 @@ def predict_generation(
     whole = joined(first, _typical(nodes, grown.weights), runtime, energy)
     ends = (grown.work, *grown.end)  # between them nothing needs more
     memories = [forward_memory(one, platform=predictor.platform) for one in ends]
+    if first.parallel is not None:
+        whole = replace(whole, parallel=whole_of(first.parallel, nodes, grown.weights, whole))
+        memories = [one for work in ends if (one := predicted(work).memory) is not None]
     memory = replace(max(memories, key=lambda one: one.high_bytes), phase=GENERATE)
     asked = grown.asked
     count = asked.batch_size * asked.new_tokens
@@ -141,20 +152,54 @@ def predict_generation(
     return replace(whole, phase=GENERATE, memory=memory, generation=generation, savings=saved)
 
 
+def whole_of(
+    prefill: Parallel, nodes: Sequence[Prediction], weights: Sequence[float], whole: Prediction
+) -> Parallel:
+    """What a generation on several devices is in all: sums over its prefill and its steps.
+
+    Each replica makes one token of each of its samples in the prefill, and one in each step.
+    """
+    steps = [node.parallel for node in nodes if node.parallel is not None]
+
+    def summed(value: Callable[[Parallel], float]) -> float:
+        return value(prefill) + float(np.dot(weights, [value(one) for one in steps]))
+
+    def needed(one: Parallel) -> int:
+        return max((stage.memory.high_bytes for stage in one.stages if stage.memory), default=0)
+
+    runtime = whole.runtime_s
+    exposed = summed(lambda one: one.exposed_s.value)
+    tokens = prefill.samples * (1 + round(sum(weights)))
+    energies = [prefill.energy_j, *(one.energy_j for one in steps)]
+    last = max((prefill, *steps), key=needed)
+    return replace(
+        prefill,
+        tokens=tokens,
+        communication_s=summed(lambda one: one.communication_s),
+        exposed_s=Interval(*(exposed * getattr(runtime, bound) / runtime.value for bound in BOUNDS)),
+        bubble_s=summed(lambda one: one.bubble_s),
+        samples_per_s=_rate(prefill.samples, runtime),
+        tokens_per_s=_rate(tokens, runtime),
+        energy_j=_sum(energies, (1.0, *weights)),
+        stages=last.stages,
+        runtime_s=runtime.value,
+    )
+
+
 def _show(
     seen: Seen,
     grown: Grown,
-    predicted: Callable[[Trace], Prediction],
+    staged: Callable[[str, Trace], Stage],
     decode: Interval,
     joules: Interval | None,
 ) -> None:
-    """Tell of single steps, and of what all steps take beside them.
+    """Pass single steps to `seen`, and the time of the other steps.
 
     An interpolated step's memory is its shorter neighbour's.
     """
     before, count = grown.asked.first - 1, grown.asked.steps
     traces = zip([*range(1, len(grown.begin) + 1), count], (*grown.begin, *grown.end), strict=True)
-    stages = [Stage(f"decode step {n}, context {before + n}", trace, predicted(trace)) for n, trace in traces]
+    stages = [staged(f"decode step {n}, context {before + n}", trace) for n, trace in traces]
     for stage in stages[:-1]:
         seen(stage)
     if omitted := count - len(stages):
@@ -168,7 +213,7 @@ def _show(
 
 
 def _typical(nodes: Sequence[Prediction], weights: Sequence[float]) -> list[Prediction]:
-    """All steps together as one prediction: each row sums up its like.
+    """All steps together as one prediction: each row sums up equal rows.
 
     Where steps differ in their rows, those of the middle one share the sum.
     """

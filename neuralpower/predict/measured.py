@@ -1,4 +1,4 @@
-"""Networks that were measured elsewhere, read from a CSV file, and what predictors say of them."""
+"""Networks measured elsewhere, read from a CSV file, and their predictions."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from neuralpower.data.column_names import SCALES, quantity_of
-from neuralpower.data.expressions import mapped
+from neuralpower.data.measured_networks import read_networks
 from neuralpower.data.screening import number_column, unusable
-from neuralpower.data.tables import read_csv
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec, known_spec, spec_of
 from neuralpower.dtypes import DTYPES, floats_of, full_name
-from neuralpower.errors import InputError, NeuralPowerError, first_line, one_line, unknown
+from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
 from neuralpower.files.json_files import parse_json
-from neuralpower.files.paths import check_regular
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.any_device import for_device, roofline_of
 from neuralpower.learn.predictor import Predictor
@@ -30,22 +27,10 @@ from neuralpower.networks.trust import check_model
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.prediction import Prediction
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 ROOFLINE = "roofline"  # the name of the predictor that a spec sheet alone makes
-BEST = "neuralpower"  # and of what answers best for the device
+BEST = "neuralpower"  # and of the best that there is for the device
 COUNTS = ("batch_size", "seq_len", "context", "prompt", "new_tokens")
 TEXTS = ("model", "dtype", "phase", "input_shape", "device", "run", "weights", "input")
-OTHER_NAMES = {
-    "batch": "batch_size",
-    "length": "seq_len",
-    "name": "model",
-    "network": "model",
-    "gpu": "device",
-    "precision": "dtype",
-}
-EXAMPLE = "model,batch_size,dtype,latency_ms"
 
 
 @dataclass(frozen=True)
@@ -67,7 +52,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Compared:
-    """One measurement beside what each predictor says of it, or why one says nothing."""
+    """One measurement with each predictor's prediction, or the reason why there is none."""
 
     measurement: Measurement
     predictions: Mapping[str, Prediction]
@@ -99,18 +84,11 @@ def read_measurements(
 ) -> tuple[list[Measurement], list[str], list[str]]:
     """(Measurements, why other rows are refused, what was assumed) of a CSV file.
 
-    `device`: of rows that name none. `trust_code`: rows may name models that run code.
+    `device`: that of rows without one. `trust_code`: rows may name models that run code.
 
     Raises InputError: the file cannot be read, or lacks a column that is needed.
     """
-    check_regular(file)
-    try:
-        table = read_csv(file)
-    except Exception as error:  # pandas and the system have their own errors
-        why = "it is a folder" if file.is_dir() else first_line(error)
-        text = f"give a CSV file with columns such as {EXAMPLE}"
-        raise InputError(f"{file}: cannot be read ({why}); {text}") from None
-    table, notes = _renamed(file, table)
+    table, notes = read_networks(file)
     seconds = number_column(table["runtime_s"])
     found, refused = [], []
     blank = table.isna().all(axis=1).to_numpy()
@@ -127,30 +105,6 @@ def read_measurements(
     return found, refused, notes
 
 
-def _renamed(file: Path, table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The table under the names used here, times in seconds; raises InputError for a missing column."""
-    notes = []
-    names = {name: OTHER_NAMES[name] for name in table.columns if name in OTHER_NAMES}
-    table = table.rename(columns={old: new for old, new in names.items() if new not in table})
-    if "runtime_s" not in table:
-        times = [meant for name in table.columns if (meant := quantity_of(str(name)))]
-        time = next((meant for meant in times if meant.column == "runtime_s"), None)
-        if time is not None:
-            table = mapped(table, {"runtime_s": time.expression})
-            plain = time.expression in (time.given, f'"{time.given}"')
-            notes.append(
-                f"{time.given} is read as {'seconds' if plain else f'runtime_s = {time.expression}'}"
-            )
-    missing = [name for name in ("model", "runtime_s") if name not in table]
-    if missing:
-        units = ", ".join(f"latency_{unit}" for unit in ("s", "ms", "us") if unit in SCALES["runtime_s"])
-        raise InputError(
-            f"{file}: column {' and '.join(missing)} missing (times: runtime_s, or {units}); "
-            f"a header such as {EXAMPLE} will do"
-        )
-    return table, notes
-
-
 def _measurement(row: Mapping[str, Any], seconds: float, line: int, trust_code: bool) -> Measurement:
     """One row; raises InputError, ModelError."""
     texts = {name: str(row[name]).strip() for name in TEXTS if row.get(name) not in (None, "")}
@@ -159,7 +113,7 @@ def _measurement(row: Mapping[str, Any], seconds: float, line: int, trust_code: 
         if bad.any():
             raise InputError(f"{reason}; write the time of one pass, above 0")
     if "model" not in texts:
-        raise InputError("model is empty; write a name as `neuralpower predict` takes it")
+        raise InputError("model is empty; write a name that `neuralpower predict` takes")
     check_model(texts["model"], "", trust_code)
     name = texts.get("phase", FORWARD)
     sizes: dict[str, Any] = {key: counts.get(key) for key in ("context", "prompt", "new_tokens")}
@@ -184,7 +138,7 @@ def _measurement(row: Mapping[str, Any], seconds: float, line: int, trust_code: 
 
 
 def _sizes(texts: Mapping[str, str], length: int | None) -> tuple[int | None, tuple[int, ...] | None]:
-    """(Length, shape of one sample), by their own columns or by `input`, as datasets have it."""
+    """(Length, shape of one sample), from their own columns or from `input`, a dataset's column."""
     shape = texts.get("input_shape")
     if "input" in texts:
         try:
@@ -219,7 +173,7 @@ def baseline(spec: DeviceSpec) -> Predictor:
 class Asking:
     """Predictors by name, each for the device of a measurement, loaded once.
 
-    ROOFLINE is that of the device's spec sheet, BEST what `predict --device` asks.
+    ROOFLINE is that of the device's spec sheet, BEST the one that `predict --device` uses.
     `predictors` gives, by label, the predictor for a measurement; asking it raises InputError. `notes` says
     where a predictor is of another device than the rows.
     """
@@ -227,7 +181,7 @@ class Asking:
     def __init__(self, names: Sequence[str]) -> None:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise InputError(f"predictor {twice} is named twice; leave one out")
+            raise InputError(f"predictor {twice} is given twice; remove one")
         self.notes: dict[str, None] = {}
         labels = {name: Path(name).stem if name.endswith(".json") else name for name in names}
         self.predictors = {label: functools.partial(self._asked, name) for name, label in labels.items()}
@@ -247,15 +201,15 @@ class Asking:
             return baseline(spec_of(device))
         if name == BEST:
             return default_predictor(read_cpu()) if device is None else for_device(spec_of(device))
-        learnt = load(name)
+        predictor = load(name)
         if device is None:
-            return learnt
-        if learnt.hardware is None:
-            return on(learnt, device)[0]
-        mine = known_spec(learnt.device)
-        if device != learnt.device and (mine is None or mine.slug != _slug(device)):
-            self.notes[f"predictor {name} is of {learnt.device}, and rows are of {device}"] = None
-        return learnt
+            return predictor
+        if predictor.hardware is None:
+            return on(predictor, device)[0]
+        mine = known_spec(predictor.device)
+        if device != predictor.device and (mine is None or mine.slug != _slug(device)):
+            self.notes[f"predictor {name} is for {predictor.device}, but rows are from {device}"] = None
+        return predictor
 
 
 def _slug(device: str) -> str:
@@ -270,9 +224,9 @@ def compare_measured(
     measurements: Iterable[Measurement],
     predictors: Mapping[str, Callable[[Measurement], Predictor]],
 ) -> Iterator[Compared]:
-    """Each measurement beside its predictions; `predictors` give, by name, the one for a measurement.
+    """Each measurement with its predictions; `predictors` give, by name, the one for a measurement.
 
-    What a predictor cannot answer is kept with the reason.
+    A measurement that a predictor cannot predict keeps the reason.
     """
     for one in measurements:
         found: dict[str, Prediction] = {}

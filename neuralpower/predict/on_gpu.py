@@ -1,4 +1,4 @@
-"""Measure networks on an accelerator, beside what was predicted of them.
+"""Measure networks on an accelerator and compare with predictions.
 
 A network that runs eagerly is compared with the time of eager calls, which holds the host's launches. One
 that runs as a graph is compared with the device's time alone.
@@ -26,7 +26,7 @@ from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """What a rig measured of one network (s)."""
+    """A rig's measurement of one network (s)."""
 
     runtime_s: float
     samples_s: tuple[float, ...] = field(default=())
@@ -34,11 +34,11 @@ class DeviceTime:
 
 
 def predictor_of(rig: Rig) -> Predictor:
-    """What is known of the rig's device by its own name; raises InputError where it has no spec sheet."""
+    """The predictor for the rig's device, by its name; raises InputError where it has no spec sheet."""
     name = str(rig.hardware().get("name"))
     spec = known_spec(name)
     if spec is None:
-        raise InputError(f"{name}: has no spec sheet here; name a predictor with --predictor")
+        raise InputError(f"{name}: has no spec sheet; choose a predictor with --predictor")
     return for_device(spec)
 
 
@@ -52,10 +52,10 @@ def evaluate_on(
     show: Callable[[str], None] = lambda text: None,
     refused: Callable[[Case, InputError], None] | None = None,
 ) -> list[Evaluation]:
-    """Predict and measure each network in turn, `phase` forward or training; `refused` hears what fails.
+    """Predict and measure each network in turn, `phase` forward or training; `refused` gets each that fails.
 
     Raises:
-        InputError: without `refused`, what that would hear.
+        InputError: without `refused`, the errors that it would get.
         DeviceError: the device no longer works.
     """
     found = []
@@ -85,7 +85,7 @@ def _measured(rig: Rig, call: Call, case: Case) -> DeviceTime:
     row: Mapping[str, Any] = rig.time([call])[0]
     status = row.get("status", "ok")
     if status == POISONED or (status != "ok" and rig.is_lost()):
-        raise DeviceError(f"{case.label}: {row.get('error_msg')}; the device works no more, start again")
+        raise DeviceError(f"{case.label}: {row.get('error_msg')}; the device no longer works; start again")
     if "runtime_s" not in row:
         why = "it needs more memory than is free" if status == "oom" else f"{row.get('error_msg')}"
         raise ModelError(f"{case.label}: cannot run on {rig.device} ({why:.300}); choose smaller sizes")

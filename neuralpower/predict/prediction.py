@@ -1,4 +1,4 @@
-"""What a prediction holds."""
+"""A prediction: rows, sums, memory, and how well they are known."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from neuralpower.learn.estimates import (
     BORROWED,
     EXTRAPOLATED,
     IN_RANGE,
+    TOLD,
     TRAINED_HERE,
-    UNLEARNT,
+    UNTRAINED,
     in_words,
 )
 from neuralpower.predict.memory.peak import Memory
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from neuralpower.predict.parallel.result import Parallel
+
 SCHEMA = 1
 BOUNDS = ("value", "low", "high")  # of an interval
 LAUNCHES = "launch overhead"  # kind of the row of what the device waits for its host's launches
+BUBBLE = "pipeline bubble"  # kind of the row of what a pipeline stage waits for others
 HOST = "host"  # bound of that row
 NEGLIGIBLE = 1e-9  # of the time: rounding of a sum
 COVERED, TRAINED = 0.9, 0.5  # shares of the time below which a prediction warns
@@ -54,7 +58,7 @@ class Interval:
 
 
 class Part(Protocol):
-    """Something more that a prediction says, such as what it means for a text's tokens."""
+    """A further part of a prediction, such as what it means for a text's tokens."""
 
     def to_json(self) -> dict[str, object]:
         """As a JSON object."""
@@ -94,7 +98,7 @@ class Row:
 
     @property
     def energy_j(self) -> float | None:
-        """Of all calls together."""
+        """Energy of all calls together (J)."""
         return None if self.power_w is None else self.power_w.value * self.runtime_s
 
     def cells(self) -> dict[str, Any]:
@@ -131,14 +135,14 @@ class Unmodelled:
 
 @dataclass(frozen=True)
 class Training:
-    """One training step, by what it is made of."""
+    """One training step, by its parts."""
 
     recipe: Recipe
     samples: int  # that a step takes: batch size times micro-batches
     steps: Mapping[str, Interval]  # forward, backward, optimizer (s)
     model_flops: int  # forward and backward, without what is computed again
     peak_flops_per_s: float | None  # of the dtype, dense; None where it is not known
-    derived: tuple[str, ...] = ()  # kinds whose backward pass was not measured, and is what its formulas say
+    derived: tuple[str, ...] = ()  # kinds whose backward pass was not measured, but follows from formulas
 
     def utilisation(self, runtime_s: float) -> float | None:
         """Model-FLOPs utilisation: of the dense peak (Chowdhery et al., PaLM, 2022, appendix B)."""
@@ -162,7 +166,7 @@ class Training:
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown):
-    """What a network will take on a device; times in seconds.
+    """The predicted latency, energy and memory of a network on a device; times in seconds.
 
     `print` gives the table of `neuralpower predict`. Predictions are compared with `==`, and can be pickled.
     """
@@ -184,21 +188,22 @@ class Prediction(Shown):
     power_reason: str = ""  # why there is no power
     idle_s: float | None = None  # that the device waits for the host; None where only the sum is known
     training: Training | None = None
-    assumptions: tuple[str, ...] = ()  # what was taken for granted
+    assumptions: tuple[str, ...] = ()  # made in the prediction
     generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
-    origin: str = ""  # of a device by its name, how its times are known, in words
+    origin: str = ""  # for a device given by name: how its times are known, as text
     origins: Mapping[str, float] = field(default_factory=dict)  # the same as shares of the layers' time
-    warned: tuple[str, ...] = ()  # in words: why the bounds may be too narrow, or what cannot be
+    warned: tuple[str, ...] = ()  # as text: why the bounds may be too narrow, or what cannot be run
     passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
     savings: Savings | None = None  # of the way to run, where calls were joined
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
+    parallel: Parallel | None = None  # on several devices: what is said of all
     weights: Quantised | None = None  # None where they are as `dtype` says
     modules: tuple[ModuleShape, ...] = field(default=(), compare=False)  # of the network; what `tree` shows
 
     @property
     def flops(self) -> int:
-        """Of all rows."""
+        """FLOP of all rows."""
         return sum(row.flops for row in self.rows)
 
     @property
@@ -207,12 +212,12 @@ class Prediction(Shown):
 
         1 where no layer takes any time.
         """
-        return min(max(0.0, 1 - self._share_by(*UNLEARNT)), 1.0)
+        return min(max(0.0, 1 - self._share_by(*UNTRAINED)), 1.0)
 
     @property
     def uncovered(self) -> tuple[str, ...]:
         """Kinds and operators without trained data, those that take most of the time first."""
-        rows = sorted((row for row in self.rows if row.basis in UNLEARNT), key=lambda row: -row.runtime_s)
+        rows = sorted((row for row in self.rows if row.basis in UNTRAINED), key=lambda row: -row.runtime_s)
         return tuple(dict.fromkeys(row.kind for row in rows))
 
     @property
@@ -257,31 +262,35 @@ class Prediction(Shown):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Why the figures are less sure than their bounds say, or cannot be, in words."""
+        """Why the prediction is less certain than its bounds, or cannot be run, as text."""
         texts = list(self.warned)
         coverage, trained = self.coverage, self.trained_here
         if coverage < COVERED:
             texts.append(
-                f"only {percent(coverage)} of the time is covered by trained data; the rest is estimated"
+                f"only {percent(coverage)} of the time is covered by trained data; other layers are estimated"
             )
         if trained is not None and trained < TRAINED and coverage - trained > NEGLIGIBLE:
             texts.append(
-                f"only {percent(trained)} of the time was trained on this device; the rest is carried over"
+                f"only {percent(trained)} of the time was trained on this device; "
+                "other layers use data of related devices"
+                if trained >= TOLD
+                else "no time was trained on this device; data of related devices give all times"
             )
         return tuple(texts)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was taken for granted."""
+        """The assumptions of the prediction."""
         return self.assumptions
 
     @property
     def launch_row(self) -> Row | None:
-        """What the device waits for its host's launches: the rows' times and this one's add up to the whole.
+        """The row of launch overhead, the device's wait for its host: rows and this one add up to the whole.
 
         None where it does not wait, or the host's part is not known apart. Its energy is what the rows leave.
         """
-        rows_s = sum(row.runtime_s for row in self.rows)
+        bubble_s = 0.0 if self.parallel is None else self.parallel.bubble_s
+        rows_s = sum(row.runtime_s for row in self.rows) + bubble_s
         waits_s = self.runtime_s.value - rows_s
         if waits_s <= NEGLIGIBLE * self.runtime_s.value:
             return None
@@ -310,9 +319,18 @@ class Prediction(Shown):
         """The layers' rows, and that of their launches where it takes time: they add up to the whole."""
         return (*self.rows, *self._launches())
 
+    @property
+    def bubble_row(self) -> Row | None:
+        """What the slowest pipeline stage waits for others; None where it does not."""
+        bubble_s = 0.0 if self.parallel is None else self.parallel.bubble_s
+        if bubble_s <= NEGLIGIBLE * self.runtime_s.value:
+            return None
+        share = bubble_s / self.runtime_s.value
+        low, high = (share * bound for bound in (self.runtime_s.low, self.runtime_s.high))
+        return Row("", BUBBLE, 1, bubble_s, low, high, 0, 0, HOST, HOST, share)
+
     def _launches(self) -> list[Row]:
-        row = self.launch_row
-        return [] if row is None else [row]
+        return [row for row in (self.bubble_row, self.launch_row) if row is not None]
 
     def by_kind(self) -> list[Row]:
         """One row per kind, and one for launch overhead, the slowest first."""
@@ -337,7 +355,7 @@ class Prediction(Shown):
         Args:
             by: what has a bar of its own.
             top: how many bars; the others are one bar together.
-            ax: where to draw; by default axes of a new figure.
+            ax: where to draw; by default new axes.
 
         Raises:
             InputError: another `by`, or there is no matplotlib.
@@ -376,12 +394,13 @@ class Prediction(Shown):
             "power_reason": self.power_reason or None,
             "power_share_trained": self.power_share_trained,
             **plain("host_bound flops parameters coverage borrowed trained_here extrapolated basis"),
-            "launch_overhead_s": sum(row.runtime_s for row in self._launches()),
+            "launch_overhead_s": 0.0 if self.launch_row is None else self.launch_row.runtime_s,
             "warnings": list(self.warnings),
             "unmodelled": [u.to_json() for u in self.unmodelled],
             "training": self.training.to_json(self.runtime_s.value) if self.training else None,
             "generation": None if self.generation is None else self.generation.to_json(),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
+            "parallel": None if self.parallel is None else self.parallel.to_json(),
             "run": self.run,
             "origin": self.origin or None,
             "savings": self.savings.to_json() if self.savings else None,

@@ -53,11 +53,11 @@ class Rank:
             wrong = ~((given >= 0) & (given < np.inf))  # NaN, too
             said = ""
             if given.shape != (calls,):
-                said = f"of shape {given.shape} for {calls} calls: give one number a call"
+                said = f"of shape {given.shape} for {calls} calls: give one number per call"
             elif wrong.any():
-                said = f"holds {given[wrong][0]}: times and streams are finite numbers of at least 0"
+                said = f"holds {given[wrong][0]}: times and streams must be finite numbers, 0 or more"
             elif name == "stream" and given.dtype.kind not in "iu":
-                said = f"holds numbers of type {given.dtype}: streams are counted; give whole numbers"
+                said = f"holds numbers of type {given.dtype}: streams must be whole numbers"
             if said:
                 raise InputError(f"{name} {said}")
 
@@ -81,10 +81,11 @@ class Plan:
         for rank, call in (*(one for pair in self.waits for one in pair), *members):
             if not (0 <= rank < len(self.ranks) and 0 <= call < len(self.ranks[rank].seconds)):
                 raise InputError(
-                    f"call {call} of rank {rank} is waited for, and there is none; name one of the plan"
+                    f"call {call} of rank {rank} does not exist, but another waits for it; "
+                    "choose one of the plan"
                 )
         if len(set(members)) < len(members):
-            raise InputError("a call is at two barriers; give the calls that start together as one")
+            raise InputError("a call is at two barriers; join the calls that start together in one")
 
 
 class Times(NamedTuple):
@@ -126,39 +127,41 @@ def _followed(plan: Plan) -> list[Times]:
     """The same where calls wait for others: one call, or all of a barrier, after what they wait for."""
     first = np.cumsum([0, *(len(rank.seconds) for rank in plan.ranks)])
     count = int(first[-1])
-    seconds = np.concatenate([np.asarray(rank.seconds, dtype=float) for rank in plan.ranks])
-    start = np.concatenate([rank.issued_s for rank in plan.ranks])  # not before
-    issued = start.copy()
+    seconds = [float(one) for rank in plan.ranks for one in rank.seconds]  # plain numbers are quicker here
+    issued = np.concatenate([rank.issued_s for rank in plan.ranks])
+    start = issued.tolist()  # not before
     together = [[i] for i in range(count)]
     for barrier in plan.barriers:
         members = [int(first[rank]) + call for rank, call in barrier]
         for i in members:
             together[i] = members
     after: list[list[int]] = [[] for _ in range(count)]
-    missing = np.zeros(count, dtype=int)  # calls that have to end first
-    events = [(first[a.rank] + a.call, first[b.rank] + b.call) for b, a in plan.waits]
+    missing = [0] * count  # calls that have to end first
+    events = [(int(first[a.rank]) + a.call, int(first[b.rank]) + b.call) for b, a in plan.waits]
     for one, other in (*_queues(plan, first), *events):
-        after[one].append(int(other))
+        after[one].append(other)
         missing[other] += 1
-    end = np.full(count, np.nan)
-    ready = np.flatnonzero(missing == 0).tolist()
+    ends: list[float | None] = [None] * count
+    ready = [i for i in range(count) if not missing[i]]
     while ready:
         i = ready.pop()
         members = together[i]
-        if not np.isnan(end[i]) or missing[members].any():  # the barrier's last member starts all
+        if ends[i] is not None or any(missing[one] for one in members):  # a barrier's last member starts all
             continue
-        start[members] = start[members].max()
-        end[members] = start[members] + seconds[members]
+        begin = max(start[one] for one in members)
         for done in members:
+            start[done], ended = begin, begin + seconds[done]
+            ends[done] = ended
             for other in after[done]:
-                start[other] = max(start[other], end[done])
+                start[other] = max(start[other], ended)
                 missing[other] -= 1
                 if not missing[other]:
                     ready.append(other)
+    begun, end = np.array(start), np.array(ends, dtype=float)
     if np.isnan(end).any():
         rank = int(np.searchsorted(first, np.flatnonzero(np.isnan(end))[0], side="right")) - 1
-        raise InputError(f"calls of rank {rank} wait for one another in a circle; leave one of the waits out")
-    return [Times(issued[a:b], start[a:b], end[a:b]) for a, b in zip(first[:-1], first[1:], strict=True)]
+        raise InputError(f"calls of rank {rank} wait for one another in a circle; remove one of the waits")
+    return [Times(issued[a:b], begun[a:b], end[a:b]) for a, b in zip(first[:-1], first[1:], strict=True)]
 
 
 def _queues(plan: Plan, first: Array) -> list[tuple[int, int]]:
@@ -167,5 +170,5 @@ def _queues(plan: Plan, first: Array) -> list[tuple[int, int]]:
     for begin, rank in zip(first, plan.ranks, strict=False):
         stream = np.zeros(len(rank.seconds)) if rank.stream is None else rank.stream
         for one in np.unique(stream):
-            pairs += itertools.pairwise((begin + np.flatnonzero(stream == one)).tolist())
+            pairs += itertools.pairwise((int(begin) + np.flatnonzero(stream == one)).tolist())
     return pairs

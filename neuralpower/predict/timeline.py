@@ -1,6 +1,6 @@
 """When each call of a predicted pass runs: the sum of `compose` laid out in time.
 
-    one row      calls back to back. Each takes its estimate. Where times were learnt with the host's
+    one row      calls back to back. Each takes its estimate. Where times were trained with the host's
                  launches, which a queue of calls hides, it takes the part of the side that sets the pace:
                  the device's (estimate without what is hidden) or the host's (what is hidden)
     two clocks   the host issues one call after the other, the device runs them in order and waits in between
@@ -22,13 +22,14 @@ from neuralpower.learn.network_estimates import ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.compose import question_of, unmodelled_row
 from neuralpower.predict.memory.peak import alive, steady
+from neuralpower.predict.parallel.lanes import Lane
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.streams import Plan, Rank, times_of
 from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING
 from neuralpower.trace.records import Trace, UnmodelledCall
 from neuralpower.trace.step_lifetimes import StepLifetimes
 
-UNPLACED = "not modelled"  # the part of a pass with the calls that stand nowhere
+UNPLACED = "not modelled"  # the part of a pass with calls that have no place
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Stage:
     trace: Trace  # after its passes
     prediction: Prediction
     memory: StepLifetimes | None = None  # of a step of training
+    lanes: tuple[Lane, ...] = ()  # on several devices: what each of their streams does when
 
     @property
     def has_memory(self) -> bool:
@@ -48,7 +50,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Omitted:
-    """Steps that are known together alone."""
+    """Steps that are known only in sum."""
 
     name: str
     runtime_s: float
@@ -56,12 +58,12 @@ class Omitted:
 
 
 Seen = Callable[[Stage | Omitted], None]
-"""Told of each stage of a prediction, in order."""
+"""Receives each stage of a prediction, in order."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One call in time; seconds from the stage's begin, figures of this call."""
+    """One call in time; seconds from the stage's begin, numbers of this call."""
 
     path: str
     name: str  # operator, or kind
@@ -133,7 +135,7 @@ def timed(stage: Stage, predictor: Predictor) -> list[Timed]:
 
 
 def _missing(call: UnmodelledCall, seconds: float, step: str) -> Timed:
-    """A call without a layer kind."""
+    """The entry of a call without a layer kind."""
     row = unmodelled_row(call, seconds)
     return Timed(
         path=call.path,

@@ -1,6 +1,6 @@
 """The tree of a network's modules: output shapes, parameters, FLOP, predicted latency and memory of each.
 
-Blocks that repeat are one line, as `[0-11] (BertLayer) x12`, with the figures of all of them.
+Blocks that repeat are one line, as `[0-11] (BertLayer) x12`, with the sums of all of them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, is_count
 from neuralpower.shown import Shown
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from neuralpower.trace.records import Trace
 
 Shape = tuple[int, ...]
-OWN = "(own)"  # what a module computes itself, beside the modules inside it
+OWN = "(own)"  # what a module computes itself, without the modules inside it
 LAUNCHES = "(launch overhead)"  # what the device waits for its host
 VISIBLE = 0.005  # of the whole: what modules take themselves is listed from here on
 
@@ -66,7 +66,7 @@ class Branch:
 
     @property
     def _like(self) -> tuple[object, ...]:
-        """What equal blocks have in common."""
+        """The properties that equal blocks share."""
         inside = tuple((b.name, b._like) for b in self.branches)
         return self.type, self.times, self.output, self.parameters, round(self.flops), inside
 
@@ -124,7 +124,7 @@ def _itemsize(module: nn.Module) -> int:
 
 
 def tree_of(prediction: Prediction, depth: int = 3) -> Tree:
-    """The tree down to `depth` names of a path; raises InputError for a depth that is no positive number."""
+    """The tree down to `depth` names of a path; raises InputError where that is not a positive number."""
     if not is_count(depth):
         raise InputError(f"depth {depth!r}: must be a whole number, 1 or more; choose 3")
     work = _work_by_path(prediction)
@@ -145,7 +145,7 @@ def tree_of(prediction: Prediction, depth: int = 3) -> Tree:
 
 
 def _work_by_path(prediction: Prediction) -> dict[str, tuple[float, float]]:
-    """(seconds, FLOP) of what each module runs itself; equal calls of a row share its figures evenly."""
+    """(seconds, FLOP) of what each module runs itself; equal calls of a row share its numbers evenly."""
     found: dict[str, tuple[float, float]] = {}
     for row in prediction.rows:
         paths = row.paths or (row.path,)
@@ -157,7 +157,7 @@ def _work_by_path(prediction: Prediction) -> dict[str, tuple[float, float]]:
 
 @dataclass(frozen=True)
 class _Builder:
-    """Lines from the figures of single modules."""
+    """Lines from the numbers of single modules."""
 
     modules: Mapping[str, ModuleShape]
     work: Mapping[str, tuple[float, float]]
@@ -205,23 +205,33 @@ def _folded(branches: Sequence[Branch]) -> tuple[Branch, ...]:
 
 
 def _together(some: Sequence[Branch]) -> Branch:
-    """One line for equal blocks: their figures add up."""
+    """One line for equal blocks: the sum of their numbers."""
     first = some[0]
     if len(some) == 1:
         return first
     inner = tuple(_together(parts) for parts in zip(*(b.branches for b in some), strict=True))
     outer = first.name if len({b.name for b in some}) == 1 else f"[{first.name}-{some[-1].name}]"
+    like: dict[str, Any] = {
+        "type": first.type,
+        "output": first.output,
+        "outputs": first.outputs,
+        "branches": inner,
+    }
+    return replace(together(outer, some), times=sum(b.times for b in some), **like)
+
+
+def together(name: str, some: Sequence[Branch]) -> Branch:
+    """One line for several of a level, whose values add up."""
     return Branch(
-        name=outer,
-        type=first.type,
-        times=sum(b.times for b in some),
-        output=first.output,
-        outputs=first.outputs,
+        name=name,
+        type="",
+        times=1,
+        output=(),
+        outputs=0,
         parameters=sum(b.parameters for b in some),
         flops=sum(b.flops for b in some),
         runtime_s=sum(b.runtime_s for b in some),
         share=sum(b.share for b in some),
         memory_bytes=sum(b.memory_bytes for b in some),
-        depth=first.depth,
-        branches=inner,
+        depth=some[0].depth,
     )

@@ -1,4 +1,4 @@
-"""Which quantisation is asked about: the checkpoint's own or another, as the device can run it."""
+"""The quantisation of a question: the checkpoint's own or another, as the device can run it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def scheme_asked(text: str | None) -> Scheme | None:
 
 
 def chosen(asked: Scheme | None, own: Scheme | None, phase: str = FORWARD) -> Scheme | None:
-    """The scheme that was asked for, or the checkpoint's own.
+    """The requested scheme, or the checkpoint's own.
 
     Raises:
         InputError: there are both, or the phase trains.
@@ -37,7 +37,7 @@ def chosen(asked: Scheme | None, own: Scheme | None, phase: str = FORWARD) -> Sc
             "--weights" if own is None else "the checkpoint's quantization (MODEL?quantization_config=null)"
         )
         raise InputError(
-            f"weights {scheme.name}: training of quantised weights is not described; choose phase forward, "
+            f"weights {scheme.name}: training of quantised weights is not supported; choose phase forward, "
             f"prefill or decode, or leave {plain} out"
         )
     return scheme
@@ -50,11 +50,11 @@ def as_run(scheme: Scheme | None, hardware: Hardware | None) -> Scheme | None:
 
 @dataclass
 class Weighing:
-    """Makes traces of plain networks those with quantised weights, as asked for or as a checkpoint's are."""
+    """Quantises the weights of traced networks, by the requested scheme or the checkpoint's own."""
 
     asked: Scheme | None
     hardware: Hardware | None
-    notes: dict[str, None] = field(default_factory=dict)  # in words, what was quantised how
+    notes: dict[str, None] = field(default_factory=dict)  # as text: what was quantised, and how
 
     def __call__(self, traced: Trace, own: Scheme | None) -> Trace:
         """The trace as the device runs it, given the checkpoint's scheme; raises InputError as `chosen`."""

@@ -103,7 +103,7 @@ class _Child:
         if not data:
             code = self._process.wait()
             how = f"by signal {-code}" if code < 0 else f"with code {code}"
-            raise DeviceError(f"a process that fits was ended {how}, as for want of memory; give --jobs 1")
+            raise DeviceError(f"a fitting process was ended {how}, probably out of memory; give --jobs 1")
         done, value = pickle.loads(data)
         if not done:
             raise value
@@ -121,7 +121,7 @@ def main() -> None:
     """Answer until stdin ends; if the asker is gone by then, end silently."""
     end_with_parent()
     answers = os.dup(1)
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # what libraries print is not an answer
     sys.stdout, sys.stderr = quiet(1), quiet(2)
     with contextlib.suppress(BrokenPipeError), os.fdopen(answers, "wb") as out:
         while True:

@@ -40,8 +40,8 @@ def tethered(module: str) -> list[str]:
 def end_with_parent() -> None:
     """Have this process killed as soon as its parent is gone; if it is gone already, end at once.
 
-    The signal is asked for first, so the parent cannot end unseen between the two. A process without `PARENT`
-    goes on.
+    The signal is requested first, so the parent cannot end unnoticed between the two. A process without
+    `PARENT` continues.
     """
     parent = os.environ.pop(PARENT, "")  # popped: children of this process have another parent
     if not parent.isdigit():

@@ -1,4 +1,4 @@
-"""Text streams for messages beside the results: where nobody can read a message, it is dropped."""
+"""Text streams for messages apart from results: where nobody can read a message, it is dropped."""
 
 from __future__ import annotations
 

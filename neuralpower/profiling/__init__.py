@@ -84,13 +84,13 @@ def _profiled(
     model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, asked: Settings
 ) -> NetworkProfile:
     if not isinstance(model, nn.Module):
-        raise InputError(f"{model!r:.40} is no network that runs here; give an nn.Module")
+        raise InputError(f"{model!r:.40} is not a network that can be run; give an nn.Module")
     model = unwrapped(model)
     given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
     asked.check()
     place = _place(model, asked.device, asked.runtime)
 
-    def moved(value: Any) -> Any:  # a tensor without values stays, as beside a model without weights
+    def moved(value: Any) -> Any:  # a tensor without values stays, as for a model without weights
         return value.to(place) if isinstance(value, Tensor) and not value.is_meta else value
 
     given, kwargs = tree_map(moved, (given, dict(kwargs or {})))

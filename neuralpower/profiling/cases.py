@@ -1,4 +1,4 @@
-"""Evaluated networks with their measured timelines beside the predicted ones."""
+"""Evaluated networks with their measured and predicted timelines."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@
                  kernel + bias, AvgPool 1, adaptive kernel + 1, upsampling 5, 11, 31 or 259; per element,
                  norms 2, LeakyReLU 1; Embedding vocabulary x width; anything else 0
 
-fvcore and thop print multiply-adds: their own figure is the one in the unit `mac`, and twice it in `flop`.
+fvcore and thop print multiply-adds: their own number is the one in the unit `mac`; in `flop` it is twice
+that.
 """
 
 from __future__ import annotations

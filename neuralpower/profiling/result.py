@@ -35,9 +35,9 @@ from neuralpower.profiling.rows import (
 from neuralpower.profiling.steps import Runs, Spread
 from neuralpower.profiling.timeline import process
 from neuralpower.report.chrome import Process, document, write
+from neuralpower.report.grid import as_asked, grid, percent, warning_lines, with_bar
 from neuralpower.report.notebook import Figure, Line, Panel, drawn
-from neuralpower.report.number_format import binary, many, share
-from neuralpower.report.tables import as_asked, grid, percent, quantity, warning_lines, with_bar
+from neuralpower.report.number_format import binary, many, quantity, share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,7 +168,7 @@ class NetworkProfile:
 
     @property
     def overhead_s(self) -> float | None:
-        """How much longer a run with instrumentation takes than one without."""
+        """Overhead of instrumentation per run (s)."""
         row = next((row for row in self.rows if row.path == OVERHEAD), None)
         return None if row is None or row.runtime_s is None else -row.runtime_s
 
@@ -191,20 +191,20 @@ class NetworkProfile:
                 problems.append(f"the rows' shares add up to {shares:.4f}, not to 1")
             if remainder > WITHIN:
                 text = f"layers explain {1 - remainder:.1%} of the measured time"
-                problems.append(f"{text}; {1 - WITHIN:.0%} are expected")
+                problems.append(f"{text}; {1 - WITHIN:.0%} is expected")
         counted, held = sum(row.parameters for row in self.rows), self.total.parameters
         if counted != held:
             problems.append(f"the rows' parameters add up to {counted}, the model has {held}")
         flops, counter = self.recount() if self.recount else (0, None)
         if counter is not None and flops != counter:
-            problems.append(f"products take {flops} FLOP, PyTorch's counter says {counter}")
+            problems.append(f"products take {flops} FLOP, PyTorch's counter gives {counter}")
         return Check(tuple(problems), shares, remainder, flops, counter)
 
     # ---- tables and files ----
 
     @property
     def unit(self) -> str:
-        """FLOP or MAC, as headers spell it."""
+        """FLOP or MAC, as in headers."""
         return self.flop_unit.upper()
 
     def work(self, flops: int | None) -> float | None:
@@ -247,7 +247,7 @@ class NetworkProfile:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Why its times are less sure than they look, in words."""
+        """Warnings: why its times are less certain than they look."""
         if self.total.spread is None:
             return ()
         low, middle, high = map(self.total.spread.quantile, (0.25, 0.5, 0.75))
@@ -316,7 +316,7 @@ class NetworkProfile:
         return drawn(Panel(self.model, about, figures, header, tuple(lines), self.notes, self.warnings))
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a pickle holds: all but the way to count again, which needs the network."""
+        """The state for a pickle: all but the function that counts again, which needs the network."""
         return {**vars(self), "recount": None}
 
     def _foot(self) -> list[str]:
@@ -449,7 +449,7 @@ class NetworkProfile:
         return data
 
     def timeline(self) -> Process:
-        """The same as rows and counters, to be put beside others; raises InputError."""
+        """The same as rows and counters, to be combined with others; raises InputError."""
         if self.runs is None or not self.runs.repeats:
             raise InputError("there is no timed run to draw; profile with runtime=True")
         return process(self.model, self.device, self.runs)

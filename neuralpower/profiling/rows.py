@@ -63,7 +63,7 @@ def multiply_adds(self: Any) -> float | None:
 
 @dataclass(frozen=True)
 class Row:
-    """`count` equal calls of one layer in one phase, with their figures together; None where not known."""
+    """`count` equal calls of one layer in one phase, with the sums of their numbers; None where not known."""
 
     path: str
     kind: str
@@ -234,7 +234,7 @@ class Builder:
         return rows + backward[::-1]
 
     def _backward(self, forward: Row, calls: Sequence[LayerCall | UnmodelledCall]) -> Row:
-        """The gradients of some calls: products as they ran, the rest by the layers' formulas."""
+        """The gradients of some calls: products as they ran, others by the layers' formulas."""
         layers = [call.layer for call in calls if isinstance(call, LayerCall)]
         instead = {one.at: [own.layer for own in one.calls] for one in self.trace.own_backward}
         asking = [c for c in calls if isinstance(c, LayerCall) and (c.gradient or c.at in instead)]
@@ -327,7 +327,7 @@ class Builder:
     def _joined(
         self, accounted: Mapping[tuple[str, str, str], int], join: Callable[[int, int], int] = operator.add
     ) -> dict[Key, int]:
-        """Accounted figures by key, without the call's number."""
+        """Accounted numbers by key, without the call's place."""
         found: dict[Key, int] = {}
         for caller, value in accounted.items():
             key = self._key(*caller) if self.training else caller
@@ -335,7 +335,7 @@ class Builder:
         return found
 
     def _rest(self, rows: Sequence[Row]) -> list[Row]:
-        """The rest of the timed runs, and by how much they took longer than the clean ones."""
+        """The remaining time of the timed runs, and by how much they took longer than the clean ones."""
         if self.runs is None:
             return []
         timed = self.runs.timed.runtime_s
@@ -453,7 +453,7 @@ def _within(path: str, module: str) -> bool:
 
 
 def sums(rows: Sequence[Any], *names: str) -> dict[str, Any]:
-    """The `total` of each named figure."""
+    """The `total` of each named number."""
     return {name: total(getattr(row, name) for row in rows) for name in names}
 
 

@@ -304,7 +304,7 @@ def accounted(
 ) -> tuple[Account, int]:
     """One run whose tensors are accounted; (account, peak bytes: the CUDA allocator's where there is one).
 
-    `held` are tensors that existed before, beside weights, buffers, inputs and the optimizer's state.
+    `held` are tensors that existed before, besides weights, buffers, inputs and the optimizer's state.
     """
     before = [*step.model.parameters(), *step.model.buffers(), *held]
     before += tensors_within((step.args, dict(step.kwargs)))

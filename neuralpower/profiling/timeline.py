@@ -1,4 +1,4 @@
-"""A profile's typical run as a timeline: modules and operators on the host, memory and power beside them."""
+"""A profile's typical run as a timeline: modules and operators on the host, with memory and power."""
 
 from __future__ import annotations
 

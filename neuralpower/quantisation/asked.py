@@ -15,7 +15,7 @@ FP8, BLOCK = "float8_e4m3fn", 128  # DeepSeek-V3's blocks, arXiv:2412.19437, sec
 # stand for, all float32 (bitsandbytes/functional.py, QuantState).
 CODE_BITS, NESTED_BITS = 16 * 32, 256 * 32
 INT8 = Format(dtype="int8", group=ROW, scale_bits=16)
-# Two scales for each matrix beside those of groups: of its weights and of its inputs, float32.
+# Two scales for each matrix besides those of groups: of its weights and of its inputs, float32.
 NVFP4 = Format(dtype="nvfp4", matrix_bits=2 * 32, activations="nvfp4", dynamic=True)
 FORMATS: Mapping[str, Format] = {
     "int4": Format(dtype="int4", group=128, scale_bits=16),
@@ -49,7 +49,7 @@ def parsed(text: str) -> Scheme:
     name = ALIASES.get(name, name).replace("-", "_")
     if name in MIXTURES:
         if colon:
-            raise InputError(f"weights {text!r}: {name.upper()} has blocks of its own; leave :{size} out")
+            raise InputError(f"weights {text!r}: {name.upper()} has fixed blocks; leave :{size} out")
         return Scheme(name=name, form=None, mixture=name)
     if name not in FORMATS:
         raise unknown("weights", text, (*FORMATS, *ALIASES, *MIXTURES))
@@ -57,10 +57,10 @@ def parsed(text: str) -> Scheme:
 
 
 def _grouped(text: str, name: str, size: str) -> Format:
-    """The format with groups of so many inputs."""
+    """The format with groups of `size` inputs."""
     form = FORMATS[name]
     if not size.isdecimal() or int(size) < 1:
-        raise InputError(f"weights {text!r}: a group is a number of inputs; write {name}:64")
+        raise InputError(f"weights {text!r}: a group must be a number of inputs; write {name}:64")
     group = int(size)
     if name in FIXED and group != FIXED[name]:
         raise InputError(f"weights {text!r}: {name} has groups of {FIXED[name]} by definition; write {name}")

@@ -22,7 +22,7 @@ class Format:
     group: int = 0  # inputs of an output that share a scale; ROW, TENSOR; 0: as the type itself says
     rows: int = 1  # outputs whose groups share it, too: 128 in blocks of 128 x 128
     scale_bits: float = 0  # of a scale, with its zero point; for group 0 as the type says
-    input_bits: int = 0  # beside these for each input: an index of 32 says which group it is of
+    input_bits: int = 0  # besides these for each input: an index of 32 names its group
     matrix_bits: int = 0  # for each matrix
     ragged: bool = False  # whether a last group may be shorter than the others
     # Type that inputs are rounded to, in which the product then multiplies; "": it multiplies in the inputs'
@@ -45,7 +45,7 @@ class Format:
         return count * (each + math.ceil((self.input_bits * inputs + self.matrix_bits) / 8))
 
     def bits(self, matrices: Matrices) -> float:
-        """Bits for each weight of these matrices, all that is stored beside it included."""
+        """Bits for each weight of these matrices, including scales, zero points and indices."""
         return 8 * self.bytes(matrices) / math.prod(matrices)
 
     @property
@@ -76,7 +76,7 @@ class Format:
 
     @property
     def label(self) -> str:
-        """What its type is usually called."""
+        """The usual name of its type."""
         return self.dtype.upper() if self.dtype in GGUF else LABELS.get(self.dtype, self.dtype)
 
     @property
@@ -94,5 +94,5 @@ class Format:
 
     @property
     def multiplies(self) -> str:
-        """In words, what its inputs are rounded to; "" where they are not."""
+        """The type that its inputs are rounded to, as text; "" where they are not."""
         return f"activations {LABELS.get(self.activations, self.activations)}" if self.activations else ""

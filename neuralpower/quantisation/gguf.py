@@ -118,7 +118,7 @@ def _places(weights: Sequence[Weight], matrices: Mapping[str, Matrices]) -> Iter
 
 
 def _role(weight: Weight) -> str:
-    """What a matrix is for."""
+    """The role of a matrix."""
     path = weight.name.removesuffix(".weight")
     last, in_attention = path.rpartition(".")[2], "att" in path
     if last in ("c_proj", "dense"):

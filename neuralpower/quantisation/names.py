@@ -62,7 +62,7 @@ class Pattern:
             return re.match(rf"(?:{self.text}){end}", name) is not None or name.endswith(self.text)
         except re.error as error:
             raise ModelError(
-                f"quantization_config names modules by {self.text!r:.80}, which is no regular expression "
+                f"quantization_config names modules by {self.text!r:.80}, which is not a regular expression "
                 f"({error}); correct it"
             ) from None
 

@@ -19,14 +19,14 @@ Forms = Mapping[str, "Format | None"]  # by a weight's name; None: it stays as i
 class Scheme:
     """How a network's weights are quantised.
 
-    A weight has the form of the first rule whose pattern names it, else `form` unless it is left out.
+    A weight has the form of the first rule whose pattern names it, else `form` unless it is excluded.
     """
 
     name: str  # as the checkpoint or the user names it: awq, int4:128, q4_k_m
     form: Format | None  # None: rules alone say what is quantised
     left_out: tuple[Pattern, ...] = ()
     rules: tuple[tuple[Pattern, Format | None], ...] = ()
-    head: bool = False  # whether a language model's head is covered where no pattern speaks of it
+    head: bool = False  # whether a language model's head is covered where no pattern names it
     embeddings: Format | None = None  # of tables of embeddings
     mixture: str = ""  # of a GGUF file: which type each tensor has, by neuralpower.quantisation.gguf
     checkpoint: bool = False  # whether the weights of a checkpoint lie so already

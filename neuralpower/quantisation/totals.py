@@ -1,4 +1,4 @@
-"""What a scheme makes of a network's weights: bytes before and after, bits, what stays, in words."""
+"""The effect of a scheme on a network's weights: bytes before and after, bits, unchanged parts, as text."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Quantised:
     parts: tuple[Part, ...]  # of what is quantised, the largest first
     left_out: tuple[str, ...]  # modules with matrices that stay as they are, * for a number
     dtype: str  # of these
-    checkpoint: bool  # whether a checkpoint lies so, or it was asked for
-    runs_as: str = ""  # in words, what products do instead where the device lacks the arithmetic
+    checkpoint: bool  # whether it is the checkpoint's own scheme, or one of `--weights`
+    runs_as: str = ""  # as text: what products do instead where the device lacks the arithmetic
 
     @property
     def bits(self) -> float | None:
@@ -52,7 +52,7 @@ class Quantised:
         named = _folded(self.left_out)
         shown, more = named[:MOST_NAMED], max(len(named) - MOST_NAMED, 0)
         shown += [f"{more} more"] if more else []
-        stays = f", {self.dtype} {', '.join(shown)} left out" if shown else ""
+        stays = f", {self.dtype} {', '.join(shown)} unchanged" if shown else ""
         name = "" if self.name.partition(":")[0] in self.words.lower() else f" ({self.name})"
         bits = "nothing is quantised" if self.bits is None else f"{self.bits:.3g} bits per quantised weight"
         sizes = f"{_size(self.bytes)} instead of {_size(self.plain_bytes)}"
@@ -88,7 +88,7 @@ def sizes(weights: Sequence[Weight], forms: Forms, matrices: Mapping[str, Matric
 def totals(
     scheme: Scheme, weights: Sequence[Weight], forms: Forms, matrices: Mapping[str, Matrices]
 ) -> Quantised:
-    """What the scheme makes of these weights."""
+    """The effect of the scheme on these weights."""
     own = sizes(weights, forms, matrices)
     numbers, bytes_, plain = Counter[str](), Counter[str](), Counter[str]()
     stays: dict[str, None] = {}
@@ -118,7 +118,7 @@ def totals(
 
 
 def _instead(scheme: Scheme, weights: Sequence[Weight]) -> str:
-    """What products do for want of arithmetic."""
+    """A note on products whose arithmetic the device lacks."""
     if not scheme.widened:
         return ""
     dtypes = Counter[str]()
@@ -129,7 +129,7 @@ def _instead(scheme: Scheme, weights: Sequence[Weight]) -> str:
 
 
 def described(form: Format) -> str:
-    """A format in words, with what its products multiply in."""
+    """A format as text, with the type that its products multiply in."""
     return ", ".join(filter(None, (form.words, form.multiplies)))
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 LINEAR, EXPERTS, HEAD, EMBEDDING, OTHER = "linear", "experts", "head", "embedding", "other"
-"""Sorts of weights.
+"""Roles of weights.
 
     linear     of a fully connected layer, [outputs, inputs]
     experts    of all experts of a mixture, stacked in one tensor of three axes
@@ -20,7 +20,7 @@ LINEAR, EXPERTS, HEAD, EMBEDDING, OTHER = "linear", "experts", "head", "embeddin
 class Weight:
     """One parameter or buffer, shared ones once."""
 
-    name: str  # as `named_parameters` has it
+    name: str  # as in `named_parameters`
     sort: str  # one of the sorts above
     shape: tuple[int, ...]
     dtype: str  # of the network before it is quantised

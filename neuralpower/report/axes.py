@@ -1,7 +1,7 @@
 """Axes of charts: where they begin and end, and the ticks on them, each with a plain number.
 
-An axis is logarithmic only where it is asked for and its values span enough: 15 % on a logarithmic axis is a
-picture of nothing. Every axis has three ticks or more.
+An axis is logarithmic only if the caller wants it and its values span enough: 15 % on a logarithmic axis
+ shows nothing. Every axis has three ticks or more.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-SPAN = 5.0  # largest over smallest value from which on a logarithmic axis shows more than a linear one
+SPAN = 5.0  # least ratio of largest to smallest value for which a logarithmic axis shows more
 FEWEST = 3  # labelled ticks
 NICE = (1.0, 2.0, 2.5, 5.0, 10.0)  # steps of a linear axis, times a power of ten
 DIGITS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))  # of ticks in each decade, coarse to fine
 PLAIN = (1e-3, 1e6)  # numbers in between need no prefix
-SIZES = 65_536  # whole numbers up to here are sizes, such as of a batch: their axis has ticks at them
+SIZES = 65_536  # whole numbers up to here are sizes, such as a batch's: the axis has ticks at them
 PREFIXES = {1e15: "P", 1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "u", 1e-9: "n"}
 
 
@@ -44,13 +44,13 @@ def scaled(value: float | None, log: bool) -> float:
 
 
 def logarithmic(values: Iterable[float], wanted: bool, span: float = SPAN) -> bool:
-    """Whether an axis of these values is logarithmic: it is wanted, and they span enough."""
+    """Whether an axis of these values is logarithmic: the caller wants it, and they span enough."""
     known = [value for value in values if value > 0]
     return wanted and bool(known) and max(known) >= span * min(known)
 
 
 def limits(values: Sequence[float], log: bool, room: float = 0.06) -> tuple[float, float]:
-    """Ends of an axis for values in its units, with a share of its length as room at both ends."""
+    """Ends of an axis for values in its units, with a margin at both ends, as a share of its length."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     more = (high - low) * room or (0.5 if log else abs(high) * 0.5 or 1.0)
     return low - more, high + more
@@ -59,8 +59,8 @@ def limits(values: Sequence[float], log: bool, room: float = 0.06) -> tuple[floa
 def axis(low: float, high: float, log: bool, most: int, sizes: Iterable[float] = ()) -> Axis:
     """An axis between two ends in its units, with at most about `most` ticks.
 
-    `sizes` are its values: where they are whole and small, a logarithmic axis has its ticks there, and a
-    linear one at whole numbers, and it grows until it holds three of them.
+    `sizes` are its values. If they are whole and small, a logarithmic axis has its ticks there. A linear one
+    then has ticks at whole numbers, and grows until it holds three of them.
     """
     known = sorted(set(sizes))
     whole = bool(known) and all(isinstance(value, int) and 0 <= value <= SIZES for value in known)
@@ -79,7 +79,7 @@ def doublings(low: float, high: float) -> list[float]:
 
 
 def _apart(values: Sequence[float], gap: float) -> list[float]:
-    """The last value, and of the others those that lie a gap of log10 or more from the next one kept."""
+    """The last value, and those others that are at least a gap (log10) from the next kept one."""
     kept: list[float] = []
     for value in reversed([value for value in values if value > 0]):
         if not kept or math.log10(kept[-1] / value) >= gap * 0.6:
@@ -88,7 +88,7 @@ def _apart(values: Sequence[float], gap: float) -> list[float]:
 
 
 def _decades(low: float, high: float, most: int) -> list[float]:
-    """Ticks of a logarithmic axis: whole decades, or several digits in each, as there is room."""
+    """Ticks of a logarithmic axis: whole decades, or several digits in each, as space allows."""
     first, last = math.floor(low), math.ceil(high)
     found: list[float] = []
     for every in range(1 + (last - first) // max(FEWEST, most), 0, -1):
@@ -121,14 +121,14 @@ def _linear(low: float, high: float, most: int, whole: bool) -> Axis:
 
 
 def _step(least: float, whole: bool) -> float:
-    """The smallest nice step that is no less."""
+    """The smallest nice step that is not less."""
     power = 10.0 ** math.floor(math.log10(least))
     found = next(nice * power for nice in NICE if nice * power >= least * (1 - 1e-9))
     return max(1.0, math.ceil(found)) if whole else found
 
 
 def texts(values: Sequence[float], each: bool = False) -> list[str]:
-    """Plain numbers of ticks: 0.05, 1,000, 2.5 M; as many decimals in all, or `each` with its own."""
+    """Plain numbers of ticks: 0.05, 1,000, 2.5 M; all with the same decimals, or `each` with its own."""
     if each:
         return [text for value in values for text in texts([value])]
     largest = max((abs(value) for value in values), default=0.0)

@@ -1,4 +1,4 @@
-"""Cards of datasets and predictors: Markdown files beside them that say what is in them."""
+"""Cards of datasets and predictors: Markdown files next to them that describe their content."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 PROTOCOLS = {
     "cpu": "interleaved rounds of ~60 calls, inputs written just before, weights cold, denormals flushed; "
-    "`runtime_s` is the 10th percentile of the rounds; of backward passes without autograd's start",
+    "`runtime_s` is the 10th percentile of the rounds; backward passes exclude autograd's start",
     "cuda": "one configuration at a time, inputs rotated past the last-level cache; `runtime_s` is the "
-    "median device time of a call, `runtime_eager_s` what a user sees",
+    "median device time of a call, `runtime_eager_s` the time that a user sees",
 }
 SOFTWARE = ("torch", "transformers", "python", "kernel")
 
@@ -97,7 +97,7 @@ def _values(dataset: Dataset, column: str) -> set[str]:
 
 
 def _self_test(session: Mapping[str, Any]) -> str:
-    """The result of the meter's self-test; "" where there was none."""
+    """The result of the meter's self-test; "" if there is none."""
     return ", ".join(f"{name} {value}" for name, value in sorted((session.get("self_test") or {}).items()))
 
 
@@ -124,7 +124,7 @@ def _row(kind: str, table: pd.DataFrame) -> list[str]:
 
 
 def _distances(table: pd.DataFrame) -> Iterator[tuple[str, pd.Series[float]]]:
-    """(runtime or power, |second / first measurement - 1|) where anything was measured twice."""
+    """(runtime or power, |second / first measurement - 1|) of everything that was measured twice."""
     if not {"replicate", "config_id"} <= set(table):
         return
     ok = table[table["status"].eq("ok")] if "status" in table else table
@@ -136,14 +136,14 @@ def _distances(table: pd.DataFrame) -> Iterator[tuple[str, pd.Series[float]]]:
 
 
 def write_predictor(predictor: Predictor, path: Path) -> None:
-    """Write it under the file's name, and its card beside it; raises DatasetError where it cannot."""
+    """Write the predictor to the file, and its card next to it; raises DatasetError if it cannot."""
     named = replace(predictor, name=path.stem)
     save(named, path)
     replace_file(path.with_suffix(".md"), predictor_card(named))
 
 
 def predictor_card(predictor: Predictor) -> str:
-    """Its targets, its training data, and its errors on held-out folds."""
+    """Markdown with a predictor's targets, training data, and errors on held-out folds."""
     targets = (("", predictor.regressors), (", power", predictor.power or {}))
     named = [(key, r, target) for target, regressors in targets for key, r in regressors.items()]
     return render(
@@ -164,13 +164,13 @@ def _about(key: Key, target: str = "") -> list[str]:
 
 
 def _saved(regressor: Regressor) -> str:
-    """The time saved by layers that fit the device's memory and tiles; "" where it is not known."""
+    """The time saved by layers that fit the device's memory and tiles; "" if unknown."""
     slopes = regressor.alignment.slopes if regressor.alignment else {}
     return ", ".join(f"{name} {slope:.1%}" for name, slope in slopes.items())
 
 
 def _provenance(data: Mapping[str, Any]) -> list[list[str]]:
-    """The measurements, the calibration, and the last session's software, protocol and meter, where known."""
+    """The measurements, the calibration, and the last session's software, protocol and meter, if known."""
     sessions: Sequence[Mapping[str, Any]] = data.get("sessions") or [{}]
     last = sessions[-1]
     known = {

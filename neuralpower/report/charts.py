@@ -1,7 +1,7 @@
-"""Charts, apart from how they are drawn: by `svg_charts` on pages, by `matplotlib_charts` into files.
+"""Descriptions of charts; `svg_charts` draws them on pages, `matplotlib_charts` into files.
 
-Labels name the units. None is an unknown value: it is left out, not drawn as 0.
-All other style stands beside this file: `page.css` of pages, `theme.mplstyle` of pictures.
+Labels name the units. None is an unknown value: it is skipped, not drawn as 0.
+Other style is in this folder: `page.css` for pages, `theme.mplstyle` for pictures.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from neuralpower.errors import InputError
 from neuralpower.report.axes import Axis, axis, limits, logarithmic
 
 PLOTS = (".html", ".png", ".svg")
-NO_MATPLOTLIB = "PNG and SVG need matplotlib: pip install 'neuralpower[report]'; FILE.html needs nothing"
+NO_MATPLOTLIB = "PNG and SVG need matplotlib: pip install 'neuralpower[report]'; FILE.html needs nothing else"
 Number = float | int | None
 Named = tuple[Number, Number, str]  # x, y and the text of a point
 Ends = tuple[float, float]
 Mode = Literal["markers", "lines", "lines+markers"]
 
-# Okabe and Ito's colours for white and black paper, then four of Tol's: any colour vision tells them apart.
+# Okabe and Ito's colours for white and black paper, then four of Tol's: distinct with any colour vision.
 PALETTE = "#0072B2 #D55E00 #009E73 #CC79A7 #56B4E9 #E69F00 #808080 #AA4499 #44AA99 #999933".split()
 
 
-BARS_SPAN = 30.0  # as `axes.SPAN`, of bars: their length says more from 0
+BARS_SPAN = 30.0  # as `axes.SPAN`, for bars, whose length should begin at 0
 
 
 class Mark(NamedTuple):
@@ -55,7 +55,9 @@ SYMBOLS = [
     Mark("M-4,-5V5L5,0z", ">"),
     Mark("M0,-6L1.5,-2L5.7,-1.8L2.4,0.8L3.5,4.9L0,2.6L-3.5,4.9L-2.4,0.8L-5.7,-1.8L-1.5,-2z", "*"),
 ]
-HATCHES = [one * 3 for one in ("", "/", ".", "x", "\\", "+")]  # matplotlib's, for paper without colours
+HATCHES = [
+    one * 3 for one in ("", "/", ".", "x", "\\", "+")
+]  # matplotlib's hatches, for print without colours
 
 
 def colour(index: int) -> str:
@@ -64,7 +66,7 @@ def colour(index: int) -> str:
 
 
 def symbol(index: int) -> Mark:
-    """The n-th series' symbol; where colours repeat, symbols differ."""
+    """The n-th series' symbol; series of the same colour have different symbols."""
     return SYMBOLS[(index + index // len(PALETTE)) % len(SYMBOLS)]
 
 
@@ -84,8 +86,8 @@ class Series:
     values: tuple[Number, ...] = ()  # of each point, shown as its colour
     mode: Mode = "markers"
     dash: bool = False
-    halo: bool = False  # a line that is wide and pale: it marks what lies on it
-    labels: tuple[str, ...] = ()  # of each point, shown beside it; "" for none
+    halo: bool = False  # a wide, pale line that marks the points on it
+    labels: tuple[str, ...] = ()  # of each point, shown next to it; "" for none
 
     @classmethod
     def of(cls, name: str, points: Iterable[tuple[Number, Number] | Named], **more: Any) -> Series:
@@ -94,7 +96,7 @@ class Series:
         return cls(name, x, y, **{"text": rest[0] if rest else (), **more})
 
     def __post_init__(self) -> None:
-        """Raises InputError where lengths differ."""
+        """Raises InputError if lengths differ."""
         for what in ("y", "text", "values", "labels"):
             given = len(getattr(self, what))
             if given != len(self.x) and (given or what == "y"):
@@ -102,7 +104,7 @@ class Series:
                 raise InputError(f"series {self.name!r}: {counts}; give one for each")
 
     def where(self, kept: Sequence[bool]) -> Series:
-        """The kept points alone."""
+        """Only the kept points."""
         columns = {name: getattr(self, name) for name in ("x", "y", "text", "values", "labels")}
         found: dict[str, Any] = {name: tuple(compress(all_, kept)) for name, all_ in columns.items()}
         return replace(self, **found)
@@ -116,20 +118,20 @@ class XY:
     x_label: str
     y_label: str
     series: tuple[Series, ...]
-    log_x: bool = False  # where the values span enough (`axes.logarithmic`)
+    log_x: bool = False  # if the values span enough (`axes.logarithmic`)
     log_y: bool = False
     value_label: str = ""
     note: str = ""
 
     @property
     def logs(self) -> tuple[bool, bool]:
-        """Whether each axis is logarithmic: it is asked for, and its values span enough."""
+        """Whether each axis is logarithmic: the chart wants it, and the values span enough."""
         drawn = self.drawn()
         x, y = ([v for s in drawn for v in getattr(s, name) if v is not None] for name in "xy")
         return logarithmic(x, self.log_x), logarithmic(y, self.log_y)
 
     def axes(self, ends: tuple[Ends, Ends], most: tuple[int, int]) -> tuple[Axis, Axis]:
-        """Both axes between ends in their units, each with about `most` ticks at the most."""
+        """Both axes between ends in their units, each with at most about `most` ticks."""
         logs, drawn = self.logs, self.drawn()
         sizes = [[v for s in drawn if "markers" in s.mode for v in getattr(s, name)] for name in "xy"]
         x, y = (axis(*ends[i], logs[i], most[i], sizes[i]) for i in range(2))
@@ -147,7 +149,7 @@ class XY:
 
 @dataclass(frozen=True)
 class BarSeries:
-    """One bar for each category, with its bounds where they are known."""
+    """One bar for each category, with its bounds if known."""
 
     name: str
     values: tuple[Number, ...]
@@ -160,13 +162,13 @@ class BarSeries:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars over categories, beside each other or stacked."""
+    """Bars over categories, side by side or stacked."""
 
     title: str
     y_label: str
     categories: tuple[str, ...]
     series: tuple[BarSeries, ...]
-    log_y: bool = False  # where the values span enough
+    log_y: bool = False  # if the values span enough
     stacked: bool = False
     note: str = ""
 
@@ -183,7 +185,7 @@ class Bars:
         return axis(low * 1.06, high * 1.06, False, most)
 
     def __post_init__(self) -> None:
-        """Raises InputError where lengths differ."""
+        """Raises InputError if lengths differ."""
         for one in self.series:
             if len(one.values) != len(self.categories):
                 counts = f"{len(one.values)} values for {len(self.categories)} categories"
@@ -204,7 +206,7 @@ class Heatmap:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Raises InputError where lengths differ."""
+        """Raises InputError if lengths differ."""
         if [len(row) for row in self.values] != [len(self.columns)] * len(self.rows):
             sizes = f"{len(self.rows)} rows of {len(self.columns)} columns"
             raise InputError(f"heat map {self.title!r}: values must be {sizes}")
@@ -223,7 +225,7 @@ class Pie:
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Raises InputError where lengths differ, or for a value below 0."""
+        """Raises InputError if lengths differ, or for a value below 0."""
         if len(self.values) != len(self.labels) or any(value < 0 for value in self.values):
             text = f"one value of 0 or more for each of {len(self.labels)} labels"
             raise InputError(f"pie {self.title!r}: {text}")
@@ -231,7 +233,7 @@ class Pie:
 
 @dataclass(frozen=True)
 class Pies:
-    """Pies beside each other; a label has the same colour in all."""
+    """Pies side by side; a label has the same colour in all."""
 
     title: str
     pies: tuple[Pie, ...]
@@ -248,7 +250,7 @@ class Pies:
 
     @property
     def beside(self) -> int:
-        """Pies in a row, where there is room."""
+        """Pies in a row, if the page is wide enough."""
         return 2 if len(self.pies) == 4 else min(3, max(1, len(self.pies)))
 
     @property
@@ -261,7 +263,7 @@ Chart = XY | Bars | Heatmap | Pies
 
 
 def check_plot(path: Path) -> None:
-    """Raise InputError for an ending that is not in PLOTS, and for a picture where nothing can draw it."""
+    """Raise InputError for an ending that is not in PLOTS, and for a picture without matplotlib."""
     if path.suffix not in PLOTS:
         text = f"the ending must be one of {', '.join(PLOTS)}; choose another name"
         raise InputError(f"plot {str(path)!r}: {text}")

@@ -60,7 +60,7 @@ class Process:
 
 
 def document(processes: Sequence[Process], about: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The whole file as plain values, events in the order of their times, and `about` beside them."""
+    """The whole file as plain values: events in the order of their times, and `about`."""
     names = [event for pid, process in enumerate(processes, 1) for event in _names(pid, process)]
     events = [event for pid, process in enumerate(processes, 1) for event in _events(pid, process)]
     events.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))
@@ -68,12 +68,12 @@ def document(processes: Sequence[Process], about: Mapping[str, Any] | None = Non
 
 
 def write(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Write a document as a whole; raises DatasetError, or DeviceError where the disk is full."""
+    """Write a document as a whole; raises DatasetError, or DeviceError for a full disk."""
     replace_file(Path(path), json_text(data, compact=True) + "\n")
 
 
 def microseconds(time_ns: int) -> float:
-    """The number that gives these nanoseconds again when it is multiplied by 1000 and truncated."""
+    """The number that yields these nanoseconds when it is multiplied by 1000 and truncated."""
     number = time_ns / 1000
     return number if int(number * 1000) == time_ns else math.nextafter(number, math.inf)
 

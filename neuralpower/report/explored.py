@@ -11,18 +11,11 @@ from neuralpower.predict.explore.compare import Comparison
 from neuralpower.predict.explore.fit import Fit, Request
 from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
+from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import LAUNCHES
-from neuralpower.report.number_format import binary, counted, plain
-from neuralpower.report.tables import (
-    Cell,
-    as_asked,
-    grid,
-    listed,
-    memory_line,
-    note_lines,
-    quantity,
-    warning_lines,
-)
+from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
+from neuralpower.report.number_format import binary, counted, plain, quantity
+from neuralpower.report.tables import memory_line
 
 FITS = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
 MOST_SAID = 60  # characters of a reason in a cell
@@ -36,6 +29,7 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
         "": lambda p: "*" if p.best else "",
         "predictor": lambda p: p.predictor,
         "dtype": lambda p: p.dtype,
+        "layout": lambda p: p.layout or "one device",
         "batch": lambda p: str(p.batch_size),
         "length": lambda p: "-" if p.seq_len is None else str(p.seq_len),
         "latency": lambda p: quantity(p.runtime_s, "s"),
@@ -52,6 +46,12 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
         columns["bound by"] = lambda p: Cell(LAUNCHES, "weak") if p.host_bound else "-"
     if not many:
         del columns["predictor"]
+    spread = any(p.layout for p in result.points)
+    if spread:
+        columns["exposed"] = lambda p: percent(p.exposed_share)
+        columns["bubble"] = lambda p: percent(p.bubble_share)
+    else:
+        del columns["layout"]
     devices = ", ".join(dict.fromkeys(p.device for p in result.points))
     head = visible(f"{result.points[0].model}, {result.points[0].phase}, {result.run}, on {devices}")
     more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
@@ -59,11 +59,11 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
     notes = [*_bound(waiting, len(result.points)), *result.notes]
     foot = [*more, f"* Pareto-optimal ({result.front})", points, *note_lines(notes)]
     warnings = warning_lines([*result.warnings, *_too_large(result.points)])
-    return as_asked([*warnings, head, "", listed(shown, columns, left=3 if many else 2), *foot], marked)
+    return as_asked([*warnings, head, "", listed(shown, columns, left=2 + many + spread), *foot], marked)
 
 
 def _bound(waiting: Sequence[SweepPoint], points: int) -> Iterator[str]:
-    """That points take as long as their launches, whatever their size."""
+    """A warning that points are bound by launch overhead, whatever their size."""
     if waiting:
         most = max(point.launch_share or 0.0 for point in waiting)
         yield (
@@ -73,13 +73,13 @@ def _bound(waiting: Sequence[SweepPoint], points: int) -> Iterator[str]:
 
 
 def _too_large(points: Sequence[SweepPoint]) -> Iterator[str]:
-    """That points exceed the device's memory."""
+    """A warning that points exceed the device's memory."""
     if large := [point for point in points if point.fits is False]:
         yield f"out of memory at {len(large)} of {counted(len(points), 'point')}: see column fits"
 
 
 def _bounds(one: SweepPoint | Score) -> str:
-    """The bounds of the time, or why they are not known."""
+    """The bounds of the time, or why they are unknown."""
     if one.low_s is None:
         return textwrap.shorten(one.error, MOST_SAID, placeholder=" ...")
     return f"{quantity(one.low_s, 's')} to {quantity(one.high_s, 's')}"
@@ -99,7 +99,7 @@ def comparison_table(found: Comparison, *, marked: bool = False) -> str:
 
 
 def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
-    """What was asked, `about` how and on what; the best first, then those without a rank."""
+    """The request, `about` how and on what; candidates with the best first, those without a rank last."""
     ordered = sorted(scores, key=lambda s: (s.rank is None, s.rank or 0, s.line))
     shown = ordered[: top or None]
     columns: dict[str, Callable[[Score], str]] = {
@@ -117,8 +117,18 @@ def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
     return "\n".join([*head, listed(shown, columns, left=2), *more])
 
 
+def _of_stages(stages: Sequence[Memory]) -> str:
+    """The memory of a device of each stage, where there are several."""
+    return f"; stages {', '.join(binary(one.value_bytes) for one in stages)}" if len(stages) > 1 else ""
+
+
+def _whole(found: Fit) -> str:
+    """The batch of all replicas, behind that of one."""
+    return f" in one pass of a replica, {found.largest_whole_batch} over all"
+
+
 def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False) -> str:
-    """Whether it fits, what takes the memory, and what would fit."""
+    """Whether the model fits, what takes the memory, and the largest sizes that fit."""
     what = "context" if request.phase == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
@@ -127,16 +137,18 @@ def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False
     asked = (
         f"{request.model}, batch {request.batch_size}{length}, {request.dtype}, {request.phase}{optimizer}"
     )
+    several = not request.layout.alone
+    on = f"{device}, {request.layout} ({counted(request.layout.ranks, 'device')})" if several else device
     lines = [
-        visible(f"{asked}, {request.run}, on {device}"),
+        visible(f"{asked}, {request.run}, on {on}"),
         *([] if found.weights is None else [found.weights.line]),
         styled(f"{verdict} into {binary(found.room_bytes)}{kept}", "bold" if found.fits else "bad"),
-        memory_line(found.memory),
-        f"largest batch size: {found.largest_batch}",
+        memory_line(found.memory) + _of_stages(found.stages),
+        f"largest batch size: {found.largest_batch}" + (_whole(found) if several else ""),
     ]
     if found.longest is not None:
         lines.append(f"longest context: {found.longest} (limit: {found.longest_reason})")
     process = f" plus {binary(found.process_bytes)} of the process" if found.process_bytes else ""
-    figure = "high figure" if found.memory.assumed else "upper bound"
-    lines.append(f"{counted(found.traces, 'trace')}, checked against the memory's {figure}{process}")
+    end = "high estimate" if found.memory.assumed else "upper bound"
+    lines.append(f"{counted(found.traces, 'trace')}, checked against the memory's {end}{process}")
     return as_asked([*lines, *note_lines(found.notes)], marked)

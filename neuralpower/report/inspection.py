@@ -1,4 +1,4 @@
-"""What a dataset holds, what of it is refused and how to mend that, and what is too little to train."""
+"""The content of a dataset, its refused rows with a fix, and its kinds with too few rows to train."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from neuralpower.learn.keys import Key, key_name, recurs, stands_alone
 from neuralpower.learn.network_rows import read_totals
 from neuralpower.learn.rows import USABLE_POWER, by_key, hardware_from
 from neuralpower.platforms import platform_of
+from neuralpower.report.grid import listed
 from neuralpower.report.number_format import counted, quantity
-from neuralpower.report.tables import listed
 
-MOST_NAMED = 8  # groups of too few rows
-WAYS = {  # a part of a reason for which rows are refused, and what to do about it
-    "runtime_s is no number": "write seconds without a unit, such as 0.0015",
+MOST_NAMED = 8  # groups with too few rows
+WAYS = {  # part of the reason for which rows are refused -> the fix
+    "runtime_s is not a number": "write seconds without a unit, such as 0.0015",
     "runtime_s is not above 0": "delete the row, or measure it again",
     "runtime_s is outside": "give seconds: --map runtime_s=runtime_s/1000 if they are milliseconds",
     "faster than the device's peak": "check the unit of runtime_s, and the peaks in dataset.json",
@@ -33,7 +33,7 @@ WAYS = {  # a part of a reason for which rows are refused, and what to do about 
     "no kernel ran": "check the unit of runtime_s, or delete the row",
     "did you mean": "use one of these spellings",
     "unknown": "use one of the documented spellings (docs/datasets.md)",
-    "whole number": "write a size such as 64; 0 is allowed where nothing is",
+    "whole number": "write a size such as 64; 0 is allowed for a part that is absent",
     "true nor false": "write true or false",
     "is missing": "fill in the cell",
     "possible layer": "check the sizes: none may be 0",
@@ -52,23 +52,23 @@ class Table:
     """One kind's table after the checks."""
 
     kind: str
-    given: int  # rows that hold something, without the examples of a template
+    given: int  # filled rows, without the examples of a template
     usable: int
     examples: int
     rejected: tuple[Rejected, ...]
-    rows: Rows | None  # one for each configuration where repeats are averaged; None of whole networks
-    groups: Mapping[Key, Rows]  # what each regressor would be trained on
+    rows: Rows | None  # one for each configuration if repeats are averaged; None for whole networks
+    groups: Mapping[Key, Rows]  # the rows on which each regressor would be trained
 
     @property
     def repeats(self) -> int:
-        """Usable rows that are averaged into others."""
+        """The number of usable rows that are averaged into others."""
         return 0 if self.rows is None else self.usable - len(self.rows)
 
 
 def read_tables(dataset: Dataset, trust_code: bool = False) -> list[Table]:
-    """The tables of a dataset, checked row by row; raises DatasetError where columns are missing.
+    """The tables of a dataset, checked row by row; raises DatasetError if columns are missing.
 
-    Models of whole networks are traced; `trust_code` also lets those be that run code.
+    Models of whole networks are traced; `trust_code` allows models that run code.
     """
     hardware = hardware_from(dataset.meta)
     found = []
@@ -93,7 +93,7 @@ def _table(
 
 
 def check_lines(tables: Sequence[Table]) -> Iterator[str]:
-    """What is usable of each table, what is refused and how to mend it."""
+    """The usable rows of each table, and the refused ones with a fix."""
     for table in tables:
         parts = [f"{table.kind}: {table.usable:,} of {counted(table.given, 'row')} usable"]
         if table.repeats and table.rows is not None:
@@ -111,7 +111,7 @@ def check_lines(tables: Sequence[Table]) -> Iterator[str]:
 
 
 def way_out(reason: str) -> str:
-    """What to do about rows that are refused for a reason."""
+    """The fix for rows that are refused for a reason."""
     return next((way for part, way in WAYS.items() if part in reason), OTHERWISE)
 
 
@@ -122,7 +122,7 @@ def _power_line(rows: Rows) -> Iterator[str]:
 
 
 def inspection(dataset: Dataset, tables: Sequence[Table]) -> str:
-    """Device, time span, noise and power; rows by kind, dtype and phase; what is too little to train."""
+    """Device, time span, noise and power; rows by kind, dtype and phase; kinds with too few rows to train."""
     hardware = hardware_from(dataset.meta)
     layers = [table for table in tables if table.rows is not None]
     rows = [table.rows for table in layers if table.rows is not None]
@@ -133,7 +133,7 @@ def inspection(dataset: Dataset, tables: Sequence[Table]) -> str:
         f"{dataset.path}: {dataset.device} ({_known(hardware)})",
         f"measured: {_span(dataset.meta.get('sessions') or [])}",
         f"rows: {sum(table.usable for table in tables):,} usable, {refused:,} refused"
-        + (" (neuralpower dataset check says why)" if refused else ""),
+        + (" (reasons: neuralpower dataset check)" if refused else ""),
         "noise: " + ("not known" if spread is None else f"one measurement varies by {100 * spread:.1f} %"),
         f"power: usable in {powers:,} of {count:,} rows" if powers else "power: no usable row",
         "",
@@ -182,7 +182,7 @@ def _by_phase(table: Table) -> Iterator[dict[str, Any]]:
 
 
 def too_few(tables: Sequence[Table]) -> Iterator[tuple[str, int]]:
-    """(Name, configurations) of each group that has too few, alone and together with others of its kind."""
+    """(Name, configurations) of each group with too few, both alone and pooled with others of its kind."""
     counts = {
         key: len(np.unique(fingerprint(rows.layer))) for table in tables for key, rows in table.groups.items()
     }
@@ -194,7 +194,7 @@ def too_few(tables: Sequence[Table]) -> Iterator[tuple[str, int]]:
 
 
 def inspection_json(dataset: Dataset, tables: Sequence[Table]) -> dict[str, Any]:
-    """The same figures in SI units and shares."""
+    """The same numbers in SI units and shares."""
     layers = [table for table in tables if table.rows is not None]
     return {
         "schema": 1,
@@ -217,16 +217,16 @@ def refused_json(tables: Sequence[Table]) -> list[dict[str, Any]]:
 
 
 def _known(hardware: Hardware) -> str:
-    """In words, what is known of the device."""
+    """Describe the device, and what is known of it."""
     if hardware.peak_flops_per_s and hardware.memory_bytes_per_s > 1:
         return f"{hardware.platform}, peaks known"
-    return f"{hardware.platform}, peaks not known: impossible times cannot be told; add hardware"
+    return f"{hardware.platform}, peaks unknown: impossible times cannot be detected; add hardware"
 
 
 def _span(sessions: Sequence[Mapping[str, Any]]) -> str:
     days = sorted(str(session["utc"])[:10] for session in sessions if session.get("utc"))
     if not days or not re.fullmatch(r"\d{4}-\d\d-\d\d", days[0]):
-        return "when is not said"
+        return "unknown time"
     span = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     return f"{span}, {counted(len(sessions), 'session')}"
 

@@ -1,4 +1,4 @@
-"""Places for the names of points, so that they cover neither each other nor other points."""
+"""Place the names of points so that they cover neither each other nor other points."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Pair = tuple[float, float]
 ANGLES = [math.pi * k / 6 for k in (1, 11, 3, 9, 0, 6, 5, 7, 2, 10, 4, 8)]
 DIRECTIONS = [(math.cos(angle), math.sin(angle)) for angle in ANGLES]
 DISTANCES = (10.0, 18.0, 28.0, 40.0, 55.0, 75.0, 100.0, 130.0, 170.0)
-COLUMN = 14.0  # to the right of the ends of lines, where their names stand in a column
+COLUMN = 14.0  # to the right of the ends of lines, where a column of names begins
 SYMBOL = 5.0  # half of a point's symbol
 GAP = 2.0  # between two names
-FAR = 20.0  # from here on a line joins a name to its point
+FAR = 20.0  # distance from which a line joins a name to its point
 
 
 class Label(NamedTuple):
@@ -35,7 +35,7 @@ class Label(NamedTuple):
 
 
 class Named(NamedTuple):
-    """The names of a chart, and the ends of axes that leave room for them, in the labels' units."""
+    """The names of a chart, and the ends of axes that leave space for them, in the labels' units."""
 
     labels: list[Label]
     x_ends: Pair
@@ -52,7 +52,7 @@ class Plot(NamedTuple):
 
 
 def named(chart: XY, plot: Plot) -> Named:
-    """Names on a plot of that size, and the ends of its axes."""
+    """Place names on a plot of that size, and find the ends of its axes."""
     series = chart.drawn()
     names = [name for s in series for name in s.labels or [""] * len(s.x)]
     log_x, log_y = chart.logs
@@ -76,12 +76,12 @@ def named(chart: XY, plot: Plot) -> Named:
 
 
 def _room(values: Sequence[float], names: Sequence[str], ends: Pair, plot: Plot) -> float:
-    """How much longer a horizontal axis must be for names at its last points."""
+    """The factor by which a horizontal axis must grow for names at its last points."""
     length = ends[1] - ends[0]
     shown = {x: len(name) for x, name in zip(values, names, strict=True) if name}
     last = [len(name) for x, name in zip(values, names, strict=True) if x >= ends[1] - 0.1 * length]
     needed = max(last, default=0) * plot.letter / plot.width
-    if len(names) > 1 and len(shown) == 1:  # all in a column
+    if len(names) > 1 and len(shown) == 1:  # all names in a column
         share = min(0.5, needed + 2 * COLUMN / plot.width)
         return length * share / (1 - share)
     return length * min(0.3, needed * 1.3)
@@ -103,9 +103,9 @@ def along(ends: Sequence[Pair]) -> list[Pair]:
 def place(
     points: Sequence[Pair], names: Sequence[str], plot: Plot, others: Sequence[Pair] = ()
 ) -> list[Pair | None]:
-    """Offset of each name's middle from its point (y upward); None where there is no room.
+    """Offset of each name's middle from its point (y upward); None if there is no space.
 
-    `points` are pixels from the lower left corner, `others` more points to keep free; "" needs no room.
+    `points` are pixels from the lower left corner, `others` more points to keep free; "" needs no space.
     """
     _, height, letter, line = plot
     shown = [i for i, name in enumerate(names) if name]
@@ -120,7 +120,7 @@ def place(
     near = {i: (np.abs(middles - points[i]) < (60, 30)).all(axis=1).sum() for i in shown}
     order = sorted(shown, key=lambda i: -near[i])  # crowded ones choose first
     for number, i in enumerate((*order, *order)):
-        if number == len(order):  # a name stands rather on a line than nowhere
+        if number == len(order):  # a name on a line is better than none
             del taken[len(points) : len(points) + len(others)]
         half = np.array([letter * len(names[i]) / 2 + 2, line / 2])
         boxes = np.array(taken)
@@ -143,11 +143,12 @@ def _around(half: float) -> Iterator[Pair]:
 def _stacked(wanted: Sequence[float], line: float, height: float) -> list[float]:
     """Heights as near to `wanted` as possible, in its order and at least a line apart.
 
-    Less the lines below, heights must not fall: neighbours that do share their mean, from the lowest on.
+    After subtracting the lines below, heights must not fall: neighbours that fall get their mean, lowest
+    first.
     """
     order = np.argsort(wanted, kind="stable")
     below = line * np.arange(len(wanted))  # height of the lines under each
-    groups: list[tuple[float, int]] = []  # mean, how many
+    groups: list[tuple[float, int]] = []  # mean, count
     for free in np.asarray(wanted)[order] - below:
         mean, count = float(free), 1
         while groups and groups[-1][0] >= mean:

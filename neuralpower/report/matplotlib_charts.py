@@ -1,4 +1,4 @@
-"""Charts as files, drawn by matplotlib, which `pip install 'neuralpower[report]'` brings."""
+"""Draw charts into files with matplotlib: `pip install 'neuralpower[report]'`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from neuralpower.report.axes import Axis
 from neuralpower.report.charts import NO_MATPLOTLIB, XY, Bars, Chart, Heatmap, Pies, colour, hatch, symbol
 from neuralpower.report.labels import Plot, named
 
-SMALL = 0.04  # share of a pie below which there is no room for digits
-NAMED = 0.12  # share from which on there is room for the name, too
+SMALL = 0.04  # share of a pie below which digits do not fit
+NAMED = 0.12  # share from which the name fits, too
 
 
 def save(chart: Chart, folder: Path, stem: str, formats: Sequence[str] = ("png", "svg")) -> tuple[Path, ...]:
     """Draw a chart into `folder/stem.FORMAT`; the paths.
 
     Raises:
-        InputError: there is no matplotlib, or the folder is not writable.
+        InputError: matplotlib is missing, or the folder is not writable.
     """
     paths = tuple(Path(folder) / f"{stem}.{kind}" for kind in formats)
     _save([chart], paths, "folder")
@@ -74,7 +74,7 @@ def _size(chart: Chart) -> tuple[float, float]:
 
 
 def _plain(text: str) -> str:
-    """Escaped text: matplotlib reads what is between two dollar signs as a formula."""
+    """Escaped text: matplotlib reads text between two dollar signs as a formula."""
     return visible_lines(text).replace("$", r"\$")
 
 
@@ -199,7 +199,7 @@ def _pies(figure: Any, chart: Pies) -> None:
 
 
 def _slice_name(label: str, share: float) -> str:
-    """A slice's text: its name and its share, as far as there is room."""
+    """A slice's text: its name and its share, if they fit."""
     return "" if share < SMALL else f"{share:.0%}" if share < NAMED else f"{_plain(label)}\n{share:.0%}"
 
 

@@ -1,4 +1,4 @@
-"""Predictors beside measurements made elsewhere: tables, JSON, and a scatter plot."""
+"""Compare predictors with measurements made elsewhere: tables, JSON, and a scatter plot."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from neuralpower.predict.measured import Compared, agreement
 from neuralpower.report.charts import XY, Series
+from neuralpower.report.grid import grid, listed
 from neuralpower.report.number_format import quantity
-from neuralpower.report.tables import grid, listed, short
+from neuralpower.report.tables import short
 
 HEADINGS = (
     "error: predicted over measured, minus 1; inside: the measured time lies within the predicted 90 % bounds"
@@ -32,7 +33,7 @@ def measured_table(compared: Sequence[Compared], names: Sequence[str]) -> str:
 
 
 def _columns(name: str, alone: bool) -> dict[str, Callable[[Compared], str]]:
-    """What one predictor says of each network."""
+    """One predictor's result for each network."""
 
     def known(cell: Callable[[Compared], str]) -> Callable[[Compared], str]:
         return lambda one: cell(one) if name in one.predictions else "-"
@@ -57,7 +58,7 @@ def _agreement(compared: Sequence[Compared], name: str) -> list[str]:
 def measured_json(
     compared: Sequence[Compared], names: Sequence[str], refused: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The same figures in SI units and shares; `refused`: rows of the file that could not be read."""
+    """The same numbers in SI units and shares; `refused`: rows of the file that could not be read."""
     networks = []
     for one in compared:
         m = one.measurement

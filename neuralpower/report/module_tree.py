@@ -1,89 +1,60 @@
-"""The layers of a prediction as a tree of modules, each with the sums of what it calls."""
+"""The lines of a module tree: columns that a text, a notebook and a page share, and the page's table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 
-from neuralpower.predict.prediction import Interval, Prediction, Row
-from neuralpower.report.number_format import quantity
-from neuralpower.report.page import Columns, Nested, Share, Table
+from neuralpower.predict.prediction import Prediction
+from neuralpower.predict.tree import Branch, together
+from neuralpower.report.number_format import binary, quantity
+from neuralpower.report.page import Cell, Nested, Share, Table
 
-VISIBLE = 0.005  # share of the time from which on a module has a line of its own
-DEEPEST = 5  # steps into the tree
-
-
-def row_columns(p: Prediction) -> Columns[Row]:
-    """What a row of a prediction takes; its energy where that is known."""
-    columns: Columns[Row] = {
-        "calls": lambda row: row.count,
-        "share": lambda row: Share(row.share),
-        "latency": lambda row: quantity(row.runtime_s, "s"),
-        "energy": lambda row: quantity(row.energy_j, "J"),
-        "FLOP": lambda row: quantity(row.flops, "FLOP"),
-        "moved": lambda row: quantity(row.bytes, "B"),
-    }
-    known = any(row.power_w is not None for row in p.rows)
-    return {name: cell for name, cell in columns.items() if known or name != "energy"}
+VISIBLE = 0.005  # share of the time from which a module has its own line on a page
+DEEPEST = 5  # levels of a page's tree
 
 
-@dataclass
-class Node:
-    """A module, with the sums of all that it calls."""
+def _output(branch: Branch) -> str:
+    """[1, 64, 56, 56], and how many tensors more."""
+    if not branch.outputs:
+        return "-"
+    more = f" +{branch.outputs - 1}" if branch.outputs > 1 else ""
+    return f"{[*branch.output]}{more}"
 
-    name: str
-    rows: list[Row] = field(default_factory=list)
-    children: dict[str, Node] = field(default_factory=dict)
 
-    @property
-    def share(self) -> float:
-        """Of the whole time."""
-        return sum(row.share for row in self.rows)
+COLUMNS: Mapping[str, Callable[[Branch], str]] = {
+    "output": _output,
+    "parameters": lambda line: quantity(line.parameters, "").strip() if line.parameters else "-",
+    "FLOP": lambda line: quantity(line.flops, "FLOP") if line.flops else "-",
+    "latency": lambda line: quantity(line.runtime_s, "s"),
+    "memory (weights + outputs)": lambda line: binary(line.memory_bytes) if line.memory_bytes else "-",
+}
 
-    def lines(self, depth: int = 0) -> Iterator[tuple[int, str, list[Row]]]:
-        """(depth, name, rows) of each module within that is to be seen, and of the others together."""
-        small = []
-        for child in self.children.values():
-            if child.share < VISIBLE:
-                small.append(child)
-                continue
-            while len(child.children) == 1 and child.rows == (only := [*child.children.values()][0]).rows:
-                child = Node(f"{child.name}.{only.name}", only.rows, only.children)
-            yield depth, child.name, child.rows
-            if depth + 1 < DEEPEST:
-                yield from child.lines(depth + 1)
-        if small:
-            name = small[0].name if len(small) == 1 else f"{len(small)} others"
-            yield depth, name, [row for child in small for row in child.rows]
+
+def named(branch: Branch) -> str:
+    """Its name, its class, and how many equal ones it stands for: "[0-11] (BertLayer) x12"."""
+    kind = f" ({branch.type})" if branch.type not in ("", branch.name) else ""
+    times = f" x{branch.times}" if branch.times > 1 else ""
+    return f"{branch.name}{kind}{times}"
 
 
 def module_tree(p: Prediction) -> Table:
-    """The modules below each other, each with what it takes."""
-    root = Node("")
-    for row in p.rows:
-        node = root
-        for name in row.path.split(".") if row.path else ("(model)",):
-            node = node.children.setdefault(name, Node(name))
-            node.rows.append(row)
-    lines = [(Nested(name, depth), _summed(rows)) for depth, name, rows in root.lines()]
-    columns = row_columns(p)
-    rows = tuple((name, *(cell(row) for cell in columns.values()), row.kind) for name, row in lines)
+    """The modules as an indented table, each with its sizes, time and memory."""
+    rows: list[tuple[Cell, ...]] = []
+    for line in _visible(p.tree(DEEPEST).root):
+        name = Nested(named(line), line.depth)
+        rows.append((name, Share(line.share), *(cell(line) for cell in COLUMNS.values())))
     note = f"Modules below {VISIBLE:.1%} of the time stand together."
-    return Table("Module tree", ("module", *columns, "kinds"), rows, note)
+    return Table("Module tree", ("module", "share", *COLUMNS), tuple(rows), note)
 
 
-def _summed(rows: Sequence[Row]) -> Row:
-    """All rows as one."""
-    power = None
-    if all(row.power_w is not None for row in rows) and (seconds := sum(row.runtime_s for row in rows)):
-        watts = sum(row.energy_j or 0.0 for row in rows) / seconds
-        power = Interval(watts, watts, watts)
-    sums = {
-        name: sum(getattr(row, name) for row in rows) for name in ("runtime_s", "low_s", "high_s", "share")
-    }
-    kinds = [*dict.fromkeys(row.kind for row in rows)]
-    more = f" and {len(kinds) - 3} more" if len(kinds) > 3 else ""
-    return Row(
-        "", ", ".join(kinds[:3]) + more, sum(row.count for row in rows), flops=sum(row.flops for row in rows),
-        bytes=sum(row.bytes for row in rows), bound="", basis="", power_w=power, **sums,
-    )  # fmt: skip
+def _visible(branch: Branch) -> Iterator[Branch]:
+    """A line, those below it that are to be seen, and the others together."""
+    yield branch
+    small = [inner for inner in branch.branches if inner.share < VISIBLE]
+    for inner in branch.branches:
+        if inner not in small:
+            yield from _visible(inner)
+    if len(small) == 1:
+        yield small[0]
+    elif small:
+        yield together(f"{len(small)} others", small)

@@ -1,4 +1,4 @@
-"""Results as panels of a notebook: headline figures, and a table whose bars are elements; no scripts."""
+"""Results as panels of a notebook: headline numbers, and a table with bars; no scripts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from neuralpower.predict.explore.fit import Fit
 from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.prediction import Interval, Prediction
 from neuralpower.predict.tree import Tree
+from neuralpower.report.grid import percent
+from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.number_format import binary, many, quantity
-from neuralpower.report.tables import percent
 from neuralpower.report.templating import render
 
 MOST_ROWS = 20  # of a panel
@@ -20,7 +21,7 @@ MOST_ROWS = 20  # of a panel
 
 @dataclass(frozen=True)
 class Figure:
-    """One headline figure."""
+    """One headline number."""
 
     name: str
     value: str
@@ -38,12 +39,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """What a notebook shows of a result."""
+    """The panel of a result in a notebook."""
 
     title: str
     about: str = ""
     figures: tuple[Figure, ...] = ()
-    header: tuple[str, ...] = ()  # of the names, the bars, then the cells
+    header: tuple[str, ...] = ()  # header of the names, the bars, then the cells
     lines: tuple[Line, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -61,12 +62,12 @@ def drawn(shown: Panel) -> str:
 
 @singledispatch
 def panel(result: object) -> Panel:
-    """What is shown of a result."""
-    raise TypeError(f"{type(result).__name__} is no result that can be shown")
+    """The panel of a result."""
+    raise TypeError(f"{type(result).__name__} cannot be shown: it is not a result")
 
 
 def bounds(name: str, value: Interval, unit: str) -> Figure:
-    """A figure with its bounds."""
+    """A number with its bounds."""
     low, high = quantity(value.low, unit), quantity(value.high, unit)
     return Figure(name, quantity(value.value, unit), f"{low} to {high}")
 
@@ -111,7 +112,7 @@ def _(result: Prediction) -> Panel:
 
 
 def _cut(lines: Sequence[Line], notes: Sequence[str] = ()) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """(the first lines, the notes and how many lines there are more)."""
+    """(the first lines, the notes, and the number of further lines)."""
     rest = len(lines) - MOST_ROWS
     return tuple(lines[:MOST_ROWS]), (*notes, *([f"{rest} more rows: print shows them"] if rest > 0 else []))
 
@@ -119,23 +120,13 @@ def _cut(lines: Sequence[Line], notes: Sequence[str] = ()) -> tuple[tuple[Line, 
 @panel.register
 def _(result: Tree) -> Panel:
     p = result.prediction
+    indent = "\N{NO-BREAK SPACE}" * 3
     lines = [
-        Line(
-            "\N{NO-BREAK SPACE}" * 3 * one.depth + one.name + (f" x{one.times}" if one.times > 1 else ""),
-            one.share,
-            (
-                one.type,
-                "x".join(map(str, one.output)) or "-",
-                quantity(one.parameters, "").strip() if one.parameters else "-",
-                quantity(one.flops, "FLOP") if one.flops else "-",
-                quantity(one.runtime_s, "s"),
-                binary(one.memory_bytes) if one.memory_bytes else "-",
-            ),
-        )
+        Line(indent * one.depth + named(one), one.share, tuple(cell(one) for cell in COLUMNS.values()))
         for one in result
     ]
     about = f"batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device}"
-    header = ("module", "", "type", "output", "parameters", "FLOP", "latency", "memory")
+    header = ("module", "", *COLUMNS)
     return Panel(p.model, about, (bounds("latency", p.runtime_s, "s"),), header, tuple(lines), (), p.warnings)
 
 

@@ -1,13 +1,14 @@
-"""Numbers with SI prefixes, and the rates and energies of a language model's tokens."""
+"""Numbers with SI and binary prefixes, bars and bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from neuralpower.files.terminal import BLOCKS
-from neuralpower.networks.phases import spelled
-from neuralpower.predict.generation import Generation, Step
-from neuralpower.predict.prediction import Interval, Prediction
+
+if TYPE_CHECKING:  # a list of devices needs no torch
+    from neuralpower.predict.prediction import Interval
 
 TIMES = {1.0: "s", 1e-3: "ms", 1e-6: "us"}
 SIZES = {2.0**30: "GiB", 2.0**20: "MiB", 2.0**10: "KiB"}
@@ -38,7 +39,7 @@ def binary(size: float | None) -> str:
 
 
 def share(value: float) -> str:
-    """A share as text has it: 100 %, 99.2 %, 0.7 %; more than nothing is never 0 %."""
+    """A share as text: 100 %, 99.2 %, 0.7 %; a share above 0 is never shown as 0 %."""
     percent = 100 * value
     if 0 < percent < 0.05:
         return "< 0.1 %"
@@ -59,36 +60,13 @@ def bar(value: float, width: int = 8) -> str:
 
 
 def plain(value: float, digits: int = 3) -> str:
-    """At least `digits` digits, and all before the point: 0.0672, 162, 1083."""
+    """At least `digits` digits, and all digits before the point: 0.0672, 162, 1083."""
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"
 
 
 def counted(number: int, one: str) -> str:
     """1 trace, 2 traces."""
     return f"{number} {one}{'s' * (number != 1)}"
-
-
-def tokens(prediction: Prediction) -> Iterator[str]:
-    """Lines on a prefill, a decoding step or a generation; none for any other pass."""
-    about = prediction.generation
-    if isinstance(about, Generation):
-        first = bounded(about.time_to_first_token_s, "s")
-        prompt = f"prompts {spelled(about.lengths)}" if about.lengths else f"prompt {about.prompt}"
-        yield f"{prompt}, {about.new_tokens} new tokens: first after {first}"
-        if about.time_per_output_token_s is not None and about.first_step_s and about.last_step_s:
-            ends = (quantity(step.value, "s") for step in (about.first_step_s, about.last_step_s))
-            each = bounded(about.time_per_output_token_s, "s")
-            yield f"then {each} per token, the first {', the last '.join(ends)}"
-    elif isinstance(about, Step) and about.lengths:
-        what = "contexts" if about.context else "prompts"
-        yield f"{what} {spelled(about.lengths)} of {counted(len(about.lengths), 'request')}"
-    elif isinstance(about, Step):
-        yield f"context {about.context}, {counted(about.tokens, 'token')} of each sample"
-    if isinstance(about, (Generation, Step)):
-        energy = about.energy_per_token_j
-        joules = "" if energy is None else f", {bounded(energy, 'J')} per token"
-        held = f", cache {binary(about.cache_bytes)}" if about.cache_bytes else ""
-        yield f"{plain(about.tokens_per_s.value)} tokens/s{joules}{held}"
 
 
 def bounded(value: Interval, unit: str) -> str:

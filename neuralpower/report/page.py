@@ -31,7 +31,7 @@ class Share(float):
 
 
 class Nested(str):
-    """A cell: a name that stands so many steps to the right, as a part of one above it."""
+    """A cell: a name indented by a number of steps, since it is a part of one above."""
 
     depth: int
 
@@ -45,7 +45,7 @@ class Nested(str):
 Cell = str | float | int | None
 Columns = Mapping[str, Callable[[T], Cell]]  # the cell of a record under each header
 NUMBER = re.compile(r"[-+]?\d")
-INDENT = "\u2003"  # of a nested name, a step
+INDENT = "\u2003"  # prefix of a nested name, for each step
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Table:
         return cls(title, tuple(columns), rows, note)
 
     def __post_init__(self) -> None:
-        """Raises InputError where a row has more or fewer cells than the header."""
+        """Raises InputError if a row has more or fewer cells than the header."""
         for row in self.rows:
             if len(row) != len(self.header):
                 raise InputError(f"table {self.title!r}: {len(row)} cells under {len(self.header)} headers")
@@ -87,7 +87,7 @@ def _is_number(cell: Cell) -> bool:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG of its own, such as a photograph."""
+    """A PNG, such as a photograph."""
 
     title: str
     png: bytes
@@ -120,7 +120,7 @@ class Page:
     sections: tuple[Section, ...]
 
     def __post_init__(self) -> None:
-        """Number the parts whose title another one has, too: what is spoken of is one."""
+        """Number parts that share a title, so that each title is unique."""
         seen: Counter[str] = Counter()
         sections = []
         for section in self.sections:
@@ -164,20 +164,20 @@ def shown(value: Cell) -> str:
 
 
 def html_text(page: Page) -> str:
-    """One file that shows the page without a network and without a script."""
+    """One HTML file that needs no network and no script."""
     css = importlib.resources.files("neuralpower.report").joinpath("page.css").read_text(encoding="utf-8")
     return render("page.html.j2", page=page, css=css, **_PARTS)
 
 
 def write_html(page: Page, path: Path) -> None:
-    """Write `html_text`; raises InputError where the place is not writable."""
+    """Write `html_text`; raises InputError if the place is not writable."""
     _write(path, html_text(page))
 
 
 def write_markdown(
     page: Page, path: Path, images: Path, formats: Sequence[str] = ("png", "svg")
 ) -> dict[str, tuple[Path, ...]]:
-    """Write the page, and its pictures into `images`; the files of each chart."""
+    """Write the page, and its pictures into `images`; return the files of each chart."""
     drawn = {stem: matplotlib_charts.save(chart, images, stem, formats) for stem, chart in page.charts()}
     pictures = [part for part in page.parts() if isinstance(part, Picture)]
     stored = [images / f"{slug(picture.title)}.png" for picture in pictures]
@@ -194,7 +194,7 @@ def write_markdown(
 
 
 def _blocks(paragraphs: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
-    """Runs of paragraphs: whether they are a list's items, and their texts without hyphens."""
+    """Groups of paragraphs: whether they are a list's items, and their texts without hyphens."""
     for listed, some in groupby(paragraphs, key=lambda text: text.startswith("- ")):
         yield listed, [text[2:] if listed else text for text in some]
 

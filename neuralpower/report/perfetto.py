@@ -1,6 +1,6 @@
-"""A prediction as a timeline: rows of nested modules and calls, power and memory beside them.
+"""A prediction as a timeline: rows of nested modules and calls, with power and memory.
 
-    one row      calls within their modules: a CPU, or a device of which only the sum of times is known
+    one row      calls within their modules: a CPU, or a device with only a known sum of times
     host, device calls as the host issues them, and as the device runs them, with waits
 
 The times are those of `neuralpower.predict.timeline`. A slice's `dur` is its part of the predicted time, so
@@ -10,7 +10,7 @@ inner slices add up to the outer one. A module that is called again right after 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +22,10 @@ from neuralpower.report.chrome import Counter, Process, Row, Slice
 from neuralpower.version import __version__
 
 WAIT = "(waits for the host)"
-DIGITS = 6  # significant digits of figures in args
+DIGITS = 6  # significant digits of numbers in args
 FIGURES = ("runtime_s", "low_s", "high_s", "energy_j", "flops", "bytes", "basis")
 
-Level = tuple[str, str]  # (category, path or name) of a slice that holds others
+Level = tuple[str, str]  # (category, path or name) of a slice that contains others
 Point = tuple[int, float]
 
 
@@ -50,6 +50,8 @@ class Drawn:
 
 def predicted(prediction: Prediction, stages: Sequence[Stage | Omitted], predictor: Predictor) -> Process:
     """The timeline of a prediction from its stages and its predictor."""
+    if any(isinstance(stage, Stage) and stage.lanes for stage in stages):
+        return Process(f"predicted: {prediction.model} on {prediction.device}", [*_lane_rows(stages)])
     drawn, begun_s = Drawn(), 0.0
     for stage in stages:
         if isinstance(stage, Omitted):
@@ -64,6 +66,23 @@ def predicted(prediction: Prediction, stages: Sequence[Stage | Omitted], predict
     known = (("power", "W", drawn.power), ("memory", "bytes", drawn.memory))
     counters = [Counter(name, unit, _changes(points)) for name, unit, points in known if points]
     return Process(f"predicted: {prediction.model} on {prediction.device}", rows, counters)
+
+
+def _lane_rows(stages: Sequence[Stage | Omitted]) -> Iterator[Row]:
+    """A row for each stream of each pipeline stage, where several devices run."""
+    rows: dict[str, list[Slice]] = {}
+    begun_s = 0.0
+    for stage in stages:
+        if isinstance(stage, Omitted):
+            begun_s += stage.runtime_s
+            continue
+        for lane in stage.lanes:
+            for span in lane.spans:
+                args = {name: value for name in ("path", "kind") if (value := getattr(span, name))}
+                times = _ns(begun_s + span.start_s), _ns(begun_s + span.end_s)
+                rows.setdefault(lane.name, []).append(Slice(span.name, "layer", *times, args))
+        begun_s += stage.prediction.runtime_s.value
+    return (Row(name, slices) for name, slices in rows.items())
 
 
 def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str, Any]:
@@ -128,7 +147,7 @@ def _draw(drawn: Drawn, stage: Stage, calls: Sequence[Timed], begun_s: float, pr
 
 
 def _levels(stage: str, calls: Sequence[Timed], called: set[str]) -> list[tuple[Level, ...]]:
-    """The levels of each call: the stage, the part of the step where there are several, called modules."""
+    """The levels of each call: the stage, the part of the step if there are several, called modules."""
     several = len({call.step for call in calls}) > 1
     found: list[tuple[Level, ...]] = []
     for number, (step, block) in enumerate(itertools.groupby(calls, key=lambda call: call.step)):
@@ -150,7 +169,9 @@ def _leaf(call: Timed, number: int, begun_s: float) -> Slice:
 def _launch(leaf: Leaf, number: int, begun_s: float) -> Leaf:
     """The call as the host issues it."""
     call = leaf.call
-    assert call is not None and call.host_start_s is not None and call.host_end_s is not None  # of two clocks
+    assert (
+        call is not None and call.host_start_s is not None and call.host_end_s is not None
+    )  # for two clocks
     start, end = _ns(begun_s + call.host_start_s), _ns(begun_s + call.host_end_s)
     args = {"call": number, "kind": call.kind, **_short({"host_s": call.host_end_s - call.host_start_s})}
     return Leaf(leaf.levels, Slice(call.name, "launch", start, end, args))
@@ -201,7 +222,7 @@ def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | Non
 
 
 def _sums(leaves: Sequence[Leaf]) -> dict[str, Any]:
-    """Args of a module or a part: sums over its calls, whose errors are taken as fully correlated."""
+    """Args of a module or a part: sums over its calls, whose errors count as fully correlated."""
     calls = [leaf.call for leaf in leaves if leaf.call is not None]
     if not calls:
         return {}

@@ -11,12 +11,13 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.prediction import Prediction, Row
 from neuralpower.predict.timeline import Omitted, Stage, memory_bytes, timed
 from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
-from neuralpower.report.module_tree import module_tree, row_columns
-from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, tokens, unit_of
-from neuralpower.report.page import Cell, Columns, Page, Section, Share, Table, write_html
+from neuralpower.report.module_tree import module_tree
+from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, unit_of
+from neuralpower.report.page import Cell, Page, Section, Share, Table, write_html
 from neuralpower.report.sweep_charts import Swept
+from neuralpower.report.tables import tokens
 
-if TYPE_CHECKING:  # what predict does not need
+if TYPE_CHECKING:  # which predict does not need
     from neuralpower.predict.explore.compare import Comparison, Side
     from neuralpower.predict.explore.sweep import Sweep
 
@@ -46,8 +47,8 @@ def prediction_page(
 
     Args:
         prediction: what was predicted.
-        stages: what `predict.case.predict` tells its `seen` of, for the memory over time.
-        predictor: who predicted it, for the roof and the memory over time.
+        stages: the stages that `predict.case.predict` passes to `seen`, for the memory over time.
+        predictor: the predictor that was used, for the roof and the memory over time.
     """
     p = prediction
     sections = [
@@ -55,7 +56,7 @@ def prediction_page(
         Section("Layer kinds", (), (_kind_bars({"": p}), _kind_table(p))),
         Section(
             "Modules",
-            ("Repeated blocks stand in one line, with their numbers in brackets.",),
+            ("Repeated blocks share one line, with their numbers in brackets.",),
             (module_tree(p),),
         ),
         Section("Roofline", _roofline_text(p), (_roofline(p, predictor),)),
@@ -73,7 +74,7 @@ def _warned(warnings: Iterable[str]) -> tuple[str, ...]:
 
 
 def _what(p: Prediction) -> str:
-    """How it is run, on what, and how that is known."""
+    """How the network runs, on what device, and how times are known."""
     known = p.origin or p.predictor
     return (
         f"Batch {p.batch_size}, {p.dtype}, {p.phase}, run {p.run}, on {p.device} ({known}). Nothing was run."
@@ -101,7 +102,7 @@ def _totals(predictions: Sequence[Prediction], names: Sequence[str]) -> Table:
 
 
 def _kind_bars(predictions: Mapping[str, Prediction]) -> Bars:
-    """Latency by kind with its bounds, the slowest first; predictions beside each other."""
+    """Latency by kind with its bounds, the slowest first; predictions side by side."""
     kinds = {name: {row.kind: row for row in p.by_kind()} for name, p in predictions.items()}
     total: dict[str, float] = {}
     for rows in kinds.values():
@@ -126,12 +127,19 @@ def _kind_bars(predictions: Mapping[str, Prediction]) -> Bars:
 
 
 def _kind_table(p: Prediction) -> Table:
-    columns: Columns[Row] = {
+    columns: dict[str, Callable[[Row], Cell]] = {
         "kind": lambda row: row.kind,
-        **row_columns(p),
+        "calls": lambda row: row.count,
+        "share": lambda row: Share(row.share),
+        "latency": lambda row: quantity(row.runtime_s, "s"),
+        "energy": lambda row: quantity(row.energy_j, "J"),
+        "FLOP": lambda row: quantity(row.flops, "FLOP"),
+        "moved": lambda row: quantity(row.bytes, "B"),
         "bound by": lambda row: row.bound,
         "known": lambda row: row.basis,
     }
+    if all(row.power_w is None for row in p.rows):
+        del columns["energy"]
     return Table.of("Share of each kind", p.by_kind(), columns)
 
 
@@ -151,7 +159,7 @@ def _roof(p: Prediction, predictor: Predictor | None) -> tuple[str, float, float
 def _roofline_text(p: Prediction) -> tuple[str, ...]:
     still = sum(row.share for row in p.rows if not row.flops)
     rest = f" Layers that only move data are not on it: {still:.1%} of the time." if still else ""
-    return (f"A point is a layer, or several equal ones: how fast it computes over its FLOP per byte.{rest}",)
+    return (f"A point is one layer, or several equal ones: its speed over its FLOP per byte.{rest}",)
 
 
 def _roofline(p: Prediction, predictor: Predictor | None) -> XY:
@@ -168,7 +176,7 @@ def _roofline(p: Prediction, predictor: Predictor | None) -> XY:
         origin, flops_per_s, bytes_per_s = roof
         ridge = flops_per_s / bytes_per_s
         along = [row.flops / row.bytes for row in rows]
-        # a decade down, so that both axes are logarithmic, on which alone a roof is straight
+        # a decade down, so that both axes are logarithmic: only there is a roof straight
         ends = (min([*along, ridge]) / 10, ridge, max([*along, ridge]) * 2)
         line = [(x, min(flops_per_s, x * bytes_per_s)) for x in ends]
         series.append(Series.of(f"roof ({origin})", line, mode="lines"))
@@ -181,16 +189,14 @@ def _roofline(p: Prediction, predictor: Predictor | None) -> XY:
         series.append(Series.of(kind, points, labels=labels))
     note = "Names: the layers that take longest."
     if roof is not None and roof[0] == FITTED:
-        note += (
-            " No data sheet is known: the line is what layers reach on the whole, so that some lie above it."
-        )
+        note += " No data sheet is known: the line is fitted to all layers, so some are above it."
     return XY(
         f"Layers on the roofline of {p.device}", INTENSITY, "FLOP/s", tuple(series), True, True, note=note
     )
 
 
 def _names(paths: Sequence[str]) -> dict[str, str]:
-    """The last names of each path, as many as tell it from the others."""
+    """The last names of each path, the fewest that distinguish it from the others."""
     found = {}
     for path in paths:
         parts = path.split(".")
@@ -201,7 +207,7 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _memory_over_time(stages: Sequence[Stage | Omitted], predictor: Predictor) -> Iterator[XY]:
-    """Bytes of living tensors over the predicted time; nothing where they are not known."""
+    """Bytes of living tensors over the predicted time; nothing if unknown."""
     points: list[tuple[float, float]] = []
     begun_s = 0.0
     for stage in stages:
@@ -222,12 +228,12 @@ def _memory_over_time(stages: Sequence[Stage | Omitted], predictor: Predictor) -
         if not steps or steps[-1][1] != y / byte or x == points[-1][0]:
             steps.append((x / second, y / byte))
     series = (Series.of("tensors alive", steps, mode="lines"),)
-    note = "Weights, inputs and activations, without what the framework and the allocator take."
+    note = "Weights, inputs and activations, without memory of the framework and the allocator."
     yield XY("Memory over time", f"time, {time}", f"memory, {size}", series, note=note)
 
 
 def _memory_table(predictions: Mapping[str, Prediction]) -> Table:
-    """What takes the memory at the peak, the largest first."""
+    """The parts of the memory at the peak, the largest first."""
     memories = {name: p.memory.parts for name, p in predictions.items() if p.memory is not None}
     parts: dict[str, int] = {}
     for memory in memories.values():
@@ -241,14 +247,14 @@ def _memory_table(predictions: Mapping[str, Prediction]) -> Table:
     if len(memories) == 1:
         header, whole = ["share", *header], sum(parts.values()) or 1
         rows = [(row[0], Share(parts[part] / whole), *row[1:]) for part, row in zip(shown, rows, strict=True)]
-    return Table("Memory at the peak, by what it is for", ("part", *header), tuple(rows))
+    return Table("Memory at the peak, by purpose", ("part", *header), tuple(rows))
 
 
 # ---- a comparison ----
 
 
 def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
-    """Two predictions beside each other: totals, kinds, memory."""
+    """Two predictions side by side: totals, kinds, memory."""
     a, b = sides
     faster, chance = ("A", found.a_faster) if found.a_faster >= 0.5 else ("B", 1 - found.a_faster)
     r = found.ratio
@@ -289,13 +295,13 @@ def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
 
 
 def sweep_page(result: Sweep) -> Page:
-    """Latency against energy or throughput, both and the memory over what is swept, and all points.
+    """Latency against energy or throughput, each and the memory over the swept size, and all points.
 
-    Raises InputError where no point has a latency.
+    Raises InputError if no point has a latency.
     """
     known = [point for point in result.points if point.runtime_s is not None]
     if not known:
-        raise InputError("no point has a latency: there is nothing to plot")
+        raise InputError("no point has a latency to plot; see the reasons with --format table")
     swept = Swept(result, known)
     devices = ", ".join(dict.fromkeys(point.device for point in known))
     points, traces = counted(len(result.points), "point"), counted(result.traces, "trace")
@@ -303,7 +309,9 @@ def sweep_page(result: Sweep) -> Page:
     charts = (swept.front(), *swept.curves())
     sections = [
         Section(
-            "What it takes", (*_warned(result.warnings), f"Numbers beside points: {swept.word}."), charts
+            "Cost of each point",
+            (*_warned(result.warnings), f"Numbers next to points: {swept.word}."),
+            charts,
         ),
         Section("Points", (f"* Pareto-optimal ({result.front}).",), (swept.table(),)),
     ]

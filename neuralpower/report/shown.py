@@ -1,4 +1,4 @@
-"""How results look in Python: a text for `print`, one line for `repr`, a panel for notebooks, bars."""
+"""Show results in Python: a text for `print`, one line for `repr`, a panel for notebooks, bars."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.tree import Branch, Tree
 from neuralpower.report.explored import comparison_table, fit_table, sweep_table
+from neuralpower.report.grid import as_asked, listed, percent, warning_lines
+from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.notebook import html as html
-from neuralpower.report.number_format import binary, bounded, counted
-from neuralpower.report.tables import as_asked, listed, percent, prediction_table, quantity, warning_lines
+from neuralpower.report.number_format import binary, bounded, counted, quantity
+from neuralpower.report.tables import prediction_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,17 +31,17 @@ WIDE = 0.35  # inches of a bar
 @singledispatch
 def text(result: object) -> str:
     """The table that the command prints."""
-    raise TypeError(f"{type(result).__name__} is no result that can be shown")
+    raise TypeError(f"{type(result).__name__} cannot be shown: it is not a result")
 
 
 @singledispatch
 def line(result: object) -> str:
-    """What it is and its headline figures."""
-    raise TypeError(f"{type(result).__name__} is no result that can be shown")
+    """One line: the kind of result and its headline numbers."""
+    raise TypeError(f"{type(result).__name__} cannot be shown: it is not a result")
 
 
 def title(prediction: Prediction) -> str:
-    """The network, how it is run, and where."""
+    """The network, how it runs, and on what device."""
     p = prediction
     return visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device}")
 
@@ -59,17 +61,10 @@ def _(result: Prediction) -> str:
 @text.register
 def _(result: Tree) -> str:
     whole = result.prediction
-    columns = {
-        "module": lambda one: one[0],
-        "output": lambda one: _shape(one[1]),
-        "parameters": lambda one: quantity(one[1].parameters, "").strip() if one[1].parameters else "-",
-        "FLOP": lambda one: quantity(one[1].flops, "FLOP") if one[1].flops else "-",
-        "latency": lambda one: quantity(one[1].runtime_s, "s"),
-        "share": lambda one: percent(one[1].share),
-        "memory": lambda one: binary(one[1].memory_bytes) if one[1].memory_bytes else "-",
-    }
-    foot = f"latency {bounded(whole.runtime_s, 's')}; memory of a line: its weights and outputs"
+    figures = {header: lambda one, cell=cell: cell(one[1]) for header, cell in COLUMNS.items()}
+    columns = {"module": lambda one: one[0], **figures, "share": lambda one: percent(one[1].share)}
     table = listed([*_drawn(result.root)], columns, left=2)
+    foot = f"latency {bounded(whole.runtime_s, 's')}"
     return as_asked([*warning_lines(whole.warnings), title(whole), "", table, "", foot], marked=False)
 
 
@@ -81,21 +76,11 @@ def _(result: Tree) -> str:
 
 def _drawn(branch: Branch, before: str = "", end: str = "") -> list[tuple[str, Branch]]:
     """(what a line begins with, the branch) of a branch and all below it."""
-    kind = f" ({branch.type})" if branch.type not in ("", branch.name) else ""
-    times = f" x{branch.times}" if branch.times > 1 else ""
-    found = [(f"{before}{end}{branch.name}{kind}{times}", branch)]
+    found = [(f"{before}{end}{named(branch)}", branch)]
     inner = before + {"": "", "├─ ": "│  ", "└─ ": "   "}[end]
     for n, below in enumerate(branch.branches, 1):
         found += _drawn(below, inner, "└─ " if n == len(branch.branches) else "├─ ")
     return found
-
-
-def _shape(branch: Branch) -> str:
-    """[1, 64, 56, 56], and how many tensors more."""
-    if not branch.outputs:
-        return "-"
-    more = f" +{branch.outputs - 1}" if branch.outputs > 1 else ""
-    return f"{[*branch.output]}{more}"
 
 
 @text.register
@@ -127,7 +112,7 @@ def _(result: Comparison) -> str:
 
 @text.register
 def _(result: Fit) -> str:
-    if result.request is None:  # made by hand
+    if result.request is None:  # made by a caller
         return line(result)
     return fit_table(result, result.request, result.device or result.request.platform.called)
 

@@ -15,7 +15,7 @@ CIVIDIS = ((0, 32, 77), (65, 77, 107), (124, 123, 120), (188, 175, 111), (255, 2
 
 
 class Size(NamedTuple):
-    """Of a drawing, pixels: its width, and a letter and a line of its text."""
+    """Sizes of a drawing in pixels: its width, and a letter and a line of its text."""
 
     name: str
     width: float
@@ -24,7 +24,7 @@ class Size(NamedTuple):
     height: float  # of a plot
 
     def room(self, text: str) -> float:
-        """How wide a text is."""
+        """The width of a text."""
         return self.letter * len(text)
 
 
@@ -33,7 +33,7 @@ SIZES = (Size("wide", 880, 7.0, 18, 345), Size("narrow", 370, 6.9, 17, 300))
 
 @dataclass
 class Canvas:
-    """Marks on a drawing of one size; `height` is that of all so far."""
+    """Marks on a drawing of one size; `height` grows with them."""
 
     size: Size
     height: float = 0.0
@@ -63,7 +63,7 @@ class Canvas:
         self.path(symbol(index).path, more, title)
 
     def legend(self, entries: Sequence[tuple[str, Callable[[float, float], None]]]) -> None:
-        """Names below each other and beside, each behind what its function draws at (x, middle)."""
+        """A legend in columns: each name follows the symbol that its function draws at (x, middle)."""
         x, y = 4.0, self.height + 10
         for name, draw in entries:
             shown = shortened(name, int((self.size.width - 40) / self.size.letter))
@@ -84,7 +84,7 @@ class Canvas:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most so many letters."""
+    """The text, cut to at most `most` letters."""
     return text if len(text) <= most else f"{text[: max(1, most - 2)].rstrip()} .."
 
 

@@ -1,7 +1,7 @@
-"""Charts as inline SVG for pages: a wide and a narrow drawing of each, of which the page shows one.
+"""Charts as inline SVG for pages: a wide and a narrow drawing of each; the page shows one.
 
-No script draws them and text is text. Ink, grid and paper are coloured by `page.css`, which knows dark pages.
-A point or bar under the pointer says what it is.
+They need no script, and text stays text. `page.css` colours ink, grid and paper, also on dark pages.
+A point or bar under the pointer shows its name and value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from neuralpower.report.svg_canvas import SIZES, Canvas, hex_colour, number, sha
 
 SMALLER = 11 / 12  # letters of a point's name
 LONGEST = 22  # letters of one on a narrow drawing
-SMALL = 0.07  # share of a pie below which there is no room for digits
+SMALL = 0.07  # share of a pie below which digits do not fit
 
 
 def drawing(chart: Chart) -> Markup:
@@ -103,7 +103,7 @@ def _with_short_names(series: Series) -> Series:
 
 
 def _name(canvas: Canvas, one: Label, x: float, y: float) -> None:
-    """The name of a point: its nearest edge stands where it was placed, however wide its letters are."""
+    """The name of a point: its nearest edge stays in place, whatever the width of its letters."""
     aside, up = one.offset
     half = SMALLER * canvas.size.room(one.text) / 2
     anchor, edge = ("start", -half) if aside >= half else ("end", half) if aside <= -half else ("middle", 0.0)
@@ -137,7 +137,7 @@ def _points(
 
 
 def _sample(canvas: Canvas, index: int, series: Series) -> Callable[[float, float], None]:
-    """What stands before a series' name."""
+    """The mark before a series' name."""
 
     def draw(x: float, y: float) -> None:
         _lines(canvas, index, series, [(x, y), (x + 19, y)])
@@ -162,7 +162,7 @@ def _scale(canvas: Canvas, label: str, low: float, high: float) -> None:
 
 
 def _bars(canvas: Canvas, chart: Bars) -> None:
-    """Bars from left to right, so that names of any length are read without turning the head."""
+    """Bars from left to right, so that long names stay horizontal."""
     size, top = canvas.size, 24.0
     longest = max((len(name) for name in chart.categories), default=0)
     letters = min(longest, int(size.width * 0.36 / size.letter))
@@ -246,7 +246,7 @@ def _heatmap(canvas: Canvas, chart: Heatmap) -> None:
 
 
 def _columns(canvas: Canvas, names: Sequence[str], left: float, wide: float) -> None:
-    """Names below columns; slanted where they are wider than these."""
+    """Names below columns; slanted if they are wider."""
     size, y = canvas.size, canvas.height + 12
     if all(size.room(name) <= wide for name in names):
         for c, name in enumerate(names):
@@ -306,7 +306,7 @@ def _arcs(radius: float) -> str:
 
 
 def _around(middle: tuple[float, float], radius: float, share: float) -> tuple[float, float]:
-    """The place on a circle that a share of it reaches, clockwise from the top."""
+    """The point on a circle at a share of its length, clockwise from the top."""
     angle = 2 * math.pi * share
     return middle[0] + radius * math.sin(angle), middle[1] - radius * math.cos(angle)
 

@@ -10,7 +10,7 @@ from neuralpower.report.charts import XY, Named, Series
 from neuralpower.report.number_format import SIZES, TIMES, binary, plain, quantity, unit_of
 from neuralpower.report.page import Columns, Table
 
-if TYPE_CHECKING:  # what predict does not need
+if TYPE_CHECKING:  # which predict does not need
     from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # what predict does not need
 class Swept:
     """The known points of a sweep: a line for each predictor, dtype and length, along the batch sizes.
 
-    Where one batch size alone was asked for, a line runs along the lengths.
+    With one batch size, a line runs along the lengths.
     """
 
     result: Sweep
@@ -31,30 +31,44 @@ class Swept:
         return len(batches) == 1 and len(lengths) > 1
 
     @property
+    def along_ranks(self) -> bool:
+        """Whether lines run along the devices: one batch size and one length on several layouts."""
+        batches = {p.batch_size for p in self.known}
+        return len(batches) == 1 and not self.along_length and len({p.ranks for p in self.known}) > 1
+
+    @property
     def word(self) -> str:
         """What changes along a line."""
+        if self.along_ranks:
+            return "devices"
         return "tokens per sample" if self.along_length else "batch size"
 
     def size(self, point: SweepPoint) -> int:
-        """Of a point, along its line."""
+        """A point's size along its line."""
+        if self.along_ranks:
+            return point.ranks
         return (point.seq_len or 0) if self.along_length else point.batch_size
 
     def groups(self) -> dict[str, list[SweepPoint]]:
-        """Name -> points of a line; a name holds only what differs."""
+        """Name -> points of a line; a name contains only what differs."""
         points = self.known
         many = {
-            name: len({getattr(p, name) for p in points}) > 1 for name in ("predictor", "dtype", "seq_len")
+            name: len({getattr(p, name) for p in points}) > 1
+            for name in ("predictor", "dtype", "seq_len", "layout")
         }
         found: dict[str, list[SweepPoint]] = {}
         for p in points:
             length = f"length {p.seq_len}" if many["seq_len"] and not self.along_length else ""
-            parts = (p.predictor if many["predictor"] else "", p.dtype if many["dtype"] else "", length)
+            layout = p.layout if many["layout"] and not self.along_ranks else ""
+            own = (p.predictor if many["predictor"] else "", p.dtype if many["dtype"] else "")
+            parts = (*own, length, layout)
             found.setdefault(" ".join(filter(None, parts)) or p.device, []).append(p)
         return {name: sorted(some, key=self.size) for name, some in found.items()}
 
     def text(self, p: SweepPoint) -> str:
-        """A point in words."""
-        return f"batch {p.batch_size}{f', length {p.seq_len}' if p.seq_len else ''}"
+        """The name of a point."""
+        length, layout = f", length {p.seq_len}" if p.seq_len else "", f", {p.layout}" if p.layout else ""
+        return f"batch {p.batch_size}{length}{layout}"
 
     def front(self) -> XY:
         """Latency against energy or throughput, each point with its size."""
@@ -74,12 +88,12 @@ class Swept:
         best = sorted((p for p in self.known if p.best), key=lambda p: p.runtime_s or 0.0)
         front = Series.of("Pareto-optimal", map(point, best), mode="lines", halo=True)
         what = "energy of a sample, J" if energy else "samples/s"
-        note = f"Numbers beside points: {self.word}. Pareto-optimal in {self.result.front}."
+        note = f"Numbers next to points: {self.word}. Pareto-optimal in {self.result.front}."
         title = f"Latency against {'energy' if energy else 'throughput'}: {self.result.points[0].model}"
         return XY(title, f"latency, {unit}", what, (*lines, front), True, True, note=note)
 
     def curves(self) -> Iterator[XY]:
-        """Throughput and memory over what is swept, where that are two sizes or more."""
+        """Throughput and memory over the swept size, if it has two values or more."""
         if len({self.size(p) for p in self.known}) < 2:
             return
         byte, unit = unit_of([p.memory_bytes or 0.0 for p in self.known], SIZES)
@@ -97,7 +111,7 @@ class Swept:
             yield XY(title, self.word, what, tuple(lines), True, True)
 
     def table(self) -> Table:
-        """All points, those without a latency with the reason."""
+        """All points; those without a latency have the reason."""
         columns: Columns[SweepPoint] = {
             "best": lambda p: "*" if p.best else "",
             "predictor": lambda p: p.predictor,

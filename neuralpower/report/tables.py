@@ -3,93 +3,35 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from neuralpower.errors import InputError, one_line
-from neuralpower.files.terminal import styled, unstyled, visible
+from neuralpower.files.terminal import styled, visible
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE, TOLD
 from neuralpower.learn.regressor import Regressor
+from neuralpower.networks.phases import spelled
 from neuralpower.predict.case import Case
 from neuralpower.predict.evaluate import Evaluation, summary
+from neuralpower.predict.generation import Generation, Step
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import COLUMNS, HOST_BOUND, LAUNCHES, Prediction, Row, Training
-from neuralpower.report.number_format import bar, binary, bounded, many, plain, share, tokens
-from neuralpower.report.number_format import quantity as quantity
+from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines, with_bar
+from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
+from neuralpower.report.parallel_lines import parallel_lines
 from neuralpower.trace.recipe import STEPS
 
-T = TypeVar("T")
 FLOP_CONVENTION = "all-ops"  # 2 per multiply-add, and every other operation: as `profile` counts by default
 # How a terminal shows each way to know a time.
 STYLE_OF_BASIS = {basis: "weak" for basis in BASES} | {MEASURED: "good", IN_RANGE: "good", ROOFLINE: "bad"}
-PARTS = 6  # of a joined call that are named
-MOSTLY = 0.995  # of the time: from here on all of it, in whole percents
-
-
-class Cell(str):
-    """A cell's text, and one of `files.terminal.STYLES` for terminals."""
-
-    style: str
-
-    def __new__(cls, text: str, style: str) -> Cell:
-        """The text with its style."""
-        cell = super().__new__(cls, text)
-        cell.style = style
-        return cell
-
-
-def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table whose first `left` columns are flush left, the others flush right.
-
-    Cells of class `Cell` leave marks of their style, which `files.terminal.unstyled` takes out.
-    """
-    lines = [[visible(cell) for cell in row] for row in (header, *rows)]
-    styles = [[getattr(cell, "style", "") for cell in row] for row in (header, *rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = [str.ljust if i < left else str.rjust for i in range(len(widths))]
-    cells = [
-        [styled(side(cell, width), style) for side, cell, width, style in zip(sides, *row, strict=True)]
-        for row in ((line, widths, own) for line, own in zip(lines, styles, strict=True))
-    ]
-    cells.insert(1, ["-" * width for width in widths])
-    return "\n".join("  ".join(row).rstrip() for row in cells)
-
-
-def with_bar(value: float) -> str:
-    """A share in digits, and as a bar."""
-    return f"{value:6.1%} {bar(value)}"
+PARTS = 6  # names of a joined call that are shown
+MOSTLY = 0.995  # share of the time that counts as all of it
 
 
 def basis_cell(basis: str) -> Cell:
-    """A way to know a time, in its colour."""
+    """The basis of a time, in its colour."""
     return Cell(basis, STYLE_OF_BASIS.get(basis, ""))
-
-
-def warning_lines(warnings: Iterable[str]) -> Iterator[str]:
-    """A yellow line each."""
-    return (styled(f"Warning: {visible(text)}", "weak") for text in warnings)
-
-
-def note_lines(notes: Iterable[str]) -> Iterator[str]:
-    """A line each."""
-    return (f"Note: {visible(text)}" for text in notes)
-
-
-def as_asked(lines: Iterable[str], marked: bool) -> str:
-    """The lines as one text, `marked` with styles or without."""
-    text = "\n".join(lines)
-    return text if marked else unstyled(text)
-
-
-def listed(records: Iterable[T], columns: Mapping[str, Callable[[T], str]], left: int = 1) -> str:
-    """A row for each record; `columns` give a cell's text by its header."""
-    return grid([*columns], [[cell(record) for cell in columns.values()] for record in records], left)
-
-
-def percent(value: float | None, form: str = ".1%") -> str:
-    """A share in digits; "-" where it is not known."""
-    return "-" if value is None else f"{value:{form}}"
 
 
 def score_cells(regressor: Regressor) -> list[str]:
@@ -101,9 +43,9 @@ def score_cells(regressor: Regressor) -> list[str]:
 
 
 def prediction_table(prediction: Prediction, by: str, depth: int, top: int, *, marked: bool = False) -> str:
-    """Warnings, the totals, their rows, and notes; `marked` with styles for `cli.output.say`.
+    """Warnings, totals, rows, and notes of a prediction; `marked` with styles for `cli.output.say`.
 
-    `by`: "kind", "layer", "module", or "tree", which is drawn down to `depth` as a whole.
+    `by`: "kind", "layer", "module", or "tree", which is drawn as a whole, down to `depth`.
     """
     if by == "tree":
         return str(prediction.tree(depth))
@@ -139,33 +81,69 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
     elif powered:
         yield f"energy unknown: {p.power_reason}"
     yield from (styled(line, "bold") if "tokens/s" in line else line for line in tokens(p))
+    yield from parallel_lines(p)
     if p.memory is not None:
-        yield memory_line(p.memory)
+        yield memory_line(p.memory, "memory of a device" if p.parallel else "memory")
     borrowed = f", borrowed {share(p.borrowed)}" if p.borrowed >= TOLD else ""
-    covered = f"coverage {share(p.coverage)}{borrowed}, extrapolated {share(p.extrapolated)}"
+    covered = (
+        f"coverage {share(p.coverage)}{_by_relatives(p)}{borrowed}, extrapolated {share(p.extrapolated)}"
+    )
     yield f"{quantity(p.flops, 'FLOP')} ({FLOP_CONVENTION}), {many(p.parameters, 'parameters')}, {covered}"
     if p.savings is not None:
         yield str(p.savings)
 
 
+def _by_relatives(p: Prediction) -> str:
+    """The covered share that was trained on related devices alone; "" for none."""
+    related = 0.0 if p.trained_here is None else p.coverage - p.trained_here
+    return "" if related < TOLD else f" ({share(related)} trained on related devices)"
+
+
 def _throughput(p: Prediction) -> str:
-    """Samples per second; of a language model's phases the tokens are said."""
+    """Samples per second; "" for a language model's phases, which show tokens."""
     if p.generation is not None or p.runtime_s.value <= 0:
+        return ""
+    if p.parallel is not None:  # said of all devices
         return ""
     samples = p.batch_size if p.training is None else p.training.samples
     return f", {plain(samples / p.runtime_s.value)} samples/s"
 
 
+def tokens(prediction: Prediction) -> Iterator[str]:
+    """Lines on a prefill, a decoding step or a generation; none for any other pass."""
+    about = prediction.generation
+    if isinstance(about, Generation):
+        first = bounded(about.time_to_first_token_s, "s")
+        prompt = f"prompts {spelled(about.lengths)}" if about.lengths else f"prompt {about.prompt}"
+        yield f"{prompt}, {about.new_tokens} new tokens: first after {first}"
+        if about.time_per_output_token_s is not None and about.first_step_s and about.last_step_s:
+            ends = (quantity(step.value, "s") for step in (about.first_step_s, about.last_step_s))
+            each = bounded(about.time_per_output_token_s, "s")
+            yield f"then {each} per token, the first {', the last '.join(ends)}"
+    elif isinstance(about, Step) and about.lengths:
+        what = "contexts" if about.context else "prompts"
+        yield f"{what} {spelled(about.lengths)} of {counted(len(about.lengths), 'request')}"
+    elif isinstance(about, Step):
+        yield f"context {about.context}, {counted(about.tokens, 'token')} of each sample"
+    if isinstance(about, (Generation, Step)):
+        energy = about.energy_per_token_j
+        joules = "" if energy is None else f", {bounded(energy, 'J')} per token"
+        held = f", cache {binary(about.cache_bytes)}" if about.cache_bytes else ""
+        yield f"{plain(about.tokens_per_s.value)} tokens/s{joules}{held}"
+
+
 def joined_parts(parts: Sequence[str]) -> str:
-    """What one call is made of, in a few words: "add to pow mean and 5 more"."""
+    """The parts of one call: "add to pow mean and 5 more"."""
     shown = " ".join(parts[:PARTS])
     return shown if len(parts) <= PARTS else f"{shown} and {len(parts) - PARTS} more"
 
 
 def _trained(p: Prediction) -> str:
-    """How much of the power was learnt, where that is not all."""
+    """The share of the time that power data cover; "" for all of it."""
     trained = p.power_share_trained or 0.0
-    return "" if trained > MOSTLY else f", trained for {trained:.0%} of the time"
+    if trained > MOSTLY:
+        return ""
+    return f", power data cover {share(trained)} of the time" if trained else ", without power data"
 
 
 def _foot(p: Prediction) -> Iterator[str]:
@@ -177,7 +155,7 @@ def _foot(p: Prediction) -> Iterator[str]:
 
 
 def _notes(p: Prediction) -> Iterator[str]:
-    """What the figures take for granted."""
+    """The assumptions behind the numbers."""
     launches = p.launch_row
     if launches is not None and launches.share > 1 - 1 / HOST_BOUND:
         yield f"bound by launch overhead: the device waits for its host {launches.share:.0%} of the time"
@@ -189,21 +167,21 @@ def _notes(p: Prediction) -> Iterator[str]:
 
 
 def _training_line(training: Training, runtime_s: float) -> str:
-    """The parts of a step, and how much of the peak it uses."""
+    """The parts of a step, and the share of the peak that it uses."""
     parts = ", ".join(f"{step} {quantity(time.value, 's')}" for step, time in training.steps.items())
     used = training.utilisation(runtime_s)
     of_peak = "" if used is None else f", {used:.1%} of the dense peak"
     return f"step: {parts}{of_peak} ({training.recipe})"
 
 
-def memory_line(memory: Memory) -> str:
+def memory_line(memory: Memory, name: str = "memory") -> str:
     """The peak with its bounds and its parts, the largest part first."""
     m = memory
     value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
     parts = sorted(((size, name) for name, size in m.parts.items() if size), reverse=True)
     made_of = ", ".join(f"{name} {binary(size)}" for size, name in parts)
     assumed = ", assumed, not an upper bound" if m.assumed else ""
-    return f"memory {value} ({low} to {high}{assumed}): {made_of}"
+    return f"{name} {value} ({low} to {high}{assumed}): {made_of}"
 
 
 def _cells(row: Row, by: str, powered: bool) -> list[str]:
@@ -266,7 +244,7 @@ def _steps_grid(evaluations: Sequence[Evaluation]) -> str:
 
 
 def short(label: str) -> str:
-    """A label without its overrides, which can fill lines."""
+    """A label without its overrides, which can be long."""
     model, _, rest = label.partition(" ")
     name, query, _ = model.partition("?")
     return f"{name.removeprefix('transformers:')}{'?..' if query else ''} {rest}".strip()
@@ -282,7 +260,7 @@ PREDICTORS: Mapping[str, Callable[[Evaluation], float]] = {
 def evaluation_json(
     evaluations: Sequence[Evaluation], refused: Sequence[tuple[Case, InputError]] = ()
 ) -> dict[str, Any]:
-    """The same figures in SI units and shares; `refused`: the cases without figures, and why."""
+    """The same numbers in SI units and shares; `refused`: the cases without numbers, and why."""
     networks = [
         {
             **_case_json(e.case),

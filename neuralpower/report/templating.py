@@ -1,4 +1,4 @@
-"""Texts from templates. Pages escape all that they are given; only the filters here make markup."""
+"""Texts from templates. Pages escape all values; only the filters here make markup."""
 
 from __future__ import annotations
 
@@ -46,4 +46,6 @@ def _letters(text: str) -> Markup:
 def _inline(text: str) -> Markup:
     """Escaped text whose `code` and addresses become markup."""
     with_code = CODE.sub(r"<code>\1</code>", str(_letters(text)))
-    return Markup(URL.sub(lambda m: f'<a href="{m[0]}">{m[0]}</a>', with_code))  # an address holds no quotes
+    return Markup(
+        URL.sub(lambda m: f'<a href="{m[0]}">{m[0]}</a>', with_code)
+    )  # an address contains no quotes

@@ -1,4 +1,4 @@
-"""What a training says of itself: a table by layer kind, warnings, and one sentence at the end."""
+"""Report of a training: a table by layer kind, warnings, and one sentence at the end."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from typing import NamedTuple
 import numpy as np
 
 from neuralpower.data.schema import FEWEST_ROWS
-from neuralpower.data.screening import SHORTEST_WITH_POWER_S, summarised, without_values
+from neuralpower.data.screening import SHORTEST_WITH_POWER_S, Rejected, summarised, without_values
 from neuralpower.learn.keys import Key, key_name
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import Trained
+from neuralpower.report.grid import grid, listed
 from neuralpower.report.number_format import counted
-from neuralpower.report.tables import grid, listed, score_cells
+from neuralpower.report.tables import score_cells
 
 WIDEST = 24  # letters of a group
-MOST_ALIKE = 2  # lines of one form that are printed without being asked for
-LARGE = 0.25  # typical error from which on a warning follows
-NOISY = 0.3  # relative standard deviation of one measurement, the same
-DISAGREE = 0.3  # mean error of networks held out, from which on the tables are hardly of one device
+MOST_ALIKE = 2  # lines of one form that are printed without -v
+MOST_REASONS = 3  # for skipped rows, in one line
+LARGE = 0.25  # typical error above which a warning follows
+NOISY = 0.3  # relative standard deviation of one measurement, above which a warning follows
+DISAGREE = 0.3  # mean error of held-out networks, above which the tables are probably not of one device
 HEADINGS = (
-    "typical error: half of the held-out rows are predicted more closely than this; "
+    "typical error: half of the held-out rows have a smaller error; "
     "inside bounds: held-out rows within their 90 % bounds"
 )
 
 
 class Errors(NamedTuple):
-    """Errors of some regressors on the rows they had not seen; shares, not percent."""
+    """Errors of some regressors on held-out rows; shares, not percent."""
 
     rows: int
     typical: float  # the median error of the regressor in the middle, by rows
@@ -37,7 +39,7 @@ class Errors(NamedTuple):
 
 
 def errors_of(regressors: Iterable[Regressor]) -> Errors | None:
-    """Of all together; None where no held-out error is known."""
+    """Errors of all regressors together; None if no held-out error is known."""
     scores = [(r.scores.median if r.trees else r.scores.median_base, r.scores) for r in regressors]
     known = sorted(
         (one for one in scores if np.isfinite([one[0], one[1].inside]).all()), key=lambda one: one[0]
@@ -50,7 +52,7 @@ def errors_of(regressors: Iterable[Regressor]) -> Errors | None:
 
 
 def kinds_table(trained: Trained) -> str:
-    """A line for each layer kind: rows, typical error and share inside bounds, of power too if trained."""
+    """A line for each layer kind: rows, typical error and share inside bounds, and of power, if trained."""
     p = trained.predictor
     kinds = list(dict.fromkeys(key[0] for key in p.regressors))
     columns = {
@@ -85,17 +87,17 @@ def regressors_table(trained: Trained) -> str:
     for target, regressors in (("", p.regressors), (" W", p.power or {})):
         for (kind, dtype, phase, group), r in regressors.items():
             name = group if len(group) <= WIDEST else group[: WIDEST - 3] + "..."
-            left_out = str(lost.pop(kind, ""))  # known by kind: shown beside its first group
+            left_out = str(lost.pop(kind, ""))  # known by kind: shown in the row of its first group
             about = [kind + target, name, dtype, phase, str(r.scores.rows), left_out]
             fit = [r.basis(), str(r.degree), f"{r.alpha:.0e}", str(len(r.terms))]
             rows.append([*about, *fit, *score_cells(r)])
-    header = ["kind", "group", "dtype", "phase", "rows", "left out", "base", "degree", "alpha", "terms"]
+    header = ["kind", "group", "dtype", "phase", "rows", "skipped", "base", "degree", "alpha", "terms"]
     header += ["MAPE", "RMSPE", "median base", "base+residual", "bias", "beyond", "inside"]
     return grid(header, rows, left=4)
 
 
 def sentence(trained: Trained) -> str:
-    """How good the predictor is, for anybody: its typical error, and whether power was trained."""
+    """One sentence: the predictor's typical error, and whether power was trained."""
     time = errors_of(trained.predictor.regressors.values())
     error = "unknown (too few rows)" if time is None else _percent(time.typical)
     return f"Typical error on held-out rows: {error}. {_power(trained)}"
@@ -106,8 +108,8 @@ def _power(trained: Trained) -> str:
     if power:
         errors = errors_of(power.values())
         return f"Power trained{'' if errors is None else f', typical error {_percent(errors.typical)}'}."
-    if trained.predictor.learnt_on > 1:
-        return "Power not trained: several devices share the time alone."
+    if trained.predictor.trained_on > 1:
+        return "Power not trained: predictors of several devices only predict time."
     if not usable:
         return "Power not trained: no row has power_w or energy_j."
     rows = counted(max(usable.values()), "row")
@@ -119,7 +121,7 @@ def _power(trained: Trained) -> str:
 
 
 def warnings_of(trained: Trained) -> Iterator[str]:
-    """What a user should know before trusting the predictor: noise, large errors, tables that disagree."""
+    """Warnings about the predictor: noise, large errors, tables that disagree."""
     if trained.noise is not None and trained.noise > NOISY:
         yield (
             f"Warning: the data are noisy: one measurement varies by {_percent(trained.noise, 0)} (median). "
@@ -143,18 +145,30 @@ def warnings_of(trained: Trained) -> Iterator[str]:
     if c is not None and c.after > DISAGREE:
         yield (
             f"Warning: whole networks lie {_percent(c.after, 0)} from their layers. "
-            "Are both of one pass, of this device, and in seconds?"
+            "Fix: check that both measure one pass, on this device, in seconds."
         )
 
 
 def notes_of(trained: Trained, verbose: bool) -> Iterator[str]:
-    """Rows left out, what was not used and why, groups skipped; twenty alike are one line with a count."""
+    """Skipped rows, unused data and why, skipped groups; many similar ones are one line with a count."""
     if trained.correction is not None:
         c = trained.correction
         gain = f"held-out networks: mean error {_percent(c.before)} before, {_percent(c.after)} after"
         yield f"corrected with {c.rows} whole networks; {gain}"
-    for lines in ([*summarised(trained.rejected)], trained.doubts, [*skipped_lines(trained, verbose)]):
-        yield from lines if verbose else alike(lines)
+    rejected, skipped = [*summarised(trained.rejected)], [*skipped_lines(trained, verbose)]
+    yield from rejected if verbose or len(rejected) <= 1 else (_rejected(trained.rejected),)
+    yield from trained.doubts if verbose else alike(trained.doubts)
+    groups = f"{len(skipped)} groups skipped: fewer than {FEWEST_ROWS} rows each; -v lists them"
+    yield from skipped if verbose or len(skipped) <= 1 else (groups,)
+
+
+def _rejected(rows: Sequence[Rejected]) -> str:
+    """The rows that were not used, with their most frequent reasons, in one line."""
+    reasons = Counter(without_values(row.reason) for row in rows).most_common()
+    shown = [f"{reason} ({count})" for reason, count in reasons[:MOST_REASONS]]
+    if len(reasons) > MOST_REASONS:
+        shown.append(f"other reasons ({sum(count for _, count in reasons[MOST_REASONS:])})")
+    return f"{counted(len(rows), 'row')} skipped: {', '.join(shown)}; -v lists them"
 
 
 def skipped_lines(trained: Trained, pooled: bool = True) -> Iterator[str]:
@@ -170,12 +184,14 @@ def skipped_lines(trained: Trained, pooled: bool = True) -> Iterator[str]:
 
 
 def alike(lines: Sequence[str]) -> Iterator[str]:
-    """The lines; of more than MOST_ALIKE that differ in names and numbers alone the first, with a count."""
+    """The lines; more than MOST_ALIKE that differ only in names and numbers are the first, with a count."""
     groups: dict[str, list[str]] = {}
     for line in lines:
         form = re.sub(r"\d[\d.]*", "#", without_values(line))
         form = re.sub(r"#(?:, #)*(?:, \.\.\.)?", "#", form)
-        form = re.sub(r"^(?:[\w.+-]+(?: [\w ,+.-]*)?(?: \([\w, #]*\))?: )+", "", form).replace("rows", "row")
+        form = re.sub(r"^(?:[\w#.+-]+(?: [\w# ,+.-]*)?(?: \([\w, #]*\))?: )+", "", form).replace(
+            "rows", "row"
+        )
         groups.setdefault(form, []).append(line)
     for some in groups.values():
         if len(some) <= MOST_ALIKE:

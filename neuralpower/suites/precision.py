@@ -1,4 +1,4 @@
-"""The numbers a network computes with: weights of one dtype, autocast, or float32 masters of half weights."""
+"""Precision of a network: weights of one dtype, autocast, or float32 master copies of half weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeOptimizer = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Precision:
-    """`dtype` is that of weights and inputs; under autocast they are float32 and products are of `dtype`."""
+    """`dtype` of weights and inputs; under autocast they are float32, and products have `dtype`."""
 
     dtype: torch.dtype = torch.float32
     autocast: bool = False
@@ -31,7 +31,7 @@ class Precision:
         return torch.float32 if self.autocast else self.dtype
 
     def cast(self, model: nn.Module) -> nn.Module:
-        """The model with floating weights and buffers as they are `stored`; under autocast in a wrapper."""
+        """The model with floating weights and buffers in dtype `stored`; a wrapper adds autocast."""
         model = model.to(self.stored)
         return Autocasting(model, self.dtype) if self.autocast else model
 
@@ -39,7 +39,7 @@ class Precision:
         """`make` of the weights with a gradient, or of their masters; raises InputError without any."""
         trained = [p for p in model.parameters() if p.requires_grad]
         if not trained:
-            text = "nothing to train; choose inference"
+            text = "it cannot be trained; choose inference"
             raise InputError(f"a network without a weight that requires a gradient: {text}")
         return with_masters(trained, make) if self.masters else make(trained)
 
@@ -50,12 +50,12 @@ def precision(
     """The precision of that name on that device.
 
     Raises:
-        InputError: no such dtype, one that the device lacks, or autocast to a dtype that is not half as wide.
+        InputError: an unknown dtype, one that the device lacks, or autocast to a dtype of another width.
     """
     if dtype not in NETWORK_DTYPES:
         raise unknown("dtype", dtype, NETWORK_DTYPES)
     if autocast and dtype not in AUTOCAST_DTYPES:
-        raise InputError(f"autocast to {dtype}: it is for half precision; choose dtype float16 or bfloat16")
+        raise InputError(f"autocast to {dtype}: it needs half precision; choose dtype float16 or bfloat16")
     found = torch_dtype(dtype)
     reason = lacking(found, device)
     if reason is not None:
@@ -64,10 +64,10 @@ def precision(
 
 
 def lacking(dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why products of that dtype cannot be computed on the device; None where they can."""
+    """The reason why the device cannot compute products of that dtype; None if it can."""
     on_gpu = device.type == "cuda" and dtype == torch.bfloat16
     if on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
-        return "its products are emulated before compute capability 8.0"
+        return "needs compute capability 8.0; below it products are emulated"
     try:
         one = torch.ones(1, 1, 2, 2, dtype=dtype, device=device)
         torch.nn.functional.conv2d(one, one)
@@ -85,7 +85,7 @@ class Autocasting(nn.Module):
         self.model, self.dtype = model, dtype
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the network returns; a tensor in float32, so that the loss is, too."""
+        """The network's output; a tensor becomes float32, so that the loss does, too."""
         device = next((p.device.type for p in self.model.parameters()), "cpu")
         with torch.autocast(device, self.dtype):
             output = self.model(*args, **kwargs)
@@ -93,7 +93,7 @@ class Autocasting(nn.Module):
 
 
 def with_masters(weights: Iterable[Tensor], make: MakeOptimizer) -> torch.optim.Optimizer:
-    """`make` of float32 copies of half weights; a step takes their gradients and writes the copies back.
+    """An optimizer of float32 copies of half weights; a step reads gradients and writes the copies back.
 
     Updates too small for a half weight add up in its copy. The loss scale is 1. Source: Micikevicius and
     others, Mixed Precision Training, arXiv 1710.03740, section 3.1.

@@ -1,10 +1,10 @@
-"""Inference or training steps of one network, timed: what the suites share.
+"""Time inference or training steps of one network; all suites use this.
 
     settle          warm-up          timed
     |---------------|-- ... --|------|-- draw | forward (loss, backward, optimizer) --|-- ... --|
                                      mark                                             mark      mark
 
-A step runs from mark to mark, so waiting for data is a part of it. Warm-up and timed steps are counted apart.
+A step runs from mark to mark, so it includes waiting for data. Warm-up and timed steps have separate counts.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def make_optimizer(name: str, weights: Iterable[Tensor], **settings: float | boo
     """The optimizer of that name; other settings are PyTorch's defaults, momentum 0.9 for "momentum".
 
     Raises:
-        InputError: no such optimizer or setting, or a value that it refuses.
+        InputError: an unknown optimizer or setting, or a refused value.
     """
     if name not in OPTIMIZERS:
         raise unknown("optimizer", name, OPTIMIZERS)
     try:
         return OPTIMIZERS[name](weights, **settings)
     except (TypeError, ValueError) as error:
-        text = f"optimizer {name} with {settings}: {error}; see torch.optim for what it takes"
+        text = f"optimizer {name} with {settings}: {error}; see torch.optim for its settings"
         raise InputError(text) from None
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step works on; `target` is for the loss."""
+    """Input of one step; `target` is for the loss."""
 
     inputs: Inputs
     target: Tensor | None = None
@@ -54,7 +54,7 @@ class Batch:
 
 @dataclass
 class Work:
-    """A network in its mode and on its device, where its batches come from, and how it learns."""
+    """A network in its mode and on its device, with the source of its batches and its optimizer."""
 
     model: nn.Module
     draw: Callable[[], Batch]
@@ -69,24 +69,24 @@ class Work:
         return Step(self.model, inputs.args, inputs.kwargs, phase, lambda o: loss(o, target), self.optimizer)
 
     def let_go(self) -> None:
-        """Drop the network, its optimizer and the source of batches, so their memory can be freed."""
+        """Drop the network, its optimizer and the source of batches, so that their memory can be freed."""
         self.model, self.optimizer, self.draw = nn.Identity(), None, lambda: Batch(Inputs())
 
 
 @dataclass(frozen=True)
 class Times:
-    """What was timed, in seconds; a run that was cut short has fewer steps."""
+    """Timed steps in seconds; a run that was cut short has fewer."""
 
     warmup_s: tuple[float, ...] = ()
     step_s: tuple[float, ...] = ()
     data_s: tuple[float, ...] = ()
-    """How long the host waited for the batch of each timed step."""
+    """The host's wait for the batch of each timed step."""
     peak_memory_bytes: int | None = None
     """Peak of the CUDA allocator, warm-up included."""
 
     @property
     def total_s(self) -> float:
-        """From the begin of the first timed step to the end of the last: the marks between are shared."""
+        """Time from the beginning of the first timed step to the end of the last."""
         return sum(self.step_s)
 
     @property
@@ -96,20 +96,20 @@ class Times:
 
     @property
     def mean_s(self) -> float | None:
-        """Mean time of a step; None where none was timed."""
+        """Mean time of a step; None if none was timed."""
         return float(np.mean(self.step_s)) if self.step_s else None
 
     @property
     def std_s(self) -> float | None:
-        """Standard deviation of the timed steps, themselves the population."""
+        """Standard deviation of the timed steps, as a population."""
         return float(np.std(self.step_s)) if self.step_s else None
 
 
 @dataclass
 class StepTimer:
-    """Times steps of some work; after an error or an interruption, `times` still has what was measured.
+    """Time steps of some work; after an error or an interruption, `times` still has the measured steps.
 
-    "each" waits for the device after every step; "end" waits once, so the device never idles between two.
+    "each" waits for the device after every step; "end" waits once, so the device never idles between steps.
     """
 
     work: Work
@@ -125,15 +125,15 @@ class StepTimer:
         """Warm up, then time.
 
         Raises:
-            InputError: fewer than no warm-up steps, or fewer than one timed step.
+            InputError: a negative number of warm-up steps, or no timed step.
             OutOfMemory: the batch does not fit.
             ModelError: the network cannot be run.
         """
         if warmup < 0 or steps < 1:
-            raise InputError(f"{warmup} warm-up and {steps} timed steps: at least 0 and 1 are needed")
+            raise InputError(f"{warmup} warm-up and {steps} timed steps: must be at least 0 and 1")
         gc.collect()
         device = self.clock.device if isinstance(self.clock, CudaClock) else None
-        if device is not None:  # cached memory goes back, and the peak begins anew
+        if device is not None:  # frees cached memory, and resets the peak
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
         self.clock.wait()
@@ -147,7 +147,7 @@ class StepTimer:
 
     @property
     def times(self) -> Times:
-        """What was measured so far; later steps leave it as it is."""
+        """A copy of the times so far, which later steps do not change."""
         return Times(
             warmup_s=tuple(self._warmup_s),
             step_s=tuple(self._step_s),

@@ -1,4 +1,4 @@
-"""Texts that stand in templates beside the code, with `value|to(".3g")` and `value|quantity("FLOP/s")`."""
+"""Texts in templates next to the code, with `value|to(".3g")` and `value|quantity("FLOP/s")`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A network's run, written down: its layers, its tensors' lifetimes, its training step."""
+"""A recorded run of a network: its layers, its tensors' lifetimes, its training step."""

@@ -1,4 +1,4 @@
-"""Which memory a call reads and writes."""
+"""The memory that a call reads and writes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Access(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """What a call reads and writes, tensor by tensor, in the order of its arguments and results."""
+    """The reads and writes of a call, tensor by tensor, in the order of its arguments and results."""
 
     reads: tuple[Access, ...] = ()
     writes: tuple[Access, ...] = ()
 
 
 def accesses(tensors: Iterable[Tensor], lifetimes: Lifetimes) -> tuple[Access, ...]:
-    """What reading or writing these tensors means for their storages."""
+    """The accesses of storages that reading or writing these tensors means."""
     return tuple(
         Access(lifetimes.number(t), int(t.storage_offset()) * t.element_size(), different_bytes(t))
         for t in tensors

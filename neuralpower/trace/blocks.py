@@ -1,4 +1,4 @@
-"""Blocks of language models that engines run as kernels of their own: how they are cut out of a trace."""
+"""Tools to cut blocks of language models out of a trace, which engines run as their own kernels."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def by_module(flow: Dataflow, wanted: Collection[str]) -> dict[str, list[int]]:
 
 
 def border(flow: Dataflow, region: Collection[int]) -> Flow:
-    """What a region of nodes reads from outside, and what it writes for others."""
+    """The reads of a region of nodes from outside, and its writes for others."""
     inside = set(region)
     reads: dict[Access, None] = {}
     writes: dict[Access, None] = {}

@@ -1,4 +1,4 @@
-"""Who makes and who reads which memory: what fusing calls, or leaving some out, has to know."""
+"""Writers and readers of memory, which passes need to fuse or drop calls."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The steps of a decoder against a context that grows: few are traced, those between them are interpolated.
 
 Between the lengths at which a cache fills its windows, every size in a step's trace grows by the same
-number with each token. So a few steps are traced, those between them follow by interpolating their
-layers' sizes, and each piece's middle is traced to see whether that is so; where it is not, the piece is
-halved. As many of these steps as CALLS allows are looked at, evenly spaced: all of them for a small model
-or a short text. The others lie on the straight lines between these.
+number with each token. So a few steps are traced, and those between them get interpolated sizes of layers.
+The middle of each piece is traced to check that; where it differs, the piece is halved. Evenly spaced steps,
+as many as CALLS allows, are predicted: all steps of a small model or a short text. The others are
+interpolated linearly.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ def alike(one: Trace, other: Trace) -> bool:
 
 
 def _form(layer: Layer) -> tuple[object, ...]:
-    """What of a layer is no size: its kind, its names and its switches."""
+    """The parts of a layer that are not sizes: its kind, its names and its switches."""
     values = (getattr(layer, f.name) for f in fields(layer))
     return (layer.kind, *(value for value in values if isinstance(value, (str, bool))))
 
 
 def between(one: Trace, other: Trace, share: float) -> Trace:
-    """The trace that lies so far on the way from one to the other: their layers' sizes, interpolated."""
+    """The trace between two others, with interpolated sizes of layers; `share`: how far from the first."""
     if not alike(one, other):
         return one if share < 0.5 else other
     mixed = cache(partial(_mixed, share=share))

@@ -15,14 +15,14 @@ BAGS = "aten._embedding_bag_backward"
 
 
 class Parts(NamedTuple):
-    """What a sparse tensor is made of."""
+    """The places and values of a sparse tensor."""
 
     places: Tensor  # [sides, rows], int64
     values: Tensor  # [rows, width], or [rows] where each place holds one number
 
 
 class FakeRows:
-    """Follows sparse tensors, and says what operators make of them."""
+    """Follows sparse tensors, and the results of operators on them."""
 
     def __init__(self) -> None:
         self._parts = WeakIdKeyDictionary()  # of a sparse tensor
@@ -35,17 +35,17 @@ class FakeRows:
         }
 
     def of(self, tensor: Tensor) -> Parts:
-        """What a sparse tensor is made of."""
+        """The places and values of a sparse tensor."""
         parts: Parts = self._parts[tensor]
         return parts
 
     def within(self, tensors: Iterable[Any]) -> Iterator[Any]:
-        """The same, each sparse tensor as what it is made of."""
+        """The same, each sparse tensor replaced by its places and values."""
         for tensor in tensors:
             yield from self.of(tensor) if is_sparse(tensor) else (tensor,)
 
     def answered(self, name: str, args: Sequence[Any]) -> Any:
-        """What a call that looks into a sparse tensor returns; else NotImplemented."""
+        """The result of a call that reads a sparse tensor's parts; else NotImplemented."""
         part = {"aten._values": "values", "aten._indices": "places"}.get(name)
         return getattr(self.of(args[0]), part) if part else NotImplemented
 

@@ -1,4 +1,4 @@
-"""What is asked about is followed once: the trace, its tasks, and what its memory holds when."""
+"""Follow a pass, a step or a generation: its trace, its tasks, and the lifetimes of its memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import Pass
 from neuralpower.networks.requests import Asked, Generating
+from neuralpower.networks.sharding import placed_experts
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import Question
@@ -22,23 +23,23 @@ from neuralpower.trace.records import PassShape, Trace
 from neuralpower.trace.step_lifetimes import StepLifetimes, settings_of, training_lifetimes
 from neuralpower.trace.tracer import trace
 
-SHOWN = 3  # first steps of a generation that are kept, beside the last
+SHOWN = 3  # first steps of a generation that are kept, besides the last
 
 
 @dataclass(frozen=True)
 class Followed:
-    """What following a pass has shown."""
+    """The result of following a pass."""
 
     asked: Pass  # what was followed
     trace: Trace  # as it was recorded
-    work: Trace  # after the trace passes: its tasks are what is asked about
+    work: Trace  # after the trace passes: its tasks answer the question
     lifetimes: StepLifetimes | None = None  # of a backward pass or a step; a forward pass's are the trace's
     notes: tuple[str, ...] = ()  # what its inputs take for granted, and why a step's memory is not known
 
 
 @dataclass(frozen=True)
 class Grown:
-    """What following a generation has shown: traces after the trace passes, but for `prefill`."""
+    """The result of following a generation: traces after the trace passes, but for `prefill`."""
 
     asked: Generating
     prefill: Trace  # as it was recorded
@@ -51,7 +52,7 @@ class Grown:
 
 
 def follow(asked: Asked, question: Question) -> Followed | Grown:
-    """Follow one pass or a generation on the meta device, and apply the trace passes that are asked for.
+    """Follow one pass or a generation on the meta device, and apply the trace passes of the question.
 
     Raises:
         ModelError: a forward raises, or the model has no activation checkpointing of its own to switch on.
@@ -101,10 +102,10 @@ def _generation(asked: Generating, question: Question) -> Grown:
 
 
 def _recorded(one: Pass, question: Question) -> Trace:
-    """The trace of a pass, with a loss where a step is asked for; raises as `trace`, with a note.
+    """The trace of a pass, with a loss for a training step; raises as `trace`, with a note.
 
     The trace passes that change calls have run: what lies between two steps is interpolated after them.
-    Samples of lengths of their own follow from two traces near their mean length.
+    Samples of different lengths follow from two traces near their mean length.
     """
     if one.longer is not None:
         shorter = _recorded(replace(one, longer=None), question)
@@ -122,13 +123,16 @@ def _recorded(one: Pass, question: Question) -> Trace:
         )
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
-    return applied(replace(found, about=shape_of(one)), question, OF_CALLS)
+    said = () if one.sharding is None else one.sharding.notes
+    found = replace(found, about=shape_of(one), granted=(*found.granted, *said))
+    return applied(found, question, OF_CALLS)
 
 
 def shape_of(one: Pass) -> PassShape:
-    """Which pass a trace is of."""
+    """The shape of a trace's pass."""
     windows = {} if one.name == FORWARD else windows_of(one.module)
-    return PassShape(one.name, one.batch_size, one.tokens, one.context, windows)
+    placed = placed_experts(one.module)
+    return PassShape(one.name, one.batch_size, one.tokens, one.context, windows, placed)
 
 
 def windows_of(module: nn.Module) -> dict[str, int]:
@@ -138,7 +142,7 @@ def windows_of(module: nn.Module) -> dict[str, int]:
 
 
 def _window(part: nn.Module) -> Any:
-    """A window of a block's part, as it says itself, else as its configuration says of its block."""
+    """The window of a block's part: its own attribute, else its configuration's for the block."""
     if hasattr(part, "sliding_window"):
         return part.sliding_window
     config: Any = getattr(part, "config", None)

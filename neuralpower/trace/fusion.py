@@ -1,4 +1,4 @@
-"""Which calls become one kernel, as torch.compile's Inductor joins them.
+"""Fuse calls into kernels, as torch.compile's Inductor does.
 
 Point-wise calls over the same elements are joined along what one makes and the next reads; a reduction is
 joined with the point-wise calls before and after it that have its elements or its rows. A point-wise call of
@@ -35,7 +35,7 @@ LOOKED_UP = ("index", "gather")  # of what they are given, they read as much as 
 
 
 class Space(NamedTuple):
-    """What a kernel runs over."""
+    """The elements that a kernel runs over."""
 
     elements: int
     outputs: int = 0  # of a reduction: rows; 0 where nothing is reduced
@@ -47,7 +47,7 @@ class Space(NamedTuple):
 
 
 def space_of(layer: Layer) -> Space | None:
-    """What a layer runs over; None of what is no part of a fused kernel."""
+    """The elements that a layer runs over; None where it is never part of a fused kernel."""
     if isinstance(layer, (Elementwise, Activation)) and layer.elements:
         return Space(layer.elements)
     if isinstance(layer, Movement) and layer.function in MOVED:
@@ -105,7 +105,7 @@ class Fusion:
                     self._join(self.groups[source], self.groups[i])
 
     def _take(self, source: int, i: int, space: Space) -> None:
-        """Take what a reduction alone reads out of the kernel of another one, which has other rows."""
+        """Move nodes that only one reduction reads out of the kernel of another reduction with other rows."""
         group, own = self.groups[source], space_of_node(self.flow.nodes[source])
         other = group.space is not None and group.space.outputs and group.space != space
         plain = own is not None and not own.outputs and own.elements == space.elements
@@ -150,7 +150,7 @@ class Fusion:
                 other.before |= joined.before | mask
 
     def _together(self, first: Group, second: Group) -> Space | None:
-        """What both run over together; None where they do not fit."""
+        """The elements that both run over together; None where they do not fit."""
         one, other = first.space, second.space
         assert one is not None and other is not None  # as the caller has seen
         if one.outputs and other.outputs:
@@ -187,7 +187,7 @@ class Fusion:
 
 
 def joined_call(flow: Dataflow, members: Sequence[int]) -> tuple[LayerCall, Flow]:
-    """The call that several nodes become, and what it reads and writes beyond itself."""
+    """The call that several nodes become, and its reads and writes outside of it."""
     nodes = [flow.nodes[i] for i in members]
     calls = [node.call for node in nodes]
     layers = [call for call in calls if isinstance(call, LayerCall)]
@@ -246,7 +246,7 @@ def _looked_up(node: Node) -> int:
 
 
 def part_name(call: LayerCall) -> str:
-    """What a part of a joined call is called: its operator, or its kind where it has none."""
+    """The name of a part of a joined call: its operator, or its kind where it has none."""
     return call.operator.rpartition(".")[2].strip("_") or call.layer.kind
 
 
@@ -306,7 +306,7 @@ def dropped(trace: Trace, flow: Dataflow, drops: Callable[[int, Node], bool]) ->
 
 
 def _instead(access: Access, instead: dict[int, tuple[Access, Access]]) -> Access:
-    """What is read in place of a copy, whose numbers may have had more bytes."""
+    """The access in place of a copy, whose numbers may have had more bytes."""
     if access.storage not in instead:
         return access
     source, copy = instead[access.storage]

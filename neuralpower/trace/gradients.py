@@ -1,4 +1,4 @@
-"""Which calls of a forward pass a backward pass goes through, and what it adds to theirs.
+"""The calls of a forward pass that a backward pass goes through, and the calls that it adds.
 
 What depends on a trainable parameter, or on an input that requires a gradient, asks for one. Tensors are
 followed while the forward pass runs:
@@ -46,7 +46,7 @@ class _Made:
     at: int  # which operator call it is
     used: tuple[_Value, ...] = ()  # that ask for a gradient
     before: tuple[_Made, ...] = ()  # what made them
-    layers: tuple[Layer, ...] = ()  # that its backward pass takes beside its own
+    layers: tuple[Layer, ...] = ()  # that its backward pass takes in addition to its own
     outputs: list[_Value] = field(default_factory=list)
     sparse: SparseUse | None = None  # what the first of `used` gets, where that is rows
     passes: bool = False  # the first of `used` gets rows where the output does
@@ -89,7 +89,7 @@ class Gradients:
         self._leaves = [self._value(parameter) for parameter in dict.fromkeys(parameters)]
 
     def asks(self, tensor: Tensor) -> bool:
-        """Whether a gradient is asked for it."""
+        """Whether it needs a gradient."""
         known = tensor in self._values or bool(self._writers.get(tensor))
         return known or (self._found and tensor.requires_grad)
 
@@ -98,7 +98,7 @@ class Gradients:
         self._value(tensor).hooks.append(call)
 
     def again(self) -> Gradients:
-        """The same so far, to end elsewhere."""
+        """A copy of the state so far, to end at another loss."""
         made = copy.copy(self)
         made._made = [*self._made]
         return made
@@ -125,7 +125,7 @@ class Gradients:
         return frozenset(name for name, given in operands.items() if any(map(self.asks, tensors_in(given))))
 
     def share(self, kind: str, args: Any, kwargs: Any) -> float:
-        """The part of a call's backward pass that is asked for: 0 where none of its inputs asks."""
+        """The part of a call's backward pass that is needed: 0 where none of its inputs needs a gradient."""
         tensors = [t for t in tensors_in((args, kwargs)) if differentiable(t)]
         asked = [self.asks(t) for t in tensors]
         if not any(asked):
@@ -224,7 +224,7 @@ class Gradients:
         return [leaf in used for leaf in self._leaves]
 
     def beside(self) -> Iterator[tuple[str, Layer, int]]:
-        """(path, layer, operator call) of what a backward pass runs beside the calls': sums, views."""
+        """(path, layer, operator call) of what a backward pass runs besides the calls' own: sums, views."""
         additions = self._additions()
         for made in self._made:
             sums = (additions.get((made, number), ()) for number in range(len(made.used)))
@@ -232,7 +232,7 @@ class Gradients:
                 yield made.path, layer, made.at
 
     def _additions(self) -> dict[tuple[_Made, int], tuple[Layer, ...]]:
-        """By call and number among what it uses: what adds this gradient to others of the same tensor."""
+        """The addition of this gradient to others of the same tensor, by call and operand."""
         found: dict[tuple[_Made, int], tuple[Layer, ...]] = {}
         every = self._uses()
         for value, uses in every.items():

@@ -1,7 +1,7 @@
-"""When tensors' memory is born and dies, counted in operator calls.
+"""Lifetimes of tensors' memory, counted in operator calls.
 
 A storage counts from the operator that returned its first tensor until it is freed, whatever views of it
-there are. What a kernel needs for itself while it runs is not seen: the caller says it.
+there are. A kernel's own work space while it runs is not seen: the caller gives it.
 """
 
 from __future__ import annotations
@@ -70,14 +70,20 @@ class Lifetimes:
         return sum(self._count(tensor, ACTIVATIONS) for tensor in _dense(tensors_in(output)))
 
     def assign(self, tensors: Iterable[Any], part: str) -> None:
-        """Say what living tensors are; those that were not seen before are held from now on."""
+        """Set the part of living tensors; those not seen before are held from now on."""
         for tensor in _dense(tensors):
             self._count(tensor, part)
             place = self._known[tensor.untyped_storage()._cdata]
             self._seen[place] = self._seen[place]._replace(part=part)
 
+    def resize(self, tensor: Tensor, size: int) -> None:
+        """Say how many bytes a living tensor's storage takes elsewhere."""
+        place = self._known[tensor.untyped_storage()._cdata]
+        self.live += size - self._seen[place].bytes
+        self._seen[place] = self._seen[place]._replace(bytes=size)
+
     def storages(self) -> tuple[Storage, ...]:
-        """All that were seen, the earliest first."""
+        """All storages so far, the earliest first."""
         return tuple(storage for storage in self._seen if storage.bytes)
 
     def number(self, tensor: Tensor) -> int:

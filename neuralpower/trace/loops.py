@@ -1,7 +1,7 @@
-"""Which operator calls a Python loop repeats, so that their code and operands are in the caches.
+"""Find operator calls that a Python loop repeats, so that their code and operands are in the caches.
 
 A network's layers are timed cold, as blocks that follow each other find them. A step of a loop over time
-finds what the step before has just used, and takes a fifth as long. Beside such calls, views take time, too.
+finds what the step before has just used, and takes a fifth as long. Next to such calls, views take time, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NEW_BYTES = 4096  # of parameters, that a step may read for the first time: a ro
 
 
 class Called(NamedTuple):
-    """What of an operator call tells a loop."""
+    """The facts of an operator call that reveal a loop."""
 
     name: Hashable  # what calls that are alike have in common
     size: int  # B that it goes through

@@ -1,4 +1,4 @@
-"""Which module is running while a network is traced."""
+"""Track the running module while a network is traced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neuralpower.trace.records import ModuleCall, shapes_of
 
 
 class ModuleStack:
-    """Which module is running, by hooks on every module of the process that are taken off again."""
+    """The stack of running modules, by hooks on every module of the process, removed at the end."""
 
     def __init__(self, model: nn.Module) -> None:
         self._paths: dict[int, list[str]] = {}
@@ -71,12 +71,12 @@ class Modules(ModuleStack):
 
 
 class With(nn.Module):
-    """Something that is done while a model has other weights."""
+    """A function that runs while a model has other weights."""
 
     def __init__(self, model: nn.Module, action: Callable[[], None]) -> None:
         super().__init__()
         self.model, self.action = model, action
 
     def forward(self) -> None:
-        """Do it."""
+        """Run the function."""
         self.action()

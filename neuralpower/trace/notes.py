@@ -1,4 +1,4 @@
-"""What a trace says beside its layers: what is idle, unread, derived or cannot be counted."""
+"""Notes of a trace: what is idle, unread, derived or cannot be counted."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MOST_WORK = 2**63 - 1  # FLOP or bytes of a pass: what tables hold
 
 
 def forward_of(model: nn.Module) -> str:
-    """What a model's forward is called in messages."""
+    """The name of a model's forward in messages."""
     return f"{type(model).__name__}: its forward"
 
 
 def decided_notes(values: Iterable[str]) -> Iterator[str]:
-    """In words, which made-up values the calls depend on."""
+    """A note on made-up values that the calls depend on."""
     if named := "; ".join(values):
-        said = f"its forward pass decides by numbers that are made up: {named}"
-        yield f"{said}; by others it may make other calls"
+        said = f"its forward pass depends on values that are made up: {named}"
+        yield f"{said}; other values may lead to other calls"
 
 
 def derived_notes(functions: Mapping[Any, str]) -> Iterator[str]:
-    """In words, which of the model's own backward passes are not priced as they are written."""
+    """Notes on the model's own backward passes that are estimated from their forward passes."""
     for key, reason in functions.items():
         yield (
             f"the backward pass of {getattr(key, '__name__', key)} is derived from its forward pass, "
@@ -40,21 +40,21 @@ def derived_notes(functions: Mapping[Any, str]) -> Iterator[str]:
 
 
 def unpriced_hooks(model: nn.Module) -> Iterator[str]:
-    """In words, which hooks on gradients are left out."""
+    """A note on hooks on gradients, which are not counted."""
     hooks = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
     owners = (*model.named_modules(), *model.named_parameters())
     names = [name or "the model" for name, owner in owners if any(getattr(owner, h, None) for h in hooks)]
     if names:
-        yield f"what hooks on gradients do is not priced: {_first(names)}"
+        yield f"hooks on gradients are not counted: {_first(names)}"
 
 
 def packed(model: nn.Module) -> Iterator[str]:
-    """In words, what is not seen of weights that quantized layers keep in objects of their own."""
+    """A note on weights that quantized layers keep in opaque objects."""
     count = sum(isinstance(v, torch.ScriptObject) for part in model.modules() for v in vars(part).values())
     if count:
         yield (
-            f"weights that quantized layers have packed ({count}) are of unknown size: "
-            "parameters, memory and times are without them"
+            f"packed weights of quantized layers ({count}) have an unknown size: "
+            "parameters, memory and times exclude them"
         )
 
 
@@ -67,22 +67,22 @@ def check_countable(name: str, calls: Sequence[LayerCall], unmodelled: Sequence[
     if max(flops, size) > MOST_WORK:
         raise InputError(
             f"{name}: one pass is {flops:.3g} FLOP and {size:.3g} bytes, more than the {MOST_WORK:.3g} "
-            "that are counted; ask for smaller sizes (batch size, sequence length, input shape)"
+            "that can be counted; choose smaller sizes (batch size, sequence length, input shape)"
         )
 
 
 def idle_note(model: nn.Module, names: set[str]) -> str:
-    """In words, which parameters take no part, such as those of an image that was not given; "" for a few."""
+    """A note on parameters that no call uses, such as those of an image that was not given; "" for a few."""
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     names = names & sizes.keys()
     share = sum(sizes[name] for name in names) / max(sum(sizes.values()), 1)
     if share < FEW:
         return ""
-    return f"{share:.0%} of the parameters take no part: {_parts(sizes, names)}; other inputs may use them"
+    return f"{share:.0%} of the parameters are not used: {_parts(sizes, names)}; other inputs may use them"
 
 
 def unread_notes(calls: Sequence[LayerCall], forgotten: Set[int]) -> Iterator[str]:
-    """In words, which modules with more than a little work no loss reads: heads beside the first output."""
+    """A note on modules with much work that no loss reads, such as heads other than the first output's."""
     flops = {True: 0, False: 0}
     for call in calls:
         flops[call.at in forgotten] += call.layer.flops() if call.gradient and call.path != LOSS else 0
@@ -91,13 +91,13 @@ def unread_notes(calls: Sequence[LayerCall], forgotten: Set[int]) -> Iterator[st
         read = {call.path for call in calls if call.at not in forgotten}
         named = _parts([call.path for call in calls], {call.path for call in calls} - read - {""})
         yield (
-            f"the loss does not read {share:.0%} of the forward pass, which goes without a backward pass"
-            f"{named and ': '}{named}; a module that returns the loss of all its outputs has it"
+            f"the loss does not read {share:.0%} of the forward pass, which has no backward pass"
+            f"{named and ': '}{named}; to include it, return the loss of all outputs"
         )
 
 
 def _parts(names: Iterable[str], chosen: Set[str]) -> str:
-    """In words, the largest parts of which all names are `chosen`, in the order of `names`."""
+    """As text: the largest parts whose names are all `chosen`, in the order of `names`."""
     names = [*names]
     busy = {above for name in names if name not in chosen for above in (*prefixes(name), name)}
     whole = (next((p for p in prefixes(name) if p not in busy), name) for name in names if name in chosen)
@@ -105,6 +105,6 @@ def _parts(names: Iterable[str], chosen: Set[str]) -> str:
 
 
 def _first(names: Sequence[str]) -> str:
-    """In words, the first few and how many more."""
+    """As text: the first few names, and the number of others."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{', '.join(names[:SHOWN])}{more}"

@@ -25,7 +25,7 @@ WORK: Mapping[str, Callable[[int, int], float]] = {
 
 
 def equivalent_bytes(operator: str, size: int, args: Sequence[Any], outputs: Sequence[Tensor]) -> int:
-    """What memory moves while `aten.linalg_inv_ex` or its like runs; at least the `size` of its tensors."""
+    """Bytes that memory moves while `aten.linalg_inv_ex` or its like runs; at least its tensors' `size`."""
     name = operator.split(".", 1)[-1].removeprefix("_").removeprefix("linalg_")
     of = WORK.get(name.removesuffix("_ex").removesuffix("_factor"))
     if not args or not isinstance(args[0], Tensor) or not args[0].numel():

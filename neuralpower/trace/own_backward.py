@@ -32,7 +32,7 @@ Asks = Callable[[Tensor], bool]  # whether a tensor asks for a gradient
 
 
 class OwnBackwardError(Exception):
-    """A backward pass of a model's own that cannot be run without values; `key` tells it from others."""
+    """A model's own backward pass that cannot be run without values; `key` identifies it."""
 
     def __init__(self, key: Any, name: str, error: Exception) -> None:
         super().__init__(f"{name} raises {type(error).__name__}: {error}")
@@ -40,7 +40,7 @@ class OwnBackwardError(Exception):
 
 
 class Context(FunctionCtx):
-    """What a function's forward and backward pass share."""
+    """The context that a function's forward and backward pass share."""
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
@@ -51,7 +51,7 @@ class Context(FunctionCtx):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What `save_for_backward` was given."""
+        """The tensors given to `save_for_backward`."""
         return self.to_save
 
 

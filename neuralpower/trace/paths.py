@@ -16,6 +16,11 @@ def pattern(path: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
+def block_of(path: str) -> str:
+    """The outermost repeated block that a module lies in, or is; "" where it lies in none."""
+    return next((above for above in (*prefixes(path), path) if pattern(above) != above), "")
+
+
 def module_of(parameter: str) -> str:
     """The path of the module that holds a parameter; "" for the model itself."""
     return parameter.rpartition(".")[0]

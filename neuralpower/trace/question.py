@@ -1,4 +1,4 @@
-"""What is asked about a pass of a network, beside the network and its inputs."""
+"""The question about a pass: phase, types, recipe and way to run, besides the network and its inputs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from neuralpower.devices.cluster import Cluster
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers.base import FORWARD
+from neuralpower.layout import ONE, Layout
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
 from neuralpower.platforms import CPU, Platform
 from neuralpower.quantisation.schemes import Scheme
@@ -25,11 +27,11 @@ RUNS = (EAGER, GRAPH, COMPILE, ENGINE)
     engine   what engines that serve language models do: packed products, fused norms, a paged cache, graphs
 """
 
-Learnt = Callable[[str, str], bool]  # (kind, phase) -> whether it is known how long it takes
+Knows = Callable[[str, str], bool]  # (kind, phase) -> whether a predictor knows its time
 
 
 def everything(kind: str, phase: str) -> bool:
-    """Say of each kind that it is known how long it takes."""
+    """True for each kind: all are known."""
     return True
 
 
@@ -43,14 +45,14 @@ def checked_run(run: str, phase: str = FORWARD) -> str:
 
 
 def usual_run(platform: Platform, phase: str) -> str:
-    """How a phase runs where nobody says it: language models on accelerators are served by engines."""
+    """The default way to run a phase: language models on accelerators are served by engines."""
     served = platform.family != CPU.family and phase in (PREFILL, DECODE, GENERATE)
     return ENGINE if served else EAGER
 
 
 @dataclass(frozen=True)
 class Question:
-    """Which phase is asked for, in which types, and by which recipe."""
+    """The phase of a pass, its types, its recipe and its way to run."""
 
     phase: str = FORWARD  # forward, backward, or training: a whole step
     dtype: str = "float32"
@@ -58,6 +60,8 @@ class Question:
     autocast: torch.dtype | None = None  # the low precision that products are cast to
     routing: Routing = ROUTING  # of tokens over a mixture's experts
     platform: Platform = CPU  # of the device: it says how optimizers step
-    learnt: Learnt = everything
+    knows: Knows = everything
     run: str = EAGER  # one of RUNS
     weights: Scheme | None = None  # how they are quantised, as the device runs it; None: they are not
+    layout: Layout = ONE  # how the network is spread over devices; the pass is that of one of them
+    cluster: Cluster | None = None  # these devices; None: nodes as is usual

@@ -1,9 +1,9 @@
-"""A batch whose samples have lengths of their own, as engines run it: without padding.
+"""A batch whose samples differ in length, as engines run it: without padding.
 
-Two traces at neighbouring lengths, the mean of all samples between them, say how each layer grows. What grows
-in line with the tokens, as products do, follows from the mean: its sizes are those of all tokens together.
-Attention is priced length by length: of a kernel for as many samples of that length as there are samples in
-all, the share that these are, since they fill the device together.
+Two traces at neighbouring lengths, with the mean length between them, show how each layer grows. Layers that
+grow linearly with the tokens, such as products, follow from the mean: their sizes are those of all tokens
+together. Attention is priced length by length: a kernel for all samples at one length, times the share of the
+samples that have it, because they fill the device together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def each_length(one: Trace, longer: Trace, asked: Pass) -> Trace:
     Args:
         one: the pass where all have their mean length, rounded down.
         longer: the same with a token more.
-        asked: the pass, which says the lengths.
+        asked: the pass, with its lengths.
     """
     mixed = between(one, longer, asked.share)
     if not alike(one, longer):
@@ -58,7 +58,7 @@ class _Lengths:
 
     @property
     def counts(self) -> Mapping[int, int]:
-        """How many samples have each length, the shortest first."""
+        """Number of samples of each length, the shortest first."""
         return dict(sorted(Counter(self.asked.lengths).items()))
 
     def apart(self, one: Layer, longer: Layer) -> bool:
@@ -109,7 +109,7 @@ def _sizes(one: Layer, longer: Layer) -> Iterator[tuple[str, int, int]]:
 
 
 def _savings(one: Savings | None, longer: Savings | None, found: Trace, share: float) -> Savings | None:
-    """What a way to run saves at the mean length."""
+    """Savings of a way to run at the mean length."""
     if one is None or longer is None:
         return None
     before = round(one.bytes_before + share * (longer.bytes_before - one.bytes_before))
@@ -118,7 +118,7 @@ def _savings(one: Savings | None, longer: Savings | None, found: Trace, share: f
 
 
 def _storages(some: tuple[Storage, ...], longer: tuple[Storage, ...], share: float) -> tuple[Storage, ...]:
-    """Memory at the mean length; as the shorter has it where they differ in more than sizes."""
+    """Memory at the mean length; that of the shorter pass where they differ in more than sizes."""
     if len(some) != len(longer):
         return some
     return tuple(

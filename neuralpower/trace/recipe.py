@@ -19,6 +19,7 @@ from neuralpower.platforms import Platform
 OPTIMIZER = "optimizer"
 MOST_MICRO_BATCHES = 4096  # each is followed layer by layer
 STEPS = (FORWARD, BACKWARD, OPTIMIZER)
+HALVES = ("float16", "bfloat16")
 Loss = Callable[[Any], Tensor]
 
 
@@ -30,9 +31,12 @@ class Recipe:
     implementation: str = ""  # of the optimizer: loop, foreach or fused; "": as torch chooses for the device
     accumulation: int = 1  # micro-batches per step
     checkpointing: bool = False  # repeated blocks run forward again instead of keeping what they computed
+    selective: bool = False  # of these, the scores of attention alone run again
+    # weights of 16 bits have masters, gradients and an optimizer in float32, as in Megatron-LM
+    masters: bool = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for what cannot be."""
+        """Raise InputError for an invalid recipe."""
         if self.optimizer not in CLASSES:
             raise unknown("optimizer", self.optimizer, CLASSES)
         if self.implementation not in ("", *IMPLEMENTATIONS):
@@ -40,13 +44,13 @@ class Recipe:
         if not possible(self.optimizer, self.implementation):
             ways = " or ".join(way for way in IMPLEMENTATIONS if possible(self.optimizer, way))
             raise InputError(f"{self.optimizer}: torch has no {self.implementation} one; choose {ways}")
+        if self.selective and not self.checkpointing:
+            raise InputError("selective: which parts checkpointing runs again; choose checkpointing, too")
         if not is_count(self.accumulation):
-            raise InputError(
-                f"accumulation {self.accumulation!r}: a step takes 1 micro-batch or more; choose 1"
-            )
+            raise InputError(f"accumulation {self.accumulation!r}: must be 1 micro-batch or more; choose 1")
         if self.accumulation > MOST_MICRO_BATCHES:
             raise InputError(
-                f"accumulation {self.accumulation}: a step takes at most {MOST_MICRO_BATCHES} micro-batches; "
+                f"accumulation {self.accumulation}: must be at most {MOST_MICRO_BATCHES} micro-batches; "
                 "choose fewer"
             )
 
@@ -55,14 +59,22 @@ class Recipe:
         return replace(self, implementation=self.implementation or platform.optimizer_way(self.optimizer))
 
     def __str__(self) -> str:
-        """In words, what is usual left out."""
+        """As text, without default values."""
         usual = self.implementation in ("", "loop")
         parts = [self.optimizer if usual else f"{self.optimizer} ({self.implementation})"]
         if self.accumulation > 1:
             parts.append(f"{self.accumulation} micro-batches")
         if self.checkpointing:
-            parts.append("activation checkpointing")
+            parts.append(
+                "activation checkpointing of attention" if self.selective else "activation checkpointing"
+            )
+        if self.masters:
+            parts.append("float32 masters")
         return ", ".join(parts)
+
+    def gradient_dtype(self, dtype: str) -> str:
+        """The type in which the gradient of a weight is kept, given the weight's."""
+        return "float32" if self.masters and dtype in HALVES else dtype
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer; plain gradient descent has momentum. No other setting changes the cost."""
@@ -74,7 +86,7 @@ class Recipe:
 
 
 RECIPE = Recipe()
-"""What is usual."""
+"""The default."""
 
 
 def checkpointed(model: nn.Module) -> None:
@@ -86,7 +98,7 @@ def checkpointed(model: nn.Module) -> None:
         if hasattr(model, name):
             getattr(model, name)()
             return
-    raise ModelError(f"{type(model).__name__} has no activation checkpointing of its own to switch on")
+    raise ModelError(f"{type(model).__name__} has no activation checkpointing to switch on")
 
 
 def default_loss(output: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Each operator of a run, read as a layer, a view, or as unmodelled."""
+"""Record each operator of a run as a layer, a view, or as unmodelled."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.layers.workspace import workspace_blocks
+from neuralpower.layout import EXPERT, GROUP
 from neuralpower.networks.call_cache import key_of, tensors_in
 from neuralpower.networks.mixed_dtypes import refused
 from neuralpower.networks.phases import CACHES
 from neuralpower.networks.promised_values import made_up, tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device, tracing
+from neuralpower.networks.sharding import placed_experts
 from neuralpower.networks.users_code import check_computed
 from neuralpower.trace.accesses import Flow, accesses
 from neuralpower.trace.gradients import Gradients
@@ -98,10 +100,11 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self.routing = routing
         self.assumptions: dict[str, None] = {}
         self._descriptions: dict[Hashable, Layer | str] = {}
-        self._made_up = WeakIdKeyDictionary()  # tensors that follow from made-up values -> which, in words
+        self._made_up = WeakIdKeyDictionary()  # tensors that follow from made-up values -> these, as text
         self._decided_by: dict[str, None] = {}  # made-up values that a number or a shape was asked of
         self._fitting: set[Hashable] = set()  # operators with types and axes that PyTorch takes
         self._per_token = 1  # experts: the last choice of the largest that was made
+        self._placed = placed_experts(model)
         self.modules = Modules(model)
         self.calls: list[LayerCall] = []
         self.flows: dict[int, Flow] = {}  # what each call reads and writes, by LayerCall.at
@@ -130,7 +133,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self._checkpoints = 0  # of `torch.utils.checkpoint` that are running, one within the other
 
     def trace(self, method: str, notes: tuple[str, ...]) -> Trace:
-        """What was seen."""
+        """The recorded trace."""
         parameters = list(self.model.parameters())
         check_countable(type(self.model).__name__, self.calls, self.unmodelled)
         followed, calls = self.followed, self._looped()
@@ -153,6 +156,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             own_backward=self._own_backward(followed, calls),
             trained=tuple((_dtype_of((p,), {}, None), p.numel()) for _, p, rows in trained if rows is None),
             trained_names=tuple(name for name, _, rows in trained if rows is None),
+            of_experts=frozenset(name for name, p, _ in trained if getattr(p, GROUP, "") == EXPERT),
             sparse=tuple((name, rows) for name, _, rows in trained if rows is not None),
             assumptions=(
                 *self.assumptions,
@@ -169,7 +173,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         )
 
     def _comes_from(self, tensors: Iterable[Tensor]) -> dict[str, None]:
-        """Which made-up values tensors follow from, in words."""
+        """The made-up values that tensors follow from, as text."""
         return {text: None for tensor in tensors if tensor in self._made_up for text in self._made_up[tensor]}
 
     def _looped(self) -> list[LayerCall]:
@@ -192,7 +196,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         return calls
 
     def _own_backward(self, followed: Gradients, calls: Sequence[LayerCall]) -> tuple[OwnBackward, ...]:
-        """Of the calls that a gradient goes through."""
+        """Own backward passes of the calls that a gradient goes through."""
         paths = {call.at: (call.path, call.operator) for call in calls}
         recurs = {call.at for call in calls if call.layer.recurs}
         found = [
@@ -252,12 +256,12 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
 
     @property
     def _at(self) -> int:
-        """Which operator call is running, from 1."""
+        """Number of the running operator call, from 1."""
         return self.lifetimes.calls + 1
 
     @property
     def path(self) -> str:
-        """Of the module that is running."""
+        """Path of the module that is running."""
         return self.modules.path or self.outside
 
     @contextlib.contextmanager
@@ -291,7 +295,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
 
     @contextlib.contextmanager
     def _functions(self) -> Iterator[None]:
-        """Tell apart what a `torch.autograd.Function` runs: without gradients, yet with a backward pass."""
+        """Recognise calls of a `torch.autograd.Function`: without gradients, yet with a backward pass."""
         own = vars(Function)["apply"]
 
         def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
@@ -429,7 +433,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         before, kwargs = self.lifetimes.calls, kwargs or {}
         seen = len(self.calls) + len(self.unmodelled)
         output = self._run(func, args, kwargs)
-        whole = self.lifetimes.calls == before  # what is made of its parts needs nothing beside theirs
+        whole = self.lifetimes.calls == before  # a call made of parts needs nothing besides theirs
         if self._made_up and (sources := self._comes_from(tensors_in((args, kwargs)))):
             self._made_up.update(dict.fromkeys(tensors_in(output), tuple(sources)))
         blocks = workspace_blocks(name_of(func), args, kwargs, output) if whole else ()
@@ -544,7 +548,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
     def _asked(
         self, layer: Layer, operator: str, output: Any, args: Any, kwargs: Any
     ) -> tuple[float, frozenset[str] | None]:
-        """The share of its backward pass that is asked for, and by which operands where that is known."""
+        """The share of its backward pass that is needed, and the operands that need it, where known."""
         share = self.followed.share(layer.kind, args, kwargs) if self._enabled else 0.0
         operands = layer.operands_of(operator, output, args, kwargs) if share and layer.gradients() else {}
         if not operands:
@@ -562,7 +566,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             types = ", ".join(dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in tensors))
             raise InputError(
                 f"{self.path or type(self.model).__name__}: {name} of {types} is refused by PyTorch "
-                f"({said}); give inputs of the type that it reads, as floating numbers in the dtype of the "
+                f"({said}); give inputs of its type, such as floating numbers in the dtype of the "
                 "weights, ids as int64"
             )
         self._fitting.add(sort)
@@ -594,7 +598,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
 
     def _routed(self, layer: Matmul, pairs: int, experts: int) -> Matmul:
         """The products with the weights of the experts that the tokens are taken to reach: one kernel."""
-        per_token = self._per_token if pairs % self._per_token == 0 and self._per_token <= experts else 1
+        whole = pairs % self._per_token == 0 and self._per_token <= experts and self.path not in self._placed
+        per_token = self._per_token if whole else 1
         reached = self.routing.reached(pairs, per_token, experts)
         self.assumptions[self.routing.note(pairs, per_token, experts)] = None
         return dataclasses.replace(layer, batch=reached, rows=max(round(pairs / reached), 1))

@@ -1,4 +1,4 @@
-"""What a trace is made of."""
+"""The parts of a trace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LayerCall:
     gradient: float = 0.0  # share of its backward pass that training asks for
     at: int = field(default=0, compare=False)  # which operator call it is in `Trace.storages`, from 1
     again: bool = False  # the model has it run once more in a backward pass, by `torch.utils.checkpoint`
-    asked: frozenset[str] | None = None  # operands whose gradients are asked for; None: one pass makes all
+    asked: frozenset[str] | None = None  # operands whose gradients are needed; None: one pass makes all
     # an autograd function that ends with it, or later, keeps tensors for its backward pass
     saves: bool = False
     done: bool = field(default=False, compare=False)  # of a backward pass of its own: it is listed
@@ -45,7 +45,7 @@ class LayerCall:
 
 @dataclass(frozen=True)
 class OwnBackward:
-    """What the backward pass of an operator or an autograd function runs, in order, instead of its kind's.
+    """Calls of the own backward pass of an operator or an autograd function, in order, instead of its kind's.
 
     A call without a gradient runs as it is; of a call with one its backward pass runs, in that share.
     """
@@ -92,9 +92,15 @@ class Task:
     at: int = field(default=0, compare=False)  # of a forward call: as LayerCall.at
     asked: frozenset[str] | None = None  # of a backward pass that is predicted as a whole: as LayerCall.asked
     parts: tuple[str, ...] = ()  # as LayerCall.parts
+    stream: str = (
+        ""  # of the device; "" runs the layers; others run at the same time, after what stands before
+    )
+    event: str = ""  # what others wait for by this name
+    waits: tuple[str, ...] = ()  # events or streams whose latest task before it has to end first
+    last: bool = False  # of a step with several micro-batches: in the last one alone
 
     def flops_and_bytes(self) -> tuple[float, float]:
-        """Work and traffic of what is done: of a backward pass the gradients that are asked for."""
+        """FLOP and bytes of the task: in a backward pass those of the needed gradients."""
         layer, share = self.layer, self.share if self.asked is None else 1.0
         parts = layer.backward_of(self.asked) if layer.phase == BACKWARD else (layer,)
         flops, size = sum(int(part.flops()) for part in parts), sum(int(sum(part.bytes())) for part in parts)
@@ -103,7 +109,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Savings:
-    """What a way to run saves against eager mode."""
+    """Savings of a way to run against eager mode."""
 
     run: str
     calls_before: int
@@ -112,7 +118,7 @@ class Savings:
     bytes: int
 
     def __str__(self) -> str:
-        """In words."""
+        """As text."""
         fewer = self.bytes_before - self.bytes
         size, unit = next(
             (s, u)
@@ -132,18 +138,19 @@ class Savings:
 
 @dataclass(frozen=True)
 class PassShape:
-    """Which pass a trace is of, where it is one of a language model that keeps a cache."""
+    """The pass of a trace, for a language model that keeps a cache."""
 
     phase: str = FORWARD  # forward, prefill or decode
     batch: int = 1  # samples
     tokens: int = 0  # new ones of each sample; 0 where they are not known
     context: int = 0  # tokens of each sample in the cache before it
     windows: Mapping[str, int] = field(default_factory=dict)  # path of a module -> keys that it sees at most
+    placed: frozenset[str] = frozenset()  # paths of experts that get a row for each choice, from all ranks
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What one pass does, in order."""
+    """The recorded work of one pass, in order."""
 
     calls: tuple[LayerCall, ...]
     unmodelled: tuple[UnmodelledCall, ...] = ()
@@ -152,25 +159,26 @@ class Trace:
     method: str = "meta"  # meta, fake or cpu: which way of tracing succeeded
     notes: tuple[str, ...] = field(default=())  # why the earlier ways did not
     modules: tuple[ModuleCall, ...] = ()  # in the order in which they return
-    # what a backward pass does beside the calls' own (`trace.gradients`)
+    # calls of a backward pass besides the calls' own (`trace.gradients`)
     gradients: tuple[LayerCall, ...] = ()
     own_backward: tuple[OwnBackward, ...] = ()  # in the order of their operator calls
     trained: tuple[tuple[str, int], ...] = ()  # (dtype, numbers) of parameters that get a dense gradient
     trained_names: tuple[str, ...] = ()  # of these
+    of_experts: frozenset[str] = frozenset()  # of these: parameters that expert ranks share out
     sparse: tuple[tuple[str, Rows], ...] = ()  # (name, gradient) of parameters that get rows
-    assumptions: tuple[str, ...] = ()  # about what only data can tell
+    assumptions: tuple[str, ...] = ()  # on what only data can show
     storages: tuple[Storage, ...] = ()  # when each tensor's memory was born and died
-    idle: str = ""  # in words, which parameters no call used, where they are many
+    idle: str = ""  # as text: parameters that no call used, where they are many
     tasks: tuple[Task, ...] = ()  # what runs, in order: made from the calls by `neuralpower.trace.passes`
     passes: tuple[str, ...] = ()  # names of the trace passes that made it, in order
-    granted: tuple[str, ...] = ()  # in words, what these take for granted
+    granted: tuple[str, ...] = ()  # as text: assumptions of these
     flows: Mapping[int, Flow] = field(default_factory=dict, compare=False, repr=False)  # by LayerCall.at
     about: PassShape = PassShape()
     graphed: bool = False  # whether the host launches all calls at once, as a CUDA graph
     weights: tuple[Weight, ...] = ()  # parameters and buffers, in the order of `named_parameters`
     quantised: Quantised | None = None  # what a scheme has made of the weights
     baseline: tuple[int, int] | None = None  # calls and bytes of eager mode, where passes join calls
-    savings: Savings | None = None  # what they have saved
+    savings: Savings | None = None  # effect of joining them
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -230,5 +238,5 @@ def shapes_of(values: Any) -> Shapes:
 
 
 def call_shapes(values: Any) -> Shapes:
-    """The same of an operator's arguments or results, which are quicker looked through."""
+    """Shapes of the tensors in an operator's arguments or results, by a faster search."""
     return tuple(tuple(t.shape) for t in tensors_in(values))

@@ -1,4 +1,4 @@
-"""How tokens spread over the experts of a mixture: data decide it, so it is an assumption, and named as one.
+"""Routing of tokens over the experts of a mixture: data decide it, so it is a stated assumption.
 
 `pairs` = tokens x experts per token products are to be made with the weights of `experts` experts.
 """
@@ -16,7 +16,7 @@ UNIFORM, WORST = "uniform", "worst"
 
 @dataclass(frozen=True)
 class Routing:
-    """How many experts a layer's tokens reach, and how many tokens each of these then gets.
+    """Assumed routing: the number of experts that a layer's tokens reach, and the tokens of each.
 
     uniform   each token draws its experts at random, all as likely: what a balanced router does
     worst     as many experts as there can be: all their weights are read
@@ -47,9 +47,9 @@ class Routing:
         return min(max(round(expected), min(per_token, most)), most)
 
     def load(self, pairs: int, per_token: int, experts: int) -> Load:
-        """How much each expert has to do: pairs, experts that are reached, tokens of the fullest.
+        """The work of experts: pairs, experts that are reached, tokens of the fullest.
 
-        Of E experts with m tokens each in the mean, at random, the fullest gets about m + sqrt(2 m ln E)
+        With E experts and m tokens each in the mean, at random, the fullest gets about m + sqrt(2 m ln E)
         (Raab and Steger, "Balls into Bins", 1998, for many tokens).
         """
         hit, tokens = self.reached(pairs, per_token, experts), -(-pairs // per_token)
@@ -60,7 +60,7 @@ class Routing:
         return fitting(pairs, hit, min(max(fullest, -(-pairs // hit)), tokens))
 
     def note(self, pairs: int, per_token: int, experts: int) -> str:
-        """The assumption in words."""
+        """The assumption as text."""
         hit = self.reached(pairs, per_token, experts)
         how = f"{self.tokens_per_expert} tokens each" if self.tokens_per_expert is not None else self.name
         count = pairs // per_token

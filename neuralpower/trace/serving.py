@@ -1,4 +1,4 @@
-"""What the passes of serving engines share: which traces they take, and how they look through a network."""
+"""Shared by the passes of serving engines: the traces that they change, and the search in a network."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ MAKERS: Mapping[str, Mapping[str, int]] = {  # operator -> places of its setting
     ),
 }
 Asks = Callable[[Tensor], bool]  # whether a tensor asks for a gradient
-MEAN = 1  # the mode of a bag, as `aten._embedding_bag` has it
-SCALINGS = frozenset(("mul", "div", "neg"))  # pass rows on where the other factor asks for no gradient
+MEAN = 1  # the mode of a bag in `aten._embedding_bag`
+SCALINGS = frozenset(("mul", "div", "neg"))  # pass rows on where the other factor needs no gradient
 
 # What each optimizer does with rows, operator by operator (torch/optim/adagrad.py and _functional.py):
 # "coalesce" sorts places and adds up rows of equal ones, "look_up" reads rows of a dense state, "write" adds
@@ -56,7 +56,7 @@ def gradient_dtype(tensor: Tensor) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """A gradient of `count` rows of `width` numbers, each with so many `places` that say where it belongs."""
+    """A gradient of `count` rows of `width` numbers, each each with `places` numbers for its place."""
 
     count: int
     width: int
@@ -76,7 +76,7 @@ class Rows:
         return numbers + PLACE_BYTES * self.places * self.count
 
     def times(self, number: int) -> Rows:
-        """So many of them, joined."""
+        """`number` of them, joined."""
         return replace(self, count=number * self.count)
 
     def and_also(self, other: Rows) -> Rows:
@@ -85,14 +85,14 @@ class Rows:
 
 
 class SparseUse(NamedTuple):
-    """What a call gives its first operand for a gradient, and what its backward pass runs to make it."""
+    """The gradient that a call gives its first operand, and the calls of its backward pass that make it."""
 
     rows: Rows
     layers: tuple[Layer, ...]
 
 
 def sparse_use(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], asks: Asks) -> SparseUse | None:
-    """What an operator call makes; None where its first operand's gradient is dense, or not asked for.
+    """The sparse gradient of a call; None where its first operand's gradient is dense, or not needed.
 
     Raises:
         InputError: PyTorch refuses such a backward pass.
@@ -123,7 +123,7 @@ def passes_rows(name: str, asking: Sequence[Tensor], inputs: Sequence[Tensor]) -
 
 
 def _made_by_bags(rows: Rows, given: Mapping[str, Any], asks: Asks) -> Iterator[Layer]:
-    """What the backward pass of bags runs to make the rows."""
+    """Calls of the backward pass of bags that make the rows."""
     yield _rows_moved("index", rows)
     factors = given.get("per_sample_weights")
     if given.get("mode", 0) == MEAN or factors is not None:
@@ -134,7 +134,7 @@ def _made_by_bags(rows: Rows, given: Mapping[str, Any], asks: Asks) -> Iterator[
 
 
 def _unpadded(rows: Rows) -> Iterator[Layer]:
-    """Rows of the padding are left out: a mask, and what it picks; none is taken to be padding."""
+    """Calls that drop rows of the padding: a mask, and its selection; no row is assumed to be padding."""
     yield Elementwise(dtype="int64", function="ne", elements=rows.count, operands=1, broadcast=False)
     yield _integers("index", rows.count)
     yield _rows_moved("index", rows)
@@ -164,7 +164,7 @@ def written(rows: Rows) -> Layer:
 
 
 def gathered(uses: Sequence[Rows | None], dense: Layer) -> list[tuple[Layer, ...]]:
-    """What adds each gradient of one tensor, as they come, to those before; None is dense.
+    """Calls that add each gradient of one tensor, in order, to those before; None is dense.
 
     Rows are added into a copy of a dense gradient, a dense gradient is added to rows in place
     (torch/csrc/autograd/input_buffer.cpp).
@@ -185,7 +185,7 @@ def gathered(uses: Sequence[Rows | None], dense: Layer) -> list[tuple[Layer, ...
 
 
 def step_of_rows(function: str, rows: Rows) -> Iterator[Layer]:
-    """What an optimizer's second step does to a parameter that has rows for a gradient.
+    """Calls of an optimizer's second step on a parameter whose gradient is rows.
 
     The momentum of sgd is rows, too: each step joins its own to those of all steps before.
     """
@@ -223,13 +223,13 @@ def check_sparse(optimizer: str, implementation: str, sparse: Sequence[str], den
 
 
 def grows(sparse: Sequence[tuple[str, Rows]], accumulation: int) -> str:
-    """In words, what becomes of sgd's momentum of sparse gradients, each with its parameter's name."""
+    """A note on sgd's momentum of sparse gradients, each with its parameter's name."""
     names = ", ".join(name for name, _ in sparse[:3])
     more = f" and {len(sparse) - 3} more" if len(sparse) > 3 else ""
     count = accumulation * sum(rows.count for _, rows in sparse)
     return (
-        f"sgd keeps the momentum of sparse gradients ({names}{more}) as rows, {count} more in each step, "
-        "so that steps become slower and larger; this is the second step"
+        f"sgd keeps the momentum of sparse gradients ({names}{more}) as rows, {count} more per step: "
+        "steps become slower and larger; this is the second step"
     )
 
 

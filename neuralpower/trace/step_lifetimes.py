@@ -1,4 +1,4 @@
-"""When each tensor of a training step is born and dies."""
+"""Lifetimes of the tensors of a training step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from neuralpower.networks.running import Assumed, grouped_product, name_of, quie
 from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.platforms import CPU, Platform
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
-from neuralpower.trace.lifetimes import GRADIENTS, INPUTS, OPTIMIZER, WEIGHTS, Lifetimes, Storage
+from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, INPUTS, OPTIMIZER, Lifetimes, Storage
 from neuralpower.trace.modules import With
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.recipe import Loss, Recipe, checkpointed, default_loss
@@ -32,6 +32,7 @@ from neuralpower.trace.sparse_gradients import check_sparse
 from neuralpower.trace.undisturbed import own_caches, undisturbed, unwrapped
 
 INDEXED = ("aten.index", "aten.index_put", "aten.index_put_")
+PRODUCT, SOFTMAX = "aten.bmm", "aten._softmax"
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     **CLASSES,
     "momentum": partial(CLASSES["sgd"], momentum=0.9),  # a `Recipe` means this one by sgd
@@ -39,7 +40,7 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def optimizer_named(text: str, platform: Platform = CPU) -> Callable[..., torch.optim.Optimizer]:
-    """What makes "adamw" or "adamw:fused"; alone, as torch chooses on the platform; raises InputError."""
+    """The maker of "adamw" or "adamw:fused"; without a way, the platform's default; raises InputError."""
     name = str(text).partition(":")[0]
     if name not in OPTIMIZERS:
         raise unknown("optimizer", name, OPTIMIZERS)
@@ -59,16 +60,20 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     name = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
     optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
     how = {"accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
+    how |= {name: True for name in ("selective", "masters") if getattr(recipe, name)}
     return {"optimizer": optimizer, **how}
 
 
 class StepLifetimes(NamedTuple):
-    """When memory is born and dies in the first training step, in operator calls, and its parts' ends."""
+    """Lifetimes of memory in the first training step, in operator calls, and its parts' ends."""
 
     storages: tuple[Storage, ...]
     passes: tuple[int, ...]  # forward, backward, forward, backward, ... of one micro-batch after the other
     end: int
     compiler: bool  # whether torch's compiler comes with the step
+    blocks: tuple[
+        tuple[str, int], ...
+    ] = ()  # (path, operator calls before it) of repeated blocks, as they run
 
 
 def training_lifetimes(
@@ -81,13 +86,17 @@ def training_lifetimes(
     platform: Platform = CPU,
     accumulation: int = 1,
     checkpointing: bool = False,
+    selective: bool = False,
+    masters: bool = False,
 ) -> StepLifetimes:
     """Lifetimes in the first training step, in which the optimizer makes its state.
 
     The step is followed by itself: autograd takes composite operators apart, which a trace keeps whole. It is
     `accumulation` times forward in training mode, loss (by default the mean square of the first output) and
-    backward, then the optimizer, if any. `checkpointing` switches the model's own on. "adamw:foreach" takes
-    temporaries as large as all parameters, "adamw:fused" none. The module is left as it was found.
+    backward, then the optimizer, if any. `checkpointing` switches the model's own on; `selective` has the
+    scores of attention alone made once more instead. `masters`: weights of 16 bits have others in float32,
+    and so have gradients and the optimizer's state. "adamw:foreach" takes temporaries as large as all
+    parameters, "adamw:fused" none. The module is left as it was found.
 
     Raises:
         InputError: an unknown optimizer, nothing to train, or weights that are no parameters of the module.
@@ -96,21 +105,21 @@ def training_lifetimes(
     """
     make = optimizer_named(optimizer, platform) if optimizer else None
     model = unwrapped(model)
-    follower, ends = _Follower(name := type(model).__name__), list[int]()
+    follower, ends = _Follower(name := type(model).__name__, platform), list[int]()
     lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with users_code(name):
             check_followable(model, (args, kwargs))
             given = tree_map_only(Tensor, lambda one: _faked(one, fake), (tuple(args), dict(kwargs or {})))
             state, trained = _faked_state(model, fake)
-            lifetimes.hold(state.values(), WEIGHTS)
+            lifetimes.hold_state(state)
             lifetimes.hold(tree_iter(given), INPUTS)
             made = make(trained) if make else None
             if made:
                 follower.begins(_state_of(made))
             follower.follow_gradients(trained)
-            with _in_training(model), fake, follower:
-                if checkpointing:
+            with _in_training(model), follower.noting_blocks(model), fake, follower:
+                if checkpointing and not selective:
                     checkpointed(model)
                 run = partial(_passes, model, given, loss or default_loss, accumulation, lifetimes, ends)
                 named = {f"model.{path}": tensor for path, tensor in state.items()}
@@ -130,7 +139,48 @@ def training_lifetimes(
         ) from cause
     of_transformers = any(type(module).__module__.startswith("transformers.") for module in model.modules())
     compiler = made is not None and not of_transformers
-    return StepLifetimes(lifetimes.storages(), tuple(ends), lifetimes.calls, compiler)
+    storages = lifetimes.storages()
+    if selective:
+        storages = scores_made_again(storages, follower.scores(), ends)
+    if masters:
+        storages = with_masters(storages, trained)
+    return StepLifetimes(storages, tuple(ends), lifetimes.calls, compiler, tuple(follower.blocks.items()))
+
+
+def scores_made_again(
+    storages: Sequence[Storage], scores: Sequence[tuple[int, int]], ends: Sequence[int]
+) -> tuple[Storage, ...]:
+    """The storages, those of attention's scores freed after the forward pass and made again for the backward.
+
+    Args:
+        storages: of a step.
+        scores: (first, last) operator call that makes them, of each attention.
+        ends: the passes' ends, as `StepLifetimes.passes`.
+    """
+    found = list(storages)
+    for first, last in scores:
+        end = next(end for end in ends[::2] if last <= end)
+        kept = [
+            (place, one)
+            for place, one in enumerate(found)
+            if first <= one.birth <= last and one.part == ACTIVATIONS and (one.death or end + 1) > end
+        ]
+        again = min((one.death for _, one in kept if one.death is not None), default=end + 1)
+        for place, one in kept:
+            found[place] = one._replace(birth=again)
+            found.append(one._replace(death=last))
+    return tuple(found)
+
+
+def with_masters(storages: Sequence[Storage], trained: Sequence[Tensor]) -> tuple[Storage, ...]:
+    """The storages, gradients and optimizer's states in float32, with another copy of weights of 16 bits."""
+    wide = torch.float32.itemsize
+    before = sum(one.nbytes for one in trained)
+    masters = sum(wide * one.numel() for one in trained if one.element_size() < wide)
+    after = sum(max(wide, one.element_size()) * one.numel() for one in trained)
+    wider = (GRADIENTS, OPTIMIZER)
+    found = [s._replace(bytes=round(s.bytes * after / before)) if s.part in wider else s for s in storages]
+    return (*found, Storage(0, None, masters, OPTIMIZER)) if masters else tuple(found)
 
 
 def _faked_state(model: nn.Module, fake: FakeTensorMode) -> tuple[dict[str, Tensor], list[nn.Parameter]]:
@@ -197,13 +247,39 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
     are masked. Where a step asks whether a mask is all ones, it is, as in a trace.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, platform: Platform = CPU) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.model = model
+        self._bits = platform.family != CPU.family  # kernels of dropout keep a mask of one byte a number
         self.lifetimes = Lifetimes()
         self._known = WeakIdKeyDictionary()  # tensors with values, and what was computed from these alone
         self._assumed = Assumed()
         self._rows = FakeRows()
+        self.blocks: dict[str, int] = {}  # path -> operator calls before it runs first
+        self._products: list[tuple[str, int]] = []  # products of activations and softmaxes, and their calls
+
+    @contextlib.contextmanager
+    def noting_blocks(self, model: nn.Module) -> Iterator[None]:
+        """Note when the model's repeated blocks run first."""
+        paths = {
+            id(module): path for path, module in model.named_modules() if path.rpartition(".")[2].isdigit()
+        }
+
+        def enters(module: nn.Module, args: Any) -> None:
+            if (path := paths.get(id(module))) is not None:
+                self.blocks.setdefault(path, self.lifetimes.calls)
+
+        with nn.modules.module.register_module_forward_pre_hook(enters):
+            yield
+
+    def scores(self) -> list[tuple[int, int]]:
+        """(first, last) operator call of what lies between two products of activations, with a softmax."""
+        names = [name for name, _ in self._products]
+        return [
+            (self._products[i - 1][1], self._products[i + 1][1] - 1)
+            for i in range(1, len(names) - 1)
+            if names[i - 1 : i + 2] == [PRODUCT, SOFTMAX, PRODUCT]
+        ]
 
     def begins(self, state: Sequence[Any]) -> None:
         """An optimizer's state that is there before its first step; counts of steps have values."""
@@ -244,6 +320,10 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             if isinstance(output, Tensor):
                 self._assumed.note(name.split(".", 1)[-1], output, args)
         new = self._rows.note(name, args, kwargs, output)
+        if name == "aten.bernoulli_" and self._bits:
+            self.lifetimes.resize(output, output.numel())
+        if name in (PRODUCT, SOFTMAX):
+            self._products.append((name, self.lifetimes.calls + 1))
         self.lifetimes.called(new, workspace_blocks(name, args, kwargs, output))
         return output
 
@@ -277,7 +357,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         for tensor in tensors:
             if not isinstance(tensor, FakeTensor) and tensor.requires_grad and tensor.is_leaf:
                 raise InputError(
-                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not reached "
-                    "as its parameters (but as a global's, or in a plain list), so that what training takes "
-                    "cannot be said; make them an attribute and call them through self, or detach them"
+                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not "
+                    "its parameters, but a global's, or in a plain list. Make them an attribute and call "
+                    "them through self, or detach them"
                 )

@@ -77,7 +77,7 @@ def trace(
                     recorder.follow(run, tuple(args), kwargs, loss)
             except BoundError as error:
                 raise BoundError(f"{type(model).__name__}: {error}") from error
-            except ModelError as error:  # of others no other way mends what was asked for
+            except ModelError as error:  # no other way avoids these errors
                 failures.append(error)
                 if overflows(raised(error)):
                     break
@@ -99,11 +99,11 @@ def _prepared(model: nn.Module, training: bool | None, autocast: torch.dtype | N
 
 
 def _untraced(model: nn.Module, failure: ModelError | None, inputs: Any) -> ModelError:
-    """What is said of a forward that raises in all ways."""
+    """The error for a forward pass that raises in all ways of tracing."""
     forward = forward_of(model)
     if failure is None:
         ways = ", ".join(name for name, _ in WAYS)
-        return ModelError(f"{forward} is followed in no way; give one of {ways}")
+        return ModelError(f"{forward} cannot be traced this way; choose one of {ways}")
     if not isinstance(failure, UsersError) or failure.what != forward:  # as where values cannot be had
         return failure
     cause = raised(failure)

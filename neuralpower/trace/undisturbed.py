@@ -35,7 +35,7 @@ def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
     """Set the mode, and put back every attribute of every module afterwards.
 
     Lists and dictionaries get back their content: parameters, hooks, or activations that a model keeps.
-    What the forward prints goes to stderr, since it is no result of the caller's.
+    What the forward prints goes to stderr, since it is not a result of the caller's.
     """
     before = [
         (m, dict(vars(m)), [(v, v.copy()) for v in vars(m).values() if type(v) in (dict, OrderedDict, list)])
@@ -70,7 +70,7 @@ def own_caches(model: nn.Module) -> Iterator[None]:
 
 
 def forget(model: nn.Module) -> list[Any]:
-    """Empty the caches of methods of the model's classes, and of functions beside them in transformers.
+    """Empty the caches of methods of the model's classes, and of functions next to them in transformers.
 
     A backward pass cannot use what was cached in inference mode. Returns the cached functions.
     """

@@ -12,7 +12,7 @@ TURNED = "Conv1D"  # of transformers: a fully connected layer whose matrix lies 
 
 
 def weights_of(model: nn.Module) -> tuple[Weight, ...]:
-    """All parameters, then all buffers; what several names share stands under the first."""
+    """All parameters, then all buffers; a shared one has its first name."""
     head, embedding = _ends(model)
     owners = dict(model.named_modules(remove_duplicate=False))
     seen: set[int] = set()

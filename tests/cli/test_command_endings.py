@@ -9,6 +9,7 @@ import pytest
 from neuralpower import cli
 from neuralpower.cli.collect import FIRST_LINE_S, Log
 from neuralpower.errors import InputError
+from neuralpower.layers.base import FORWARD
 from neuralpower.measure.collect.request import Progress
 from neuralpower.measure.collect.schedule import Estimate
 from neuralpower.platforms import CPU, platform_named
@@ -38,12 +39,12 @@ def test_what_stands_behind_two_hyphens_is_no_option() -> None:
     ("command", "said"),
     [
         (("compare", "zoo:alexnet", "@"), "names no predictor behind @"),
-        (("compare", "zoo:alexnet", ""), "no model has it"),
-        (("evaluate", "@"), "names no list"),
-        (("evaluate", "zoo:alexnet", ""), "no model has it"),
-        (("train-predictor", ""), "no dataset has it"),
+        (("compare", "zoo:alexnet", ""), "a name of a model is empty"),
+        (("evaluate", "@"), "has no file name"),
+        (("evaluate", "zoo:alexnet", ""), "a name of a model is empty"),
+        (("train-predictor", ""), "a name of a dataset is empty"),
         (("train-predictor", "data", "--jobs", "-99"), "jobs -99: must be 1 or more, or -1"),
-        (("score", ""), "no file has it"),
+        (("score", ""), "a name of a file is empty"),
         (("predict", "zoo:alexnet", "--predictor", "amd-epyc-2c", "--autocast", "float32"), "bfloat16"),
         (
             ("fit", "zoo:alexnet", "--phase", "training", "--accumulation", "1000000000"),
@@ -80,12 +81,12 @@ def test_memory_of_an_accelerator_is_said_to_be_assumed_and_a_share_is_kept_free
     text = done(*FIT, "--phase", "training")
     assert "with 30% of it kept free (--margin)" in text
     assert "assumed, not an upper bound" in text
-    assert f"Note: {ASSUMED}" in text
+    assert f"Note: {ASSUMED['training']}" in text
     assert "kept free" not in done("fit", "zoo:deep_mnist", "--memory", "8GB", "--device", "cpu")
     found = json.loads(done(*FIT, "--json"))
     assert (found["margin"], found["notes"], found["memory"]["assumed"]) == (
         MARGINS["forward"],
-        [ASSUMED],
+        [ASSUMED[FORWARD]],
         True,
     )
 
@@ -105,9 +106,9 @@ def test_a_margin_decides_what_fits() -> None:
 
 def test_predictions_for_an_accelerator_say_what_is_assumed() -> None:
     asked = ("zoo:deep_mnist", "--predictor", "nvidia-float32@nvidia-t4")
-    assert ASSUMED in json.dumps(json.loads(done("predict", *asked, "--json")))
-    assert f"Note: {ASSUMED}" in done("predict", *asked)
-    assert ASSUMED in done("sweep", *asked, "--batch-size", "1,2")
+    assert ASSUMED[FORWARD] in json.dumps(json.loads(done("predict", *asked, "--json")))
+    assert f"Note: {ASSUMED[FORWARD]}" in done("predict", *asked)
+    assert ASSUMED[FORWARD] in done("sweep", *asked, "--batch-size", "1,2")
 
 
 def test_a_log_of_a_collection_is_a_line_now_and_then() -> None:

@@ -83,7 +83,7 @@ def test_a_device_with_a_spec_sheet_needs_no_hardware(tmp_path: Path) -> None:
 def test_init_overwrites_nothing(tmp_path: Path) -> None:
     done("dataset", "init", tmp_path)
     ran = run("dataset", "init", tmp_path)
-    assert (ran.code, "linear.csv: is there already" in ran.err) == (2, True)
+    assert (ran.code, "linear.csv: exists already" in ran.err) == (2, True)
     ran = run("dataset", "init", tmp_path, "--kind", "liner")
     assert (ran.code, "did you mean linear" in ran.err) == (2, True)
     (tmp_path / "file").write_text("")
@@ -105,8 +105,8 @@ def test_refused_rows_are_named_by_line_with_the_way_out(tmp_path: Path) -> None
     assert ran.out.splitlines() == [
         "linear: 9 of 12 rows usable",
         "  2 rows refused, lines 4, 7: runtime_s is not above 0. Fix: delete the row, or measure it again.",
-        "  1 row refused, line 9: rows is no whole number, 0 or more. "
-        "Fix: write a size such as 64; 0 is allowed where nothing is.",
+        "  1 row refused, line 9: rows is not a whole number, 0 or more. "
+        "Fix: write a size such as 64; 0 is allowed for a part that is absent.",
         "  power: 0 of 9 powers are usable, 10 needed "
         "(of rows of 100 us or more, or with energy_u_rel up to 0.1)",
     ]
@@ -136,7 +136,7 @@ def test_a_table_of_anybodys_is_answered_with_the_command_that_reads_it(tmp_path
     file = tmp_path / "bench.csv"
     foreign().to_csv(file, index=False)
     ran = run("dataset", "check", file)
-    assert (ran.code, "its name is no layer kind; add --kind" in ran.err) == (2, True)
+    assert (ran.code, "its name is not a layer kind; add --kind" in ran.err) == (2, True)
     ran = run("dataset", "check", file, "--kind", "linear")
     assert ran.code == 2
     for part in (
@@ -176,9 +176,9 @@ def test_a_mapped_table_is_written_and_trained(tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     assert ran.out.startswith("Typical error on held-out rows: ")
     ran = run("dataset", "check", file, *MAPPED, "--device", "My GPU", "--out", out)
-    assert (ran.code, "linear.csv: is there already" in ran.err) == (2, True)
+    assert (ran.code, "linear.csv: exists already" in ran.err) == (2, True)
     ran = run("dataset", "check", file, *MAPPED, "--device", "Other", "--out", out)
-    assert (ran.code, "is of My GPU, the rows are of Other" in ran.err) == (2, True)
+    assert (ran.code, "is for My GPU, but the rows are of Other" in ran.err) == (2, True)
 
 
 def test_an_expression_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_device_is_named_once(tmp_path: Path) -> None:
     )  # dataset.json beside it
     assert ran.code == 0, ran.err
     assert json.loads((tmp_path / "out" / "dataset.json").read_text())["device"] == "x"
-    assert "an empty name" in run("dataset", "inspect", "").err
+    assert "is empty" in run("dataset", "inspect", "").err
 
 
 def test_networks_are_checked_as_training_reads_them(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_inspect_says_what_there_is_and_what_is_too_little(tmp_path: Path) -> No
     for line in (
         f"{tmp_path}: NVIDIA L40S (nvidia, peaks known)",
         "measured: 2026-01-02, 1 session",
-        "rows: 16 usable, 1 refused (neuralpower dataset check says why)",
+        "rows: 16 usable, 1 refused (reasons: neuralpower dataset check)",
         "noise: one measurement varies by 6.7 %",  # 0.2 and 0.22: 0.0141 over 0.21
         "power: usable in 1 of 15 rows",
         "too little to train (10 configurations needed): linear matrix (bfloat16, forward) 2, "

@@ -17,9 +17,12 @@ import pytest
 from neuralpower import cli
 from neuralpower.cli import choices, known_names, output
 from neuralpower.cli.commands import respelled
+from neuralpower.cli.evaluate import _without_extensions
 from neuralpower.cli.formats import form_of
+from neuralpower.cli.output import VERBOSE, at_level
 from neuralpower.errors import InputError
 from neuralpower.files.terminal import unstyled
+from neuralpower.layers import KINDS
 from neuralpower.layers.optimizer import CLASSES
 from neuralpower.learn.train import LEARNERS
 from neuralpower.measure.collect.presets import PRESETS
@@ -121,6 +124,7 @@ def test_help_of_a_command_by_its_name() -> None:
         (choices.UNITS, UNITS),
         (choices.CONVENTIONS, CONVENTIONS),
         (choices.OPTIMIZERS, CLASSES),
+        (choices.TABLES, [*sorted(KINDS), "network"]),
         (choices.SCORES, BY),
         (choices.LEARNERS, LEARNERS),
         (choices.BASELINES, (BEST, ROOFLINE)),
@@ -146,6 +150,17 @@ def test_names_read_from_files_are_those_that_are_imported() -> None:
 # ---- checks before torch ----
 
 UNKNOWN = [
+    ("fit", NETWORK, "--memory", "nothing"),
+    ("sweep", NETWORK, "--memory", "nothing"),
+    ("sweep", NETWORK, "--batch-size", "nothing"),
+    ("sweep", NETWORK, "--phase", "decode", "--context", "nothing"),
+    ("evaluate", "--measured", "nothing.csv"),
+    ("dataset", "check", "nothing"),
+    ("dataset", "check", "table.csv", "--kind", "nothing"),
+    ("dataset", "init", "folder", "--kind", "linear,nothing"),
+    ("dataset", "check", "nothing", "--map", "nothing"),
+    ("dataset", "inspect", "nothing"),
+    ("train-predictor", "nothing"),
     ("predict", "nothing"),
     ("predict", "zoo:nothing"),
     ("predict", "transformers:nothing"),
@@ -175,10 +190,21 @@ import contextlib, io, json, sys
 from neuralpower import cli
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["neuralpower", *arguments]
-    err = io.StringIO()
-    with contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
         cli.main()
     print(json.dumps([err.getvalue(), [name for name in ("torch", "transformers") if name in sys.modules]]))
+"""
+
+
+LISTED = """
+from neuralpower import cli
+try:
+    cli.main()
+except SystemExit as stop:
+    code = stop.code
+heavy = [name for name in ("torch", "transformers", "numpy") if name in sys.modules]
+print(code or 0, heavy, file=sys.stderr)
 """
 
 
@@ -199,6 +225,15 @@ def test_what_is_not_known_is_told_before_torch_is_imported() -> None:
         assert imported == [], arguments
 
 
+def test_lists_that_need_no_torch_do_not_import_it() -> None:
+    for arguments in (("devices", "--specs"), ("devices", "--spec", "h100"), ("models", "llama*", "gpt2")):
+        program = f"sys.argv = ['neuralpower', *{arguments}]\n{LISTED}"
+        command = [sys.executable, "-c", f"import sys\n{program}"]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert ran.stdout, arguments
+        assert ran.stderr == "0 []\n", arguments
+
+
 def test_a_device_elsewhere_is_told_apart_from_an_unknown_one() -> None:
     said = run("profile", NETWORK, "--device", "h100").err
     assert "this command measures here" in said
@@ -209,6 +244,16 @@ def test_device_cpu_is_this_machine_in_every_command() -> None:
     named = json.loads(done("predict", NETWORK, "--device", "cpu", "--json"))
     assert named == json.loads(done("predict", NETWORK, "--json"))
     assert "there is no such GPU here" in run("predict", NETWORK, "--device", "cuda:77").err
+
+
+def test_vector_extensions_are_listed_only_to_who_asks_for_more() -> None:
+    extensions = ["avx512f, avx_vnni only there", "sve only here"]
+    apart = ["cores 2 there, 4 here", *extensions]
+    assert [*_without_extensions(apart)] == apart[:1]
+    assert [*_without_extensions(extensions)] == ["other vector extensions (-v lists them)"]
+    assert [*_without_extensions([])] == []
+    with at_level(VERBOSE):
+        assert [*_without_extensions(apart)] == apart
 
 
 # ---- spellings ----

@@ -81,10 +81,10 @@ def test_a_generation_needs_the_memory_of_its_prefill_or_of_its_last_step(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["transformers:bert", "--phase", "decode"], "needs a model that keeps a cache"),
+        (["transformers:bert", "--phase", "decode"], "needs a model with a KV cache"),
         ([LLAMA, "--phase", "decode", "--context", "4000"], "take 4001 positions"),
-        ([LLAMA, "--phase", "decode", "--context", "0"], "at least 1 is needed"),
-        ([LLAMA, "--phase", "decode", "--context", "-3"], "at least 1 is needed"),
+        ([LLAMA, "--phase", "decode", "--context", "0"], "must be a whole number from 1"),
+        ([LLAMA, "--phase", "decode", "--context", "-3"], "must be a whole number from 1"),
         ([LLAMA, "--context", "4"], "--context 4 belongs to --phase decode"),
         ([LLAMA, "--phase", "prefill", "--new-tokens", "4"], "--new-tokens 4 belongs to --phase generate"),
         (
@@ -105,7 +105,7 @@ def test_a_generation_needs_the_memory_of_its_prefill_or_of_its_last_step(
         ),
         ([LLAMA, "--phase", "decode", "--context", "4", "--seq-len", "5"], "give --context alone"),
         ([LLAMA, "--phase", "decode", "--routing", "best"], "write uniform, worst"),
-        ([LLAMA, "--phase", "decode", "--dtype", "float64"], "has not learnt dtype 'float64'"),
+        ([LLAMA, "--phase", "decode", "--dtype", "float64"], "was not trained on dtype 'float64'"),
         ([LLAMA, "--phase", "sideways"], "unknown phase 'sideways': known: backward, decode, forward"),
     ],
 )
@@ -148,7 +148,7 @@ def test_lines_of_a_list_name_phases(tmp_path: Path) -> None:
 def test_a_line_of_no_measured_phase_is_refused(tmp_path: Path, line: str) -> None:
     file = tmp_path / "list.txt"
     file.write_text(line)
-    with pytest.raises(InputError, match="list.txt:1: .* phase \\(forward, prefill or decode\\)"):
+    with pytest.raises(InputError, match="list.txt:1: .* phase is forward, prefill or decode"):
         listed(file)
 
 

@@ -199,7 +199,7 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> N
     # 4000 B hold eleven records of some 350 B, not a thousand
     assert 5 < answer["count"] < 13
     assert "could not be written" in answer["error"]
-    assert "what was measured before is safe, free some space" in answer["error"]
+    assert "earlier measurements are safe; free some space" in answer["error"]
     assert [record["value"] for record in read_journal(folder)] == list(range(answer["count"]))
     with Journal(folder) as journal:  # nothing half-written is left behind
         journal.append({"value": "again"})
@@ -209,7 +209,7 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_records(tmp_path: Path) -> N
 
 def test_what_append_returns_from_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sizes() -> list[int]:
-        """Of the journal, each time it was forced."""
+        """The sizes of the journal at each fsync."""
         return [size for name, size in forced if name == "journal.jsonl"]
 
     forced: list[tuple[str, int]] = []
@@ -464,7 +464,7 @@ def test_datasets_of_two_cpus_of_one_name_are_not_merged(tmp_path: Path) -> None
     first, second, unknown = (read_dataset(part) for part in parts)
     assert len(merge([first, unknown])) == 1
     with pytest.raises(
-        DatasetError, match=r"of two devices: l1d_bytes 32768 there, 49152 here; train a predictor of each"
+        DatasetError, match=r"from two devices: l1d_bytes 32768 there, 49152 here; train a predictor of each"
     ):
         merge([unknown, first, second])
 
@@ -493,7 +493,7 @@ def test_the_sentinel_of_a_dataset_is_its_usual_speed(tmp_path: Path) -> None:
     assert rows.slowdown == pytest.approx([(1 + i) / 6 for i in range(11)])
 
 
-# ---- a folder of one's own ----
+# ---- a user's own folder ----
 
 
 def columns(rows: Rows) -> Any:
@@ -588,13 +588,13 @@ def test_a_table_from_another_program_is_read_or_what_is_wrong_with_it_is_said(t
             .to_csv(index=False)
             .replace("twice", name)
         )
-        with pytest.raises(DatasetError, match=f"column {name} stands twice"):
+        with pytest.raises(DatasetError, match=f"column {name} is there twice"):
             read_dataset(tmp_path)
     file.unlink()
     (tmp_path / "network.csv").write_text(
         "model,batch,dtype,dtype,runtime_s\nzoo:deep_mnist,1,float32,float64,1\n"
     )
-    with pytest.raises(DatasetError, match="column dtype stands twice"):
+    with pytest.raises(DatasetError, match="column dtype is there twice"):
         read_dataset(tmp_path)
 
 
@@ -620,10 +620,10 @@ def test_a_comma_at_the_end_of_every_row_is_no_value(tmp_path: Path) -> None:
 def test_a_column_is_called_as_it_is_documented_and_once(tmp_path: Path) -> None:
     table = needed().assign(Dtype="bfloat16")
     file = own(tmp_path, table) / "softmax.csv"
-    with pytest.raises(DatasetError, match="column Dtype is called dtype"):
+    with pytest.raises(DatasetError, match="column Dtype is written dtype"):
         read_dataset(tmp_path)
     file.write_text(table.to_csv(index=False).replace("Dtype", "runtime_s "))
-    with pytest.raises(DatasetError, match="column runtime_s stands twice"):
+    with pytest.raises(DatasetError, match="column runtime_s is there twice"):
         read_dataset(tmp_path)
     file.write_text(table.assign(dtype="float32").to_csv(index=False))  # one's own word beside it
     assert len(read_dataset(tmp_path).tables["softmax"]) == 5
@@ -645,12 +645,12 @@ def test_a_dtype_whose_peak_is_not_known_is_not_held_to_anothers(tmp_path: Path)
 @pytest.mark.parametrize("change", [pd.to_timedelta, pd.to_datetime])
 def test_durations_and_moments_are_no_seconds(change: Any) -> None:
     table = needed().assign(runtime_s=change(needed()["runtime_s"], unit="s"))
-    assert {row.reason for row in screen("softmax", table).rejected} == {"runtime_s is no number"}
+    assert {row.reason for row in screen("softmax", table).rejected} == {"runtime_s is not a number"}
 
 
 # ---- rows that no fit may see ----
 
-WHOLE = "{} is no whole number, 0 or more"
+WHOLE = "{} is not a whole number, 0 or more"
 
 
 def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
@@ -668,10 +668,10 @@ def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
         ("width", "16 wide", WHOLE.format("width")),
         ("strided", "perhaps", "strided is neither true nor false"),
         ("strided", 7, "strided is neither true nor false"),
-        ("runtime_s", "fast", "runtime_s is no number"),
-        ("runtime_s", None, "runtime_s is no number"),
-        ("runtime_s", "nan", "runtime_s is no number"),
-        ("runtime_s", "inf", "runtime_s is no number"),
+        ("runtime_s", "fast", "runtime_s is not a number"),
+        ("runtime_s", None, "runtime_s is not a number"),
+        ("runtime_s", "nan", "runtime_s is not a number"),
+        ("runtime_s", "inf", "runtime_s is not a number"),
         ("runtime_s", 0, "runtime_s is not above 0"),
         ("runtime_s", -1e-5, "runtime_s is not above 0"),
         ("runtime_s", 1e-9, "runtime_s is outside 1e-08 to 10000 s"),
@@ -681,10 +681,10 @@ def screened(folder: Path, table: pd.DataFrame, kind: str = "softmax") -> Rows:
         ("dtype", "float33", "unknown dtype 'float33': did you mean float32, float64, float16, bfloat16?"),
         ("status", "noisy", "status noisy"),
         ("phase", "fwd", "unknown phase 'fwd': did you mean forward?"),
-        ("power_w", "120 W", "power_w is no number"),
-        ("power_w", "inf", "power_w is no number"),
-        ("energy_j", "little", "energy_j is no number"),
-        ("energy_u_rel", "2 %", "energy_u_rel is no number"),
+        ("power_w", "120 W", "power_w is not a number"),
+        ("power_w", "inf", "power_w is not a number"),
+        ("energy_j", "little", "energy_j is not a number"),
+        ("energy_u_rel", "2 %", "energy_u_rel is not a number"),
         ("energy_u_rel", -0.02, "energy_u_rel is below 0"),
     ],
 )
@@ -802,7 +802,7 @@ def test_blank_lines_are_no_rows_and_count_as_lines(before: int, tmp_path: Path)
 
 def test_missing_columns_are_named_with_those_that_are_needed() -> None:
     with pytest.raises(
-        DatasetError, match="softmax: column width missing; needed are rows, width and runtime_s"
+        DatasetError, match="softmax: column width missing; the table needs rows, width and runtime_s"
     ):
         screen("softmax", needed().drop(columns="width"))
     with pytest.raises(DatasetError, match="softmax: columns rows, runtime_s missing"):
@@ -820,8 +820,8 @@ def test_reasons_are_summed_up_with_their_first_lines() -> None:
         Rejected("linear", 5, "too even")
     ]
     assert list(summarised(rejected)) == [
-        "softmax: 7 left out, too odd (line 2, 3, 4, 5, 6, ...)",
-        "linear: 1 left out, too even (line 5)",
+        "softmax: 7 skipped, too odd (line 2, 3, 4, 5, 6, ...)",
+        "linear: 1 skipped, too even (line 5)",
     ]
 
 
@@ -829,7 +829,7 @@ def test_reasons_that_differ_in_a_value_are_one_line() -> None:
     reasons = [f"unknown dtype 'float{i}': did you mean float{i + 1}?" for i in range(33, 53)]
     rejected = [Rejected("softmax", line, reason) for line, reason in enumerate(reasons, 2)]
     assert list(summarised(rejected)) == [
-        "softmax: 20 left out, unknown dtype 'float33': did you mean float34? (and 19 values like it) "
+        "softmax: 20 skipped, unknown dtype 'float33': did you mean float34? (and 19 values like it) "
         "(line 2, 3, 4, 5, 6, ...)"
     ]
 
@@ -860,9 +860,9 @@ def test_of_several_datasets_a_row_is_named_with_its_own(tmp_path: Path) -> None
     table.loc[3, "runtime_s"], other.loc[4, "runtime_s"], other.loc[30, "runtime_s"] = -1.0, -1.0, 1.0
     data = [read_dataset(own(tmp_path / name, some)) for name, some in (("one", table), ("two", other))]
     assert list(summarised(train(data, "lasso", jobs=1).rejected)) == [
-        "one: softmax: 1 left out, runtime_s is not above 0 (line 5)",
-        "two: softmax: 1 left out, runtime_s is not above 0 (line 6)",
-        "two: softmax: 1 left out, runtime_s contradicts its neighbours (line 32)",
+        "one: softmax: 1 skipped, runtime_s is not above 0 (line 5)",
+        "two: softmax: 1 skipped, runtime_s is not above 0 (line 6)",
+        "two: softmax: 1 skipped, runtime_s contradicts its neighbours (line 32)",
     ]
 
 
@@ -881,12 +881,10 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
         read_dataset(own(tmp_path / str(i), needed(12).assign(width=16 + i), meta=json.dumps(meta)))
         for i, meta in enumerate(metas)
     ]
-    learnt = [train(some, "lasso", jobs=1).predictor for some in (data, data[::-1])]
-    assert [one.hardware and one.hardware.cores for one in learnt] == [40, 40]
+    fitted = [train(some, "lasso", jobs=1).predictor for some in (data, data[::-1])]
+    assert [one.hardware and one.hardware.cores for one in fitted] == [40, 40]
     other = json.dumps({**metas[1], "hardware": {**said, "cores": 41}})
-    with pytest.raises(
-        DatasetError, match="cores of 'x' is 41, another dataset of it that it is 40; correct one"
-    ):
+    with pytest.raises(DatasetError, match="cores of 'x' is 41, but another dataset has 40; correct one"):
         train([*data, read_dataset(own(tmp_path / "other", needed(12), meta=other))], jobs=1)
 
 
@@ -898,14 +896,14 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
     [
         (
             '{"schema": 2, "device": "x"}',
-            'schema is 2, and this version reads 1; write at least ."schema": 1, "device": "..."',
+            'schema is 2, but this version reads 1; write at least ."schema": 1, "device": "..."',
         ),
         ('{"schema": 1}', "names no device; write at least"),
         ('{"device": "x"}', "has no schema; write at least"),
         ("[1, 2]", "holds .1, 2., but must be an object; write"),
-        ("{", "is no JSON .*; write it again"),
-        ("\ufffe", "is no JSON"),
-        pytest.param("[" * 100_000, "is no JSON", id="nested"),
+        ("{", "is not JSON .*; write it again"),
+        ("\ufffe", "is not JSON"),
+        pytest.param("[" * 100_000, "is not JSON", id="nested"),
         ('{"schema": 1, "device": ["x"]}', r"device is \['x'\], but must be a name"),
         ('{"schema": 1, "device": " "}', "device is ' ', but must be a name"),
         (
@@ -927,7 +925,7 @@ def test_what_one_dataset_says_of_a_device_holds_for_the_others_of_it(tmp_path: 
         ),
         (
             '{"schema": 1, "device": "x", "sessions": [{"idle_w": NaN}]}',
-            "holds NaN or Infinity, which are no numbers",
+            "holds NaN or Infinity, which JSON does not have",
         ),
     ],
 )
@@ -967,11 +965,11 @@ def test_hardware_that_no_device_has_is_refused(tmp_path: Path, hardware: Any, s
         read_dataset(own(tmp_path, needed(12), meta=meta))
 
 
-def test_where_nothing_can_be_learnt_the_reasons_are_said(tmp_path: Path) -> None:
+def test_where_nothing_can_be_trained_the_reasons_are_said(tmp_path: Path) -> None:
     data = read_dataset(own(tmp_path, needed(12).assign(dtype="fp32")))
     with pytest.raises(
         DatasetError,
-        match=r"0 usable rows, 12 left out.*; softmax: 12 left out, unknown dtype 'fp32'.*line 2, 3",
+        match=r"0 usable rows, 12 skipped.*; softmax: 12 skipped, unknown dtype 'fp32'.*line 2, 3",
     ):
         train(data, jobs=1)
 
@@ -1045,10 +1043,10 @@ def test_energy_over_power_is_a_time(tmp_path: Path) -> None:
         assert rows.power_w.tolist() == [20.0] * 5
     table.loc[1, ["runtime_s", "energy_j"]] = None
     assert [(row.line, row.reason) for row in screened(tmp_path, table).rejected] == [
-        (3, "runtime_s is no number")
+        (3, "runtime_s is not a number")
     ]
     with pytest.raises(
-        DatasetError, match="runtime_s missing; needed are .* and runtime_s, or energy_j and power_w"
+        DatasetError, match="runtime_s missing; the table needs .* and runtime_s, or energy_j and power_w"
     ):
         screened(tmp_path, table.drop(columns=["runtime_s", "power_w"]))
 
@@ -1083,12 +1081,12 @@ def test_rows_that_predict_none_of_each_other_are_asked_about(tmp_path: Path) ->
     found = train(
         read_dataset(own(tmp_path, rows.assign(runtime_s=rows.runtime_s * every_second), "linear")), jobs=1
     )
-    assert any("held-out rows are missed by" in doubt and "in seconds" in doubt for doubt in found.doubts)
+    assert any("of held-out rows are" in doubt and "in seconds" in doubt for doubt in found.doubts)
     plain = train(read_dataset(own(tmp_path, rows, "linear")), jobs=1)
     assert plain.doubts == ()
 
 
-def test_a_hosts_part_in_another_unit_is_not_learnt_from(tmp_path: Path) -> None:
+def test_a_hosts_part_in_another_unit_is_not_trained_on(tmp_path: Path) -> None:
     rows = hand_made(40)
     for dispatch_s, known in ((5e-6, True), (5.0, False), (-1.0, False)):
         found = train(
@@ -1122,14 +1120,15 @@ def test_rows_that_are_launches_alone_are_said_to_tell_nothing_of_larger_layers(
         found = train(read_dataset(own(tmp_path / str(largest), table.head(largest))), "lasso", jobs=1).doubts
         assert len(found) == doubts
         assert all(
-            "softmax: rows take nearly the same whatever their sizes (6e-06 to " in doubt for doubt in found
+            "softmax: rows of all sizes take nearly the same time (6e-06 to " in doubt for doubt in found
         )
 
 
 def documented_fields() -> dict[str, tuple[list[str], dict[str, str]]]:
     """By kind of the documentation's table: fields that are needed, and the others' defaults."""
     text = (ROOT / "docs" / "datasets.md").read_text()
-    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    _, _, table = text.partition("| kind | fields | optional fields |\n")
+    rows = [line.strip("|").split("|") for line in table.partition("\n\n")[0].splitlines()[1:]]
     return {
         kind.strip(" `"): (
             needed.strip().split(", "),
@@ -1193,7 +1192,7 @@ def test_a_folder_that_is_not_there_is_answered_with_those_that_are(tmp_path: Pa
     assert "empty" not in str(raised.value)
     with pytest.raises(DatasetError, match="is a file, and a dataset is a folder. Fix: give its folder"):
         read_dataset(tmp_path / "laptop" / "dataset.json")
-    with pytest.raises(DatasetError, match="unknown dataset .*: there is none"):
+    with pytest.raises(DatasetError, match="unknown dataset .*: none exist"):
         read_dataset(tmp_path / "nowhere" / "at all")
 
 

@@ -77,7 +77,7 @@ def test_a_folder_goes_on_with_what_was_published(place: str, tmp_path: Path) ->
     with pytest.raises(DatasetError, match="holds measurements of 'x', .*other of 'y'; choose another --out"):
         continue_from(place, tmp_path / "other")
     (tmp_path / "other" / "dataset.json").write_text("{")
-    with pytest.raises(DatasetError, match="other: cannot be read .*; mend that"):
+    with pytest.raises(DatasetError, match="other: cannot be read .*; correct that"):
         continue_from(place, tmp_path / "other")
 
 
@@ -85,7 +85,7 @@ def test_a_folder_goes_on_with_what_was_published(place: str, tmp_path: Path) ->
     ("location", "words"),
     [
         ("memory://nothing/here", "there is no dataset; collect-data --out memory://nothing/here makes one"),
-        ("nosuch://bucket/name", "cannot be opened .*; mend that, or give a local folder"),
+        ("nosuch://bucket/name", "cannot be opened .*; correct that, or give a local folder"),
     ],
 )
 def test_a_place_that_holds_nothing_is_one_line(location: str, words: str) -> None:

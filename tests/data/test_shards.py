@@ -65,12 +65,12 @@ def test_merged_datasets_are_one_of_the_same_rows_in_the_same_order(two: list[Pa
         assert files(tmp_path / "out" / "mine" / shard) == files(folder)
 
 
-def test_what_is_learnt_from_shards_is_what_the_folders_teach(two: list[Path], tmp_path: Path) -> None:
+def test_what_is_trained_on_shards_is_what_the_folders_teach(two: list[Path], tmp_path: Path) -> None:
     merge_folders(two, tmp_path / "out")
     given = (read_dataset(tmp_path / "out"), [read_dataset(folder) for folder in two])
     one, other = (to_json(train(some, "lasso", jobs=1).predictor) for some in given)
-    for learnt in (one, other):
-        learnt["dataset"] = {k: v for k, v in learnt["dataset"].items() if k not in ("name", "trained")}
+    for trained in (one, other):
+        trained["dataset"] = {k: v for k, v in trained["dataset"].items() if k not in ("name", "trained")}
     assert one == other
 
 
@@ -128,7 +128,7 @@ def test_a_collection_of_a_folder_with_shards_is_read_behind_them(two: list[Path
     ("made", "said"),
     [
         ({"device": "y"}, "cannot hold datasets of x, y; make one folder for each device"),
-        ({"hardware": {"cores": 4}}, "yet of two devices: cores 2 there, 4 here"),
+        ({"hardware": {"cores": 4}}, "but from two devices: cores 2 there, 4 here"),
         (
             {"sessions": [{"session_id": "mine"}]},
             "its measurements are in .*shard-001-mine already; leave it out",
@@ -168,7 +168,7 @@ def test_a_shard_that_is_there_already_is_refused(two: list[Path], tmp_path: Pat
 def test_tables_of_one_s_own_and_folders_that_are_none_are_refused(two: list[Path], tmp_path: Path) -> None:
     table = pd.read_parquet(two[1] / "softmax.parquet").drop(columns="config_id")
     table.to_parquet(two[1] / "softmax.parquet")
-    with pytest.raises(DatasetError, match="tables without config_id cannot be told apart"):
+    with pytest.raises(DatasetError, match="rows without config_id cannot be compared"):
         merge_folders(two, tmp_path / "out")
     ran = run("merge", tmp_path / "nowhere", "--out", tmp_path / "out")
     assert (ran.code, ran.out) == (2, "")

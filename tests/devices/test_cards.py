@@ -30,7 +30,7 @@ def test_the_noise_floor_is_the_distance_of_replicates() -> None:
     rows = [row("a", 1e-5), row("b", 2e-5), row("c", 4e-5), row("d", 1e-5), row("e", 1e-5)]
     # 10, 20 and 5 % apart: median 10 %; 90 % of the way from first to last of three: 10 + 0.8 * 10 = 18 %
     rows += [row("a", 1.1e-5, 1), row("b", 1.6e-5, 1), row("c", 4.2e-5, 1)]
-    rows += [row("d", 9e-5, 1, status="noisy"), row("f", 1e-5, 1)]  # of which nothing is learnt
+    rows += [row("d", 9e-5, 1, status="noisy"), row("f", 1e-5, 1)]  # which train nothing
     assert "| `softmax` | runtime | 3 | 10.0% | 18.0% |" in card(rows)
     assert "| `softmax` | power |" not in card(rows)
 

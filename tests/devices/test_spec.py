@@ -230,7 +230,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, near: str) -> N
     ],
 )
 def test_a_name_that_fits_several_devices_lists_them(name: str, listed: str) -> None:
-    with pytest.raises(InputError, match=f"device '{name}' may be {listed}; name one of them"):
+    with pytest.raises(InputError, match=f"device '{name}' may be {listed}; choose one of them"):
         find_spec(name)
 
 
@@ -292,8 +292,8 @@ def test_a_sheet_survives_its_file(spec: DeviceSpec, tmp_path: Path) -> None:
         ({"name": "x", "class": "gpu", "values": {}}, "has no 'schema'"),
         (own(name=" "), 'name is " ", but must be a text that is not empty'),
         (own(vendor=7), "vendor is 7, but must be a text"),
-        (own(year="2024"), 'year is "2024", but must be that of'),
-        (own(year=24), "year is 24, but must be that of"),
+        (own(year="2024"), 'year is "2024", but must be the year of'),
+        (own(year=24), "year is 24, but must be the year of"),
         (own(aliases="x"), 'aliases is "x", but must be a list of names'),
         (own(aliases=[1]), "an alias is 1, but must be a text"),
         (own(**{"class": "gpus"}), "unknown class in .*mine.json 'gpus': did you mean gpu"),
@@ -331,7 +331,7 @@ def test_a_sheet_survives_its_file(spec: DeviceSpec, tmp_path: Path) -> None:
             valued(clock_hz=1e9, base_clock_hz=2e9),
             "base_clock_hz is 2000000000.0, but must be at most clock_hz, which is 1e+09 Hz",
         ),
-        (valued(cores={"value": 8}), "cores has no source; name the document"),
+        (valued(cores={"value": 8}), "cores has no source; write the document"),
         (valued(cores={"value": 8, "source": " "}), "cores has no source"),
         (valued(cores={"value": 8, "source": 5}), "cores has no source"),
         (valued(cores={"source": "its box"}), "cores has no 'value'"),

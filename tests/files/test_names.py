@@ -15,8 +15,8 @@ import pytest
 
 from neuralpower.cli import main
 from neuralpower.files import csv_files, markdown, terminal
+from neuralpower.report.grid import grid
 from neuralpower.report.page import Page, Section, Table, write_html, write_markdown
-from neuralpower.report.tables import grid
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"  # empties a terminal, and gives it another title
 REVERSED = "\u202egnp_exe\u2066"

@@ -1,4 +1,4 @@
-"""Attention with sliding windows and with keys of a shorter type, beside every kind's contract."""
+"""Attention with sliding windows and with keys of a shorter type, in addition to every kind's contract."""
 
 import dataclasses
 

@@ -36,7 +36,7 @@ def test_a_large_product_takes_the_largest_tiles() -> None:
     # for each step along k, 256 x 128 reads 384 numbers for 32,768 sums; 128 x 128 reads 256 for 16,384
     rows, columns, waves, fill = tile(32768, 65536, 8192)
     assert rows * columns == 256 * 128
-    assert waves == 64  # 65,536 tiles are 497 waves; no more than 64 are told apart
+    assert waves == 64  # 65,536 tiles are 497 waves; at most 64 are distinguished
     assert fill == pytest.approx(1, abs=0.01)
 
 

@@ -1,4 +1,4 @@
-"""Fields say what an operator returns: paddings by name, packed sequences, products; gradients asked for."""
+"""Fields say what an operator returns: paddings by name, packed sequences, products, requested gradients."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,7 +26,7 @@ from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.networks.running import META
 from neuralpower.predict.memory.peak import peak
 from neuralpower.trace.passes import applied
-from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import default_loss
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.tracer import trace, trace_call
@@ -35,8 +35,8 @@ CPU = torch.device("cpu")
 uneven = pytest.mark.filterwarnings("ignore:Using padding='same'")
 
 
-def backward_tasks(found: Trace, learnt: Learnt) -> tuple[Task, ...]:
-    return applied(found, Question("backward", learnt=learnt)).tasks
+def backward_tasks(found: Trace, knows: Knows) -> tuple[Task, ...]:
+    return applied(found, Question("backward", knows=knows)).tasks
 
 
 class Function(nn.Module):
@@ -220,7 +220,7 @@ def test_another_shape_than_the_operators_is_refused(
     if agrees:
         check_output(layer, "aten.max_pool2d", torch.empty(real, device=META))
     else:
-        with pytest.raises(Unmodelled, match=r"aten.max_pool2d returns \(4,.*its fields as pool2d say"):
+        with pytest.raises(Unmodelled, match=r"aten.max_pool2d returns \(4,.*its fields as pool2d give"):
             check_output(layer, "aten.max_pool2d", (torch.empty(real, device=META),))
 
 
@@ -231,7 +231,7 @@ def test_a_call_that_its_fields_cannot_say_is_unmodelled_with_the_reason(
     found = trace(nn.Embedding(5, 4), (torch.zeros(3, dtype=torch.long),))
     assert found.layers == ()
     (missing,) = found.unmodelled
-    assert missing.reason == "aten.embedding returns (3, 4), its fields as embedding say (1, 2)"
+    assert missing.reason == "aten.embedding returns (3, 4), its fields as embedding give (1, 2)"
 
 
 def test_attention_with_a_broadcast_query_is_the_products_that_it_is_made_of() -> None:
@@ -460,13 +460,13 @@ def _trilinear() -> tuple[Tensor, ...]:
     return tuple(torch.empty(size, device=META) for size in ((2, 3), (5, 3, 4), (2, 4)))
 
 
-# ---- gradients that are asked for ----
+# ---- requested gradients ----
 
 
-def backward(model: nn.Module, *args: Any, learnt: bool = False) -> list[Task]:
+def backward(model: nn.Module, *args: Any, knows: bool = False) -> list[Task]:
     """The tasks of the model's own backward pass, without those of a loss."""
     found = trace(model, args, training=True, loss=default_loss)
-    return [task for task in backward_tasks(found, lambda kind, phase: learnt) if task.path != "(loss)"]
+    return [task for task in backward_tasks(found, lambda kind, phase: knows) if task.path != "(loss)"]
 
 
 def done(tasks: list[Task]) -> tuple[float, float]:
@@ -525,7 +525,7 @@ ROW = 2 * 2 * 8 * 3 * 3 * 4  # of 2 rows of 8 positions, 3 taps of 3 * 4 channel
 def test_each_gradient_is_made_where_it_is_asked_for(
     model: nn.Module, x: Tensor, multiplied: int, rest: int, learnt: bool
 ) -> None:
-    tasks = backward(model, x, learnt=learnt)
+    tasks = backward(model, x, knows=learnt)
     if learnt and multiplied:  # one task, of a pass that was measured as a whole
         (task,) = tasks
         assert task.flops_and_bytes()[0] == multiplied + rest
@@ -564,10 +564,10 @@ def test_a_product_with_one_frozen_side_has_one_product_back(left: bool) -> None
     assert done(backward(model, x)) == (2 * once, 0)
 
 
-def test_a_norm_without_learnt_scale_makes_the_gradient_of_its_input_alone() -> None:
+def test_a_norm_without_trained_scale_makes_the_gradient_of_its_input_alone() -> None:
     def moved(model: nn.Module, x: Tensor) -> list[float]:
         return [
-            sum(task.flops_and_bytes()[1] for task in backward(model, x, learnt=way)) for way in (False, True)
+            sum(task.flops_and_bytes()[1] for task in backward(model, x, knows=way)) for way in (False, True)
         ]
 
     x, elements = asking(4, 6), 4 * 4 * 6
@@ -589,7 +589,7 @@ def test_an_embedding_has_a_gradient_of_its_table_alone() -> None:
 
 
 class Adapted(nn.Module):
-    """A frozen product beside a low-rank one that is trained (LoRA)."""
+    """A frozen product and a trained low-rank one (LoRA)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -650,7 +650,7 @@ def test_what_is_broadcast_is_summed_where_its_gradient_is_asked_for(
     function: Callable[[Tensor, Tensor], Tensor], trained: bool, x: Tensor, flops: int
 ) -> None:
     for learnt in (False, True):
-        assert done(backward(Shifted(function, trained), x, learnt=learnt)) == (0, flops)
+        assert done(backward(Shifted(function, trained), x, knows=learnt)) == (0, flops)
 
 
 @pytest.mark.parametrize("convolution", [nn.Conv2d, nn.ConvTranspose2d, nn.Conv3d, nn.ConvTranspose3d])

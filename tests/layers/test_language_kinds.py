@@ -1,4 +1,4 @@
-"""Kinds of serving engines' kernels: FLOP and bytes by hand, tables, loads of experts, what they compute."""
+"""Kinds of serving engines' kernels: expected FLOP and bytes, tables, loads of experts, results."""
 
 import dataclasses
 from typing import Any

@@ -537,7 +537,7 @@ def test_a_product_of_complex_numbers_is_four_of_real_ones(
 
 
 def test_attention_of_complex_numbers_is_made_of_no_products_of_real_ones() -> None:
-    with pytest.raises(Unmodelled, match="products of complex numbers are not learnt"):
+    with pytest.raises(Unmodelled, match="products of complex numbers are not modelled"):
         layers_of(KINDS["attention"])[0].of_real()
 
 

@@ -260,7 +260,7 @@ def test_attention_with_keys_of_another_type_is_not_built() -> None:
 
 
 @pytest.mark.parametrize(("kind", "group"), [("linear", "vector"), ("linear", "matrix"), ("matmul", "all")])
-def test_where_no_such_layers_were_learnt_those_without_stand_in(kind: str, group: str) -> None:
+def test_where_no_such_layers_were_trained_those_without_stand_in(kind: str, group: str) -> None:
     predictor = load("amd-epyc-2c")
     key = (kind, "float32", "forward", group)
     assert predictor.regressor_of(key) == (key, True)

@@ -13,7 +13,7 @@ from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
 from neuralpower.measure.cpu.timer import Timing
-from tests.learn.test_predictor import dataset, fresh, seconds
+from tests.learn.test_predictor import dataset, fresh, learnt_once, seconds
 
 KINDS = ["linear", "norm", "softmax", "activation"]
 
@@ -23,7 +23,7 @@ THERE = Cpu("there", 2, 2, 2**15, 2**20, 2**25, 2**34, ("avx2",), virtual=False)
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return dataclasses.replace(train(dataset(KINDS), jobs=1).predictor, name="here")
+    return dataclasses.replace(learnt_once().predictor, name="here")
 
 
 def timing(runtime_s: float, sentinel_s: float = 1e-3, again: float = 0.9) -> Timing:
@@ -52,14 +52,14 @@ def test_kinds_that_slow_down_apart_get_factors_apart_and_intervals_that_hold(pr
     slow = {"linear": 3.0, "norm": 1.5, "softmax": 1.5, "activation": 1.2}
     generator = np.random.default_rng(0)
     timings = [timing(slow[la.kind] * seconds(la) * float(np.exp(0.1 * generator.normal()))) for la in layers]
-    learnt = calibration.calibrate(predictor, layers, timings, THERE).predictor
+    trained = calibration.calibrate(predictor, layers, timings, THERE).predictor
     for kind in ("linear", "activation"):
         asked = fresh(kind)
-        ratio = learnt.estimate(asked).runtime_s / [seconds(layer) for layer in asked]
+        ratio = trained.estimate(asked).runtime_s / [seconds(layer) for layer in asked]
         assert np.median(ratio) == pytest.approx(slow[kind], rel=0.15)
     asked = [layer for kind in KINDS for layer in fresh(kind)]
     measured = np.array([slow[la.kind] * seconds(la) * np.exp(0.1 * generator.normal()) for la in asked])
-    found = learnt.estimate(asked)
+    found = trained.estimate(asked)
     assert 0.75 <= np.mean((found.low_s <= measured) & (measured <= found.high_s)) <= 1.0
     assert set(found.basis) <= {"in-range", "extrapolated"}  # nothing of this machine was measured before
 
@@ -74,13 +74,13 @@ def test_how_much_longer_layers_take_in_networks_is_no_matter_of_the_machine(pre
     )
     layers = calibration.calibration_layers(corrected, 50)
     timings = [timing(2 * seconds(layer)) for layer in layers]  # each alone
-    learnt = calibration.calibrate(corrected, layers, timings, THERE).predictor
+    trained = calibration.calibrate(corrected, layers, timings, THERE).predictor
     for kind in ("norm", "linear"):
         asked = fresh(kind)
-        ratio = learnt.estimate(asked).runtime_s / corrected.estimate(asked).runtime_s
+        ratio = trained.estimate(asked).runtime_s / corrected.estimate(asked).runtime_s
         assert np.median(ratio) == pytest.approx(2, rel=0.05)
-    with pytest.raises(InputError, match="'here' is calibrated itself, from 'here'; calibrate that one"):
-        calibration.check(learnt, 50)
+    with pytest.raises(InputError, match="'here' is a calibrated one, from 'here'; calibrate that one"):
+        calibration.check(trained, 50)
 
 
 def test_factors_that_gain_nothing_are_left_out_and_bounds_say_how_far_layers_lie_apart(
@@ -104,10 +104,10 @@ def test_factors_that_gain_nothing_are_left_out_and_bounds_say_how_far_layers_li
 def test_what_networks_make_of_the_machines_speed_goes_with_it(predictor: Predictor) -> None:
     # beside networks the sentinel takes 5 % longer than between layers, on both machines; there 2 ms between
     # layers
-    learnt = dataclasses.replace(predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3, 0.9e-3, 3.0))
-    layers = calibration.calibration_layers(learnt, 50)
+    trained = dataclasses.replace(predictor, sentinel_s=1e-3, speed=NetworkSpeed(1.05e-3, 1.3, 0.9e-3, 3.0))
+    layers = calibration.calibration_layers(trained, 50)
     timings = [timing(2 * seconds(layer), 2e-3, again=0.8) for layer in layers]
-    adapted = calibration.calibrate(learnt, layers, timings, THERE).predictor
+    adapted = calibration.calibrate(trained, layers, timings, THERE).predictor
     estimates = adapted.estimate(layers)
     assert adapted.slowdown(estimates, Pace(2.1e-3)) == pytest.approx(1)
     assert adapted.slowdown(estimates, Pace(4.2e-3)) == pytest.approx(2**1.3)
@@ -115,8 +115,8 @@ def test_what_networks_make_of_the_machines_speed_goes_with_it(predictor: Predic
 
 
 def test_what_another_machine_draws_is_not_known_of_this_one() -> None:
-    learnt = train(dataset(["linear", "norm"], power_w=100.0, energy_u_rel=0.01), jobs=1).predictor
-    metered = dataclasses.replace(learnt, hardware=Hardware(idle_w=50.0, limit_w=250.0))
+    trained = train(dataset(["linear", "norm"], power_w=100.0, energy_u_rel=0.01), "lasso", jobs=1).predictor
+    metered = dataclasses.replace(trained, hardware=Hardware(idle_w=50.0, limit_w=250.0))
     assert metered.power is not None
     layers = calibration.calibration_layers(metered, 50)
     adapted = calibration.calibrate(
@@ -128,7 +128,7 @@ def test_what_another_machine_draws_is_not_known_of_this_one() -> None:
 
 def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
     gpu = dataclasses.replace(predictor, hardware=Hardware(platform="accelerator"), device="NVIDIA H200")
-    with pytest.raises(InputError, match="NVIDIA H200, an accelerator, and this machine is a CPU"):
+    with pytest.raises(InputError, match="NVIDIA H200, an accelerator, but this machine is a CPU"):
         calibration.check(gpu, 50)
     several = dataclasses.replace(predictor, hardware=None, device="one CPU, another CPU", name="cpus")
     with pytest.raises(
@@ -137,10 +137,10 @@ def test_what_cannot_be_calibrated_is_refused(predictor: Predictor) -> None:
         calibration.check(several, 50)
     integers = {(kind, "integer", *rest): r for (kind, _, *rest), r in predictor.regressors.items()}
     with pytest.raises(
-        PredictorError, match="has not learnt dtype 'float32': it has none; choose another predictor"
+        PredictorError, match="was not trained on dtype 'float32': it has none; choose another predictor"
     ):
         calibration.check(dataclasses.replace(predictor, regressors=integers), 50)
-    with pytest.raises(InputError, match="samples 3: 10 or more are needed"):
+    with pytest.raises(InputError, match="samples 3: must be 10 or more"):
         calibration.check(predictor, 3)
     with pytest.raises(DeviceError, match="2 layers could be measured here"):
         layers = fresh("softmax")[:2]

@@ -109,7 +109,7 @@ def test_the_learner_holds_shapes_out_whole() -> None:
     assert len(np.unique(fold)) == 10
 
 
-def test_products_of_formats_are_learnt_apart() -> None:
+def test_products_of_formats_are_trained_separately() -> None:
     hardware = known_hardware("nvidia-l40s")
     assert hardware is not None
     view = platform_of(hardware).alone

@@ -108,7 +108,7 @@ def dirty(seconds: Array, seed: int = 1) -> Array:
     return np.round(seconds * np.exp(0.03 * g.normal(size=len(seconds))) * slow, 6)
 
 
-def learnt(kind: str, rows: pd.DataFrame, seconds: Array, learner: str = "lasso") -> Regressor:
+def fitted(kind: str, rows: pd.DataFrame, seconds: Array, learner: str = "lasso") -> Regressor:
     return regress.fit(describe(layers(kind, rows), Hardware(), target=seconds), learner).regressor
 
 
@@ -150,20 +150,20 @@ def test_no_held_out_row_is_missed_by_more_than_by_ten_plain_lines(
     rows, asked = table(kind, 300), layers(kind, table(kind, 300, seed=9))
     columns, true = layers(kind, rows), truth(asked)
     seconds = dirty(truth(columns))
-    own = np.mean(np.abs(predicted(learnt(kind, rows, seconds), asked) / true - 1))
+    own = np.mean(np.abs(predicted(fitted(kind, rows, seconds), asked) / true - 1))
     plain = [np.mean(np.abs(ten_lines(columns, seconds, asked, both) / true - 1)) for both in (False, True)]
     assert own < min(plain) + 0.01
 
 
 def test_a_plain_polynomial_is_chosen_where_it_wins_and_nowhere_else() -> None:
     rows = table("conv2d", 300)
-    plain = learnt("conv2d", rows, polynomial(layers("conv2d", rows)))
+    plain = fitted("conv2d", rows, polynomial(layers("conv2d", rows)))
     assert (plain.basis(), plain.scores.mape < 0.01) == ("polynomial", True)
     assert {
         "kernel_height",
         "in_height",
     } <= plain.dimensions()  # which the kind's own polynomial does not have
-    own = learnt("conv2d", rows, roofline(layers("conv2d", rows)))
+    own = fitted("conv2d", rows, roofline(layers("conv2d", rows)))
     assert not {"kernel_height", "in_height"} & own.dimensions()
 
 
@@ -182,7 +182,7 @@ def test_flat_times_with_outliers_are_a_constant() -> None:
     g = np.random.default_rng(1)
     seconds = 1e-3 * np.exp(0.03 * g.normal(size=200))
     seconds = np.where(g.random(200) < 0.25, seconds * np.exp(-g.pareto(0.7, 200).clip(0, 9)), seconds)
-    found = learnt("activation", table("activation", 200), seconds)
+    found = fitted("activation", table("activation", 200), seconds)
     assert found.basis() == "constant"
     assert float(found.weights[0]) == pytest.approx(1e-3, rel=0.02)
 
@@ -192,7 +192,7 @@ def test_slow_rows_do_not_pull_the_level_to_theirs() -> None:
     rows = table("activation", 300)
     seconds = roofline(layers("activation", rows))
     slow = np.random.default_rng(1).random(300) < 0.4
-    found = learnt("activation", rows, np.where(slow, 30 * seconds, seconds))
+    found = fitted("activation", rows, np.where(slow, 30 * seconds, seconds))
     asked = layers("activation", table("activation", 300, seed=9))
     assert np.median(predicted(found, asked) / roofline(asked)) == pytest.approx(1.0, abs=0.1)
 
@@ -201,7 +201,7 @@ def test_no_base_is_below_half_the_least_row_even_where_all_terms_are_0() -> Non
     rows = table("linear", 40)
     g = np.random.default_rng(2)
     seconds = np.exp(g.standard_cauchy(40).clip(-12, 9)) * 1e-3
-    found = learnt("linear", rows, seconds)
+    found = fitted("linear", rows, seconds)
     bare = replace(found, terms=(), weights=np.zeros(0), trees=None, alignment=None)
     assert predicted(bare, layers("linear", rows)) == pytest.approx(found.least)
     kept = np.isin(describe(layers("linear", rows), Hardware()).config >> np.uint64(32), found.measured)
@@ -271,7 +271,7 @@ NAMES = (
 @pytest.mark.parametrize(
     ("name", "learner"), [*((name, "lasso") for name in NAMES), ("outliers", "hybrid"), ("wide", "hybrid")]
 )
-def test_odd_times_are_learnt_without_a_warning_and_every_prediction_is_a_time(
+def test_odd_times_are_trained_without_a_warning_and_every_prediction_is_a_time(
     name: str, learner: str
 ) -> None:
     # warnings are errors here
@@ -299,11 +299,11 @@ def typed_rows(kind: str, rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("count", [10, 12, 29])
-def test_a_few_rows_with_an_outlier_in_four_are_learnt_without_a_warning(count: int) -> None:
+def test_a_few_rows_with_an_outlier_in_four_are_trained_without_a_warning(count: int) -> None:
     rows = table("activation", count)
     seconds = roofline(layers("activation", rows))
     seconds[::4] *= 7.0
-    found = learnt("activation", rows, seconds)
+    found = fitted("activation", rows, seconds)
     assert found.scores.rows >= count / 2
     assert (predicted(found, layers("activation", table("activation", 50, 3))) > 0).all()
 

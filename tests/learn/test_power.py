@@ -1,4 +1,4 @@
-"""Power and energy of layers and networks, learnt from a device whose power is known."""
+"""Power and energy of layers and networks, trained on a device of known power."""
 
 import dataclasses
 import itertools
@@ -23,13 +23,13 @@ from neuralpower.learn.estimates import BASES
 from neuralpower.learn.keys import ANY, whole_kind
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.train import learn_power, train
+from neuralpower.learn.train import train, train_power
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.predict.compose import compose
 from neuralpower.predict.prediction import Prediction
-from neuralpower.report.number_format import plain
-from neuralpower.report.tables import prediction_cells, prediction_table, quantity
+from neuralpower.report.number_format import plain, quantity, share
+from neuralpower.report.tables import prediction_cells, prediction_table
 from neuralpower.trace.tracer import trace
 
 PEAKS, BANDWIDTH, LAUNCH_S = {"float32": 4e13, "bfloat16": 1.6e14}, 2e12, 3e-6
@@ -46,7 +46,7 @@ HARDWARE = {
 
 
 def peak(layer: Layer) -> float:
-    """Of its dtype; what is no float is counted as float32."""
+    """The peak of its dtype; types that are not floats count as float32."""
     return PEAKS.get(layer.dtype, PEAKS["float32"])
 
 
@@ -80,14 +80,15 @@ def table(kind: str, stated: float = 0.02, layers: list[Layer] | None = None) ->
     )
 
 
-def dataset(stated: float = 0.02) -> Dataset:
+def dataset(stated: float = 0.02, count: int = 200) -> Dataset:
     meta = {"schema": 1, "device": "known", "hardware": HARDWARE}
-    return Dataset(Path("known"), meta, {kind: table(kind, stated) for kind in KINDS_MEASURED})
+    tables = {kind: table(kind, stated, rows(kind, count, 0)) for kind in KINDS_MEASURED}
+    return Dataset(Path("known"), meta, tables)
 
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    return train(dataset(), jobs=2).predictor
+    return train(dataset(), "lasso", jobs=1).predictor
 
 
 @pytest.mark.parametrize("kind", KINDS_MEASURED)
@@ -121,16 +122,17 @@ def test_energy_of_a_network_is_within_five_percent(
 
 
 def test_a_row_whose_time_is_wrong_says_nothing_of_power() -> None:
-    clean, about = table("linear"), {"schema": 1, "device": "known", "hardware": HARDWARE}
-    wrong = clean.iloc[[150]].assign(
+    layers = rows("linear", 80, 0)
+    clean, about = table("linear", layers=layers), {"schema": 1, "device": "known", "hardware": HARDWARE}
+    wrong = clean.iloc[[60]].assign(
         rows=lambda row: row["rows"] + 1, runtime_s=lambda row: 1e3 * row["runtime_s"]
     )
     trained, reference = (
-        train(Dataset(Path("known"), about, {"linear": some}), jobs=1)
+        train(Dataset(Path("known"), about, {"linear": some}), "lasso", jobs=1)
         for some in (pd.concat([clean, wrong], ignore_index=True), clean)
     )
     assert [(row.line, row.reason) for row in trained.rejected] == [
-        (202, "runtime_s contradicts its neighbours")
+        (82, "runtime_s contradicts its neighbours")
     ]
     found, expected = (one.predictor.estimate(rows("linear", 60, 1)) for one in (trained, reference))
     for name in ("runtime_s", "power_w", "power_low_w", "power_high_w"):
@@ -145,18 +147,18 @@ def test_a_wrong_power_of_a_few_is_left_out(change: dict[str, float]) -> None:
     wrong.loc[7, list(change)] = list(change.values())
     none = clean.assign(power_w=clean.power_w.where(clean.index != 7))
     found, expected = (
-        train(Dataset(Path("known"), about, {"linear": some}), jobs=1) for some in (wrong, none)
+        train(Dataset(Path("known"), about, {"linear": some}), "lasso", jobs=1) for some in (wrong, none)
     )
     assert [(row.line, row.reason) for row in found.rejected] == [(9, "power_w contradicts its neighbours")]
     first, second = (one.predictor.estimate(rows("linear", 40, 1)) for one in (found, expected))
     np.testing.assert_allclose(first.power_w, second.power_w, rtol=1e-9)
 
 
-def test_power_that_a_meter_is_not_sure_of_is_not_learnt() -> None:
-    found = train(dataset(stated=0.3), learner="lasso", jobs=1)
+def test_power_that_a_meter_is_not_sure_of_is_not_trained() -> None:
+    found = train(dataset(0.3, 40), learner="lasso", jobs=1)
     assert found.predictor.power is None
     usable = "(of rows of 100 us or more, or with energy_u_rel up to 0.1)"
-    assert f"linear: power not trained: 0 of 200 powers are usable, 10 needed {usable}" in found.doubts
+    assert f"linear: power not trained: 0 of 40 powers are usable, 10 needed {usable}" in found.doubts
     assert found.powers == dict.fromkeys(KINDS_MEASURED, 0)
     assert len(found.doubts) == len(KINDS_MEASURED)
 
@@ -180,7 +182,7 @@ def test_of_powers_a_predictor_of_several_devices_learns_nothing_and_says_so() -
         for name in ("one", "two")
     )
     found = train([first, second], jobs=1)
-    said = "softmax: 200 powers not used: a predictor of several devices trains the time alone"
+    said = "softmax: 200 powers not used: a predictor of several devices trains times only"
     assert found.doubts == (f"one: {said}", f"two: {said}")
 
 
@@ -196,17 +198,19 @@ def in_turn(layers: list[Layer]) -> list[Layer]:
 
 @pytest.fixture(scope="module")
 def sparse() -> Predictor:
-    """Learnt from 28 powers of each kind, 7 in each of its variants, beside 100 runtimes."""
+    """Trained on 28 powers of each kind, 7 of each variant, and 100 runtimes."""
     tables = {}
     for kind in SPARSE:
         tables[kind] = table(kind, layers=in_turn(rows(kind, 100, 0)))
         tables[kind].loc[28:, ["power_w", "energy_u_rel"]] = np.nan
     return train(
-        Dataset(Path("known"), {"schema": 1, "device": "known", "hardware": HARDWARE}, tables), jobs=1
+        Dataset(Path("known"), {"schema": 1, "device": "known", "hardware": HARDWARE}, tables),
+        "lasso",
+        jobs=1,
     ).predictor
 
 
-def test_powers_too_few_for_each_dtype_and_phase_are_learnt_for_the_kind(sparse: Predictor) -> None:
+def test_powers_too_few_for_each_dtype_and_phase_are_trained_for_the_kind(sparse: Predictor) -> None:
     assert sparse.power is not None
     both_dtypes = {("softmax", ANY, phase, "short") for phase in ("forward", "backward")}  # 14 powers each
     assert set(sparse.power) == {*map(whole_kind, ("linear", "matmul", "softmax")), *both_dtypes}
@@ -253,7 +257,10 @@ def test_no_layer_draws_less_than_the_least_that_was_measured(tmp_path: Path) ->
         "device": "known",
         "hardware": {name: HARDWARE[name] for name in HARDWARE if name != "idle_w"},
     }
-    save(train([Dataset(tmp_path, meta, {"linear": measured})]).predictor, tmp_path / "known.json")
+    save(
+        train([Dataset(tmp_path, meta, {"linear": measured})], "lasso", jobs=1).predictor,
+        tmp_path / "known.json",
+    )
     small = load(tmp_path / "known.json").estimate(
         [Linear(rows=1, in_features=16, out_features=16, bias=False)]
     )
@@ -262,7 +269,7 @@ def test_no_layer_draws_less_than_the_least_that_was_measured(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("by", ["kind", "layer", "module"])
-def test_a_table_shows_watts_and_joules_where_they_are_learnt(predictor: Predictor, by: str) -> None:
+def test_a_table_shows_watts_and_joules_where_they_are_trained(predictor: Predictor, by: str) -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(3)))
     p = compose(trace(model, (torch.zeros(2048, 512),)), predictor, model="net", batch_size=2048)
     assert p.energy_j is not None and p.power_w is not None
@@ -304,7 +311,7 @@ def test_a_csv_has_watts_and_joules_or_nothing(predictor: Predictor, tmp_path: P
 
 
 def half_known(sparse: Predictor, **hardware: Any) -> Prediction:
-    """A network of products, whose power was learnt, and of softmax, whose was not, on such a device."""
+    """A network of products with trained power and a softmax without, on such a device."""
     assert sparse.power is not None and sparse.hardware is not None
     products = dataclasses.replace(
         sparse,
@@ -318,7 +325,7 @@ def half_known(sparse: Predictor, **hardware: Any) -> Prediction:
     return compose(traced, products, model="net", batch_size=256)
 
 
-def test_energy_is_null_where_a_tenth_of_the_power_is_neither_learnt_nor_bounded(sparse: Predictor) -> None:
+def test_energy_is_null_where_a_tenth_of_the_power_is_neither_trained_nor_bounded(sparse: Predictor) -> None:
     some = half_known(sparse, limit_w=None)
     known = sum(row.share for row in some.rows if row.kind == "linear")
     assert 0.1 < known < 0.9
@@ -327,7 +334,7 @@ def test_energy_is_null_where_a_tenth_of_the_power_is_neither_learnt_nor_bounded
     assert [row.power_w is not None for row in some.rows] == [row.kind == "linear" for row in some.rows]
 
 
-def test_power_that_was_not_learnt_is_carried_within_idle_and_limit(sparse: Predictor) -> None:
+def test_power_that_was_not_trained_is_carried_within_idle_and_limit(sparse: Predictor) -> None:
     some = half_known(sparse)
     known = sum(row.share for row in some.rows if row.kind == "linear")
     assert some.power_w is not None and some.energy_j is not None
@@ -341,7 +348,11 @@ def test_power_that_was_not_learnt_is_carried_within_idle_and_limit(sparse: Pred
     (energy,) = [
         line for line in prediction_table(some, "kind", 3, 0).splitlines() if line.startswith("energy")
     ]
-    assert energy.endswith(f", trained for {known:.0%} of the time")
+    assert energy.endswith(f", power data cover {share(known)} of the time")
+    nowhere = dataclasses.replace(
+        some, rows=tuple(dataclasses.replace(row, power_trained=False) for row in some.rows)
+    )
+    assert ", without power data" in prediction_table(nowhere, "kind", 3, 0)
 
 
 def test_a_device_of_unknown_idle_power_idles_within_a_share_of_its_limit(sparse: Predictor) -> None:
@@ -351,7 +362,7 @@ def test_a_device_of_unknown_idle_power_idles_within_a_share_of_its_limit(sparse
     assert idle_power(sparse.hardware) == (IDLE_W, IDLE_W, IDLE_W)
 
 
-def test_all_of_a_learnt_power_is_trained(sparse: Predictor) -> None:
+def test_all_of_a_trained_power_is_trained(sparse: Predictor) -> None:
     network = nn.Sequential(nn.Linear(512, 512), nn.Softmax(-1)).to("meta")
     traced = trace(network, (torch.empty(256, 512, device="meta"),), {})
     every = compose(traced, sparse, model="net", batch_size=256)
@@ -361,11 +372,11 @@ def test_all_of_a_learnt_power_is_trained(sparse: Predictor) -> None:
     assert all(row.energy_j is not None for row in every.rows)
 
 
-def test_power_alone_is_learnt_of_rows_whose_times_others_tell() -> None:
+def test_power_alone_is_trained_of_rows_whose_times_others_tell() -> None:
     about = {"schema": 1, "device": "known", "hardware": HARDWARE}
-    metered = Dataset(Path("known"), about, {"linear": table("linear")})
-    power = learn_power(metered, jobs=1)
-    assert power.keys() == (train(metered, jobs=1).predictor.power or {}).keys()
+    metered = Dataset(Path("known"), about, {"linear": table("linear", layers=rows("linear", 80, 0))})
+    power = train_power(metered, jobs=1)
+    assert power.keys() == (train(metered, "lasso", jobs=1).predictor.power or {}).keys()
 
 
 def test_a_quantity_has_three_digits_before_its_prefix_as_far_as_prefixes_go() -> None:

@@ -1,5 +1,6 @@
 """A synthetic device closes the loop: what it costs is known, training has to find it."""
 
+import functools
 import json
 import re
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.sparse import csr_array
 from torch import nn
 
@@ -21,7 +23,8 @@ from neuralpower.learn import predictor_files
 from neuralpower.learn import predictor_lookup as predictors
 from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
-from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor import NOISY, Predictor
+from neuralpower.learn.predictor_files import read_predictor
 from neuralpower.learn.train import Trained, train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
@@ -49,9 +52,15 @@ def dataset(kinds: list[str], count: int = 120, **columns: Any) -> Dataset:
     return Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, tables)
 
 
+@functools.cache
+def learnt_once() -> Trained:
+    """Four kinds, for whole test files."""
+    return train(dataset(["linear", "norm", "softmax", "activation"]), jobs=1)
+
+
 @pytest.fixture(scope="module")
 def trained() -> Trained:
-    return train(dataset(["linear", "norm", "softmax", "activation"]), jobs=1)
+    return learnt_once()
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +163,8 @@ def test_of_cpus_of_one_name_the_one_most_like_this_machine_predicts(
     newer = replace(older, l1d_bytes=3 * 2**14, flags=("avx2", "avx_vnni"))
     monkeypatch.chdir(tmp_path)
     for name, cpu in (("my-cpu-2c", older), ("my-cpu-2c-vnni", newer)):
-        learnt = replace(predictor, device=cpu.name, dataset={**predictor.dataset, "hardware": cpu.to_json()})
-        save(learnt, tmp_path / "models" / f"{name}.json")
+        fitted = replace(predictor, device=cpu.name, dataset={**predictor.dataset, "hardware": cpu.to_json()})
+        save(fitted, tmp_path / "models" / f"{name}.json")
     asked = fresh("linear", 1)
     for cpu, name in ((older, "my-cpu-2c"), (newer, "my-cpu-2c-vnni")):
         found = predictors.default_predictor(cpu)
@@ -163,17 +172,35 @@ def test_of_cpus_of_one_name_the_one_most_like_this_machine_predicts(
     found = predictors.default_predictor(replace(newer, flags=("avx2", "avx_vnni", "amx_tile")))
     (warning,) = found.foreign()
     assert found.name == "my-cpu-2c-vnni"
-    assert warning.startswith("this machine has other vector extensions; figures are for My CPU, ")
+    assert warning.startswith("this machine has other vector extensions; values are for My CPU, ")
     assert warning.endswith("Fix: neuralpower calibrate --from my-cpu-2c-vnni")
     assert found.assumed(asked) == ()  # which ones they are helps nobody
     save(predictor, tmp_path / "models" / "my-device-2c.json")
     assert predictors.default_predictor(replace(older, name="My Device")).device == "synthetic"
     (warning,) = predictors.default_predictor(replace(newer, name="Another")).foreign()
-    assert warning.startswith("no predictor for this machine (Another, 2 cores); figures are for ")
+    assert warning.startswith("no predictor for this machine (Another, 2 cores); values are for ")
     larger = predictors.default_predictor(replace(newer, llc_bytes=2**26))
     assert "this machine has other caches" in larger.foreign()[0]
     (note,) = larger.assumed(asked)
     assert "llc_bytes 33554432 there, 67108864 here" in note
+
+
+def test_what_a_noisy_machine_measured_is_warned_of_with_the_figure(predictor: Predictor) -> None:
+    quiet = dataset(["activation"], 15)
+    table = quiet.tables["activation"]
+    apart = np.where(table.index < 9, 1.4, 9)
+    table = table.assign(runtime_q25_s=table.runtime_s, runtime_q75_s=table.runtime_s * apart)
+    noisy = train(replace(quiet, tables={"activation": table}), "lasso", jobs=1).predictor
+    assert noisy.dataset["spread"] == pytest.approx(0.4)
+    recorded = trace(nn.ReLU(), (torch.ones(8, 64),))
+    text = "the measuring machine was noisy: half of a layer's runs lie 40% apart"
+    assert compose(recorded, noisy, model="net", batch_size=8).warnings == (text,)
+    assert compose(recorded, predictor, model="net", batch_size=8).warnings == ()
+
+
+@pytest.mark.parametrize("name", ["amd-epyc-2c", "amd-epyc-2c-zen5", "nvidia-h200-sxm-141gb-torch"])
+def test_predictors_of_own_datasets_say_how_noisy_their_machine_was(name: str) -> None:
+    assert 0 < predictors.load(name).dataset["spread"] < NOISY
 
 
 def test_files_that_are_no_predictors_are_in_nobodys_way(
@@ -194,13 +221,39 @@ def test_files_that_are_no_predictors_are_in_nobodys_way(
         predictors.default_predictor(another)
 
 
+def test_for_this_machine_only_files_of_cpus_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def read(path: Path) -> Predictor:
+        built.append(path.stem)
+        return read_predictor(path)
+
+    monkeypatch.setattr(predictor_files, "read_predictor", read)
+    another = Cpu("Another", 2, 2, 2**15, 2**20, 2**25, 2**34, ("avx2",), virtual=True)
+    assert predictors.default_predictor(another).name in built
+    assert "amd-epyc-2c" in built
+    assert not [name for name in built if name.startswith(("nvidia-", "intel-"))]
+
+
+def test_a_file_is_built_once_until_it_changes(predictor: Predictor, tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    save(predictor, file)
+    first = read_predictor(file)
+    assert read_predictor(file) is first
+    save(replace(predictor, system=0.5), file)
+    assert read_predictor(file).system == 0.5
+    file.write_text("{")
+    with pytest.raises(PredictorError, match="is not a predictor file, or is cut off"):
+        read_predictor(file)
+
+
 def test_of_a_dtype_without_flop_memory_tells_the_roofline() -> None:
     copies = dataset(["movement"], count=60)
     table = copies.tables["movement"].assign(dtype="int64")
-    learnt = train(Dataset(copies.path, copies.meta, {"movement": table}), jobs=1).predictor
+    fitted = train(Dataset(copies.path, copies.meta, {"movement": table}), "lasso", jobs=1).predictor
     fields = {"function": "add", "elements": 4096, "operands": 2, "broadcast": False, "dtype": "int64"}
     sums = KINDS["elementwise"].from_row(fields)
-    (runtime_s,) = learnt.estimate([sums]).runtime_s
+    (runtime_s,) = fitted.estimate([sums]).runtime_s
     assert 1e-7 < runtime_s < 1e-3  # 98 kB, at 10 GB/s about 10 us
 
 
@@ -231,37 +284,37 @@ def test_bounds_enclose_and_widen_outside_the_box(predictor: Predictor) -> None:
     assert estimates.basis == (IN_RANGE, EXTRAPOLATED)
 
 
-def test_a_kind_that_was_not_learnt_falls_back_to_the_roofline_and_says_so(predictor: Predictor) -> None:
+def test_a_kind_that_was_not_trained_falls_back_to_the_roofline_and_says_so(predictor: Predictor) -> None:
     layers = fresh("matmul", 5)
     estimates = predictor.estimate(layers)
     assert set(estimates.basis) == {ROOFLINE}
     assert (estimates.runtime_s > 0).all()
 
 
-def test_a_dtype_or_phase_that_was_not_learnt_is_refused_with_those_that_were(predictor: Predictor) -> None:
+def test_a_dtype_or_phase_that_was_not_trained_is_refused_with_those_that_were(predictor: Predictor) -> None:
     with pytest.raises(PredictorError, match="dtype 'bfloat16': it has float32"):
         predictor.check("bfloat16", "forward")
     with pytest.raises(PredictorError, match="phase 'training': it has forward"):
         predictor.check("float32", "training")
 
 
-def test_a_dtype_that_is_only_cast_to_is_not_learnt(predictor: Predictor) -> None:
+def test_a_dtype_that_is_only_cast_to_is_not_trained(predictor: Predictor) -> None:
     cast = {("norm", "bfloat16", "forward", "layer"): next(iter(predictor.regressors.values()))}
     assert replace(predictor, regressors={**predictor.regressors, **cast}).dtypes == ("float32",)
     assert replace(predictor, regressors=cast).dtypes == ("bfloat16",)  # all it has
 
 
 def test_a_predictor_of_integers_alone_serves_layers_and_no_network() -> None:
-    learnt = train(dataset(["linear"], dtype="int8"), jobs=1).predictor
-    assert learnt.dtypes == ()
+    fitted = train(dataset(["linear"], dtype="int8"), "lasso", jobs=1).predictor
+    assert fitted.dtypes == ()
     for dtype in ("int8", "float32"):
         with pytest.raises(PredictorError, match=f"dtype '{dtype}': it has none; choose another predictor"):
-            learnt.check(dtype, "forward")
-    assert set(learnt.estimate([replace(layer, dtype="int8") for layer in fresh("linear", 5)]).basis) <= {
+            fitted.check(dtype, "forward")
+    assert set(fitted.estimate([replace(layer, dtype="int8") for layer in fresh("linear", 5)]).basis) <= {
         IN_RANGE,
         "measured",
     }
-    assert set(learnt.estimate([replace(layer, dtype="int8") for layer in fresh("softmax", 5)]).basis) == {
+    assert set(fitted.estimate([replace(layer, dtype="int8") for layer in fresh("softmax", 5)]).basis) == {
         ROOFLINE
     }
 
@@ -270,11 +323,12 @@ def test_dirty_rows_never_reach_a_fit() -> None:
     data = dataset(["softmax"])
     table = data.tables["softmax"]
     dirty = pd.concat([table, table.head(3).assign(runtime_s=[0.0, -1.0, np.inf])], ignore_index=True)
-    trained = train(Dataset(data.path, data.meta, {"softmax": dirty}), jobs=1)
+    trained = train(Dataset(data.path, data.meta, {"softmax": dirty}), "lasso", jobs=1)
     assert sorted(row.line for row in trained.rejected) == [122, 123, 124]
     key = ("softmax", "float32", "forward", "all")
     assert np.array_equal(
-        trained.predictor.regressors[key].weights, train(data, jobs=1).predictor.regressors[key].weights
+        trained.predictor.regressors[key].weights,
+        train(data, "lasso", jobs=1).predictor.regressors[key].weights,
     )
 
 
@@ -283,35 +337,36 @@ def test_rows_taken_while_the_machine_was_slow_count_as_if_it_had_not_been() -> 
     slow = np.where(np.arange(200) % 5 < 2, 1.5, 1.0)
     table = data.tables["softmax"].assign(sentinel_s=1e-3 * slow)
     table["runtime_s"] *= slow
-    learnt = train(Dataset(data.path, data.meta, {"softmax": table}), jobs=1).predictor
-    assert learnt.sentinel_s == pytest.approx(1e-3)
+    fitted = train(Dataset(data.path, data.meta, {"softmax": table}), "lasso", jobs=1).predictor
+    assert fitted.sentinel_s == pytest.approx(1e-3)
     layers = fresh("softmax")
     assert (
-        np.median(np.abs(learnt.estimate(layers).runtime_s / [seconds(layer) for layer in layers] - 1)) < 0.02
+        np.median(np.abs(fitted.estimate(layers).runtime_s / [seconds(layer) for layer in layers] - 1)) < 0.02
     )
     # a counter that ran wild says nothing of the machine's speed
     table.loc[7, "sentinel_s"] = 1e6
-    wild = train(Dataset(data.path, data.meta, {"softmax": table}), jobs=1).predictor
+    wild = train(Dataset(data.path, data.meta, {"softmax": table}), "lasso", jobs=1).predictor
     key = ("softmax", "float32", "forward", "all")
-    assert wild.regressors[key].exponent == pytest.approx(learnt.regressors[key].exponent, abs=0.05)
+    assert wild.regressors[key].exponent == pytest.approx(fitted.regressors[key].exponent, abs=0.05)
 
 
 def test_too_few_rows_are_an_error_with_the_number_that_is_needed() -> None:
     with pytest.raises(
-        DatasetError, match="1 usable rows, 0 left out, and no kind has 10 different configurations; collect"
+        DatasetError, match="1 usable rows, 0 skipped, and no kind has 10 different configurations; collect"
     ):
         train(dataset(["softmax"], 1), jobs=1)
     with pytest.raises(InputError, match="unknown learner 'laso': did you mean lasso"):
         train(dataset(["softmax"], 12), learner="laso", jobs=1)
 
 
-def test_groups_of_too_few_rows_each_are_learnt_together() -> None:
+def test_groups_of_too_few_rows_each_are_trained_together() -> None:
     table = dataset(["norm"], 200).tables["norm"]
     few = pd.concat([table[table.function == name].head(6) for name in ("group", "instance")])
     assert len(few) == 12
     alone = table[table.function == "layer"]
     both = train(
         Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"norm": pd.concat([alone, few])}),
+        "lasso",
         jobs=1,
     )
     assert {key[3] for key in both.predictor.regressors} == {"layer", "group+instance"}
@@ -325,12 +380,14 @@ def test_groups_of_too_few_rows_each_are_learnt_together() -> None:
     assert np.median(np.abs(found.runtime_s / [seconds(layer) for layer in asked] - 1)) < 0.1
 
 
-def test_a_group_that_has_too_few_rows_without_a_corrupt_one_is_learnt_with_others() -> None:
+def test_a_group_that_has_too_few_rows_without_a_corrupt_one_is_trained_with_others() -> None:
     table = dataset(["norm"], 200).tables["norm"]
     layers, group, instance = (table[table.function == name] for name in ("layer", "group", "instance"))
     corrupt = group.iloc[[9]].assign(runtime_s=group.runtime_s.iloc[9] * 1e3)
     given = pd.concat([layers, group.head(9), corrupt, instance.head(6)], ignore_index=True)
-    found = train(Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"norm": given}), jobs=1)
+    found = train(
+        Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, {"norm": given}), "lasso", jobs=1
+    )
     assert [row.line for row in found.rejected] == [len(layers) + 9 + 2]
     assert {key[3] for key in found.predictor.regressors} == {"layer", "group+instance"}
     assert [(key[3], rows) for key, rows in found.skipped.items()] == [("group", 9), ("instance", 6)]
@@ -360,9 +417,9 @@ def test_a_prediction_adds_up_and_folds_repeated_blocks(predictor: Predictor) ->
 def test_steps_that_wait_for_each_other_take_time_on_an_accelerator_that_never_ran_any(
     predictor: Predictor,
 ) -> None:
-    learnt = {key: found for key, found in predictor.regressors.items() if key[0] != "recurrent"}
+    fitted = {key: found for key, found in predictor.regressors.items() if key[0] != "recurrent"}
     hardware = replace(predictor.hardware or Hardware(), platform="accelerator")
-    other = replace(predictor, regressors=learnt, hardware=hardware)
+    other = replace(predictor, regressors=fitted, hardware=hardware)
     sizes = {"batch": 1, "input_size": 8, "hidden_size": 8, "num_layers": 2, "bidirectional": False}
     layers = [
         KINDS["recurrent"].from_row({"function": "lstm", "steps": steps, **sizes}) for steps in (1, 1000)
@@ -383,7 +440,7 @@ def test_what_is_not_modelled_is_named_with_its_share(predictor: Predictor) -> N
 
 
 def test_shares_that_round_to_more_than_all_leave_no_coverage_below_0(predictor: Predictor) -> None:
-    # convolutions were not learnt: rooflines all, whose shares add up to 1 give or take rounding
+    # no convolution was trained: all are rooflines, whose shares add up to 1 give or take rounding
     drawn = list(draw(KINDS["conv2d"], 40, 3, BOUNDED))
     for count in range(1, 40):
         layers = drawn[:count]

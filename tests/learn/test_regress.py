@@ -13,7 +13,7 @@ from neuralpower.learn import held_out, intervals, lasso, slopes
 from neuralpower.learn.lasso import polynomial
 from neuralpower.learn.problem import Problem, Term, join
 from neuralpower.learn.regressor import Regressor
-from neuralpower.learn.slopes import Alignment, learn_alignment, speed_exponent
+from neuralpower.learn.slopes import Alignment, fit_alignment, speed_exponent
 from neuralpower.learn.trees import MOST_BINS, cuts_of, flatten, right_children
 
 
@@ -109,7 +109,7 @@ def test_the_residual_learns_what_the_base_cannot_say() -> None:
     assert regressor.scores.median < 0.4 * regressor.scores.median_base
 
 
-def test_a_target_that_the_device_bounds_is_learnt_however_far_it_lies_from_the_base() -> None:
+def test_a_target_that_the_device_bounds_is_trained_however_far_it_lies_from_the_base() -> None:
     # every third row, told by its feature, takes 8 times as long: log 8 = 2.1, above the 0.7 that a residual
     # may be
     asked = problem(300)
@@ -178,7 +178,7 @@ def test_one_corrupt_row_moves_no_prediction_by_more_than_a_hundredth() -> None:
 
 
 def few(rows: int, seed: int = 0, noise: float = 0.0, factor: float = 1.0) -> Problem:
-    """`problem` with a term for all of its work; targets are so many times too high."""
+    """`problem` with a term for all of its work; targets are too high by this factor."""
     asked = problem(rows, seed, noise)
     return dataclasses.replace(asked, special={"ab": asked.size}, target=factor * asked.target)
 
@@ -218,7 +218,7 @@ def test_rows_of_one_configuration_share_a_fold() -> None:
     )  # a row is never predicted from its own repetition
 
 
-def test_how_far_layers_follow_the_machines_speed_is_learnt() -> None:
+def test_how_far_layers_follow_the_machines_speed_is_trained() -> None:
     smooth, generator = problem(400), np.random.default_rng(8)
     slowdown = np.exp(generator.uniform(0, 0.4, 400))
     follows = dataclasses.replace(smooth, slowdown=slowdown, target=smooth.target * slowdown**0.7)
@@ -274,7 +274,7 @@ def test_what_only_large_rows_show_widens_the_intervals_far_out() -> None:
     assert regress.fit(asked, "lasso").regressor.spread.growth == both.growth
 
 
-def test_rows_that_all_take_a_launch_are_learnt() -> None:
+def test_rows_that_all_take_a_launch_are_trained() -> None:
     # 10 us each: one prediction for all, and an interval about it
     asked = problem(200)
     regressor = fit(
@@ -361,7 +361,7 @@ def aligned_problem(rows: int, seed: int = 0, saves: float = 0.12, floor: float 
 
 
 @pytest.mark.parametrize("learner", ["lasso", "hybrid"])
-def test_what_alignment_saves_is_learnt_apart_and_holds_outside_the_box(learner: str) -> None:
+def test_what_alignment_saves_is_trained_separately_and_holds_outside_the_box(learner: str) -> None:
     asked = aligned_problem(1000)
     regressor = fit(asked, learner)
     assert regressor.alignment is not None
@@ -407,9 +407,7 @@ def test_noise_alone_makes_nothing_faster() -> None:
         generator = np.random.default_rng(seed)
         shares = {f"share_{k}": generator.integers(0, 2, 300).astype(float) for k in range(10)}
         base = np.exp(generator.uniform(-8, -2, 300))
-        found = learn_alignment(
-            shares, {}, base, base * np.exp(0.1 * generator.normal(size=300)), np.ones(300)
-        )
+        found = fit_alignment(shares, {}, base, base * np.exp(0.1 * generator.normal(size=300)), np.ones(300))
         assert found is not None
         saved.append(sum(found.slopes.values()) / 2)
     assert abs(np.mean(saved)) < 0.01
@@ -423,7 +421,7 @@ def test_rows_far_off_say_as_much_of_alignment_as_others() -> None:
     base = np.exp(generator.uniform(-8, -2, 1000))
     far = (share == 1) & (np.arange(1000) % 10 == 1)
     took = base * np.exp(0.03 * generator.normal(size=1000) - 0.15 * share) * np.where(far, 2.0, 1.0)
-    found = learn_alignment({"aligned": share}, {}, base, took, np.ones(len(base)))
+    found = fit_alignment({"aligned": share}, {}, base, took, np.ones(len(base)))
     assert found is not None
     assert found.slopes["aligned"] == pytest.approx(0.14, abs=0.02)
 
@@ -434,7 +432,7 @@ def test_what_alignment_saves_of_long_layers_counts_for_more() -> None:
     share, long = generator.integers(0, 2, 2000).astype(float), np.arange(2000) % 2 == 0
     base = np.exp(generator.uniform(-8, -2, 2000))
     took = base * np.exp(0.1 * generator.normal(size=2000) - 0.2 * share * long)
-    found = learn_alignment({"aligned": share}, {}, base, took, np.where(long, 9.0, 1.0))
+    found = fit_alignment({"aligned": share}, {}, base, took, np.where(long, 9.0, 1.0))
     assert found is not None
     assert found.slopes["aligned"] == pytest.approx(0.18, abs=0.02)
 
@@ -447,7 +445,7 @@ def test_few_aligned_rows_are_not_believed() -> None:
     generator = np.random.default_rng(1)
     base = np.exp(generator.uniform(-8, -2, 60))
     took = base * np.exp(0.05 * generator.normal(size=60) - 0.2 * share)
-    found = learn_alignment({"aligned": share}, {}, base, took, np.ones(len(base)))
+    found = fit_alignment({"aligned": share}, {}, base, took, np.ones(len(base)))
     assert found is not None
     assert 0.03 < found.slopes["aligned"] < 0.17
 
@@ -464,7 +462,7 @@ def test_a_size_that_is_fast_for_reasons_of_its_own_says_little_of_its_alignment
     base = np.exp(generator.uniform(-8, -2, len(size)))
     took = base * np.exp(0.02 * generator.normal(size=len(size)) - 0.1 * share + own[size])
     found = [
-        learn_alignment({"aligned": share}, sides, base, took, np.ones(len(base)))
+        fit_alignment({"aligned": share}, sides, base, took, np.ones(len(base)))
         for sides in ({}, {"size": size})
     ]
     careless, careful = (alignment.slopes["aligned"] for alignment in found if alignment)
@@ -520,7 +518,7 @@ def test_a_row_has_no_part_in_what_it_is_corrected_by(monkeypatch: pytest.Monkey
         looked_at.append(set(shares["odd"].astype(int)))
         return Alignment({"aligned": float(len(looked_at))}, 0.0)
 
-    monkeypatch.setattr(lasso, "learn_alignment", learn)
+    monkeypatch.setattr(lasso, "fit_alignment", learn)
     corrected, whole = lasso.unaligned(asked, asked.target, folds)
     for number, fold in enumerate(np.unique(folds)):
         held = np.flatnonzero(folds == fold)

@@ -1,4 +1,4 @@
-"""The predictors of the package: each loads, says where it is from, and predicts what it has learnt."""
+"""The predictors of the package: each loads, names its origin, and predicts its training data."""
 
 import dataclasses
 from pathlib import Path
@@ -21,10 +21,10 @@ DATASETS = sorted(card for card in (ROOT / "datasets").glob("*/README.md") if ca
 def test_there_is_one_for_each_cpu_of_this_repository_s_datasets() -> None:
     names = ["amd-epyc-2c", "amd-epyc-2c-zen5", "nvidia-h200-sxm-141gb"]
     assert [file.parent.name for file in DATASETS] == names
-    assert all(learnt_on(name) for name in names)
+    assert all(trained_on(name) for name in names)
 
 
-def learnt_on(name: str) -> list[Path]:
+def trained_on(name: str) -> list[Path]:
     """Shipped predictors of a dataset's device."""
     return [file for file in MODELS if file.stem in (name, f"{name}-torch")]
 
@@ -33,7 +33,7 @@ def learnt_on(name: str) -> list[Path]:
 def test_a_dataset_s_card_tells_of_each_shard_and_its_predictor_of_it(card: Path) -> None:
     text, folder = card.read_text(), card.parent
     assert all(f"| `{shard.name}` |" in text for shard in shard_folders(folder))
-    assert any(load(file).dataset["name"] == folder.name for file in learnt_on(folder.name))
+    assert any(load(file).dataset["name"] == folder.name for file in trained_on(folder.name))
 
 
 @pytest.mark.parametrize("file", MODELS, ids=[file.stem for file in MODELS])

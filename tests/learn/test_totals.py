@@ -101,7 +101,9 @@ def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_othe
     assert min((share > 0.5).sum(), (share < 0.5).sum()) >= 10
     table["runtime_s"] *= 1 - 0.2 * share
     trained = train(
-        Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table}), jobs=1
+        Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table}),
+        "lasso",
+        jobs=1,
     )
     predictor = trained.predictor
     assert predictor.resident == pytest.approx(-0.2, abs=0.05)
@@ -121,11 +123,12 @@ def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_othe
     assert np.allclose(
         predictor.estimate_network(passes, np.ones(4)).runtime_s, predictor.estimate(passes).runtime_s
     )
-    # of networks of one sort alone nothing is learnt
+    # networks of one kind only train nothing
     one = train(
         Dataset(
             data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": table[share > 0.5]}
         ),
+        "lasso",
         jobs=1,
     )
     assert one.predictor.resident == 0
@@ -149,7 +152,7 @@ def test_few_networks_that_say_little_leave_the_factors_near_the_common_one() ->
 def test_whole_networks_correct_the_sum_of_their_layers() -> None:
     data = dataset(["linear", "softmax"])
     table = network_rows(40, {"linear": 1.0, "softmax": 1.5})
-    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), jobs=1)
+    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
     assert trained.correction is not None
     assert trained.correction.after < 0.4 * trained.correction.before
     layers = fresh("softmax")
@@ -168,7 +171,7 @@ def test_networks_that_are_built_alike_are_held_out_together(variant: str, least
             table.assign(model=[f"transformers:{kind}{variant.format(i)}" for i in range(len(table))])
         )
     network = pd.concat(tables, ignore_index=True)
-    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": network}), jobs=1)
+    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": network}), "lasso", jobs=1)
     assert trained.correction is not None
     assert least <= trained.correction.after / trained.correction.before <= most
 
@@ -199,7 +202,7 @@ def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
         )
 
     table["runtime_s"] += table["layers"].map(more_s)
-    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), jobs=1)
+    trained = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
     assert trained.correction is not None
     assert trained.correction.after < 0.4 * trained.correction.before
     layers = fresh("softmax")
@@ -209,7 +212,7 @@ def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
     assert np.median(ratio[alone > 20 * short_s]) == pytest.approx(1.0, rel=0.03)
 
 
-def test_a_network_of_which_nothing_was_learnt_says_nothing_of_the_others() -> None:
+def test_a_network_of_which_nothing_was_trained_says_nothing_of_the_others() -> None:
     data = dataset(["linear", "softmax"])
     hardware = {"memory_bytes_per_s": 1e12, "peak_flops_per_s": {"float32": 1e13}}
     table = network_rows(30, {"linear": 1.0, "softmax": 1.5})
@@ -220,6 +223,7 @@ def test_a_network_of_which_nothing_was_learnt_says_nothing_of_the_others() -> N
     without, with_it = (
         train(
             Dataset(data.path, {**data.meta, "hardware": hardware}, {**data.tables, "network": networks}),
+            "lasso",
             jobs=1,
         )
         for networks in (table, more)
@@ -239,7 +243,7 @@ def test_networks_in_tensorfloat32_are_none_of_float32() -> None:
     assert products == [{"tensorfloat32"}, {"float32"}]
 
 
-def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
+def test_how_networks_follow_the_machines_speed_is_trained_on_them() -> None:
     # layers were timed on a machine of one speed; networks while it was up to 1.4 times slower, and by the
     # power 1.3 of that; what the sentinel takes depends on the network before it, too
     generator = np.random.default_rng(0)
@@ -250,10 +254,10 @@ def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
     networks = network_rows(60, {"softmax": 1.0}).assign(sentinel_s=beside)
     networks["runtime_s"] *= slow**1.3
 
-    def learnt(table: pd.DataFrame) -> Predictor:
-        return train(Dataset(data.path, data.meta, {**tables, "network": table}), jobs=1).predictor
+    def fitted(table: pd.DataFrame) -> Predictor:
+        return train(Dataset(data.path, data.meta, {**tables, "network": table}), "lasso", jobs=1).predictor
 
-    predictor = learnt(networks)
+    predictor = fitted(networks)
     assert predictor.speed is not None
     assert predictor.speed.exponent == pytest.approx(1.3, abs=0.1)
     assert predictor.speed.sentinel_s == pytest.approx(np.median(beside))
@@ -265,7 +269,7 @@ def test_how_networks_follow_the_machines_speed_is_learnt_from_them() -> None:
     assert from_json(to_json(predictor), predictor.name).speed == predictor.speed
     # of too few of them: as its layers do
     few = networks.assign(sentinel_s=networks["sentinel_s"].where(networks.index < 5))
-    unknown = learnt(few)
+    unknown = fitted(few)
     assert unknown.speed is None
     found = unknown.estimate(fresh("softmax"))
     assert unknown.slowdown(found, Pace(1.2e-3)) == found.slowdown(1.2)
@@ -284,7 +288,9 @@ def test_the_sentinels_second_call_tells_the_speed_where_it_is_known() -> None:
         sentinel_again_s=np.where(np.arange(60) % 2, 0.8e-3 * slow, np.nan),
     )
     networks["runtime_s"] *= slow**0.8
-    predictor = train(Dataset(data.path, data.meta, {**tables, "network": networks}), jobs=1).predictor
+    predictor = train(
+        Dataset(data.path, data.meta, {**tables, "network": networks}), "lasso", jobs=1
+    ).predictor
     speed = predictor.speed
     assert speed is not None and speed.again_s is not None
     assert speed.exponent < 1.1  # towards 0.8, from the 1.3 that was expected
@@ -305,7 +311,9 @@ def test_networks_of_a_calm_minute_do_not_tell_the_slowest() -> None:
     networks = network_rows(12, {"softmax": 1.0}).assign(sentinel_s=1e-3, sentinel_again_s=0.9e-3)
     data = dataset(["softmax"])
     tables = {kind: table.assign(sentinel_s=1e-3) for kind, table in data.tables.items()}
-    predictor = train(Dataset(data.path, data.meta, {**tables, "network": networks}), jobs=1).predictor
+    predictor = train(
+        Dataset(data.path, data.meta, {**tables, "network": networks}), "lasso", jobs=1
+    ).predictor
     assert predictor.speed is not None
     found, tenth = predictor.estimate(fresh("softmax")), Pace(1.1e-3, 0.99e-3)
     assert predictor.too_slow(tenth) is None
@@ -334,12 +342,12 @@ def test_nine_in_ten_networks_lie_within_the_bounds_that_totals_alone_give(count
         table.assign(runtime_s=table["runtime_s"] * np.exp(noise.normal(0, 0.15, len(table))))
         for table in (network_rows(count, rates), network_rows(300, rates, seed=1))
     )
-    learnt = train(
+    fitted = train(
         Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": given}), "lasso", jobs=1
     ).predictor
     totals, _ = read_totals(asked)
     calls = [[la for la, n in zip(t.layers, t.counts, strict=True) for _ in range(int(n))] for t in totals]
-    found, measured = learnt.predict_many(calls), asked["runtime_s"].to_numpy()
+    found, measured = fitted.predict_many(calls), asked["runtime_s"].to_numpy()
     assert np.mean((found.low <= measured) & (measured <= found.high)) > 0.85
     assert np.median(found.high / found.low) < 2.5
 
@@ -403,14 +411,14 @@ def test_networks_that_cannot_be_used_are_named_with_their_lines() -> None:
     assert len(totals) == 1
     assert [row.line for row in rejected] == [3, 4, 5, 6]
     assert "alexnet" in rejected[2].reason
-    assert "a step needs its layers" in rejected[3].reason
+    assert "a training step needs its layers" in rejected[3].reason
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"runtime_s": "1 ms"}, "runtime_s is '1 ms', but must be a number"),
-        ({"runtime_s": None}, "runtime_s is no number"),
+        ({"runtime_s": None}, "runtime_s is not a number"),
         ({"sentinel_s": "slow"}, "sentinel_s is 'slow', but must be a number"),
         ({"layers": "[["}, "layers cannot be read (JSONDecodeError"),
         ({"layers": "[" * 100_000}, "layers cannot be read (ValueError: it is nested too deep"),
@@ -500,11 +508,11 @@ def counted(
 def test_a_network_that_waits_for_its_host_is_no_contradiction() -> None:
     # 20 us of the host for each call: ten times what the smallest layers take
     data = dataset(["linear"], dispatch_s=60e-6)
-    learnt = train(data, "lasso", jobs=1).predictor
-    assert learnt.dispatch is not None
+    fitted = train(data, "lasso", jobs=1).predictor
+    assert fitted.dispatch is not None
     layers = sorted(fresh("linear"), key=seconds)
-    rows = counted(learnt, [layers[-20 + i : -10 + i] for i in range(10)]) + counted(
-        learnt, [layers[:3]], calls=10
+    rows = counted(fitted, [layers[-20 + i : -10 + i] for i in range(10)]) + counted(
+        fitted, [layers[:3]], calls=10
     )
     found = train(
         Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1
@@ -515,9 +523,9 @@ def test_a_network_that_waits_for_its_host_is_no_contradiction() -> None:
 
 def test_a_network_of_a_slow_moment_is_no_contradiction() -> None:
     data = dataset(["linear"], sentinel_s=1e-3)
-    learnt = train(data, "lasso", jobs=1).predictor
+    fitted = train(data, "lasso", jobs=1).predictor
     layers = fresh("linear")
-    rows = counted(learnt, [layers[i : i + 10] for i in range(20)], sentinel_s=1e-3)
+    rows = counted(fitted, [layers[i : i + 10] for i in range(20)], sentinel_s=1e-3)
     rows[3] |= {"runtime_s": 3 * float(str(rows[3]["runtime_s"])), "sentinel_s": 3e-3}
     found = train(
         Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1
@@ -532,7 +540,7 @@ def test_a_network_of_a_slow_moment_is_no_contradiction() -> None:
     assert found.predictor.dataset["rejected"] == 1
 
 
-def test_a_network_of_kinds_that_no_other_has_can_be_learnt_from(tmp_path: Path) -> None:
+def test_a_network_of_kinds_that_no_other_has_can_be_trained_on(tmp_path: Path) -> None:
     table = pd.concat(
         [network_rows(30, {"linear": 1.0}), network_rows(1, {"softmax": 1.0})], ignore_index=True
     )
@@ -551,19 +559,21 @@ def test_where_too_few_networks_stay_the_reasons_are_said() -> None:
         given = table.assign(runtime_s=table["runtime_s"] * factor)
         if len(wrong) == 1:
             given = given.head(10)
-        with pytest.raises(DatasetError, match=f"9 measured networks and no layers; 10 are needed.*{said}"):
+        with pytest.raises(DatasetError, match=f"9 measured networks and no layers; 10 needed.*{said}"):
             train(Dataset(data.path, data.meta, {"network": given}), jobs=1)
 
 
 @pytest.mark.parametrize(("calls", "corrected"), [(1, True), (400, False)])
-def test_what_kinds_take_that_were_not_learnt_is_no_matter_of_the_others(calls: int, corrected: bool) -> None:
+def test_what_kinds_take_that_were_not_trained_is_no_matter_of_the_others(
+    calls: int, corrected: bool
+) -> None:
     data = dataset(["linear"])
-    learnt = train(data, "lasso", jobs=1).predictor
+    fitted = train(data, "lasso", jobs=1).predictor
     linear, softmax = fresh("linear"), fresh("softmax")
     rows = []
     for i in range(20):
         layers = [*(linear[(5 * i + j) % len(linear)] for j in range(5)), softmax[i % len(softmax)]]
-        each = learnt.estimate(layers).runtime_s
+        each = fitted.estimate(layers).runtime_s
         counts = [1] * 5 + [calls]
         runtime_s = 1.2 * float(each[:5].sum()) + calls * float(each[5])
         given = [[la.kind, la.to_row(), n] for la, n in zip(layers, counts, strict=True)]
@@ -571,7 +581,7 @@ def test_what_kinds_take_that_were_not_learnt_is_no_matter_of_the_others(calls: 
     found = train(
         Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1
     )
-    ratio = found.predictor.estimate(linear).runtime_s / learnt.estimate(linear).runtime_s
+    ratio = found.predictor.estimate(linear).runtime_s / fitted.estimate(linear).runtime_s
     assert np.median(ratio) == pytest.approx(1.2 if corrected else 1.0, abs=0.02)
     assert (found.correction is not None) == corrected
 
@@ -638,39 +648,39 @@ def test_gaps_in_a_networks_row_are_defaults_and_blank_rows_none() -> None:
 def test_a_kind_to_which_totals_give_no_time_leaves_bounds_that_are_numbers(tmp_path: Path) -> None:
     # softmaxes take nothing here
     table = network_rows(40, {"linear": 1.0, "softmax": 0.0})
-    learnt = train(Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": table}), jobs=1).predictor
-    assert learnt.kinds == ("linear", "softmax")
-    nothing = learnt.estimate(fresh("softmax"))
+    fitted = train(Dataset(Path("synthetic"), dataset(["linear"]).meta, {"network": table}), jobs=1).predictor
+    assert fitted.kinds == ("linear", "softmax")
+    nothing = fitted.estimate(fresh("softmax"))
     assert nothing.runtime_s.max() < 1e-6
     assert np.isfinite(
         [nothing.runtime_s, nothing.low_s, nothing.high_s, nothing.deviation, nothing.shared]
     ).all()
-    both = learnt.predict_many([[*fresh("linear")[:3], *fresh("softmax")[:3]]])
+    both = fitted.predict_many([[*fresh("linear")[:3], *fresh("softmax")[:3]]])
     assert 0 < both.low[0] < both.value[0] < both.high[0]
-    assert set(learnt.estimate(fresh("linear")[:5]).basis) <= {"in-range", "extrapolated"}
-    assert learnt.assumed(fresh("linear")[:5]) == ()  # the kind was learnt as a whole
-    save(learnt, tmp_path / "totals.json")
+    assert set(fitted.estimate(fresh("linear")[:5]).basis) <= {"in-range", "extrapolated"}
+    assert fitted.assumed(fresh("linear")[:5]) == ()  # the kind was trained as a whole
+    save(fitted, tmp_path / "totals.json")
 
 
-def test_what_a_network_draws_is_not_learnt_and_that_is_said() -> None:
+def test_what_a_network_draws_is_not_trained_and_that_is_said() -> None:
     networks = network_rows(12, {"linear": 1.0})
     data = dataset(["linear"], count=40)
     found, plain = (
         train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
         for table in (networks.assign(power_w=-5.0, energy_j="?"), networks)
     )
-    assert found.doubts == ("network: power_w and energy_j not used: whole networks train the time alone",)
+    assert found.doubts == ("network: power_w and energy_j not used: whole networks train times only",)
     assert (found.rejected, plain.doubts) == ((), ())
 
 
-def test_networks_that_layers_say_nothing_of_are_not_learnt_from() -> None:
+def test_networks_that_layers_say_nothing_of_are_not_trained_on() -> None:
     networks = network_rows(12, {"linear": 1.0})
     data = dataset(["linear"], count=40, dispatch_s=5e-6)
     table = networks.assign(runtime_s=networks.runtime_s * 1e3, dispatch_s=2e-3)
     found = train(Dataset(data.path, data.meta, {**data.tables, "network": table}), "lasso", jobs=1)
     alone = train(data, "lasso", jobs=1)
     assert found.correction is None
-    assert [doubt.partition(" lie ")[0] for doubt in found.doubts] == ["network: 12 whole networks"]
+    assert [doubt.partition(" are ")[0] for doubt in found.doubts] == ["network: 12 whole networks"]
     assert found.predictor.system == alone.predictor.system
     assert found.predictor.dispatch == alone.predictor.dispatch
     assert [r.factor for r in found.predictor.regressors.values()] == [1.0] * len(found.predictor.regressors)
@@ -689,7 +699,7 @@ def test_a_layer_that_nothing_calls_so_often_leaves_its_network_out(count: float
 def test_too_few_totals_and_missing_columns_are_refused() -> None:
     data = dataset(["linear"])
     few = network_rows(3, {"linear": 1.0, "softmax": 1.0})
-    with pytest.raises(DatasetError, match=f"{data.path}: 3 measured networks and no layers; 10 are needed"):
+    with pytest.raises(DatasetError, match=f"{data.path}: 3 measured networks and no layers; 10 needed"):
         train(Dataset(data.path, data.meta, {"network": few}), jobs=1)
     with pytest.raises(DatasetError, match="column batch missing"):
         read_totals(few.drop(columns="batch"))

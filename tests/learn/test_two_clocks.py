@@ -19,7 +19,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.codec import save
-from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, learn_dispatch
+from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, train_dispatch
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_format import from_json, to_json
 from neuralpower.learn.predictor_lookup import load
@@ -157,35 +157,35 @@ def observation(
 
 
 def test_the_host_takes_a_median_per_kind_and_function() -> None:
-    learnt = learn_dispatch(
+    trained = train_dispatch(
         [
             observation("activation", [4e-6, 5e-6, 9e-6], "relu"),
             observation("activation", [8e-6, float("nan"), 0.0], "gelu"),
             observation("linear", [7e-6, 7e-6]),
         ]
     )
-    assert learnt is not None
+    assert trained is not None
     layers: list[Layer] = [Activation(function=name, elements=8) for name in ("relu", "gelu", "silu")]
     layers += [Linear(rows=1, in_features=1, out_features=1, bias=True), Softmax(rows=1, width=1)]
     # relu 5, gelu 8, another activation the median of 4, 5, 8, 9; linear 7; a kind never seen the median of
     # 4, 5, 7, 7, 8, 9
-    assert learnt.seconds(layers) == pytest.approx([5e-6, 8e-6, 6.5e-6, 7e-6, 7e-6])
+    assert trained.seconds(layers) == pytest.approx([5e-6, 8e-6, 6.5e-6, 7e-6, 7e-6])
 
 
 def test_no_rows_teach_nothing() -> None:
-    assert learn_dispatch([]) is None
-    assert learn_dispatch([observation("linear", [float("nan"), 0.0, -1.0])]) is None
+    assert train_dispatch([]) is None
+    assert train_dispatch([observation("linear", [float("nan"), 0.0, -1.0])]) is None
 
 
 def test_a_chain_of_launches_takes_the_host_a_line() -> None:
     steps = [1.0, 10, 50, 100]
-    learnt = learn_dispatch([observation("recurrent", [1e-5 + 2e-6 * s for s in steps], "lstm", steps)])
-    assert learnt is not None
+    trained = train_dispatch([observation("recurrent", [1e-5 + 2e-6 * s for s in steps], "lstm", steps)])
+    assert trained is not None
     layer = Recurrent(
         function="lstm", batch=1, steps=20, input_size=8, hidden_size=8, num_layers=2, bidirectional=False
     )
     # 20 steps in each of 2 layers: 10 us + 40 x 2 us
-    assert learnt.seconds([layer]) == pytest.approx([9e-5])
+    assert trained.seconds([layer]) == pytest.approx([9e-5])
 
 
 def test_networks_tell_how_much_more_the_host_has_to_do() -> None:
@@ -233,7 +233,7 @@ def test_many_networks_are_each_on_their_own_clocks(predictor: Predictor) -> Non
     assert predictor.predict_many([()]).value == pytest.approx([0.0])
 
 
-def test_products_in_tf32_are_learnt_apart_and_the_rest_is_float32(predictor: Predictor) -> None:
+def test_products_in_tf32_are_trained_separately_and_the_rest_is_float32(predictor: Predictor) -> None:
     traced = network(2048)
     single, tf32 = predicted(predictor, traced), predicted(predictor, traced, "tensorfloat32")
     layers = tuple(
@@ -292,11 +292,11 @@ def test_whole_networks_correct_the_hosts_part(tables: dict[str, pd.DataFrame]) 
     # time
     rows += [{**row, "dispatch_s": row["runtime_s"]} for row in rows]
     few = {kind: table.iloc[::2] for kind, table in tables.items()}
-    learnt = train(dataset({**few, "network": pd.DataFrame(rows)}), learner="lasso", jobs=1).predictor
-    assert learnt.dispatch is not None
-    assert learnt.dispatch.factor == pytest.approx(2, rel=0.01)
+    trained = train(dataset({**few, "network": pd.DataFrame(rows)}), learner="lasso", jobs=1).predictor
+    assert trained.dispatch is not None
+    assert trained.dispatch.factor == pytest.approx(2, rel=0.01)
     traced = network(1)
-    assert predicted(learnt, traced).runtime_s.value == pytest.approx(
+    assert predicted(trained, traced).runtime_s.value == pytest.approx(
         run(traced.layers, dispatch=2), rel=0.03
     )
 
@@ -350,10 +350,10 @@ def test_a_backward_pass_is_predicted_from_backward_rows(tables: dict[str, pd.Da
         rows = table[table["dtype"] == "float32"].assign(power_w=300.0, energy_u_rel=0.01)
         slower = {name: 2 * rows[name] for name in ("runtime_s", "dispatch_s")}
         both[kind] = pd.concat([rows, rows.assign(phase="backward", power_w=250.0, **slower)])
-    learnt = train(dataset(both, limit_w=700.0), learner="lasso", jobs=1).predictor
+    trained = train(dataset(both, limit_w=700.0), learner="lasso", jobs=1).predictor
     traced = network(8192)
-    forward = predicted(learnt, traced)
-    backward = compose(traced, learnt, model="net", batch_size=1, phase="backward")
+    forward = predicted(trained, traced)
+    backward = compose(traced, trained, model="net", batch_size=1, phase="backward")
     # the first of 12 products has no gradient of its input: half of its backward pass
     expected = 2 * run(traced.layers) - kernel_s(traced.layers[0])
     assert backward.runtime_s.value == pytest.approx(expected, rel=0.02)
@@ -365,15 +365,15 @@ def test_a_backward_pass_is_predicted_from_backward_rows(tables: dict[str, pd.Da
     products = [sum(row.flops for row in p.rows if row.kind == "linear") for p in (forward, backward)]
     assert products[1] == 2 * products[0] * 23 / 24 + 12 * 8192 * 1024
     assert backward.rows[0].kind == "softmax"
-    with pytest.raises(PredictorError, match="has not learnt phase 'backward': it has forward"):
+    with pytest.raises(PredictorError, match="was not trained on phase 'backward': it has forward"):
         compose(
             traced,
-            dataclasses.replace(learnt, regressors=forward_of(learnt)),
+            dataclasses.replace(trained, regressors=forward_of(trained)),
             model="net",
             batch_size=1,
             phase="backward",
         )
 
 
-def forward_of(learnt: Predictor) -> dict[tuple[str, str, str, str], Regressor]:
-    return {key: regressor for key, regressor in learnt.regressors.items() if key[2] == "forward"}
+def forward_of(trained: Predictor) -> dict[tuple[str, str, str, str], Regressor]:
+    return {key: regressor for key, regressor in trained.regressors.items() if key[2] == "forward"}

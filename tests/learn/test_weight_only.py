@@ -1,4 +1,4 @@
-"""The law of bytes for products whose weights alone are quantised, where no predictor has learnt such."""
+"""The law of bytes for products with quantised weights only, if no predictor was trained on them."""
 
 from dataclasses import replace
 
@@ -72,7 +72,7 @@ def test_what_the_law_speaks_of() -> None:
         ([MANY, int4(MANY)], False),
     ):
         assert is_weight_only(columns_of(Linear, layers)) == holds
-    assert "1.3 times the reading of as many bytes" in said(
+    assert "1.3 times the time of reading the bytes" in said(
         ("linear", "float32", "forward", "vector quantised")
     )
     assert said(("linear", "float32", "forward", "vector")) == ""

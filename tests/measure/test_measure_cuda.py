@@ -201,7 +201,7 @@ def test_a_sentinel_every_fifty_calls_tells_of_a_device_that_becomes_slower() ->
 
 
 class FakeNvml:
-    """As much of nvidia-ml-py as is read; `failing` is the code that every reading raises."""
+    """The part of nvidia-ml-py that is used; every reading raises the code `failing`."""
 
     NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
 
@@ -562,8 +562,8 @@ def test_a_copy_of_a_step_moves_parameters_of_its_own() -> None:
 @every_kind
 def test_every_kind_that_has_a_backward_pass_can_be_timed_in_it(kind: type[Layer]) -> None:
     for layer in tiny(kind):
-        learnt = layer.differentiable() and layer.backward()
-        if layer.phase != "forward" or not learnt or layer.dtype != "float32":
+        trained = layer.differentiable() and layer.backward()
+        if layer.phase != "forward" or not trained or layer.dtype != "float32":
             continue
         call = call_of(dataclasses.replace(layer, phase="backward"), CPU)
         with settings_of(call):

@@ -1,4 +1,4 @@
-"""Meters: what they read, what they refuse, and what the user is told."""
+"""Meters: readings, refusals, and messages to the user."""
 
 import ctypes
 import json
@@ -59,7 +59,7 @@ def zone(
 
 @pytest.fixture
 def server(tmp_path: Path) -> Path:
-    """Two packages with all that Linux lists beside them."""
+    """Two packages, and all other folders that Linux lists."""
     for package in (0, 1):
         zone(tmp_path, f"intel-rapl:{package}", f"package-{package}", 1_000_000 * (package + 1))
         zone(tmp_path, f"intel-rapl:{package}:0", "core")
@@ -525,7 +525,7 @@ def test_a_name_is_taken_once(meters: dict[str, Any]) -> None:
     fake_meter("mine", "cpu")
     with pytest.raises(ValueError, match="'mine' is already defined by .*test_meters"):
         fake_meter("mine", "cpu")
-    with pytest.raises(ValueError, match="'auto': the name has a meaning"):
+    with pytest.raises(ValueError, match="'auto': the name is reserved"):
         fake_meter("auto", "cpu")
 
 

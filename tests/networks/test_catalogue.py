@@ -1,6 +1,7 @@
 """Models by the names that people use: each can be built, and has the size that its maker prints."""
 
 import importlib
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ SAMPLE += ["clip-vit-base-patch32", "whisper-tiny", "wav2vec2-base-960h", "mamba
 
 
 def parameters(entry: Entry) -> int:
-    """Of the network that transformers makes of an entry's configuration, without values."""
+    """The parameters of the network that transformers builds from an entry, without values."""
     fields = {key: value for key, value in entry.config.items() if key != "quantization_config"}
     config = transformers.CONFIG_MAPPING[fields["model_type"]](**fields)
     without_values = importlib.import_module("transformers.initialization").no_init_weights
@@ -51,9 +52,10 @@ def test_entries_are_well_formed_and_no_two_share_a_name() -> None:
 
 
 @pytest.mark.slow
-def test_every_model_has_the_parameters_that_its_maker_prints() -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.full)])
+def test_a_model_has_the_parameters_that_its_maker_prints(step: int) -> None:
     off = {}
-    for name, entry in catalogue().items():
+    for name, entry in itertools.islice(catalogue().items(), 0, None, step):
         share = parameters(entry) / entry.parameters - 1
         if abs(share) > (0.25 if entry.note else CLOSE):
             off[name] = share
@@ -101,8 +103,8 @@ def test_a_model_is_found_by_any_usual_spelling(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("mixtral", "model 'mixtral' may be mixtral-8x22b, mixtral-8x7b; name one of them"),
-        ("llama", r"model 'llama' may be .* and \d+ more; name one of them"),
+        ("mixtral", "model 'mixtral' may be mixtral-8x22b, mixtral-8x7b; choose one of them"),
+        ("llama", r"model 'llama' may be .* and \d+ more; choose one of them"),
         ("lama-3.1-8b", "unknown model 'lama-3.1-8b': did you mean llama-3.1-8b"),
     ],
 )
@@ -136,7 +138,7 @@ def test_the_published_dtype_is_the_usual_one(capsys: pytest.CaptureFixture[str]
     assert "batch 1, bfloat16, forward" in done("predict", few, "--predictor", "nvidia-h200-sxm-141gb")
     ran = run("predict", few, "--predictor", "nvidia-t4")
     assert "batch 1, float32, forward" in ran.out
-    assert "was published in bfloat16, which nvidia-t4 does not know; predicted in float32" in ran.err
+    assert "was published in bfloat16, which nvidia-t4 does not have; predicted in float32" in ran.err
     assert "batch 1, float32, forward" in done("predict", few, "--predictor", "t4", "--dtype", "float32")
     assert parsing.usual_dtype("zoo:alexnet") == "float32"
 
@@ -155,5 +157,5 @@ def test_the_models_are_listed_by_task() -> None:
 
 
 def test_other_errors_still_name_the_grammar() -> None:
-    with pytest.raises(InputError, match=r"'xyzzy' is no folder and names no source; MODEL is "):
+    with pytest.raises(InputError, match=r"'xyzzy' is not a folder and names no source; MODEL is "):
         resolve("xyzzy")

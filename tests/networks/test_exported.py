@@ -84,7 +84,7 @@ def flat_layout(program: torch.export.ExportedProgram) -> Files:
 
 
 def zipped(files: Files, path: Path, compression: int = zipfile.ZIP_STORED) -> Path:
-    """An archive of files; a later file of a name stands beside the earlier one."""
+    """An archive of files; a later file of the same name does not replace the earlier one."""
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in files.items():
             archive.writestr(name, content)
@@ -113,7 +113,7 @@ def refusal(path: Path) -> str:
     return line
 
 
-# ---- what is no danger ----
+# ---- harmless archives ----
 
 
 def test_a_program_of_this_torch_is_loaded(new_layout: Files, tmp_path: Path) -> None:
@@ -441,7 +441,7 @@ def test_what_stands_around_the_zip_is_refused(new_layout: Files, tmp_path: Path
 )
 def test_what_is_no_zip_is_no_program(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "net.pt2").write_bytes(content)
-    assert "net.pt2 is no exported program of torch" in refusal(tmp_path / "net.pt2")
+    assert "net.pt2 is not an exported program of torch" in refusal(tmp_path / "net.pt2")
 
 
 def test_a_folder_of_that_name_is_no_program(tmp_path: Path) -> None:

@@ -169,7 +169,10 @@ def test_numbers_that_are_given_stay_and_what_was_not_written_is_drawn(tmp_path:
 
 def test_what_is_made_up_and_decides_is_said(nets: Path) -> None:
     (text,) = traced(resolve(f"{nets}:nothing")).assumptions
-    assert "decides by numbers" in text and "steps (given as memory that nothing was written to" in text
+    assert (
+        "depends on values that are made up" in text
+        and "steps (given as memory that nothing was written to" in text
+    )
 
 
 def test_random_inputs_that_decide_are_said() -> None:
@@ -219,7 +222,7 @@ def test_inputs_beyond_what_is_held_are_made_up_and_said(nets: Path, monkeypatch
     inputs = source.inputs(source.build("meta"), InputRequest(2**17), "meta")
     x, steps = (with_values(tensor) for tensor in inputs.args)
     assert int(steps) == 3 and not made_up(steps)
-    assert "beyond the 1 MiB that are held" in made_up(x)
+    assert "beyond the 1 MiB that are kept" in made_up(x)
 
 
 def test_a_functions_own_inputs_win_over_those_beside_it(nets: Path) -> None:

@@ -1,6 +1,7 @@
 """`hf:ORG/NAME`: config.json alone, by huggingface_hub, whose errors become one line each."""
 
 import json
+import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,7 @@ def reply(status: int) -> Any:
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """A hub that holds the given files, or raises; gives a list of what it is asked for."""
+    """A hub that holds the given files, or raises; returns a list of requests."""
 
     def served(**files: Any) -> list[tuple[str, str, str | None]]:
         asked: list[tuple[str, str, str | None]] = []
@@ -55,6 +56,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
         hub.configuration.cache_clear()
         return asked
 
+    monkeypatch.setattr(hub, "is_reachable", lambda: True)
     return served
 
 
@@ -115,7 +117,7 @@ def test_a_name_of_another_form_is_refused(serve: Hub, name: str) -> None:
     assert asked == [] or name == "a/b@@"
 
 
-@pytest.mark.parametrize(("held", "said"), [("{", "is no JSON"), ("[1]", "holds no object")])
+@pytest.mark.parametrize(("held", "said"), [("{", "is not JSON"), ("[1]", "is not an object")])
 def test_a_file_that_is_no_configuration_is_refused(serve: Hub, held: str, said: str) -> None:
     serve(config=held)
     with pytest.raises(ModelError, match=said):
@@ -126,7 +128,7 @@ def test_code_of_a_repository_is_never_run_and_the_native_class_is_named(serve: 
     serve(config=KIMI)
     with pytest.raises(ModelError, match=r"'kimi_k2' \(DeepseekV3ForCausalLM\) is not in .* is never run; "):
         resolve("hf:org/kimi")
-    with pytest.raises(ModelError, match=r"hf:org/kimi\?model_type=deepseek_v3 takes its fields"):
+    with pytest.raises(ModelError, match=r"hf:org/kimi\?model_type=deepseek_v3 uses its fields"):
         resolve("hf:org/kimi")
     model = resolve("hf:org/kimi?model_type=deepseek_v3").build("meta")
     assert type(model).__name__ == "DeepseekV3ForCausalLM"
@@ -138,6 +140,52 @@ def test_an_architecture_that_transformers_lacks_is_named(serve: Hub) -> None:
         ModelError, match=r"'novel' \(NovelForCausalLM\) is not in transformers .*; use a newer"
     ):
         resolve("hf:org/novel")
+
+
+class Silent:
+    """A session of a network whose name server does not answer, or that refuses at once."""
+
+    def __init__(self, refuses: bool) -> None:
+        self.refuses = refuses
+        self.over = threading.Event()
+
+    def head(self, address: str, timeout: float) -> None:
+        if not self.refuses:
+            self.over.wait()
+        raise ConnectionError(address)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_without_a_network_the_hub_is_asked_once_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    def never(*args: object, **how: object) -> str:
+        raise AssertionError("the library tries again for half a minute")
+
+    session = Silent(refuses)
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: session)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", never)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "PATIENCE_S", 0.01)
+    hub.configuration.cache_clear()
+    hub.is_reachable.cache_clear()
+    with pytest.raises(
+        ModelError, match="the hub cannot be reached .HF_HUB_OFFLINE=1 asks the cache alone.*; "
+    ):
+        resolve("hf:nobody/nothing")
+    session.over.set()
+    hub.is_reachable.cache_clear()
+
+
+def test_what_is_in_the_cache_needs_no_network(
+    serve: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = serve(config=BERT)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *name, **how: str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "is_reachable", lambda: False)
+    assert hub.configuration("org/name")["model_type"] == BERT["model_type"]
+    assert len(asked) == 2
 
 
 def test_the_users_offline_switch_holds_and_ours_does_not(

@@ -32,7 +32,10 @@ def refused(model: str) -> str:
     ("model", "way_out"),
     [
         ("AlexNet", "did you mean zoo:alexnet"),
-        ("zoo_alexnet.pth", "weights alone are no network; name the code that builds it: path/file.py:Name"),
+        (
+            "zoo_alexnet.pth",
+            "weights alone are not a network; give the code that builds it: path/file.py:Name",
+        ),
         ("some-org/some-net", "for a model of the Hugging Face hub write hf:some-org/some-net"),
         (
             "my-org/Llama-3.1-8B",
@@ -54,7 +57,7 @@ def test_a_file_is_answered_with_what_it_defines_and_is_not_run(
     Path("net.py").write_text(NET)
     shape = " with --input-shape, such as 3x224x224"
     assert refused("net.py").endswith(
-        f"; say what builds it: net.py:Net, net.py:build or net.py:Other{shape}"
+        f"; choose what builds it: net.py:Net, net.py:build or net.py:Other{shape}"
     )
     Path("net.py").write_text(f"{NET}\ndef example_inputs(batch_size): ...\n")
     assert refused("net.py").endswith("net.py:build or net.py:Other")

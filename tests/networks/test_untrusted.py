@@ -230,10 +230,10 @@ def test_a_kept_plan_runs_no_code_but_that_of_models_that_were_typed(hostile: Pa
 def test_in_python_too_trust_is_given() -> None:
     import neuralpower as np_
 
-    learnt = np_.load("amd-epyc-2c")
-    (found,) = learnt.score([{"model": "evil.py:net"}])
+    trained = np_.load("amd-epyc-2c")
+    (found,) = trained.score([{"model": "evil.py:net"}])
     assert found.error.startswith(f"model 'evil.py:net' {ANSWER}")
-    (found,) = score([{"model": "nowhere.py:net"}], learnt.predictor, trust_code=True)
+    (found,) = score([{"model": "nowhere.py:net"}], trained.predictor, trust_code=True)
     assert "there is no file nowhere.py" in found.error
 
 

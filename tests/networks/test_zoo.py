@@ -78,7 +78,7 @@ class Traced:
 
     parameters: int
     gflop: float
-    """Of one example."""
+    """The FLOP of one example."""
     shape: torch.Size
 
 

@@ -1,4 +1,4 @@
-"""Formulas of families, sweeps, comparisons, what fits: against single predictions and sums by hand."""
+"""Formulas of families, sweeps, comparisons, what fits: against single predictions and written-out sums."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from neuralpower.cli.parsing import sizes
+from neuralpower.devices.memory_size import bytes_of
 from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.files.csv_files import write_csv
 from neuralpower.learn import predictor_lookup
@@ -23,10 +25,10 @@ from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore import fit as fitting
 from neuralpower.predict.explore.compare import Side, compare
-from neuralpower.predict.explore.fit import Request, bytes_of, fit, largest
+from neuralpower.predict.explore.fit import Request, fit, largest
 from neuralpower.predict.explore.forms import Solver
 from neuralpower.predict.explore.space import Explored, Point, explore
-from neuralpower.predict.explore.sweep import SweepPoint, pareto, sizes, sweep, to_json
+from neuralpower.predict.explore.sweep import SweepPoint, pareto, sweep, to_json
 from neuralpower.predict.memory.peak import forward_memory
 from neuralpower.predict.prediction import Interval
 from neuralpower.report.explored import fit_table, sweep_table
@@ -70,6 +72,8 @@ def test_monomials_and_sums_of_two_are_found_again() -> None:
 
 # ---- families ----
 
+STEPS = [5, pytest.param(1, marks=pytest.mark.full)]  # from a point that is compared to the next
+
 
 @pytest.mark.slow
 def test_a_family_is_what_each_of_its_members_is_alone(predictor: Predictor) -> None:
@@ -109,7 +113,8 @@ SMALL = "hidden_size=32&intermediate_size=64&num_attention_heads=4&num_key_value
 SEVERAL = {  # sorts of blocks: each with depths at which two or three blocks do not show them all
     "cohere2": f"transformers:cohere2?{SMALL}",
     "deepseek": f"transformers:deepseek_v3?{SMALL}&num_key_value_heads=4&moe_intermediate_size=16",
-    "switch": "transformers:switch_transformers?d_model=32&d_kv=8&d_ff=64&num_heads=4&vocab_size=100",
+    "switch": "transformers:switch_transformers?d_model=32&d_kv=8&d_ff=64&num_heads=4&vocab_size=100"
+    "&num_experts=2",
 }
 
 
@@ -152,9 +157,10 @@ def test_a_depth_that_no_override_sets_is_left_alone(predictor: Predictor) -> No
 
 
 @pytest.mark.slow
-def test_depths_of_blocks_that_are_alike_take_few_traces(predictor: Predictor) -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_depths_of_blocks_that_are_alike_take_few_traces(step: int, predictor: Predictor) -> None:
     points = [Point(TINY, 1, 16, changes={"num_hidden_layers": depth}) for depth in range(2, 13)]
-    found = assert_each_is_what_it_is_alone(points, predictor)
+    found = assert_each_is_what_it_is_alone(points, predictor, range(0, 11, step))
     assert set(found.basis) == {"formula"}
     assert found.traces == 3  # two, three and twelve blocks
 
@@ -177,20 +183,25 @@ def test_a_field_that_shows_in_further_blocks_alone_is_looked_at_there(predictor
 
 
 @pytest.mark.slow
-def test_a_form_says_nothing_beyond_the_members_that_it_was_found_from(predictor: Predictor) -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_a_form_says_nothing_beyond_the_members_that_it_was_found_from(
+    step: int, predictor: Predictor
+) -> None:
     # longt5 fills blocks of 128 up: what multiples have in common, 160 and 200 have not
     local = (
         "transformers:longt5?num_layers=2&num_decoder_layers=2&d_model=32&d_kv=8&d_ff=64&"
         "num_heads=4&vocab_size=100"
     )
     lengths = (*range(128, 1025, 128), 160, 200)
-    found = assert_each_is_what_it_is_alone([Point(local, 2, length) for length in lengths], predictor)
+    points = [Point(local, 2, length) for length in lengths]
+    found = assert_each_is_what_it_is_alone(points, predictor, (*range(0, 8, step), 8, 9))
     assert found.basis == ("formula",) * 8 + ("traced",) * 2
     assert found.traces < len(lengths)
 
 
 @pytest.mark.slow
-def test_a_width_that_is_another_parts_is_a_network_of_its_own(predictor: Predictor) -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_a_width_that_is_another_parts_is_a_network_of_its_own(step: int, predictor: Predictor) -> None:
     # between embeddings and blocks of one width Electra has no projection
     electra = (
         "transformers:electra?embedding_size=32&num_attention_heads=2&num_hidden_layers=2&vocab_size=100"
@@ -200,14 +211,16 @@ def test_a_width_that_is_another_parts_is_a_network_of_its_own(predictor: Predic
         for width in (8, 16, 24, 32, 40, 48, 56, 64)
         for inner in (16, 32, 48, 64, 80, 96, 112, 128)  # which is as wide as the embeddings in another way
     ]
-    assert assert_each_is_what_it_is_alone(points, predictor).traces < len(points) / 2
+    found = assert_each_is_what_it_is_alone(points, predictor, range(0, 64, step))
+    assert found.traces < len(points) / 2
 
 
 @pytest.mark.slow
-def test_lengths_on_both_sides_of_a_window_have_forms_of_their_own(predictor: Predictor) -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_lengths_on_both_sides_of_a_window_have_forms_of_their_own(step: int, predictor: Predictor) -> None:
     window = f"transformers:mistral?{SMALL}&num_hidden_layers=2&sliding_window=64"
     points = [Point(window, batch, length) for length in range(16, 161, 16) for batch in (1, 2, 4)]
-    found = assert_each_is_what_it_is_alone(points, predictor)
+    found = assert_each_is_what_it_is_alone(points, predictor, range(0, 30, step))
     assert set(found.basis) == {"formula"}
     assert found.traces < len(points)
 
@@ -281,9 +294,9 @@ def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp
     assert [float(row["runtime_s"]) for row in rows] == [p.runtime_s for p in found.points]
     with pytest.raises(InputError, match="cannot be written"):
         write_csv(tmp_path / "s.csv" / "s.csv", lines)
-    with pytest.raises(PredictorError, match="has not learnt dtype 'bfloat16'"):
+    with pytest.raises(PredictorError, match="was not trained on dtype 'bfloat16'"):
         sweep(DEEP, [predictor], dtypes=("bfloat16",))
-    with pytest.raises(InputError, match="points: at most"):
+    with pytest.raises(InputError, match="points: a sweep takes at most"):
         sweep(DEEP, [predictor], batch_sizes=range(1, 20_000))
 
 
@@ -316,7 +329,8 @@ def test_errors_that_both_have_go_out_of_the_ratio(predictor: Predictor) -> None
 
 def test_two_predictors_share_no_errors() -> None:
     # half-widths of 10 % each, in logarithms: together sqrt(2) log(1.1); equal times: even
-    a, b = predictor_lookup.load("amd-epyc-2c"), predictor_lookup.load("amd-epyc-2c")
+    a = predictor_lookup.load("amd-epyc-2c")
+    b = replace(a)
     traced = trace(nn.Linear(4, 4), (torch.zeros(1, 4),))
     even = Interval(1.0, 1 / 1.1, 1.1)
     predicted = replace(compose(traced, a, model="a", batch_size=1), runtime_s=even)
@@ -329,7 +343,8 @@ def test_what_takes_no_time_is_not_compared(predictor: Predictor) -> None:
     nothing, one = side(nn.Identity(), predictor, "nothing"), side(nn.Linear(64, 64), predictor, "one")
     for pair in ((nothing, nothing), (nothing, one), (one, nothing)):
         with pytest.raises(
-            InputError, match="nothing: takes 0 s, a ratio needs more; compare networks with layers"
+            InputError,
+            match="nothing: its time is 0 s, a ratio needs more than 0; compare networks with layers",
         ):
             compare(*pair)
 
@@ -442,17 +457,19 @@ class Scan(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("phase", "longest"), [("forward", 749), ("training", 37)]
+    ("phase", "most_calls", "longest", "shorter"), [("forward", 1000, 249, 11), ("training", 3000, 37, 36)]
 )  # of 4 calls a number, of 80
 def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
-    phase: str, longest: int, monkeypatch: pytest.MonkeyPatch
+    phase: str, most_calls: int, longest: int, shorter: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "MOST_CALLS", 3000)
+    monkeypatch.setattr(fitting, "MOST_CALLS", most_calls)
     found = [fit(Request(Scan(), seq_len=length, phase=phase), 8e9) for length in (4, 7)]
-    assert {(one.longest, one.longest_reason.partition(",")[0]) for one in found} == {(longest, "the calls")}
-    less = fit(Request(Scan(), seq_len=36, phase=phase), 8e9)
+    assert {(one.longest, one.longest_reason.partition(":")[0]) for one in found} == {
+        (longest, "the number of calls")
+    }
+    less = fit(Request(Scan(), seq_len=shorter, phase=phase), 8e9)
     found[0] = fit(Request(Scan(), seq_len=4, phase=phase), less.memory.high_bytes + less.process_bytes)
-    assert (found[0].longest, found[0].longest_reason) == (36, "memory")
+    assert (found[0].longest, found[0].longest_reason) == (shorter, "memory")
 
 
 def test_a_training_step_takes_more_and_a_larger_optimizer_more_still() -> None:
@@ -482,10 +499,10 @@ def test_what_cannot_be_asked_of_fit_is_refused() -> None:
 @pytest.mark.parametrize(
     ("sizes_", "message"),
     [
-        ({"batch_sizes": (1, 0)}, "batch size 0: a sweep takes a list of whole numbers"),
-        ({"batch_sizes": (1.5,)}, "batch size 1.5: a sweep"),
-        ({"batch_sizes": "1:4"}, "batch sizes '1:4': a sweep takes a list of them"),
-        ({"lengths": (16, -1)}, "length -1: a sweep"),
+        ({"batch_sizes": (1, 0)}, "batch size 0: must be a list of whole numbers"),
+        ({"batch_sizes": (1.5,)}, "batch size 1.5: must"),
+        ({"batch_sizes": "1:4"}, "batch sizes '1:4': must be a list"),
+        ({"lengths": (16, -1)}, "length -1: must"),
         ({"batch_sizes": ()}, "no point to sweep"),
     ],
 )
@@ -564,14 +581,15 @@ def test_commands_say_that_a_predictor_is_of_another_cpu(
             *ran.err.splitlines(),
             *ran.out.splitlines(),
         ]  # of scores, which are lines of JSON, on stderr
-        assert lines[0].startswith(f"{said}this machine has other vector extensions; figures are for ")
+        assert lines[0].startswith(f"{said}this machine has other vector extensions; values are for ")
         assert run(*arguments, "--json").out[0] == "{"
 
 
 @pytest.mark.slow
 def test_fit_ends_with_0_or_1() -> None:
-    assert "fits into 954 MiB" in done("fit", DEEP, "--device", "cpu", "--memory", "1GB", "--seq-len", 8)
-    ran = run("fit", DEEP, "--device", "cpu", "--memory", "1MB", "--seq-len", 8, "--json")
+    asked = ("fit", TINY + "&num_hidden_layers=3", "--device", "cpu", "--seq-len", 8)
+    assert "fits into 954 MiB" in done(*asked, "--memory", "1GB")
+    ran = run(*asked, "--memory", "1MB", "--json")
     answer = json.loads(ran.out)
     assert (ran.code, answer["fits"], answer["largest_batch_size"]) == (1, False, 0)
     assert "T4" in done("fit", "zoo:deep_mnist", "--device", "nvidia-t4")

@@ -9,7 +9,7 @@ import pytest
 from neuralpower.errors import InputError
 from neuralpower.learn import predictor_lookup
 from neuralpower.networks.phases import Phase
-from neuralpower.platforms import CPU
+from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.explore.fit import Request, fit
 from tests.program import done, run
@@ -19,6 +19,7 @@ LLAMA = (
     "num_key_value_heads=2&vocab_size=100"
     "&num_hidden_layers=3&max_position_embeddings=300"
 )
+SHALLOW = LLAMA.replace("num_hidden_layers=3", "num_hidden_layers=2")
 ROOM = 2 * CPU.framework.forward_bytes + 10e6 + CPU.framework.process_bytes
 # a token of one sample: keys and values of 2 heads of 8 numbers of 4 bytes in 3 layers
 TOKEN = 2 * 2 * 8 * 4 * 3
@@ -68,9 +69,9 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(phase: str) -> None:
 
 
 def test_a_context_ends_with_the_memory_or_with_the_models_positions() -> None:
-    steps = Request(LLAMA, phase="decode")
+    steps = fit(Request(LLAMA, phase="decode"), ROOM)
     # 300 positions: 299 in the cache and the new token
-    assert (fit(steps, ROOM).longest, fit(steps, ROOM).longest_reason) == (299, "the model's positions")
+    assert (steps.longest, steps.longest_reason) == (299, "the model's positions")
     assert fit(Request(LLAMA, phase="prefill"), ROOM).longest == 300
     many = fit(Request(LLAMA, 100, phase="decode", context=10), ROOM)
     assert many.longest_reason == "memory"
@@ -80,7 +81,7 @@ def test_a_context_ends_with_the_memory_or_with_the_models_positions() -> None:
 def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
     room = 2 * CPU.framework.training_bytes + 6e6 + CPU.framework.process_bytes
     plain, more, again = (
-        fit(Request(LLAMA, 8, 64, phase="training", accumulation=count, checkpointing=on), room)
+        fit(Request(SHALLOW, 8, 64, phase="training", accumulation=count, checkpointing=on), room)
         for count, on in ((1, False), (2, False), (1, True))
     )
     assert more.memory.value_bytes >= plain.memory.value_bytes
@@ -95,17 +96,17 @@ def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
         (Request(LLAMA, seq_len=301, phase="prefill"), "prompt 301 takes 301 positions"),
         (
             Request(LLAMA, phase="decode", context=0),
-            "context is 0, but a whole number of at least 1 is needed",
+            "context is 0, but must be a whole number from 1",
         ),
         (Request(LLAMA, checkpointing=True), "belong to phase training, not to forward"),
         (
             Request(LLAMA, phase="training", accumulation=0),
-            "accumulation 0: a step takes 1 micro-batch or more",
+            "accumulation 0: must be 1 micro-batch or more",
         ),
         (Request(LLAMA, phase="prefill", context=3), "context 3 belongs to phase decode, not to prefill"),
         (Request(LLAMA, phase="prefill", new_tokens=3), "new_tokens 3 belongs to phase generate"),
         (Request(LLAMA, phase="generate", new_tokens=0), "new_tokens is 0"),
-        (Request("zoo:deep_mnist", phase="decode"), "keeps none"),
+        (Request("zoo:deep_mnist", phase="decode"), "has none"),
     ],
 )
 def test_what_no_step_can_have_is_refused(request_: Request, message: str) -> None:
@@ -129,3 +130,24 @@ def test_the_command_ends_with_0_1_or_2() -> None:
     ran = run(*step[:-1], 300, "--memory", "1GB")
     assert ran.code == 2
     assert "made for 300" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("phase", "platform", "run_"),
+    [
+        ("decode", PLATFORMS["accelerator"], "engine"),
+        ("decode", CPU, "eager"),
+        ("forward", PLATFORMS["accelerator"], "eager"),
+    ],
+)
+def test_a_fit_without_a_way_to_run_uses_the_usual_one(phase: str, platform: Platform, run_: str) -> None:
+    found = fit(Request(SHALLOW, phase=phase, platform=platform), ROOM)
+    assert found.request is not None and found.request.run == run_
+    assert found.memory == fit(Request(SHALLOW, phase=phase, platform=platform, run=run_), ROOM).memory
+
+
+def test_a_note_on_training_steps_belongs_to_training_alone() -> None:
+    accelerator = PLATFORMS["accelerator"]
+    assert "A100" in accelerator.memory_note("training")
+    assert accelerator.memory_note("decode") == accelerator.memory_note("forward") != ""
+    assert "A100" not in accelerator.memory_note("decode") and CPU.memory_note("training") == ""

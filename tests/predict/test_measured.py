@@ -1,4 +1,4 @@
-"""Networks measured elsewhere beside what predictors say of them."""
+"""Networks measured elsewhere, compared with predictions."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_each_column_is_read_into_the_question(tmp_path: Path) -> None:
         "zoo:resnet18,4,,training,,,3x64x64,,30\n",
     )
     found, refused, notes = read_measurements(file, device="t4")
-    assert (refused, notes) == ([], ["latency_ms is read as runtime_s = latency_ms/1000"])
+    assert (refused, notes) == ([], ["latency_ms counts as runtime_s = latency_ms/1000"])
     step, text, image = found
     assert (step.case.batch_size, step.case.dtype, step.way) == (8, "bfloat16", "forward")
     assert (step.case.phase.name, step.case.phase.context, step.line) == ("decode", 512, 3)
@@ -58,7 +58,7 @@ def test_names_of_datasets_and_other_units_are_read_too(tmp_path: Path) -> None:
     ("row", "said"),
     [
         ("zoo:deep_mnist,1,float32,forward,0", "runtime_s is not above 0"),
-        ("zoo:deep_mnist,1,float32,forward,soon", "runtime_s is no number"),
+        ("zoo:deep_mnist,1,float32,forward,soon", "runtime_s is not a number"),
         (",1,float32,forward,1", "model is empty"),
         ("zoo:deep_mnist,1.5,float32,forward,1", "batch_size is '1.5', but must be a whole number"),
         ("zoo:deep_mnist,1,float31,forward,1", "unknown dtype 'float31': did you mean"),
@@ -137,7 +137,7 @@ def test_predictors_are_compared_side_by_side(measured: Path) -> None:
     # errors of 0 and 50 %: median and mean 25 %
     assert own.split()[:5] == ["neuralpower", "2", "25.0%", "25.0%", "-50.0%"]
     assert roof.split()[:2] == ["roofline", "2"]
-    assert "Note: latency_ms is read as runtime_s = latency_ms/1000" in ran.err
+    assert "Note: latency_ms counts as runtime_s = latency_ms/1000" in ran.err
 
 
 def test_the_json_of_a_comparison_holds_the_same(measured: Path) -> None:
@@ -170,7 +170,7 @@ def test_what_cannot_be_compared_is_said_and_the_rest_is(tmp_path: Path) -> None
     assert f"Warning: {DEEP} b2, roofline: predictor roofline needs the device" in ran.err
     assert "zoo:absent" in ran.err
     assert f"Warning: {file} line 5: batch_size is '0'" in ran.err
-    assert ran.err.splitlines()[-1].endswith("1 rows could not be compared; the warnings above say why")
+    assert ran.err.splitlines()[-1].endswith("1 rows could not be compared; see the warnings above")
     assert ran.out.splitlines()[-1].split()[:2] == ["roofline", "1"]
 
 
@@ -192,7 +192,7 @@ def test_options_that_do_not_go_together_are_refused(arguments: tuple[str, ...],
 
 def test_a_predictor_named_twice_or_of_another_device_is_said(measured: Path) -> None:
     ran = run("evaluate", "--measured", measured, "--predictor", "roofline,roofline")
-    assert (ran.code, "roofline is named twice" in ran.err) == (2, True)
+    assert (ran.code, "roofline is given twice" in ran.err) == (2, True)
     ran = run("evaluate", "--measured", measured, "--predictor", "nvidia-t4")
-    assert "Note: predictor nvidia-t4 is of " in ran.err
-    assert ", and rows are of l40s" in ran.err
+    assert "Note: predictor nvidia-t4 is for " in ran.err
+    assert ", but rows are from l40s" in ran.err

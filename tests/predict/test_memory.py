@@ -1,4 +1,4 @@
-"""Peaks by hand for tiny networks, and what a real run of the same networks holds."""
+"""Computed peaks of tiny networks, and the memory of a real run."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_micro_batches_add_up_gradients_and_checkpoints_drop_activations() -> No
         p.numel() for n, p in model.named_parameters() if "pooler" not in n
     )
     assert step_memory(model, (ids,), checkpointing=True).activations_bytes < usual.activations_bytes / 2
-    with pytest.raises(ModelError, match="has no activation checkpointing of its own"):
+    with pytest.raises(ModelError, match="has no activation checkpointing to switch on"):
         step_memory(chain(), (torch.zeros(2, 4),), checkpointing=True)
     assert settings_of(Recipe("sgd", accumulation=2)) == {
         "optimizer": "momentum",
@@ -276,7 +276,7 @@ class Convolutional(nn.Sequential):
 
 
 class Masked(nn.Linear):
-    """Learns to fill places in, and draws whether it skips a layer, as networks that listen do."""
+    """A network that fills masked places and skips layers at random, as speech networks do."""
 
     def __init__(self) -> None:
         super().__init__(32, 32)
@@ -397,7 +397,7 @@ def test_weights_that_are_no_parameters_are_refused_and_get_no_gradient() -> Non
             return super().forward(outside(x))
 
     with pytest.raises(
-        InputError, match=r"Net: its forward uses weights of \(4, 4\) that are not reached as its parameters"
+        InputError, match=r"Net: its forward uses weights of \(4, 4\) that are not its parameters"
     ):
         step_memory(Net(nn.Linear(4, 4)), (torch.zeros(2, 4),))
     assert outside.weight.grad is None

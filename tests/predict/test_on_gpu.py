@@ -1,4 +1,4 @@
-"""Networks measured on a GPU beside what is predicted of them; the GPU is simulated."""
+"""Networks measured on a simulated GPU, compared with predictions."""
 
 import json
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def test_a_graph_is_compared_with_the_devices_time() -> None:
 @pytest.mark.parametrize(
     ("status", "error", "said"),
     [("oom", ModelError, "needs more memory"), ("error", ModelError, "no such kernel"),
-     ("poisoned", DeviceError, "works no more")],
+     ("poisoned", DeviceError, "no longer works")],
 )  # fmt: skip
 def test_what_cannot_run_there_is_said(status: str, error: type[Exception], said: str) -> None:
     rig = Rig(fails=status)
@@ -108,7 +108,7 @@ def test_a_gpu_without_a_spec_sheet_asks_for_a_predictor(monkeypatch: pytest.Mon
     ran = run("evaluate", DEEP, "--device", "cuda:0")
     assert (
         ran.code,
-        "GeForce 9999: has no spec sheet here; name a predictor with --predictor" in ran.err,
+        "GeForce 9999: has no spec sheet; choose a predictor with --predictor" in ran.err,
     ) == (2, True)
     assert run("evaluate", DEEP, "--device", "cuda:0", "--predictor", "nvidia@l40s").code == 0
 

@@ -64,11 +64,11 @@ def candidates(count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_changed_configurations_are_what_each_is_alone(predictor: Predictor) -> None:
-    many = candidates(150)
+    many = candidates(100)
     found = score(many, predictor)
     assert not any(s.error for s in found)
-    assert sum(s.basis == "formula" for s in found) > 100
-    for i in (0, 17, 60, 149):
+    assert sum(s.basis == "formula" for s in found) > 60
+    for i in (0, 17, 60, 99):
         query = "&".join(f"{name}={value}" for name, value in many[i]["changes"].items())
         alone, traced = predict_case(Case(f"{MODEL}?{query}", 2, many[i]["seq_len"]), predictor)
         assert found[i].runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
@@ -108,7 +108,7 @@ def drawing(watts: float) -> Regressor:
 @pytest.mark.slow
 def test_energies_are_those_of_single_predictions(predictor: Predictor) -> None:
     power = {whole_kind(kind): drawing(20.0 + 5 * place) for place, kind in enumerate(KINDS)}
-    metered, many = replace(predictor, power=power), candidates(60)
+    metered, many = replace(predictor, power=power), candidates(20)
     found = score(many, metered, by="energy")
     for i in (0, 11, len(many) - 1):
         query = "&".join(f"{name}={value}" for name, value in many[i]["changes"].items())
@@ -137,34 +137,34 @@ def test_lists_are_what_each_of_them_is_alone(predictor: Predictor) -> None:
 
 
 BROKEN = [
-    ("{", "is no JSON"),
-    ("[1]", "is [1], must be an object"),
+    ("{", "is not JSON"),
+    ("[1]", "is [1], but must be an object"),
     ("{}", "has neither a model nor layers"),
-    ('{"model": "transformers:llama", "changes": [1]}', "changes is [1], must be an object"),
+    ('{"model": "transformers:llama", "changes": [1]}', "changes is [1], but must be an object"),
     (
         '{"model": "transformers:llama", "changes": {"hidden": 8}, "seq_len": 8}',
         "unknown field of LlamaConfig",
     ),
     ('{"model": "zoo:alexnot"}', "unknown zoo network 'alexnot'"),
-    ('{"model": "zoo:alexnet", "batch_size": 0}', "batch_size is 0, must be a whole number, 1 or more"),
-    ('{"model": "zoo:alexnet", "dtype": "float8"}', "has not learnt dtype 'float8'"),
+    ('{"model": "zoo:alexnet", "batch_size": 0}', "batch_size is 0, but must be a whole number, 1 or more"),
+    ('{"model": "zoo:alexnet", "dtype": "float8"}', "was not trained on dtype 'float8'"),
     ('{"layers": []}', "layers must be a list of one object or more"),
-    ('{"layers": [3]}', "a layer is 3, must be an object with a kind"),
-    ('{"layers": [{"kind": []}]}', "kind of a layer is [], must be a number, a text or a truth value"),
-    ("[" * 100_000, "is no JSON"),
+    ('{"layers": [3]}', "a layer is 3, but must be an object with a kind"),
+    ('{"layers": [{"kind": []}]}', "kind of a layer is [], but must be a number, a text, true or false"),
+    ("[" * 100_000, "is not JSON"),
     (json.dumps({"layers": [{**ROW, "rows": 10**400}]}), "must be a number"),
     ('{"layers": [{"kind": "linar"}]}', "unknown layer kind 'linar': did you mean linear"),
     ('{"layers": [{"kind": "linear", "rows": 8}]}', "no value for 'in_features'"),
     (json.dumps({"layers": [{**ROW, "row": 1}]}), "unknown field of linear 'row'"),
-    (json.dumps({"layers": [{**ROW, "count": 0}]}), "count is 0, must be a whole number, 1 or more"),
+    (json.dumps({"layers": [{**ROW, "count": 0}]}), "count is 0, but must be a whole number, 1 or more"),
     (json.dumps({"layers": [{**ROW, "count": 10**400}]}), "must be a whole number, 1 or more"),
     (
         '{"model": "transformers:bert", "changes": {"num_hidden_layers": Infinity}}',
-        "is inf, must be a number up to 9007199254740992",
+        "is inf, but must be a number up to 9007199254740992",
     ),
     (json.dumps({"model": "zoo:alexnet", "batch_size": 10**30}), "must be a whole number, 1 or more"),
-    (json.dumps({"layers": [{**RECURRENT, "num_layers": 0}]}), "recurrent: nothing comes out of it"),
-    (json.dumps({"layers": [{**RECURRENT, "hidden_size": 0}]}), "recurrent: nothing comes out of it"),
+    (json.dumps({"layers": [{**RECURRENT, "num_layers": 0}]}), "recurrent: its output is empty"),
+    (json.dumps({"layers": [{**RECURRENT, "hidden_size": 0}]}), "recurrent: its output is empty"),
     (
         json.dumps({"layers": [{**CONVOLUTION, "groups": 0}]}),
         "conv1d: its fields contradict each other; groups must",
@@ -178,7 +178,7 @@ BROKEN = [
         "conv1d: its fields contradict each other",
     ),
     (json.dumps({"layers": [{**ROW, "rows": 2**60}]}), "must be a whole number from 0 to 9007199254740992"),
-    (json.dumps({"layers": [{**ROW, "bias": 7}]}), "linear: bias is 7, must be true or false"),
+    (json.dumps({"layers": [{**ROW, "bias": 7}]}), "linear: bias is 7, but must be true or false"),
     (
         json.dumps({"layers": [{"kind": "activation", "function": "GELU", "elements": 8}]}),
         "'GELU': did you mean gelu",
@@ -193,7 +193,7 @@ BROKEN = [
         ),
         "unknown function of elementwise 'nope'",
     ),
-    (json.dumps({"layers": [ROW, {**ROW, "dtype": "float16"}]}), "has not learnt dtype 'float16'"),
+    (json.dumps({"layers": [ROW, {**ROW, "dtype": "float16"}]}), "was not trained on dtype 'float16'"),
     (json.dumps({"layers": [{**ROW, "dtype": "foo"}]}), "unknown dtype of linear 'foo'"),
     (
         json.dumps({"layers": [{**ROW, "phase": "foo"}]}),
@@ -206,9 +206,12 @@ BROKEN = [
     ),
     (
         '{"model": "zoo:alexnet", "input_shape": [3, 0]}',
-        "input_shape is [3, 0], must be a list of whole numbers",
+        "input_shape is [3, 0], but must be a list of whole numbers",
     ),
-    ('{"model": "zoo:alexnet", "input_shape": 224}', "input_shape is 224, must be a list of whole numbers"),
+    (
+        '{"model": "zoo:alexnet", "input_shape": 224}',
+        "input_shape is 224, but must be a list of whole numbers",
+    ),
     (
         '{"model": "transformers:llama", "changes": {"num_hidden_layers": 1.5}, "seq_len": 8}',
         "expected int, got float",
@@ -219,7 +222,7 @@ BROKEN = [
 @pytest.mark.parametrize("value", [{2}, np.ones(2), ([2],), bytearray(2)])
 def test_what_is_no_value_of_a_field_is_named_where_python_gives_it(value: Any, predictor: Predictor) -> None:
     wrong, right = score([{"layers": [{**ROW, "rows": value}]}, {"layers": [ROW]}], predictor)
-    assert wrong.error.startswith(f"rows of a layer is {value!r:.40}, must be a number")
+    assert wrong.error.startswith(f"rows of a layer is {value!r:.40}, but must be a number")
     assert right.error == ""
 
 
@@ -277,7 +280,7 @@ def test_a_model_takes_the_shape_of_one_sample(predictor: Predictor) -> None:
 
 @pytest.mark.slow
 def test_a_candidate_whose_numbers_do_not_divide_is_its_own_error(predictor: Predictor) -> None:
-    many = candidates(40)
+    many = candidates(12)
     many[7]["changes"] |= {"num_attention_heads": 3, "hidden_size": 64, "num_key_value_heads": 2}
     found = score(many, predictor)
     alone = found[7].error or found[7].basis or ""

@@ -100,13 +100,13 @@ def test_barriers_on_streams_of_their_own_may_be_issued_in_another_order() -> No
     ("make", "message"),
     [
         (lambda: Rank(array(1, 2), array(1)), r"issue_s of shape \(1,\) for 2 calls"),
-        (lambda: Rank(array(1, -2)), "seconds holds -2.0: times and streams are finite"),
+        (lambda: Rank(array(1, -2)), "seconds holds -2.0: times and streams must be finite"),
         (lambda: Rank(array(1, np.nan)), "seconds holds nan"),
         (lambda: Rank(array(1), array(np.inf)), "issue_s holds inf"),
-        (lambda: Rank(array(1), stream=array(0.5)), "streams are counted; give whole numbers"),
+        (lambda: Rank(array(1), stream=array(0.5)), "streams must be whole numbers"),
         (
             lambda: Plan([Rank(array(1))], waits=[(At(0, 0), At(0, 1))]),
-            "call 1 of rank 0 is waited for, and there is none",
+            "call 1 of rank 0 does not exist, but another waits for it",
         ),
         (lambda: Plan([Rank(array(1))], barriers=[[At(1, 0)]]), "call 0 of rank 1"),
         (lambda: Plan([Rank(array(1))], barriers=[[At(0, 0)], [At(0, 0)]]), "at two barriers"),

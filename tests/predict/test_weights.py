@@ -29,7 +29,7 @@ SAVED = 4 * IN_LAYERS - IN_LAYERS // 2 - IN_LAYERS // 128 * 2  # bytes, from flo
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedPredictor:
-    """Of a GPU without rows of quantised products."""
+    """A predictor of a GPU without rows of quantised products."""
     return neuralpower.load(GPU)
 
 
@@ -56,7 +56,7 @@ def test_weights_change_memory_time_and_what_is_said(loaded: LoadedPredictor) ->
     assert found.coverage < plain.coverage
     said = prediction_table(found, "kind", 3, 15).splitlines()
     assert said[len(found.warnings) + 1].startswith(
-        "weights int4, groups of 128, float32 model.embed_tokens, lm_head left out: "
+        "weights int4, groups of 128, float32 model.embed_tokens, lm_head unchanged: "
     )
     assert any("with quantised weights: estimated as" in line for line in said)
     told: Any = found.to_json()["weights"]
@@ -82,11 +82,11 @@ def test_a_checkpoint_is_predicted_as_it_lies(loaded: LoadedPredictor, checkpoin
         InputError, match=r"--weights int4: the checkpoint's weights are quantized already \(awq\)"
     ):
         loaded.predict(checkpoint, seq_len=8, weights="int4")
-    with pytest.raises(InputError, match="training of quantised weights is not described.*=null"):
+    with pytest.raises(InputError, match="training of quantised weights is not supported.*=null"):
         loaded.predict(checkpoint, seq_len=8, phase="training")
     with pytest.raises(InputError, match="training of quantised weights .* leave --weights out"):
         loaded.predict(MODEL, seq_len=8, phase="training", weights="nf4")
-    with pytest.raises(ModelError, match=r"quantized \(awq\).* not run here"):
+    with pytest.raises(ModelError, match=r"quantized \(awq\).* not run"):
         neuralpower.networks.sources.resolve(checkpoint).build("cpu")
 
 
@@ -128,7 +128,7 @@ def test_a_device_without_the_arithmetic_says_what_runs() -> None:
     assert as_run(parsed("w8a8"), a100) == parsed("w8a8")  # which it has
     out = done("predict", MODEL, "--seq-len", 8, "--predictor", GPU, "--weights", "fp8")
     line = next(line for line in out.splitlines() if line.startswith("weights "))
-    assert line.startswith("weights fp8, a scale per output, float32 model.embed_tokens, lm_head left out: ")
+    assert line.startswith("weights fp8, a scale per output, float32 model.embed_tokens, lm_head unchanged: ")
     assert line.endswith("; the device has no fp8 arithmetic, so products run in float32")
 
 

@@ -31,6 +31,7 @@ from neuralpower.profiling.stopwatch import Account, Event
 from neuralpower.trace.tracer import trace
 from tests.beit import small_beit
 from tests.program import done, run
+from tests.sampled import some_always
 from tests.simulated import hundred_watts
 
 GPT2 = "transformers:GPT2Model?n_layer=2&n_embd=64&n_head=4&vocab_size=100&bos_token_id=0&eos_token_id=0"
@@ -100,24 +101,21 @@ def named(model: str, seq_len: int = 32, **options: Any) -> NetworkProfile:
 # ---- what is counted ----
 
 
-DEEP = (
-    "zoo:resnet152",
-    "zoo:resnet200",
-    "zoo:resnet269",
-    "zoo:inception4",
-    "zoo:densenet201",
-)  # slow, and more of the same
-COMPARED = [model for model in networks() if model not in DEEP]
+DEEP = """
+    zoo:resnet101 zoo:resnet152 zoo:resnet200 zoo:resnet269 zoo:wide_resnet50 zoo:inception4
+    zoo:inception_resnet_v2 zoo:densenet201
+""".split()  # slow, and more of the same
+COMPARED = [*networks()]
 
 
-@pytest.mark.parametrize("model", COMPARED)
+@pytest.mark.parametrize("model", some_always(COMPARED, lambda model: model not in DEEP))
 def test_flops_are_those_of_pytorchs_counter(model: str) -> None:
     ours, theirs = counted(model)
     assert ours == theirs
 
 
 def test_at_least_sixty_networks_are_compared() -> None:
-    assert len(COMPARED) >= 60
+    assert len(COMPARED) - len(DEEP) >= 60
 
 
 def test_a_transposed_convolution_is_counted_by_its_input() -> None:
@@ -372,7 +370,7 @@ def test_a_check_names_what_is_wrong() -> None:
     problems = broken.check().problems
     assert any("shares add up to" in p for p in problems)
     assert any("parameters add up to 0, the model has 72" in p for p in problems)
-    assert any("512 FLOP, PyTorch's counter says 511" in p for p in problems)
+    assert any("512 FLOP, PyTorch's counter gives 511" in p for p in problems)
 
 
 def test_times_join_their_rows_by_path_and_call() -> None:
@@ -727,7 +725,7 @@ def test_strict_ends_with_three_where_an_operator_is_not_counted(tmp_path: Path)
         (("--device", "cuda:99"), 4, "device cuda:99: torch finds no such CUDA device here"),
         (("--device", f"cuda:{2**64}"), 4, f"device cuda:{2**64}: torch finds no such CUDA device here"),
         (("--dtype", "float8_e4m3fn", "--repeat", 1), 2, "check dtype, inputs and device"),
-        (("--repeat", 0, "--trace-file", "x"), 2, "--repeat 0 makes none"),
+        (("--repeat", 0, "--trace-file", "x"), 2, "a trace file needs a run"),
         (("--repeat", -1), 2, "repeat -1"),
     ],
 )

@@ -230,7 +230,7 @@ def test_a_master_weight_adds_up_what_half_cannot_show() -> None:
 
 
 def test_a_network_without_weights_cannot_be_trained() -> None:
-    with pytest.raises(InputError, match="nothing to train; choose inference"):
+    with pytest.raises(InputError, match="it cannot be trained; choose inference"):
         Precision().optimizer(nn.ReLU(), lambda w: make_optimizer("sgd", w, lr=0.1))
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints with a `quantization_config`: what is quantised, how, what is left out, what is refused."""
+"""Checkpoints with a `quantization_config`: what is quantised, how, what is excluded, what is refused."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_layers_of_mixed_precision_have_their_own(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"quant_method": "aqlm"}, "quantized by 'aqlm', which is not known here; known are .*awq.*=null"),
+        ({"quant_method": "aqlm"}, "quantized by 'aqlm', which is not known; known are .*awq.*=null"),
         ({"bits": 4}, "quantized by 'none', which is not known"),
         (
             {"quant_method": "awq", "bits": 8},
@@ -346,5 +346,5 @@ def test_what_makes_no_sense_is_refused(folder: Folder, config: dict[str, Any], 
 
 def test_a_pattern_that_is_none_is_refused(folder: Folder) -> None:
     model = folder({"quant_method": "fp8", "modules_to_not_convert": ["model.(layers"]})
-    with pytest.raises(ModelError, match="no regular expression"):
+    with pytest.raises(ModelError, match="not a regular expression"):
         traced(model)

@@ -78,13 +78,13 @@ def test_names_are_read_in_any_case(name: str) -> None:
     [
         ("int5", "unknown weights 'int5': did you mean .*int4"),
         ("q4_k_xl", "unknown weights 'q4_k_xl': did you mean .*q4_k_m"),
-        ("int4:", "a group is a number of inputs; write int4:64"),
-        ("int4:x", "a group is a number of inputs"),
-        ("int4:0", "a group is a number of inputs"),
-        ("int4:-1", "a group is a number of inputs"),
+        ("int4:", "a group must be a number of inputs; write int4:64"),
+        ("int4:x", "a group must be a number of inputs"),
+        ("int4:0", "a group must be a number of inputs"),
+        ("int4:-1", "a group must be a number of inputs"),
         ("nvfp4:32", "nvfp4 has groups of 16 by definition; write nvfp4"),
         ("mxfp4:16", "mxfp4 has groups of 32 by definition"),
-        ("q8_0:32", "Q8_0 has blocks of its own; leave :32 out"),
+        ("q8_0:32", "Q8_0 has fixed blocks; leave :32 out"),
         ("", "unknown weights ''"),
     ],
 )

@@ -46,7 +46,7 @@ def test_files_have_the_size_that_is_published(name: str, gigabytes: float) -> N
 
 
 def test_an_awq_checkpoint_has_the_size_of_its_tensors() -> None:
-    """By hand: 4 bits and 20 bits for 128 of 6,979,321,856 weights; the rest bfloat16 or frequencies."""
+    """4 bits and 20 bits for 128 of 6,979,321,856 weights; other weights are bfloat16 or frequencies."""
     found = quantised(llama(), parsed("awq")).quantised
     in_layers = 32 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 4096 * 14336)
     rest = 2 * (2 * 128_256 * 4096 + 65 * 4096) + 2 * 64 * 4

@@ -1,4 +1,4 @@
-"""Timelines: calls at times set by hand, nested in modules, beside counters, in Chrome's trace format."""
+"""Timelines in Chrome's trace format: calls at given times, nested in modules, and counters."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Known(Predictor):
     def check(self, dtype: str, phase: str) -> None:
         """Everything is known."""
 
-    def has_learnt(self, kind: str, phase: str) -> bool:
+    def knows(self, kind: str, phase: str) -> bool:
         """Everything is known."""
         return True
 
@@ -403,7 +403,7 @@ def test_power_is_drawn_where_it_is_known_and_idle_in_between() -> None:
     ]
 
 
-def test_there_is_no_power_row_where_power_is_not_learnt() -> None:
+def test_there_is_no_power_row_where_power_is_not_trained() -> None:
     predictor = known(US)
     assert [c.name for c in drawn(predictor, stage(predictor)).counters] == ["memory"]
 
@@ -450,7 +450,7 @@ def test_a_module_that_is_entered_again_is_a_slice_again() -> None:
 def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
     write(file, {"traceEvents": []})
-    with pytest.raises(InputError, match=r"traceEvents\[0\] is nan, which is no number"):
+    with pytest.raises(InputError, match=r"traceEvents\[0\] is nan: the sizes"):
         write(file, {"traceEvents": [float("nan")]})
     assert json.loads(file.read_text()) == {"traceEvents": []}
     assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
@@ -463,9 +463,9 @@ def test_a_place_that_cannot_be_written_is_known_before(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())  # nothing is left behind
     with pytest.raises(InputError, match="cannot be written .Not a directory"):
         check_place(Path("/dev/null/t.json"), "trace.json")
-    with pytest.raises(InputError, match="is no file; choose a file's name"):
+    with pytest.raises(InputError, match="is not a file; choose a file's name"):
         check_place(tmp_path, "trace.json")
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         check_place(Path("/dev/null"), "trace.json")
     (tmp_path / "t.json").write_text("old")
     check_place(tmp_path / "t.json", "trace.json")

@@ -122,14 +122,27 @@ def test_the_tree_adds_up_at_every_depth(
 ) -> None:
     table = part(page, "Module tree")
     assert isinstance(table, Table)
-    lines = [(name.depth, float(share)) for name, _, share, *_ in table.rows if isinstance(name, Nested)]
-    assert len(lines) == len(table.rows) and isinstance(table.rows[0][2], Share)
+    lines = [(name.depth, float(share)) for name, share, *_ in table.rows if isinstance(name, Nested)]
+    assert len(lines) == len(table.rows) and isinstance(table.rows[0][1], Share)
     for i, (depth, share) in enumerate([(-1, 1.0), *lines]):
         end = next((k for k in range(i, len(lines)) if lines[k][0] <= depth), len(lines))
         children = [part for deep, part in lines[i:end] if deep == depth + 1]
         assert not children or sum(children) <= share + 1e-6
     assert sum(share for depth, share in lines if depth == 0) == pytest.approx(1, abs=1e-6)
     assert any("[0-2]" in str(row[0]) for row in table.rows), "equal blocks stand in one line"
+
+
+def test_the_page_has_the_figures_of_the_printed_tree(
+    page: Page, predicted: tuple[Prediction, list[Stage | Omitted]]
+) -> None:
+    table = part(page, "Module tree")
+    assert isinstance(table, Table)
+    printed = [" ".join(line.split()) for line in str(predicted[0].tree()).splitlines()]
+    assert "module output parameters FLOP latency memory (weights + outputs) share" in printed
+    assert table.header[-2:] == ("latency", "memory (weights + outputs)")
+    for name, _, *figures in table.rows:
+        if isinstance(name, Nested) and name.depth <= 3 and "others" not in name:
+            assert any(" ".join(map(str, figures)) in line for line in printed), name
 
 
 def test_the_memory_over_time_ends_with_the_pass_and_peaks_where_tensors_do(
@@ -201,7 +214,7 @@ def test_every_point_of_a_sweep_has_its_batch_size_or_length_beside_it(
 def test_a_sweep_without_a_latency_is_nothing_to_draw() -> None:
     failed = swept([(1, None)], [0.1])
     nothing = replace(failed, points=tuple(replace(p, runtime_s=None, error="no") for p in failed.points))
-    with pytest.raises(InputError, match="no point has a latency: there is nothing to plot"):
+    with pytest.raises(InputError, match="no point has a latency to plot"):
         pictures.sweep_page(nothing)
 
 

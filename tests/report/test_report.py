@@ -58,7 +58,7 @@ FLOPS, BYTES = 1e9, 1e8  # of the device that never was
 
 
 class FakeRunner(Runner):
-    """A device that takes each network at its roof and notes what is asked; `fails` raises at a turn."""
+    """A device that runs each network at its roof and records the requests; `fails` raises at a turn."""
 
     def __init__(self, memory: int = 10**9, fails: dict[int, BaseException] | None = None) -> None:
         super().__init__(torch.device("cpu"))
@@ -312,7 +312,10 @@ def test_utilisation_is_of_the_measured_roof_never_above_all_of_it_and_says_wher
     assert [row["of the peak"] for row in rows] == [pytest.approx(0.8), pytest.approx(0.1)]
     assert [row["clipped"] for row in rows] == ["yes", ""]
     said = " ".join(section.text)
-    assert "Clipped to 100 %: 1 point would lie above the roof." in said and "knows no cache" in said
+    assert (
+        "Clipped to 100 %: 1 point would lie above the roof." in said
+        and "Bytes are counted without caches" in said
+    )
 
 
 def test_a_network_without_flop_leaves_the_roof_its_slope() -> None:
@@ -343,8 +346,8 @@ def test_no_pair_is_no_example() -> None:
     found = analysis.examples(view, view.data.devices[0])
     assert found["bad"] is None and found["good"] is None
     text = " ".join(pages.comments("on_prediction", view))
-    assert "no two of these networks differ in time as they do in FLOP" in text
-    assert "no two of these networks stand in the wrong order" in text
+    assert "times and FLOP of no two networks have a similar ratio" in text
+    assert "FLOP order all of these networks correctly" in text
 
 
 def test_a_prediction_that_is_mostly_roofline_is_no_example() -> None:
@@ -437,7 +440,7 @@ def test_the_same_network_under_two_names_is_reported_once(nets: str, tmp_path: 
 def test_a_folder_of_another_report_is_left_alone(nets: str, tmp_path: Path) -> None:
     gathering(nets, tmp_path / "out").run()
     with pytest.raises(
-        InputError, match="holds a report with training_batch 2, this one has 4; choose another folder"
+        InputError, match="has a report with training_batch 2, this one has 4; choose another folder"
     ):
         gathering(nets, tmp_path / "out", training_batch=4).run()
 
@@ -453,7 +456,7 @@ def test_a_folder_of_a_measured_report_takes_no_predicted_one(nets: str, tmp_pat
     gathering(nets, tmp_path / "out").run()
     predicted = replace(gathering(nets, tmp_path / "out").request, device=None)
     with pytest.raises(
-        InputError, match="holds a report with device .*, this one has none; choose another folder"
+        InputError, match="has a report with device .*, this one has none; choose another folder"
     ):
         Gathering(predicted, tmp_path / "out").run()
 
@@ -462,9 +465,9 @@ def test_a_folder_of_a_measured_report_takes_no_predicted_one(nets: str, tmp_pat
     ("content", "message"),
     [
         ("{", "cannot be read"),
-        ("[]", "no report's data of schema 1"),
-        ('{"schema": 7}', "no report's data of schema 1"),
-        ('{"schema": 1}', "lacks or has too much"),
+        ("[]", "not a report's data of schema 1"),
+        ('{"schema": 7}', "not a report's data of schema 1"),
+        ('{"schema": 1}', "has missing or unknown fields"),
     ],
 )
 def test_a_data_file_that_is_none_is_refused(tmp_path: Path, content: str, message: str) -> None:
@@ -582,7 +585,7 @@ def test_a_browser_shows_the_report_without_complaint(nets: str, tmp_path: Path)
         (
             ("--predicted", "--predictor", "nvidia-t4", "--dtype", "bfloat16"),
             2,
-            "has not learnt dtype 'bfloat16'",
+            "was not trained on dtype 'bfloat16'",
         ),
     ],
 )
@@ -617,7 +620,7 @@ def test_a_batch_systems_end_keeps_what_was_gathered(tmp_path: Path, monkeypatch
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ran.code == 130
-    assert "what was measured is kept; give the same command again to continue" in ran.err
+    assert "results so far are kept; run the same command again to resume" in ran.err
 
 
 def test_nobody_else_writes_to_a_folder_while_its_page_is_drawn(

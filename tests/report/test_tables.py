@@ -1,4 +1,4 @@
-"""Answers at a glance: what a table says first, what it warns of, and what a terminal shows of it."""
+"""Answers at a glance: the first lines of a table, its warnings, and its form on a terminal."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from neuralpower.cli import answers, output
+from neuralpower.devices.memory_size import reading
 from neuralpower.devices.spec import find_spec
 from neuralpower.files.terminal import has_colours, shown, styled, unstyled, visible
 from neuralpower.learn.any_device import roofline_of
@@ -32,7 +33,6 @@ from neuralpower.learn.estimates import (
 from neuralpower.learn.keys import ANY, named
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.compare import Side, compare
-from neuralpower.predict.explore.fit import reading
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.predict.prediction import LAUNCHES, Interval, Prediction, Row, joined, with_shares
 from neuralpower.profiling import profile
@@ -88,7 +88,7 @@ def test_the_first_line_says_what_on_what_and_how_and_nothing_stands_before_it_w
         (
             (CARRIED, ROOFLINE),
             {CARRIED_BY: 0.75},
-            ["only 75% of the time is covered", "only 0% of the time was trained"],
+            ["only 75% of the time is covered", "no time was trained on this device"],
         ),
     ],
 )
@@ -102,6 +102,14 @@ def test_warnings_come_before_everything_else(
     for line, begin in zip(text, expected, strict=False):
         assert line.startswith(f"Warning: {begin}")
     assert text[len(expected)].startswith("zoo:net, ")
+
+
+def test_coverage_states_the_part_of_related_devices() -> None:
+    rows = [row("linear", 3.0, CARRIED), row("norm", 1.0)]
+    text = "\n".join(lines(prediction(rows, 4.0, origins={CARRIED_BY: 0.75, TRAINED_HERE: 0.25})))
+    assert "coverage 100 % (75 % trained on related devices), extrapolated" in text
+    own = "\n".join(lines(prediction(rows, 4.0, origins={TRAINED_HERE: 1.0})))
+    assert "coverage 100 %, extrapolated" in own
 
 
 def test_a_borrowed_regressor_does_not_cover() -> None:
@@ -249,7 +257,7 @@ def test_blocks_are_letters_where_there_are_none() -> None:
     assert shown("▏▌█", colours=False, encoding="utf-8") == "▏▌█"
 
 
-# ---- figures ----
+# ---- numbers ----
 
 
 def test_memory_is_said_in_binary_units() -> None:
@@ -289,7 +297,7 @@ def test_a_comparison_says_what_both_sides_have_in_common_and_whose_a_doubt_is()
     found = compare(Side("a", sure, gpu), Side("b", doubtful, gpu))
     assert comparison_table(found).splitlines()[:4] == [
         "Warning: other machine",
-        "Warning: B: only 0% of the time is covered by trained data; the rest is estimated",
+        "Warning: B: only 0% of the time is covered by trained data; other layers are estimated",
         "A against B: forward, bfloat16, on GPU (gpu)",
         "",
     ]

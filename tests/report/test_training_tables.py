@@ -41,8 +41,8 @@ def test_the_sentence_says_why_power_was_not_trained(plain: Trained) -> None:
     assert sentence(some).endswith("Power not trained: 7 rows of 100 us or more, 10 needed.")
     more = dataclasses.replace(plain, powers={"softmax": 7, "linear": 1})
     assert sentence(more).endswith("Power not trained: 7 rows of a kind of 100 us or more, 10 needed.")
-    pooled = dataclasses.replace(plain, predictor=dataclasses.replace(plain.predictor, learnt_on=2))
-    assert sentence(pooled).endswith("several devices share the time alone.")
+    pooled = dataclasses.replace(plain, predictor=dataclasses.replace(plain.predictor, trained_on=2))
+    assert sentence(pooled).endswith("predictors of several devices only predict time.")
 
 
 def test_power_that_was_trained_is_in_the_sentence_and_the_table(plain: Trained) -> None:
@@ -93,7 +93,9 @@ def test_groups_of_too_few_rows_are_skipped_in_plain_words(plain: Trained) -> No
     first, *more = skipped_lines(found)
     assert first == "movement sort (float32, forward): skipped, 1 row; 10 needed."
     assert len(more) == 2
-    assert list(notes_of(found, verbose=False)) == [f"{first} (2 more like it; -v lists them)"]
+    assert list(notes_of(found, verbose=False)) == [
+        "3 groups skipped: fewer than 10 rows each; -v lists them"
+    ]
     assert list(notes_of(found, verbose=True)) == [first, *more]
 
 
@@ -101,14 +103,36 @@ def test_lines_that_differ_in_names_and_numbers_are_one_with_a_count() -> None:
     lines = [
         f"{kind}: power not trained: {n} of 12 powers are usable, 10 needed" for n, kind in enumerate("abcd")
     ]
-    other = "a: 3 left out, too odd (line 2, 3, 4)"
+    other = "a: 3 skipped, too odd (line 2, 3, 4)"
     assert list(alike([*lines, other])) == [f"{lines[0]} (3 more like it; -v lists them)", other]
     assert list(alike(lines[:2])) == lines[:2]
-    left = [f"{kind}: {n} left out, too odd (line {', '.join('234'[:n])})" for n, kind in enumerate("abc", 1)]
+    left = [f"{kind}: {n} skipped, too odd (line {', '.join('234'[:n])})" for n, kind in enumerate("abc", 1)]
     assert list(alike(left)) == [f"{left[0]} (2 more like it; -v lists them)"]
+
+
+def test_groups_whose_names_have_digits_are_alike() -> None:
+    lines = [
+        f"{name} (float32, forward): held-out rows are missed by {error}%"
+        for name, error in (
+            ("conv1d dense", 40),
+            ("movement sort+topk", 118),
+            ("conv3d depthwise+grouped", 230),
+        )
+    ]
+    assert list(alike(lines)) == [f"{lines[0]} (2 more like it; -v lists them)"]
+
+
+def test_rows_skipped_for_several_reasons_are_one_line_with_counts(plain: Trained) -> None:
+    reasons = ["no kernel ran"] * 3 + ["status crashed"] + ["status 'x'", "status 'y'"] + ["rows is 0"]
+    rejected = tuple(Rejected("softmax", line, reason) for line, reason in enumerate(reasons, 2))
+    found = dataclasses.replace(plain, rejected=rejected)
+    (line,) = notes_of(found, verbose=False)
+    most = "no kernel ran (3), status '' (2), status crashed (1)"
+    assert line == f"7 rows skipped: {most}, other reasons (1); -v lists them"
+    assert len(list(notes_of(found, verbose=True))) == 4
 
 
 def test_rows_left_out_for_one_reason_are_one_line(plain: Trained) -> None:
     rejected = tuple(Rejected("softmax", line, "runtime_s is not above 0") for line in range(2, 30))
     (line,) = notes_of(dataclasses.replace(plain, rejected=rejected), verbose=False)
-    assert line == "softmax: 28 left out, runtime_s is not above 0 (line 2, 3, 4, 5, 6, ...)"
+    assert line == "softmax: 28 skipped, runtime_s is not above 0 (line 2, 3, 4, 5, 6, ...)"

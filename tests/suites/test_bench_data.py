@@ -86,8 +86,8 @@ def test_unknown_fields_are_passed_over() -> None:
         (caffe.message(raw())[:40], "ends .* bytes before field 4 does: it is cut off"),
         (b"\x08", "ends within a number: it is cut off"),
         (b"\x08" + b"\xff" * 11, "a number of more than 10 bytes"),
-        (b"\x0b", "field 1 of wire type 3: no Datum"),
-        (b"\x0a\x01x", "field 1 has wire type 2: no Datum"),
+        (b"\x0b", "field 1 of wire type 3: not a Datum"),
+        (b"\x0a\x01x", "field 1 has wire type 2: not a Datum"),
         (b"", "a Datum of 0x0x0 with 0 values"),
         (caffe.message(Datum(3, 2, 2, bytes(11))), "a Datum of 3x2x2 with 11 values"),
         (caffe.message(Datum(encoded=True)), "a Datum of 0x0x0 with 0 values"),
@@ -105,7 +105,7 @@ def test_pictures_of_a_datum() -> None:
     floats = Datum(1, 1, 3, float_data=(0.6, -1.0, 300.0))
     assert list(picture(floats).tobytes()) == [1, 0, 255]
     assert picture(Datum(data=file_of((1, 2, 3)), encoded=True)).getpixel((0, 0)) == (1, 2, 3)
-    with pytest.raises(InputError, match="4 channels: 1 or 3"):
+    with pytest.raises(InputError, match="4 channels: must be 1 or 3"):
         picture(raw(channels=4))
 
 
@@ -145,16 +145,16 @@ def test_loader_processes_read_a_database_that_this_one_has_open(tmp_path: Path)
 
 
 def test_a_database_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no such file or folder"):
+    with pytest.raises(InputError, match="no such file or folder"):
         open_store("caffe_lmdb", tmp_path / "missing")
-    with pytest.raises(InputError, match="holds no data.mdb, so it is no LMDB"):
+    with pytest.raises(InputError, match="has no data.mdb, so it is not an LMDB"):
         CaffeStore(tmp_path)
     (tmp_path / "data.mdb").write_bytes(b"something else" * 1000)
-    with pytest.raises(InputError, match="no LMDB .*MDB_INVALID"):
+    with pytest.raises(InputError, match="not an LMDB .*MDB_INVALID"):
         CaffeStore(tmp_path)
     with pytest.raises(InputError, match="an empty database"):
         CaffeStore(caffe.write(tmp_path / "empty", []))
-    with pytest.raises(InputError, match="no LMDB that Caffe wrote: "):
+    with pytest.raises(InputError, match="not an LMDB of Caffe: "):
         CaffeStore(caffe.write(tmp_path / "other", [b"a value of somebody else"]))
 
 
@@ -180,7 +180,7 @@ def test_a_folder_gives_images_by_class(tmp_path: Path) -> None:
 
 def test_a_folder_without_classes_or_images_is_refused(tmp_path: Path) -> None:
     (tmp_path / "loose.jpg").write_bytes(file_of((1, 2, 3), "JPEG"))
-    with pytest.raises(InputError, match="no folder of images per class in it"):
+    with pytest.raises(InputError, match="has no folder of images per class"):
         open_store("image_folder", tmp_path)
     (tmp_path / "cats").mkdir()
     with pytest.raises(InputError, match="1 classes without an image file"):
@@ -294,7 +294,7 @@ def test_a_class_too_many_and_images_too_broken_are_one_line(tmp_path: Path, wor
     images = Images(FolderStore(folder_of(tmp_path / "good", classes=3, each=1)), 3, 4)
     loaded = Loaded(images, 3, CPU, torch.float32, classes=2, workers=workers)
     with pytest.raises(
-        InputError, match="good: an image of class 2, the network knows 0 to 1; choose other images"
+        InputError, match="good: an image of class 2, the network's classes are 0 to 1; choose other images"
     ):
         loaded()
     loaded.close()

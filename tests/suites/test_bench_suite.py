@@ -69,7 +69,7 @@ def test_truths_have_four_spellings(text: str, value: bool) -> None:
         ({"num_batches": "0"}, "num_batches 0: must be 1 or more"),
         ({"num_warmup_batches": "-1"}, "num_warmup_batches -1: must be 0 or more"),
         ({"monitor_frequency": "often"}, "monitor_frequency 'often': must be a number"),
-        ({"forward_only": "yes"}, "'yes' is no truth value: write true, on, t, 1"),
+        ({"forward_only": "yes"}, "'yes' is not a boolean: write true, on, t, 1"),
         ({"dtype": "float12"}, "unknown dtype 'float12': did you mean"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
         ({"data": "synthetic/disk"}, "unknown data 'synthetic/disk'"),
@@ -91,7 +91,7 @@ def test_options_that_make_no_sense_are_refused(given: dict[str, str], says: str
 
 
 def test_what_is_required_is_asked_for() -> None:
-    with pytest.raises(InputError, match="no model: it must be given; add --model"):
+    with pytest.raises(InputError, match="no model: it is required; add --model"):
         options_of({"batch_size": 2})
     with pytest.raises(InputError, match="no batch_size"):
         options_of({"model": "alexnet"})
@@ -243,7 +243,12 @@ class Program:
         batch = int(given["batch_size"])
         head = result_line("exp.model_title", given["model"].title()) + "\n"
         if given.get("dtype") == "bfloat16":
-            return Ended(command, 2, head, "warning: x\nerror: dtype bfloat16: cpu lacks it\n")
+            return Ended(
+                command,
+                2,
+                head,
+                "Warning: x\nerror: dtype bfloat16: cpu lacks it\n",
+            )
         if batch > 32:
             return Ended(
                 command, 4, head + result_line("results.reason", "oom"), "error: batch size: out of memory\n"
@@ -328,7 +333,7 @@ def test_a_process_that_was_killed_ran_out_of_memory(tmp_path: Path) -> None:
     records = run_grid(
         grid_of("batch_size=1"), tmp_path, lambda text: None, run=lambda command: Ended(command, -9, "", "")
     )
-    assert (records[0]["status"], records[0]["error"]) == ("oom", "killed, as for want of memory")
+    assert (records[0]["status"], records[0]["error"]) == ("oom", "killed, probably for lack of memory")
 
 
 def test_two_grids_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -379,10 +384,10 @@ def test_logs_and_grids_are_read_and_written_as_csv(tmp_path: Path) -> None:
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="missing.log: cannot be read"):
         read_logs(tmp_path / "missing.log")
-    with pytest.raises(InputError, match="no logs in it"):
+    with pytest.raises(InputError, match="contains no logs"):
         read_logs(tmp_path)
     (tmp_path / "a.log").write_text("nothing")
-    with pytest.raises(InputError, match=r"a\.log: no result line such as"):
+    with pytest.raises(InputError, match=r"a\.log: contains no result line such as"):
         read_logs(tmp_path)
     with pytest.raises(InputError, match="cannot be written"):
         write_csv([], tmp_path / "a.log" / "all.csv")
@@ -472,12 +477,12 @@ def test_a_configuration_is_dotted_or_nested_and_lists_are_axes(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("{", "is no JSON"),
-        pytest.param("[" * 100_000, "is no JSON", id="nested"),
-        ("[]", "holds a list"),
+        ("{", "is not JSON"),
+        pytest.param("[" * 100_000, "is not JSON", id="nested"),
+        ("[]", "contains a list"),
         ({"exp.modle": "a"}, "unknown parameter 'exp.modle': did you mean exp.model"),
         ({"exp.phase": "evaluation"}, "unknown phase 'evaluation': .*training"),
-        ({"exp.docker": "perhaps"}, "'perhaps' is no truth value"),
+        ({"exp.docker": "perhaps"}, "'perhaps' is not a boolean"),
     ],
 )
 def test_a_configuration_that_makes_no_sense_is_refused(tmp_path: Path, content: Any, says: str) -> None:
@@ -554,7 +559,7 @@ def test_more_gpus_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(DeviceError, match="torch finds no CUDA device here; choose --device cpu"):
         device_of(Options("alexnet", device="gpu"), World())
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(DeviceError, match="4 GPUs asked for, 2 are there; choose --num-gpus 2 or fewer"):
+    with pytest.raises(DeviceError, match="4 GPUs requested, 2 are there; choose --num-gpus 2 or fewer"):
         device_of(Options("alexnet", device="gpu", num_gpus=4), World())
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     assert device_of(Options("alexnet", device="gpu", num_gpus=2), World(2, 1, 1, "nccl")) == torch.device(
@@ -578,9 +583,13 @@ def test_torchrun_starts_the_same_command() -> None:
         ("error: dtype x\nW1 torch\n  exitcode  : 2 (pid: 9)", InputError, "dtype x"),
         ("[rank1]:error: device gone\n exitcode : 4 (pid: 9)", DeviceError, "device gone"),
         ("error: Net: out of memory; x\n exitcode : 4 (pid: 9)", OutOfMemory, "Net: out of memory; x"),
-        ("W1 torch\n exitcode : -9 (pid: 9)", OutOfMemory, "a process was killed, as for want of memory"),
+        (
+            "W1 torch\n exitcode : -9 (pid: 9)",
+            OutOfMemory,
+            "a process was killed, probably for lack of memory",
+        ),
         ("terminate called\n exitcode : -6 (pid: 9)", DeviceError, "a process ended by SIGABRT"),
-        ("", DeviceError, "torchrun said nothing"),
+        ("", DeviceError, "torchrun printed nothing"),
         (
             "error: Net: running it raises RuntimeError: [gloo] Connection closed by peer [::1]:9; check\n"
             "error: images: none can be read\n exitcode : 2 (pid: 9)",

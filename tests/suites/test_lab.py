@@ -69,7 +69,7 @@ def idx(values: np.ndarray) -> bytes:
 
 
 def mnist(folder: Path, *, packed: bool = False, **changed: bytes) -> Path:
-    """A folder with MNIST's four files: 3 images to learn from, 2 to test on."""
+    """A folder with MNIST's four files: 3 images to train on, 2 to test on."""
     folder.mkdir(parents=True, exist_ok=True)
     for part, count in (("train", 3), ("t10k", 2)):
         pixels = np.arange(count * 784, dtype=np.uint32).astype(np.uint8).reshape(count, 28, 28)
@@ -120,7 +120,7 @@ HEAD = bytes([0, 0, 8, 3])
     [
         (
             {"train_images": HEAD + struct.pack(">III", 3, 28, 28) + bytes(700)},
-            "700 bytes of values, its head says 2352",
+            "700 bytes of values, its header states 2352",
         ),
         ({"train_images": HEAD + struct.pack(">I", 3)}, "begins with '00000803'"),
         ({"train_images": b"\x89PNG....................."}, "begins with '89504e47'"),
@@ -188,7 +188,7 @@ def test_a_point_is_a_mean_over_the_images_since_the_last_one(digits: Digits) ->
         ("train", 2, 5, 4),
         ("test", 2, 5, 6),
     ]
-    # ten classes, next to nothing learnt: about ln 10 = 2.3 per image, whatever the batch size
+    # ten classes, hardly trained: about ln 10 = 2.3 per image, whatever the batch size
     assert [p.loss for p in points] == pytest.approx([2.3] * 6, abs=0.3)
     assert all((p.accuracy * p.images) == pytest.approx(round(p.accuracy * p.images)) for p in points)
     assert training.optimizer.param_groups[0]["lr"] == pytest.approx(0.7**2 * 1e-9)
@@ -261,7 +261,7 @@ def test_a_loss_that_is_no_number_ends_the_training_with_its_curve_kept(
 ) -> None:
     broken = Digits("broken", digits.train, digits.test)
     settings = dataclasses.replace(BRIEF, lr=1e30)
-    with pytest.raises(DeviceError, match="the loss is not a number any more; choose a smaller --lr"):
+    with pytest.raises(DeviceError, match="the loss is no longer a number; choose a smaller --lr"):
         run.train(run.Request(tmp_path, settings=settings, use_cuda=False, tensorboard=False), broken)
     assert all(p.loss == p.loss for p in Folder(tmp_path).points())
 
@@ -404,10 +404,10 @@ HEADER = "Name  Self CPU %  Self CPU  CPU total %  CPU total  CPU time avg  # of
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nothing", "text: no table of torch's profiler"),
+        ("nothing", "text: not a table of torch's profiler"),
         (f"{HEADER}\nadd  1.00%  1us  1.00%  1us  1us  1\n", "a table without its batch size"),
         (f"batch size 1\n{HEADER}\nadd  1.00%  1xs  1.00%  1us  1us  1\n", "text:3: '1xs' is no time"),
-        (f"batch size 1\n{HEADER}\nadd  1.00  1us  1.00%  1us  1us  1\n", "text:3: '1.00' is no share"),
+        (f"batch size 1\n{HEADER}\nadd  1.00  1us  1.00%  1us  1us  1\n", "text:3: '1.00' is not a share"),
         (f"batch size 1\n{HEADER}\nadd  1.00%  1us  1.00%  1us  1us  0\n", "text:3: '0' calls"),
     ],
 )
@@ -448,7 +448,7 @@ def table_of(batch_size: int, total_s: float, calls: int = 10, device: str = "cp
     ("totals", "text"),
     [
         ((4.0, 2.0, 1.0), "falls (4 s -> 2 s -> 1 s): larger batches spread"),
-        ((1.0, 2.0, 4.0), "rises (1 s -> 2 s -> 4 s): here larger batches do not pay"),
+        ((1.0, 2.0, 4.0), "rises (1 s -> 2 s -> 4 s): larger batches do not help here"),
         (
             (2.0, 2.0, 2.0),
             "stays about the same (2 s -> 2 s -> 2 s): the fixed cost of a call does not matter",
@@ -456,7 +456,7 @@ def table_of(batch_size: int, total_s: float, calls: int = 10, device: str = "cp
         ((4.0, 2.0, 3.0), "falls to batch 2, then rises to batch 3 (4 s -> 2 s -> 3 s): up to a point"),
         (
             (2.0, 2.0, 3.0),
-            "stays about the same to batch 2, then rises to batch 3 (2 s -> 2 s -> 3 s): here larger",
+            "stays about the same to batch 2, then rises to batch 3 (2 s -> 2 s -> 3 s): larger",
         ),
     ],
 )
@@ -621,7 +621,7 @@ def test_an_interrupted_training_keeps_its_curves_tells_of_them_and_goes_on(
     assert points_of(tmp_path) == [("train", 1), ("train", 1), ("test", 1), ("train", 2)]
     text = (tmp_path / "report.md").read_text()
     assert "1 of 2 epochs" in text and "was interrupted" in text and "Not profiled yet" in text
-    assert "the same command continues" in told[-1]
+    assert "run the same command again to resume" in told[-1]
     run.run(request, tell)
     assert points_of(tmp_path) == [
         ("train", 1),
@@ -635,7 +635,7 @@ def test_an_interrupted_training_keeps_its_curves_tells_of_them_and_goes_on(
     assert "2 of 2 epochs" in (tmp_path / "report.md").read_text()
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_control_c_and_a_batch_systems_end_are_130_and_a_report(tmp_path: Path, end: signal.Signals) -> None:
     flags = [
         "--data-dir",
@@ -679,7 +679,7 @@ def test_another_training_in_the_folder_is_refused_but_more_epochs_are_not(
     folder = Folder(tmp_path)
     folder.claim(BRIEF, digits)
     folder.claim(dataclasses.replace(BRIEF, epochs=9), digits)
-    with pytest.raises(InputError, match=r"holds a training with batch_size 8, lr 1.0; choose another --out"):
+    with pytest.raises(InputError, match=r"has a training with batch_size 8, lr 1.0; choose another --out"):
         folder.claim(dataclasses.replace(BRIEF, batch_size=4, lr=0.5), digits)
 
 
@@ -699,11 +699,11 @@ def test_a_line_of_the_curves_that_was_cut_off_is_left_out(tmp_path: Path) -> No
         (
             "curves.csv",
             "part,epoch,step,images,loss,accuracy\ntrain,one,0,8,2,0.5\n",
-            "curves.csv:2: no point",
+            "curves.csv:2: not a point",
         ),
         ("settings.json", "{", "settings.json: cannot be read"),
         ("operators_cpu_batch_1.json", "{}", "not a table of operators"),
-        ("environment.json", "[]", "holds a list"),
+        ("environment.json", "[]", "contains a list"),
     ],
 )
 def test_damaged_files_of_a_folder_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:

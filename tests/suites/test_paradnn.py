@@ -1,4 +1,4 @@
-"""ParaDnn's points: what they are called, what they compute, how they learn, and what a run of one says."""
+"""ParaDnn's points: names, computation, training, and the output of a run."""
 
 from __future__ import annotations
 
@@ -421,8 +421,8 @@ def test_a_step_longer_than_the_point_s_time_is_a_state() -> None:
     ("setup", "message"),
     [
         (Setup(mode="predict"), "unknown mode 'predict'"),
-        (Setup(tf32=True), "tf32 on cpu in float32: is arithmetic of float32 on CUDA"),
-        (Setup(amp=True), "autocast to float32: it is for half precision"),
+        (Setup(tf32=True), "tf32 on cpu in float32: needs float32 on CUDA"),
+        (Setup(amp=True), "autocast to float32: it needs half precision"),
         (Setup(optimizer="lion"), "unknown optimizer 'lion'"),
     ],
 )

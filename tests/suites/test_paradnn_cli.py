@@ -54,7 +54,7 @@ def table(kind: str, phases: tuple[str, ...]) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def learnt() -> Predictor:
+def trained() -> Predictor:
     tables = {
         "linear": table("linear", ("forward", "backward")),
         "activation": table("activation", ("forward", "backward")),
@@ -89,8 +89,8 @@ def defaults(*arguments: str) -> dict[str, object]:
     return found
 
 
-def test_defaults_are_those_of_the_older_programs(learnt: Predictor, tmp_path: Path) -> None:
-    save(learnt, tmp_path / "p.json")
+def test_defaults_are_those_of_the_older_programs(trained: Predictor, tmp_path: Path) -> None:
+    save(trained, tmp_path / "p.json")
     chosen = ("--predictor", str(tmp_path / "p.json"))
     assert defaults("fc", *chosen)["labels"] == "layer_8-node_1024-input_1000-output_100-bs_1024"
     assert (
@@ -144,10 +144,10 @@ def test_flags_of_tpus_are_refused_by_name(flag: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ("fc --nosuch 3", 2, "no such option: --nosuch"),
-        ("fc 3", 2, "argument '3': there is no place for it"),
+        ("fc --nosuch 3", 2, "unknown option: --nosuch"),
+        ("fc 3", 2, "argument '3': unexpected"),
         ("fc --input_type f8", 2, "unknown input_type 'f8'"),
-        ("fc --input_type f32,f16", 2, "input_type 'f32,f16': several are for a sweep"),
+        ("fc --input_type f32,f16", 2, "input_type 'f32,f16': only a sweep accepts several"),
         ("fc --mode evaluate", 2, "unknown phase 'evaluate'"),
         ("fc --use_gpu 2", 2, "use_gpu 2: 0 is the CPU, 1 the first GPU"),
         ("fc --device tpu", 2, "unknown device 'tpu'"),
@@ -156,9 +156,9 @@ def test_flags_of_tpus_are_refused_by_name(flag: str) -> None:
         ("fc --variant dense", 2, "unknown variant of fully connected networks 'dense'"),
         ("fc --nodes 0", 2, "nodes 0: must be 1 or more"),
         ("fc --train_steps 0", 2, "300 warm-up and 0 timed steps"),
-        ("fc --intra -1", 2, "intra -1, inter 0: are numbers of threads"),
-        ("fc -b --grid", 2, "--benchmark varies what it has ranges for"),
-        ("fc -b --operators", 2, "--operators with a sweep: is of a single run here"),
+        ("fc --intra -1", 2, "intra -1, inter 0: must be numbers of threads"),
+        ("fc -b --grid", 2, "--benchmark varies one size at a time"),
+        ("fc -b --operators", 2, "--operators with a sweep: is for a single run here"),
         ("fc --predict --operators", 2, "neuralpower predict 'zoo:paradnn_fc?layers=8&nodes=1024"),
         ("fc -b --again broken", 2, "unknown state 'broken'"),
         ("fc -b --shard 3/2", 2, "shard '3/2': write I/N"),
@@ -166,16 +166,16 @@ def test_flags_of_tpus_are_refused_by_name(flag: str) -> None:
         ("fc -b --time-budget 0", 2, "time budget '0': write a positive number"),
         ("fc --layers 128 --nodes 8192 --batch_size 16384", 4, "the largest that fits is --"),
         ("cnn --input_size 192", 2, "image of 192 pixels: the 7x7 average pool needs"),
-        ("cnn --resnet_layers 3,4,6,3", 2, "the points of the sweep have equal groups"),
+        ("cnn --resnet_layers 3,4,6,3", 2, "all groups need the same number of blocks"),
         ("cnn --resnet_layers 3,4", 2, "resnet_layers '3,4': write 4 whole numbers"),
         ("rnn --input_size 50,1024", 2, "input_size '50,1024': write 3 whole numbers"),
         ("rnn --input_size 50,1024,100 --length 7", 2, "and --length 7: they differ"),
-        ("fc --out here", 2, "--out here: is of a sweep; add --benchmark"),
-        ("fc --slurm 8", 2, "--slurm 8: is of a sweep"),
-        ("fc --shard 2/8", 2, "--shard 2/8: is of a sweep"),
-        ("fc -b --json", 2, "--json: is of a single run"),
-        ("merge nowhere", 2, "nowhere: holds no results"),
-        ("report nowhere", 2, "nowhere: holds no results"),
+        ("fc --out here", 2, "--out here: needs a sweep; add --benchmark"),
+        ("fc --slurm 8", 2, "--slurm 8: needs a sweep"),
+        ("fc --shard 2/8", 2, "--shard 2/8: needs a sweep"),
+        ("fc -b --json", 2, "--json is for a single run"),
+        ("merge nowhere", 2, "nowhere: has no results"),
+        ("report nowhere", 2, "nowhere: has no results"),
         ("report nowhere --formats gif,doc", 2, "unknown format of pictures 'gif'"),
         ("matmul --size 0", 2, "size 0, 20 warm-up"),
         ("matmul --size 8 --device tpu", 2, "unknown device 'tpu'"),
@@ -183,7 +183,7 @@ def test_flags_of_tpus_are_refused_by_name(flag: str) -> None:
         ("matmul --size 8 --device cuda:99", 4, "device cuda:99: "),
         ("roof --measure cuda:99", 4, "choose one of `neuralpower devices`"),
         ("roof --measure tpu --size 8", 2, "unknown device 'tpu'"),
-        ("roof", 2, "no device: name a spec sheet"),
+        ("roof", 2, "no device given: name a spec sheet"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(arguments: str, code: int, message: str) -> None:
@@ -216,8 +216,8 @@ def test_intel_s_openmp_is_set_before_torch_is_there(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_a_sweep_prints_rows_resumes_and_is_merged_and_shown(tmp_path: Path, learnt: Predictor) -> None:
-    save(learnt, tmp_path / "p.json")
+def test_a_sweep_prints_rows_resumes_and_is_merged_and_shown(tmp_path: Path, trained: Predictor) -> None:
+    save(trained, tmp_path / "p.json")
     base = ["paradnn", "fc", "--sample", "9", "--seed", "1", "--variant", "paradnn", "--mode", "infer"]
     base += ["--predictor", str(tmp_path / "p.json"), "--train_steps", "10"]
     first = run(*base, "--out", tmp_path / "a")
@@ -281,10 +281,10 @@ def test_a_square_product_and_roofs_are_printed() -> None:
 # ---- predicted ----
 
 
-def test_a_training_step_is_predicted_from_all_three_phases(learnt: Predictor) -> None:
-    setup, changed = predictable(Setup(steps=10), learnt)
+def test_a_training_step_is_predicted_from_all_three_phases(trained: Predictor) -> None:
+    setup, changed = predictable(Setup(steps=10), trained)
     assert (setup.mode, changed) == ("train", "")
-    result = predict_point(POINT, setup, learnt)
+    result = predict_point(POINT, setup, trained)
     # 256 * 512 + 2 * 512 * 512 + 512 * 64 = 688,128 weights, 128 samples: 176 MFLOP and biases, at 1 TFLOP/s;
     # 3 activations of 128 * 512 elements at 1e10/s; backward takes twice as long
     forward = 2 * 688_128 * 128 / 1e12 + 4e-6 + 3 * (128 * 512 / 1e10 + 1e-6)
@@ -292,34 +292,34 @@ def test_a_training_step_is_predicted_from_all_three_phases(learnt: Predictor) -
     assert result.step_s == pytest.approx(3 * forward + optimizer, rel=0.1)
     assert result.setup.predictor and result.machine == "Made Up"
     assert result.coverage == pytest.approx(1)
-    inference = predict_point(POINT, Setup(mode="infer", steps=10), learnt)
+    inference = predict_point(POINT, Setup(mode="infer", steps=10), trained)
     assert inference.step_s == pytest.approx(forward, rel=0.1)
 
 
-def test_what_a_predictor_has_not_learnt_is_said(learnt: Predictor, tmp_path: Path) -> None:
-    save(learnt, tmp_path / "p.json")
+def test_what_a_predictor_has_not_trained_is_said(trained: Predictor, tmp_path: Path) -> None:
+    save(trained, tmp_path / "p.json")
     asked = ["paradnn", "rnn", "--mode", "infer", "--predictor", tmp_path / "p.json", "--length", "3"]
     single = run(*asked)
     # no recurrent layers and no embedding were learnt
-    assert re.search(r"^Coverage: [\d.]+% of the time is learnt", single.out, re.M)
-    assert "of the time is learnt, the rest a roofline estimate" in single.err
+    assert re.search(r"^Coverage: [\d.]+% of the time is trained", single.out, re.M)
+    assert "of the time is trained; the other part is a roofline estimate" in single.err
     swept = run(*asked, "--sample", "1", "--cell", "rnn", "--out", tmp_path / "s")
-    assert "warning: of layer_" in swept.err
+    assert "Warning: layer_" in swept.err
     (found,) = json.loads((tmp_path / "s" / "results.json").read_text())
     assert 0 <= found["coverage"] < 0.9
 
 
 def test_a_predictor_without_backward_says_that_it_predicts_inference(
-    learnt: Predictor, tmp_path: Path
+    trained: Predictor, tmp_path: Path
 ) -> None:
-    forward = {key: r for key, r in learnt.regressors.items() if key[2] == "forward"}
-    limited = replace(learnt, regressors=forward, name="limited")
+    forward = {key: r for key, r in trained.regressors.items() if key[2] == "forward"}
+    limited = replace(trained, regressors=forward, name="limited")
     setup, changed = predictable(Setup(), limited)
     assert setup.mode == "infer"
-    assert changed == "limited has not learnt backward and optimizer: inference is predicted instead"
+    assert changed == "limited was not trained on backward and optimizer; inference is predicted instead"
     save(limited, tmp_path / "limited.json")
     ran = run("paradnn", "fc", "--predict", "--predictor", tmp_path / "limited.json", "--nodes", "64")
     assert ran.code == 0
-    assert "note: " in ran.err and "inference is predicted instead" in ran.err
+    assert "Note: " in ran.err and "inference is predicted instead" in ran.err
     assert "mode: infer" in ran.out
     assert run("paradnn", "fc", "--predictor", tmp_path / "limited.json", "--input_type", "f16").code == 2

@@ -121,7 +121,7 @@ def test_a_model_of_too_few_points_is_refused(points: pd.DataFrame) -> None:
         linear_weights(of(points, FAST).head(12).tail(7).assign(layers=[4, 4, 4, 4, 4, 4, 16]))
 
 
-def test_who_is_faster_is_learnt(points: pd.DataFrame) -> None:
+def test_who_is_faster_is_trained(points: pd.DataFrame) -> None:
     pairs = paired(points, FAST, SLOW)
     assert len(pairs) == 24
     # at batch 64: 64e9 / 1e12
@@ -232,8 +232,8 @@ def test_the_page_holds_every_analysis(points: pd.DataFrame) -> None:
         f"Roofline by batch_size, relative: {SLOW}, fc, float32",
         f"Roofline by kind: {FAST}, fc, float32",
         f"TFLOP/s over batch, nodes 2048: {SLOW}, fc, float32",
-        "What makes FLOP/s: linear weights, order 1",
-        "What makes FLOP/s: linear weights, order 2",
+        "Effects on FLOP/s: linear weights, order 1",
+        "Effects on FLOP/s: linear weights, order 2",
         f"Speed-up of {SLOW} over {FAST}, coloured by batch_size",
         f"Speed-up of {SLOW} over {FAST}, coloured by nodes",
         f"When {SLOW} is faster than {FAST}",
@@ -357,7 +357,7 @@ def test_tf32_is_used_from_compute_capability_8_on(
 def test_products_that_cannot_be_are_refused() -> None:
     with pytest.raises(InputError, match="size 0, 20 warm-up and 10 timed steps"):
         matmul_benchmark(0)
-    with pytest.raises(InputError, match="dtype 'int8': products are of float16"):
+    with pytest.raises(InputError, match="dtype 'int8': must be float16"):
         matmul_benchmark(8, "int8")
     with pytest.raises(InputError, match="tf32 with float32 on cpu"):
         matmul_benchmark(8, tf32=True)

@@ -30,7 +30,7 @@ HEADER = "device,input_type,layers,nodes,batch_size,input_size,output_size,#para
 
 
 class Meter:
-    """Says a time without running anything, and who asked for one."""
+    """Returns a time without running anything, and records the request."""
 
     def __init__(self, states: dict[str, str] | None = None) -> None:
         self.asked: list[str] = []
@@ -192,7 +192,7 @@ def test_a_full_disk_loses_nothing_measured(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_device_that_answers_no_more_ends_the_sweep(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="give the same command again"):
+    with pytest.raises(DeviceError, match="run the same command again"):
         sweep(tmp_path).run(Meter({POINTS[1].label: "unhealthy"}))
     meter = Meter()
     assert states(sweep(tmp_path).run(meter)) == ["ok"] * 6
@@ -208,7 +208,7 @@ def test_results_of_shards_are_read_together(tmp_path: Path) -> None:
     for number, points in ((1, POINTS[:3]), (2, POINTS[3:])):
         sweep(tmp_path / f"shard-{number}-of-2", points).run(Meter())
     assert sorted(r.point.label for r in read_results(tmp_path)) == sorted(p.label for p in POINTS)
-    with pytest.raises(DatasetError, match="holds no results"):
+    with pytest.raises(DatasetError, match="has no results"):
         read_results(tmp_path / "nowhere")
 
 
@@ -274,7 +274,7 @@ def test_merging_keeps_the_later_of_equal_points() -> None:
     rows = list(csv.reader(io.StringIO(text)))
     assert ",".join(rows[0]) == HEADER
     assert [(r[0], r[4], r[-1]) for r in rows[1:]] == [("a", "64", "3"), ("b", "64", "2"), ("a", "128", "4")]
-    with pytest.raises(DatasetError, match="tables of cnn and fc: merge those of one family"):
+    with pytest.raises(DatasetError, match="tables of cnn and fc: merge tables of one family"):
         merged([("fc", []), ("cnn", [])])
     with pytest.raises(DatasetError, match="tables of nothing"):
         merged([])

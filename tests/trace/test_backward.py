@@ -1,4 +1,4 @@
-"""What `Layer.backward` says a backward pass does, beside formulas and autograd's own operators."""
+"""`Layer.backward`, compared with formulas and with autograd's own operators."""
 
 import dataclasses
 from typing import Any

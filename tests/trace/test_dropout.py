@@ -138,7 +138,7 @@ def test_on_an_accelerator_each_comes_in_one_phase() -> None:
     assert min(both) > 0
 
 
-# ---- what was measured and learnt before there was such a field ----
+# ---- data and predictors from before this field ----
 
 
 def test_a_configuration_without_dropout_keeps_its_name_and_its_number() -> None:
@@ -155,7 +155,7 @@ def seconds(layer: Layer) -> float:
     return 5e-6 + sum(layer.bytes()) / 1e10 + 1e-8 * layer.to_row()["elements"] * layer.only_in_training()
 
 
-def learnt(training: bool) -> Predictor:
+def trained(training: bool) -> Predictor:
     layers: list[Any] = list(draw(Elementwise, 300, 0, PRESETS["quick"]))
     if training:
         layers += draw(Elementwise, 60, 0, PRESETS["quick"], sort=TRAINING)
@@ -166,14 +166,14 @@ def learnt(training: bool) -> Predictor:
 
 def test_a_predictor_learns_what_random_numbers_cost() -> None:
     layer = dataclasses.replace(DROPPED, elements=2**18)
-    found = learnt(training=True).estimate([layer])
+    found = trained(training=True).estimate([layer])
     assert found.runtime_s[0] == pytest.approx(seconds(layer), rel=0.1)
     assert found.basis == (IN_RANGE,)
 
 
 def test_a_predictor_that_never_saw_dropout_takes_it_for_arithmetic_and_says_so() -> None:
     dropped = dataclasses.replace(DROPPED, elements=2**18)
-    found = learnt(training=False).estimate([dropped, dataclasses.replace(dropped, function="neg")])
+    found = trained(training=False).estimate([dropped, dataclasses.replace(dropped, function="neg")])
     assert found.runtime_s[0] == found.runtime_s[1]
     assert found.basis[0] == BORROWED
 

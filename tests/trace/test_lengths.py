@@ -136,13 +136,13 @@ def test_lengths_are_read_from_a_list_or_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("8,0", "'0' is no length"),
-        ("8,-3", "'-3' is no length"),
-        ("8,,9", "'' is no length"),
-        ("8,2.5", "'2.5' is no length"),
-        ("", "holds no number"),
+        ("8,0", "'0' is not a length"),
+        ("8,-3", "'-3' is not a length"),
+        ("8,,9", "'' is not a length"),
+        ("8,2.5", "'2.5' is not a length"),
+        ("", "contains no number"),
         ("nowhere.txt", "cannot be read"),
-        ("99999999999", "is no length"),
+        ("99999999999", "is not a length"),
     ],
 )
 def test_what_is_no_list_of_lengths_is_refused(text: str, said: str) -> None:
@@ -152,7 +152,7 @@ def test_what_is_no_list_of_lengths_is_refused(text: str, said: str) -> None:
 
 def test_a_file_that_is_empty_or_holds_words_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "lengths.txt"
-    for content, said in (("\n\n", "holds no number"), ("12\nmany\n", "line 2: 'many' is no length")):
+    for content, said in (("\n\n", "contains no number"), ("12\nmany\n", "line 2: 'many' is not a length")):
         file.write_text(content)
         with pytest.raises(InputError, match=said):
             parsing.lengths(str(file))
@@ -163,7 +163,7 @@ def test_a_file_that_is_empty_or_holds_words_is_refused(tmp_path: Path) -> None:
     [
         (Phase("forward", lengths=(3, 4)), "--lengths belongs to --phase prefill, decode or generate"),
         (Phase("training", lengths=(3, 4)), "--lengths belongs to --phase"),
-        (Phase.prefill(lengths=[]), "0 of them"),
+        (Phase.prefill(lengths=[]), "got 0"),
         (Phase.prefill(lengths=[4, 0]), "length 0 of a request"),
         (Phase.decode(3, lengths=[4, 5]), "batch 3 and 2 lengths"),
         (Phase.prefill(7, lengths=[4, 5]), "--prompt 7 and --lengths both"),

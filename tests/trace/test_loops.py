@@ -1,4 +1,4 @@
-"""Calls that a loop in Python makes again and again: how they are told, measured, learnt and priced."""
+"""Repeated calls of a Python loop: how they are found, measured, trained and predicted."""
 
 from collections import Counter
 from dataclasses import replace
@@ -222,8 +222,8 @@ VIEW_S, FASTER = 1.2e-6, 0.2
 
 
 @pytest.fixture(scope="module")
-def learnt() -> Predictor:
-    """Of a device on which what recurs takes a fifth as long, and a view as long as any other."""
+def fitted() -> Predictor:
+    """A predictor of a device: repeated calls take a fifth of the time, every view the same time."""
     data = dataset(["softmax", "elementwise", "movement"], 40)
     tables = {}
     for kind, table in data.tables.items():
@@ -236,18 +236,18 @@ def learnt() -> Predictor:
     return train(replace(data, tables=tables), jobs=1).predictor
 
 
-def test_what_recurs_is_learnt_apart(learnt: Predictor) -> None:
+def test_what_recurs_is_trained_separately(fitted: Predictor) -> None:
     layers = fresh("softmax")[:20]
     looped = [replace(layer, recurs=True) for layer in layers if sum(layer.bytes()) < NEAR_BYTES]
-    times = learnt.estimate(looped).runtime_s
+    times = fitted.estimate(looped).runtime_s
     assert times == pytest.approx([FASTER * seconds(layer) for layer in looped], rel=0.05)
     view = Movement(function=ALIAS, elements=500, recurs=True)
-    assert learnt.estimate([view]).runtime_s[0] == pytest.approx(VIEW_S, rel=0.05)
-    assert learnt.assumed(looped) == ()
-    assert from_json(to_json(learnt), "again").estimate(looped).runtime_s == pytest.approx(times, rel=1e-5)
+    assert fitted.estimate([view]).runtime_s[0] == pytest.approx(VIEW_S, rel=0.05)
+    assert fitted.assumed(looped) == ()
+    assert from_json(to_json(fitted), "again").estimate(looped).runtime_s == pytest.approx(times, rel=1e-5)
 
 
-def test_where_nothing_that_recurs_was_learnt_it_is_as_any_call_and_views_are_free() -> None:
+def test_where_nothing_that_recurs_was_trained_it_is_as_any_call_and_views_are_free() -> None:
     cold = train(dataset(["softmax", "movement"]), jobs=1).predictor
     layers = fresh("softmax")[:20]
     looped = [replace(layer, recurs=True) for layer in layers]
@@ -263,7 +263,7 @@ def test_where_nothing_that_recurs_was_learnt_it_is_as_any_call_and_views_are_fr
         assert VIEW not in [row.layer for row in rows]
 
 
-def test_views_are_not_learnt_together_with_copies() -> None:
+def test_views_are_not_trained_together_with_copies() -> None:
     views = [Movement(function=ALIAS, elements=2**i, recurs=True) for i in range(FEWEST_ROWS - 1)]
     copies = [Movement(function="copy", elements=64 * 3**i, recurs=True) for i in range(FEWEST_ROWS - 1)]
     joins = [replace(copy, function="index", run=1) for copy in copies]
@@ -277,9 +277,9 @@ def test_views_are_not_learnt_together_with_copies() -> None:
     assert trained.predictor.estimate(views).runtime_s.sum() == 0
 
 
-def test_a_loop_is_composed_of_what_recurs(learnt: Predictor) -> None:
+def test_a_loop_is_composed_of_what_recurs(fitted: Predictor) -> None:
     t = stepwise(loop="decayed", width=32, steps=16)
-    whole = compose(t, learnt, model="loop", batch_size=2)
+    whole = compose(t, fitted, model="loop", batch_size=2)
     per_step = [row for row in whole.rows if row.layer is not None and row.layer.recurs]
     assert {row.kind for row in per_step} == {"elementwise", "movement"}
     assert sum(row.flops for row in whole.rows) == sum(call.layer.flops() for call in t.calls)

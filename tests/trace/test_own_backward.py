@@ -19,7 +19,7 @@ from neuralpower.networks.running import META
 from neuralpower.predict.memory.peak import training_memory
 from neuralpower.profiling import profile
 from neuralpower.trace.passes import applied
-from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.step_lifetimes import training_lifetimes
@@ -29,8 +29,8 @@ PRODUCTS = ("linear", "matmul", "conv1d")
 ROWS, WIDTH, CLASSES = 32, 16, 50
 
 
-def training_tasks(found: Trace, recipe: Recipe, learnt: Learnt) -> tuple[Task, ...]:
-    return applied(found, Question("training", recipe=recipe, learnt=learnt)).tasks
+def training_tasks(found: Trace, recipe: Recipe, knows: Knows) -> tuple[Task, ...]:
+    return applied(found, Question("training", recipe=recipe, knows=knows)).tasks
 
 
 class FusedLoss(Function):
@@ -120,7 +120,7 @@ class Product(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """A product for each gradient that is asked for."""
+        """A product for each requested gradient."""
         x, weight = ctx.saved_tensors
         needs_x, needs_weight = ctx.needs_input_grad
         return gradient @ weight if needs_x else None, gradient.t() @ x if needs_weight else None
@@ -140,7 +140,7 @@ class Several(Function):
 
     @staticmethod
     def backward(ctx: Any, product: Tensor | None, double: Tensor | None, _: Tensor | None) -> Any:
-        """Of what has a gradient."""
+        """The gradient of each input that needs one."""
         x, weight = ctx.saved_tensors
         of_x = None if double is None else double * 2
         if product is None:
@@ -168,7 +168,7 @@ class Nested(Function):
 
 
 class Again(Function):
-    """A block that keeps its input alone and runs again; its weights get gradients beside the input."""
+    """A block that keeps only its input and runs again; its weights and its input get gradients."""
 
     @staticmethod
     def forward(ctx: Any, block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -331,7 +331,7 @@ class Asking(Doubling):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Of any value, twice as much."""
+        """Twice any gradient."""
         return gradient * 2 if gradient.sum().item() < 1e9 else gradient * 3
 
 
@@ -423,7 +423,7 @@ def traced(function: Any) -> Trace:
 
 
 def product_flops(found: Trace) -> float:
-    """Of forward and backward pass."""
+    """The FLOP of products in forward and backward pass."""
     tasks = training_tasks(found, Recipe("adam", "loop"), lambda kind, phase: False)
     return sum(task.share * task.layer.flops() for task in tasks if task.layer.kind in PRODUCTS)
 
@@ -519,7 +519,7 @@ def test_hooks_that_are_not_priced_are_named() -> None:
     net.one.register_full_backward_hook(lambda *_: None)
     net.two.weight.register_hook(lambda gradient: gradient * 2)
     found = trace(net, (torch.empty(ROWS, WIDTH),), training=True, loss=default_loss)
-    assert found.assumptions == ("what hooks on gradients do is not priced: one, two.weight",)
+    assert found.assumptions == ("hooks on gradients are not counted: one, two.weight",)
 
 
 def test_an_operators_registered_backward_pass_is_followed() -> None:

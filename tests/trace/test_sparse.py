@@ -22,7 +22,7 @@ from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.trace.passes import applied
-from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import TRAINING, Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.sparse_gradients import Rows
@@ -35,8 +35,8 @@ ROWS = BAGS * EACH  # that are looked up
 NUMBERS = ROWS * WIDTH  # 640
 
 
-def training_tasks(found: Trace, recipe: Recipe, learnt: Learnt) -> tuple[Task, ...]:
-    return applied(found, Question("training", recipe=recipe, learnt=learnt)).tasks
+def training_tasks(found: Trace, recipe: Recipe, knows: Knows) -> tuple[Task, ...]:
+    return applied(found, Question("training", recipe=recipe, knows=knows)).tasks
 
 
 class Net(nn.Module):
@@ -324,7 +324,7 @@ def test_the_command_line_prices_rows_and_refuses_in_one_line(tmp_path: Path) ->
         "sparse=False\n"
     )
     printed = done(*asked, "sgd")
-    assert "sgd keeps the momentum of sparse gradients (bag.weight) as rows, 40 more in each step" in printed
+    assert "sgd keeps the momentum of sparse gradients (bag.weight) as rows, 40 more per step" in printed
     # a dense gradient's zeros alone, 64 MB at some 20 GB/s, would take 3 ms
     assert printed.splitlines()[1].split()[2] == "us"
 

@@ -361,9 +361,7 @@ class _Stepping(nn.Module):
 def test_packed_weights_are_said_not_to_be_counted() -> None:
     model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
     (text,) = neuralpower.load("amd-epyc-2c").predict(model, torch.zeros(2, 8)).remarks
-    assert text.startswith(
-        "weights that quantized layers have packed (2) are of unknown size: parameters, memory"
-    )
+    assert text.startswith("packed weights of quantized layers (2) have an unknown size: parameters, memory")
 
 
 class Force(nn.Linear):

@@ -1,4 +1,4 @@
-"""Ways to run: what is fused, packed and left out, and what each kernel then reads and writes."""
+"""Ways to run: fused, packed and removed calls, and the bytes of each kernel."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Chain(nn.Module):
         self.first, self.norm, self.second = nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of rows."""
+        """Norm an activation with its residual, between two products."""
         y = self.first(x)
         return self.second(self.norm(F.silu(y) * 2 + x))
 

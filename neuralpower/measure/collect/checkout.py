@@ -1,4 +1,4 @@
-"""Which commit of neuralpower measures, where it runs from a checkout; needs no torch."""
+"""The commit of neuralpower that measures, where it runs from a checkout; needs no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def checkout(folder: Path = SOURCES) -> dict[str, str | bool | None]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None where there is no git, or it refuses the folder."""
+    """The output of git; None where there is no git, or it refuses the folder."""
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""One run of a collection: it goes on where an earlier run ended, and measures what fits its time."""
+"""One run of a collection: it resumes where an earlier run ended, and measures what fits its time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from neuralpower.measure.collect.schedule import (
 from neuralpower.measure.meters.base import no_power
 
 ATTEMPTS = 3  # of a noisy configuration
-ENDED = "the machine went down twice while this was measured alone"
+ENDED = "the machine went down twice while only this was measured"
 MISMATCH = 0.1  # of the runtime
 NOT_MEASURED = "not measured"  # the power_reason of a row whose turn has not come
 OF_THE_CALL = (  # reasons of the call, whose power is not tried again; all others are the meter's
@@ -91,7 +91,7 @@ class Collection:
         self.progress = Progress(count, count - left, outlook, budget_s=request.budget_s)
 
     def _without_finished(self, schedule: Schedule) -> Schedule:
-        """The tasks that the folder has no verdict on; learns from its rows how long tasks take."""
+        """The tasks without a result in the folder; its rows update the expected time of tasks."""
         tasks = {(task.tier, task.key): task for task in schedule.tasks}
         timed: set[tuple[str, int]] = set()
         metered: set[tuple[str, int]] = set()

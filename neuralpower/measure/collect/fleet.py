@@ -96,7 +96,7 @@ class Fleet:
             if not busy:
                 if lost:
                     raise LostDeviceError(
-                        f"Ray cluster {self.address}: all of its devices are lost; start nodes, then go on"
+                        f"Ray cluster {self.address}: all devices are lost; start nodes, then run it again"
                     )
                 return
             (done, *_), _ = ray.wait(list(busy))
@@ -185,7 +185,7 @@ def _ray() -> Any:  # its types are incomplete
 def _reachable(address: str | None) -> None:
     """Raise InputError unless something listens at HOST:PORT; Ray itself would try for a minute."""
     if address is None:
-        raise InputError("executor ray: no cluster is named; add --address auto, or --address HOST:6379")
+        raise InputError("executor ray: no cluster is given; add --address auto, or --address HOST:6379")
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
         return
@@ -198,5 +198,5 @@ def _reachable(address: str | None) -> None:
 def _no_cluster(address: str | None, error: Exception) -> InputError:
     return InputError(
         f"address {address!r}: no Ray cluster answers ({first_line(error)}); "
-        "start one with ray start --head, or leave out --executor ray"
+        "start one with ray start --head, or remove --executor ray"
     )

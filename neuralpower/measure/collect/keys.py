@@ -1,4 +1,4 @@
-"""What makes two measurements the same: configuration, device, software and protocol; needs no torch."""
+"""Keys of equal measurements: configuration, device, software and protocol; needs no torch."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ INNER = (
     *("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "d_ff", "dff", "d_inner"),
     *("n_inner", "hidden_dim"),
 )
-WORDS = ("batch", "text", "step", "quick")  # of an entry of `networks.txt`, beside its MODEL
+WORDS = ("batch", "text", "step", "quick")  # of an entry of `networks.txt`, besides its MODEL
 FOLLOWERS = ("pooler_hidden_size", "word_embed_proj_dim", "projection_size")  # stay equal to the width
 
 

@@ -42,7 +42,7 @@ BATCHES = ("batch", "rows", "tokens", "elements")  # the field of a kind that gr
 def kinds_named(names: Sequence[str] | None, phases: Sequence[str] = (FORWARD,)) -> list[type[Layer]]:
     """The named kinds, or all kinds of the phases that torch has; raises InputError for an unknown name.
 
-    `network` may stand among the names: a whole network is no layer.
+    `network` may stand among the names: a whole network is not a layer.
     """
     for name in names or ():
         if name not in (*KINDS, NETWORK):
@@ -140,7 +140,7 @@ def _variants(
 def _all_variants(layer: Layer, dtypes: Sequence[str], phases: Sequence[str]) -> Iterator[Layer]:
     """The layer in every element type and phase; integers stay integers; no gradient, no backward pass.
 
-    Beside a backward pass stands the forward pass before it, where evaluation has none like it.
+    A backward pass comes with the forward pass before it, where evaluation has none like it.
     """
     for phase in phases_of(type(layer), phases):
         trained = layer.in_training() if phase == BACKWARD else layer
@@ -189,7 +189,7 @@ def _totals(
     """Rows of kind `network`, with their layers: one affordable size of each model that is known in full.
 
     On a CPU also a step of each decoder, since its cache can be put back between two calls, and, where all
-    phases are asked for, a training step of one network in TRAINED_EVERY.
+    phases are requested, a training step of one network in TRAINED_EVERY.
     """
     seen: set[tuple[str, bool]] = set()
     trains = preset.loops and {BACKWARD, OPTIMIZER} <= set(phases)

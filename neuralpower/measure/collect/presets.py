@@ -1,4 +1,4 @@
-"""How much a collection measures; needs no torch."""
+"""Presets: sizes of collections; needs no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neuralpower.errors import unknown
 
 @dataclass(frozen=True)
 class Preset:
-    """How much to measure, and for how long at most."""
+    """The size of a collection: how much to measure, and for how long at most."""
 
     budget_s: float
     sweep: int  # layers drawn, over all kinds
@@ -28,10 +28,10 @@ class Preset:
 
 
 # A fit of power wants 60 rows of each kind. `full` plans them; the others cannot: 19 kinds with whole
-# networks are 1,140 powers of 0.8 s or more, which is 15 minutes beside the runtimes. Kinds come in turn, and
-# within a kind its dtypes, phases and sizes (schedule.stratified): the 500 of `standard` are 26 of each kind,
-# the 100 of `quick` 5. With several dtypes and phases that is too few for a fit of each of them: the kind
-# then has one fit, over all of its rows.
+# networks are 1,140 powers of 0.8 s or more, which is 15 minutes in addition to the runtimes. Kinds come in
+# turn, and within a kind its dtypes, phases and sizes (schedule.stratified): the 500 of `standard` are 26 of
+# each kind, the 100 of `quick` 5. With several dtypes and phases that is not enough for separate fits: the
+# kind then has one fit, over all of its rows.
 PRESETS = {
     "quick": Preset(
         budget_s=115,

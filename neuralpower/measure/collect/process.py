@@ -118,7 +118,7 @@ class Worker:
                     return
             raise LostDeviceError(
                 f"the measuring process {process.pid} cannot be ended, the device hangs in it; "
-                "reset the device, and give the same command again"
+                "reset the device, and run the same command again"
             )
         finally:
             for pipe in (process.stdin, process.stdout):

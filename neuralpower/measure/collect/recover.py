@@ -24,7 +24,7 @@ TRIED_TWICE = (*SUSPECT, "crashed")
 
 
 class Executor(Protocol):
-    """Where measuring processes run."""
+    """The place where measuring processes run."""
 
     @property
     def lanes(self) -> int:
@@ -110,7 +110,7 @@ class Local:
             return [{"config_id": task.item["config_id"], "status": end.status} for task in tasks]
         if answer.get("lost"):
             raise LostDeviceError(
-                "the device has stopped answering; look at it, then give the same command again"
+                "the device has stopped answering; check it, then run the same command again"
             )
         results: Results = answer["results"]
         if any(result.get("status") in SUSPECT for result in results):

@@ -1,4 +1,4 @@
-"""What is to be collected, and where a collection stands; needs no torch."""
+"""The request for a collection, and its progress; needs no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neuralpower.measure.collect.schedule import REPLICATES, Estimate
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked to collect."""
+    """The user's request."""
 
     preset: str
     kinds: tuple[str, ...] | None
@@ -27,19 +27,19 @@ class Request:
 
     @property
     def folder(self) -> Path:
-        """Where this shard is written: each of several has its own folder, journal and lock."""
+        """The folder of this shard: each of several has its own folder, journal and lock."""
         number, shards = self.shard
         return self.out if shards == 1 else self.out / f"shard-{number}-of-{shards}"
 
     def plan_key(self) -> dict[str, Any]:
-        """All that the plan depends on; a resumed collection with an equal key does the rest of the plan."""
+        """All that the plan depends on; a resumed collection with an equal key continues the plan."""
         names = ("preset", "kinds", "models", "dtypes", "phases", "seed")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass
 class Progress:
-    """Where a collection stands; handed to the display after every batch."""
+    """Progress of a collection; passed to the display after every batch."""
 
     planned: int  # configurations to be timed by this shard
     done: int

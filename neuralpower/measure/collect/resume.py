@@ -1,4 +1,4 @@
-"""What an earlier run of a collection left: whose dataset it is, its plan, its sessions, what it died of."""
+"""State of an earlier run of a collection: its dataset, its plan, its sessions, the cause of its end."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def description(folder: Path, opened: Mapping[str, Any], records: Sequence[dict[
         protocol = session.get("protocol_version", PROTOCOL_VERSION)
         if protocol != PROTOCOL_VERSION:
             raise DatasetError(
-                f"{folder}: was measured by protocol {protocol}, this is {PROTOCOL_VERSION}; "
+                f"{folder}: was measured by protocol {protocol}, but this is {PROTOCOL_VERSION}; "
                 "choose another --out"
             )
         if "torch" in session and software_key(kept, session) != software_key(hardware, libraries):
             raise DatasetError(
-                f"{folder}: was measured with torch {session['torch']} and the driver of that time, "
-                f"this is torch {libraries.get('torch')}; choose another --out"
+                f"{folder}: was measured with torch {session['torch']} and another driver, "
+                f"but this is torch {libraries.get('torch')}; choose another --out"
             )
     return {name: value for name, value in meta.items() if name != "schema"}
 

@@ -208,7 +208,7 @@ LEAST_PATIENCE_S = 10.0
 
 @dataclass
 class Costs:
-    """How long tasks take: the planning value of each, times the ratio of measured to planned so far.
+    """Expected time of tasks: the planning value of each, times the ratio of measured to planned so far.
 
     A tier with few measurements is taken to be as much slower than planned as all measured tasks together.
     """
@@ -226,7 +226,7 @@ class Costs:
         return cls(prior, prior.start_s, prior.restart_s)
 
     def add(self, tasks: Sequence[Task], seconds: float) -> None:
-        """Learn from tasks that took `seconds` together."""
+        """Update the ratio with tasks that took `seconds` together."""
         total: float = sum(self._planned(task) for task in tasks)
         for task in tasks:
             part = self._planned(task)
@@ -272,7 +272,7 @@ def _group(task: Task) -> str:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is still to be done, and how long that takes."""
+    """The remaining work of a collection, and its time."""
 
     runtime: int  # tasks
     power: int

@@ -36,7 +36,7 @@ def collect(
     Raises:
         DatasetError: the folder cannot be written, is written by another, or holds another device's dataset.
         InputError: another collection measures on the device.
-        DeviceError: no process measures; the device, the disk, or the meter that was asked for is lost.
+        DeviceError: no process measures; the device, the disk, or the requested meter is lost.
     """
     folder = request.folder
     with Journal(folder) as journal:
@@ -49,7 +49,7 @@ def collect(
             if request.power not in ("auto", "none") and opened["power_reason"]:
                 raise DeviceError(
                     f"power {request.power}: {opened['power_reason']}; "
-                    "mend that, or give --power auto for runtime alone"
+                    "correct that, or give --power auto for runtime alone"
                 )
             plan = planned(folder, request.plan_key(), executor)
             if not (folder / "dataset.json").exists():  # whatever is refused so far leaves no file behind
@@ -72,7 +72,7 @@ def collect(
     if collection.meter_lost and request.power not in ("auto", "none"):
         raise DeviceError(
             f"power {request.power}: the meter has stopped answering; runtimes are kept in {folder}, "
-            "look at the meter, then give the same command again"
+            "check the meter, then run the same command again"
         )
     return counts
 

@@ -26,7 +26,7 @@ BLOCK = 60  # configurations that a CPU measures in turn
 
 
 class CpuRig:
-    """The processor: interleaved rounds beside a sentinel, and a meter that is open."""
+    """The processor: interleaved rounds with a sentinel, and an open meter."""
 
     device = torch.device("cpu")
     block = BLOCK

@@ -15,8 +15,8 @@ A backward pass is called through autograd, which takes 13 us and more to start,
 network pays for that once a step, not once a layer: a pass through a mere view runs before, and its time is
 subtracted.
 
-Power takes a pass of its own: half a second and more of one call alone, over so many copies of its tensors
-that no cache holds them (`power_columns`).
+Power has its own pass: half a second and more of one call, over copies of its tensors that together exceed
+all caches (`power_columns`).
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Autograd:
         self.one_s.append(_seconds(self.one, self.clock_ns))
 
     def settle(self, calls: int = 50) -> Autograd:
-        """Warm up, and learn the nodes' time."""
+        """Warm up, and measure the nodes' time."""
         for _ in range(calls):
             self()
             self.many_s.append(_seconds(self.many, self.clock_ns))
@@ -329,7 +329,7 @@ def time_calls(
 
 
 def _begun(call: Call, clock_ns: Callable[[], int]) -> _Sampled | Exception:
-    """The call, built and warmed up, or the exception that it raised: the sweep goes on."""
+    """The call, built and warmed up, or the exception that it raised: the sweep continues."""
     try:
         with users_code("a call that is timed"), settings_of(call):
             step = step_of(call)

@@ -165,7 +165,7 @@ class CudaRig:
         """The columns, or what became of a call that raised."""
         try:
             return measure()
-        except Exception as error:  # whatever a configuration does to torch, the sweep goes on
+        except Exception as error:  # whatever a configuration does to torch, the sweep continues
             return self._failed(error)
 
     def _failed(self, error: Exception) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def open_cuda_rig(device: torch.device, power: str = "auto", deep_idle: bool = F
     `deep_idle`: the device is then watched for some seconds, unless torch already uses CUDA in this process.
 
     Raises:
-        DeviceError: there is no such device, or the meter that was asked for by name does not work.
+        DeviceError: there is no such device, or the meter of that name does not work.
         InputError: there is no meter of that name.
     """
     meter = open_meter(power, f"cuda:{device.index or 0}")

@@ -32,7 +32,7 @@ class NotCapturable(Exception):  # noqa: N818  # a verdict on a call, not a faul
 
 @dataclass(frozen=True)
 class Properties:
-    """How a device describes itself."""
+    """Properties of a device, from its driver."""
 
     name: str
     uuid: str  # as NVML writes it
@@ -221,7 +221,7 @@ class NvmlCondition:
         )
 
     def about(self) -> dict[str, Any]:
-        """What decides the device's speed beside its model, as `describe` adds it; no unreadable values."""
+        """Settings that decide the device's speed besides its model, for `describe`; no unreadable values."""
         n, handle = self.nvml, self._handle
 
         def ask(name: str, *args: Any, convert: Callable[[Any], Any] = lambda value: value) -> Any:
@@ -259,8 +259,8 @@ class NvmlCondition:
         except self.nvml.NVMLError as error:
             if error.value in GONE:
                 raise LostDeviceError(
-                    f"{self.uuid}: the driver has lost the device ({error}); the rest stays unmeasured, "
-                    "and can be collected with the same command once it is back"
+                    f"{self.uuid}: the driver has lost the device ({error}); other configurations "
+                    "can be collected with the same command once it is back"
                 ) from None
             return None
 
@@ -296,7 +296,7 @@ def to_columns(before: Condition, after: Condition) -> dict[str, Any]:
 
 
 def describe(properties: Properties, condition: Callable[[], Condition] = Condition) -> dict[str, Any]:
-    """What `dataset.json` says of the device and its driver; peaks come from its spec sheet."""
+    """The device and its driver for `dataset.json`; peaks come from its spec sheet."""
     known = asdict(properties)
     cuda = torch.version.cuda
     return {

@@ -110,7 +110,7 @@ def power_meter(name: str) -> Callable[[type[M]], type[M]]:
 
     def register(meter: type[M]) -> type[M]:
         if name in CHOICES:
-            raise ValueError(f"power meter {name!r}: the name has a meaning of its own; choose another")
+            raise ValueError(f"power meter {name!r}: the name is reserved; choose another")
         if name in METERS:
             raise ValueError(f"power meter {name!r} is already defined by {METERS[name].__module__}")
         METERS[name] = meter
@@ -130,11 +130,11 @@ def open_meter(choice: str = "auto", device: str = "cpu") -> PowerMeter:
         The meter; a `NullMeter` with the reason for "none", and for "auto" where none works.
 
     Raises:
-        MeterUnavailable: a meter asked for by name does not work, or does not see the device.
+        MeterUnavailable: the meter of that name does not work, or does not see the device.
         InputError: there is no meter of that name.
     """
     if choice == "none":
-        return NullMeter("not_asked", "no meter was asked for")
+        return NullMeter("not_asked", "no meter was requested")
     if choice != "auto":
         if choice not in METERS:
             raise unknown("power meter", choice, [*METERS, *CHOICES])

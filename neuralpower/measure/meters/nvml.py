@@ -1,7 +1,7 @@
 """Energy counter and power of NVIDIA GPUs through NVML (nvidia-ml-py, imported when a meter is opened).
 
 The counter holds millijoules since the driver was loaded (Volta and later) and moves every 10 to 100 ms:
-windows run from one of its ticks to another. Power comes beside it: field 186 is averaged over some tens of
+windows run from one of its ticks to another. Power comes with it: field 186 is averaged over some tens of
 milliseconds, field 185 over about a second. `nvmlDeviceGetPowerUsage` is the latter on Ampere and most later
 GPUs, and the former before; it serves where a driver does not know the fields. Source: NVML API reference,
 "Field Value Enums" and "Device Queries".
@@ -35,7 +35,7 @@ FAILURES = {
         "this GPU or driver does not offer it; use another device, or --power none",
     ),
     4: ("no_permission", "the system refuses access; ask the administrator, or use --power none"),
-    6: ("gpu_not_found", "the driver has no such GPU; `neuralpower devices` lists those there are"),
+    6: ("gpu_not_found", "the driver has no such GPU; `neuralpower devices` lists the known ones"),
     9: ("no_driver", "the NVIDIA driver is not loaded; ask the administrator, or use --power none"),
     12: ("no_driver", "no NVIDIA driver (libnvidia-ml.so.1 not found); install one, or use another device"),
     NO_FUNCTION: (
@@ -171,7 +171,7 @@ class NvmlMeter:
         self.initialised = True
         begun = _has_context()
         try:
-            before = self._listed()  # now: torch, asked for the UUID, may begin to use CUDA and be listed
+            before = self._listed()  # now: reading the UUID may start CUDA in torch, which is then listed
             uuid = uuid_of(self.device) if self.device.startswith("cuda") else self.device
             with _translated(self.nvml, uuid):
                 self.handle = self.nvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -220,7 +220,7 @@ class NvmlMeter:
         `begun` says that this process has a context on it, and is among the `running` itself.
         """
         others = set(running) - {os.getpid()}
-        # In a container the driver may list us under the host's number, which is no process here.
+        # In a container the driver may list us under the host's number, which is not a process here.
         unseen = {pid for pid in others if not (self.processes / str(pid)).exists()}
         if begun and len(unseen) == 1 and os.getpid() not in running:
             others -= unseen
@@ -233,7 +233,7 @@ class NvmlMeter:
             )
 
     def _try_all(self) -> None:
-        """Learn by which calls counter and power answer; raises MeterUnavailable where neither does."""
+        """Find the calls that give counter and power; raises MeterUnavailable where neither works."""
         energy_j, instant_w, _ = self._fields()
         self.counter_call = energy_j is None and bool(self._asked("nvmlDeviceGetTotalEnergyConsumption"))
         self.usage_call = instant_w is None and self._asked("nvmlDeviceGetPowerUsage") is not None

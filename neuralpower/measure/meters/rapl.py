@@ -1,11 +1,11 @@
 """Energy counters of Intel and AMD CPUs (RAPL) through Linux powercap: microjoules that wrap around.
 
     /sys/class/powercap/intel-rapl:0        package-0    read: all that the socket draws
-                        intel-rapl:0:0      core         left out: a part of the package
-                        intel-rapl:0:1      uncore       left out: a part of the package
-                        intel-rapl:0:2      dram         read, and kept apart
-                        intel-rapl:1        psys         left out: the whole board, packages included
-                        intel-rapl-mmio:0   package-0    left out: the same counter by another way
+                        intel-rapl:0:0      core         not read: a part of the package
+                        intel-rapl:0:1      uncore       not read: a part of the package
+                        intel-rapl:0:2      dram         read, and kept separate
+                        intel-rapl:1        psys         not read: the whole board, packages included
+                        intel-rapl-mmio:0   package-0    not read: the same counter by another way
 
 AMD's zones have the same names (kernel 5.8 on). Source: Linux, Documentation/power/powercap/powercap.rst.
 """

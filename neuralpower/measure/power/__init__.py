@@ -1,1 +1,1 @@
-"""Mean power from meters' readings, and what a meter is worth."""
+"""Mean power from meters' readings, and the self-test of meters."""

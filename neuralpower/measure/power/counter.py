@@ -291,7 +291,7 @@ def _student(degrees: int) -> float:
 
 @dataclass(frozen=True)
 class Ticking:
-    """How a counter moves, if it is read without pause."""
+    """The ticks of a counter that is read without pause."""
 
     period_s: float  # median time between two ticks, or between two reads for fast counters
     period_p95_s: float

@@ -23,8 +23,8 @@ from neuralpower.measure.power.counter import Pauses, Power, Unreliable, window_
 SETTLE_S = 0.2
 SETTLE_TICKS = 2
 WINDOW_S = 0.5
-LONGEST_WINDOW = 4  # times the window asked for, where ticks or calls are slow
-ENOUGH_TICKS = 5  # four stretches, so that their scatter says something
+LONGEST_WINDOW = 4  # times the requested window, where ticks or calls are slow
+ENOUGH_TICKS = 5  # four stretches, enough for their scatter
 POLL_S = 0.001
 SLOW_TICK_S = 0.005  # a counter that moves more seldom is polled around its next tick
 FAST_POLL_S = 0.01  # one that moves more often needs no watching: its period dates each change

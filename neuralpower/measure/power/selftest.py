@@ -1,9 +1,9 @@
-"""What a power meter is worth, found out before a collection and stored with it.
+"""The self-test of a power meter, run before a collection and stored with it.
 
     deep idle | wake | idle | spin under load | counter against samples | square waves, 4 phases | 0.5, 1, 2 s
        5 s              5 s        2 s                   4 s                      5 s                  5 s
 
-No figure comes from the meter's data sheet: the period of its counter, the cost of a read, whether it counts
+No number comes from the meter's data sheet: the period of its counter, the cost of a read, whether it counts
 all of the time, and whether its counter and its power agree are measured on this machine, by this process.
 """
 
@@ -160,7 +160,7 @@ def run_self_test(
         asleep: whether the device still sleeps; otherwise its deep idle is not measured.
 
     Returns:
-        The results. A meter that is lost meanwhile, or says nothing, leaves the rest None, with its reason.
+        The results. After a meter that is lost or silent, later results are None, with the reason.
     """
     if isinstance(meter, NullMeter):
         wake()

@@ -47,13 +47,13 @@ def transformers_inputs(model: nn.Module, request: InputRequest) -> Inputs:
     forward = Forward(model, request)
     if type(model).forward is nn.Module.forward:
         parts = ", ".join(dict.fromkeys(type(part).__name__ for part in model.children()))
-        raise ModelError(f"{forward.name} has no forward pass of its own; name one of its parts: {parts}")
+        raise ModelError(f"{forward.name} has no forward pass itself; choose one of its parts: {parts}")
     made: dict[str, Tensor] = {}
     for name in _wanted(forward):
         if name not in MAKERS or (name == "hidden_states" and not forward.tiled):
             raise ModelError(
                 f"{forward.name} needs {name!r}, for which no input can be made from a configuration; "
-                "give a file.py:function with an example_inputs(batch_size) beside it"
+                "give a file.py:function whose file has an example_inputs(batch_size)"
             )
         made[name] = MAKERS[name](forward)
     if request.seq_len is not None and not made.keys() & WITH_LENGTH:
@@ -74,7 +74,7 @@ def _wanted(forward: Forward) -> list[str]:
     main = main if isinstance(main, str) else main[0]
     inner = getattr(getattr(forward.model, "encoder", None), "main_input_name", main)
     if main == "inputs" and inner in parameters:
-        main = inner  # whatever encoder a pair is made of
+        main = inner  # the encoder of a pair
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [name for name, parameter in parameters.items() if parameter.kind in kinds]
     if main not in parameters and positional:
@@ -84,7 +84,7 @@ def _wanted(forward: Forward) -> list[str]:
 
 
 def _companions(forward: Forward) -> Iterator[str]:
-    """Optional arguments without which the forward fails or leaves half of the network out."""
+    """Optional arguments without which the forward fails or skips half of the network."""
     config, parameters = forward.config, forward.parameters
     if getattr(config, "is_encoder_decoder", False):
         yield "decoder_input_ids"

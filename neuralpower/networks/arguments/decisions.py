@@ -15,22 +15,22 @@ def _steps(forward: Forward) -> int:
 
 
 def states(forward: Forward) -> Tensor:
-    """What it saw [batch, steps, width]."""
+    """Observed states [batch, steps, width]."""
     return forward.floats(_steps(forward), forward.integer("state_dim") or 17)
 
 
 def actions(forward: Forward) -> Tensor:
-    """What it did [batch, steps, width]."""
+    """Actions taken [batch, steps, width]."""
     return forward.floats(_steps(forward), forward.integer("act_dim") or 4)
 
 
 def rewards(forward: Forward) -> Tensor:
-    """What it was given, or is to be given from then on [batch, steps, 1]."""
+    """Rewards, or returns to go [batch, steps, 1]."""
     return forward.floats(_steps(forward), 1)
 
 
 def timesteps(forward: Forward) -> Tensor:
-    """When [batch, steps]."""
+    """Time steps [batch, steps]."""
     return torch.arange(_steps(forward)).repeat(forward.batch, 1)
 
 

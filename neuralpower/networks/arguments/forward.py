@@ -1,4 +1,4 @@
-"""What the makers of arguments share: a model's forward, its configuration, and the sizes asked for."""
+"""The base of argument makers: a model's forward, its configuration, and the requested sizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Forward:
         self.tokens = request.seq_len or TOKENS
         self.generator = torch.Generator().manual_seed(0)
         self.parameters = inspect.signature(model.forward).parameters
-        # images as patches: each in a row of its own, or, as vision towers read them, all in one row
+        # images as patches: one row per image, or all in one row, as vision towers read them
         self.patched = str(getattr(self.config, "model_type", "")).startswith("siglip2")
         self.tiled = "grid_thw" in self.parameters
         self.choices = (CHOICES,) if "MultipleChoice" in self.name or "DoubleHeads" in self.name else ()
@@ -37,7 +37,7 @@ class Forward:
         return next((v for v in values if isinstance(v, int) and not isinstance(v, bool)), None)
 
     def fields(self, *names: str) -> Iterator[Any]:
-        """What the configuration and those inside it have under `names`."""
+        """Values of `names` in the configuration and those inside it."""
         return (getattr(config, name, None) for config in nested(self.config) for name in names)
 
     def floats(self, *shape: int) -> Tensor:
@@ -46,7 +46,7 @@ class Forward:
         return say_made_up(drawn, RANDOM)
 
     def shaped(self, *usual: int) -> Tensor:
-        """Normal numbers of the shape asked for, or of the `usual` one."""
+        """Normal numbers of the requested shape, or of the `usual` one."""
         return self.floats(*(self.request.input_shape or usual))
 
     def below(self, bound: int, *shape: int) -> Tensor:

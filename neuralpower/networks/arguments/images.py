@@ -1,4 +1,4 @@
-"""Arguments that hold images and video: pixels, patches, and what says how the patches lie."""
+"""Arguments that hold images and video: pixels, patches, and the layout of patches."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _size(value: Any) -> tuple[int, int] | None:
 
 
 def _several(forward: Forward) -> dict[str, int]:
-    """What stands before an image's shape, by name: a video's frames, images that are matched, or nothing."""
+    """Sides before an image's shape, by name: a video's frames, matched images, or none."""
     from transformers.models.auto import modeling_auto
 
     frames, kind = forward.integer("num_frames", "frames_per_clip"), forward.config.model_type
@@ -140,7 +140,7 @@ def pixel_attention_mask(forward: Forward) -> Tensor:
 
 
 def spatial_shapes(forward: Forward) -> Tensor:
-    """(height, width) of each image in patches [batch, 2]: squares, as positions are learnt for."""
+    """(height, width) of each image in patches [batch, 2]: squares, like the trained positions."""
     return torch.full((forward.batch, 2), math.isqrt(_patches(forward)))
 
 

@@ -1,4 +1,4 @@
-"""Arguments that hold regions of an image, which a detector found, beside a text."""
+"""Arguments that hold regions of an image, which a detector found, next to a text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from neuralpower.networks.arguments.forward import Forward, Makers
 
-REGIONS = 36  # detected regions that LXMERT and VisualBERT read beside the text
+REGIONS = 36  # detected regions that LXMERT and VisualBERT read next to the text
 
 
 def visual_feats(forward: Forward) -> Tensor:

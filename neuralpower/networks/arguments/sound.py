@@ -85,7 +85,7 @@ def _features_shape(forward: Forward) -> tuple[int, ...]:
     width = forward.integer("feature_projection_input_dim", "num_mel_bins", "input_dim")
     width = width or forward.integer("hidden_size") or 80
     stacked = forward.integer("num_stacked_frames") or 1
-    # as many frames as the sound beside has
+    # the same number of frames as the sound
     resampling = _resampling(forward) if "input_values" in forward.parameters else None
     return _samples(forward) // resampling if resampling else forward.tokens, width * stacked
 
@@ -97,7 +97,7 @@ def decoder_input_values(forward: Forward) -> Tensor:
 
 
 def spectrogram(forward: Forward) -> Tensor:
-    """Spectrogram frames [batch, frames, mel bins] that a vocoder makes a sound of."""
+    """Spectrogram frames [batch, frames, mel bins], a vocoder's input."""
     return forward.shaped(forward.tokens, forward.integer("model_in_dim") or 80)
 
 

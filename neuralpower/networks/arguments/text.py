@@ -34,7 +34,7 @@ def decoder_positions(forward: Forward) -> int | None:
 
 
 def _own_positions(forward: Forward) -> int | None:
-    """Positions of the decoder where the configuration of the pair itself says them."""
+    """Positions of the decoder, from the configuration of the pair itself."""
     values = (getattr(forward.config, name, None) for name in DECODER_POSITIONS)
     return next((v for v in values if isinstance(v, int)), None)
 
@@ -132,7 +132,7 @@ def qformer_input_ids(forward: Forward) -> Tensor:
 
 
 def task_inputs(forward: Forward) -> Tensor:
-    """OneFormer's task in words [batch, tokens]."""
+    """OneFormer's task as text [batch, tokens]."""
     vocabulary = forward.integer("text_encoder_vocab_size") or 49_408
     return forward.below(vocabulary, forward.integer("task_seq_len") or 77)
 

@@ -1,10 +1,10 @@
-"""Models that people deploy: what their makers publish of them, one JSON file each in this folder.
+"""Models that people deploy, by their published configurations: one JSON file each in this folder.
 
     {"schema": 1, "task": "language", "parameters": 8030261248, "dtype": "bfloat16",
      "aliases": ["meta-llama/Llama-3.1-8B"], "config": {"model_type": "llama", ...}}
 
 `config` has fields of the published config.json, quantization_config included, and `parameters` is the count
-that the maker prints, which a test compares with the network that is built. `note` says why they differ.
+that the maker prints, which a test compares with the network that is built. `note` explains a difference.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "sp
 FORMS = frozenset("instruct it chat hf meta".split())  # words for what a model was trained to, not what it is
 MIRRORS = frozenset(["unsloth"])  # who publishes others' models under their names
 MOST_LISTED = 12
-NEAR = 0.75  # of names that are taken for a slip of the pen, by difflib's ratio
+NEAR = 0.75  # of names that count as a typing error, by difflib's ratio
 _NUMBERED = re.compile(r"^([a-z]{2,})(\d.*)$")  # "llama3.1", but not "v3" or "a3b"
 
 
@@ -106,5 +106,5 @@ def find_entry(text: str) -> Entry:
     if found:
         more = f" and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
         listed = ", ".join(found[:MOST_LISTED])
-        raise ModelError(f"model {text!r} may be {listed}{more}; name one of them")
+        raise ModelError(f"model {text!r} may be {listed}{more}; choose one of them")
     raise unknown("model", text, catalogue(), ModelError)

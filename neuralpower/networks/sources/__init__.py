@@ -58,21 +58,21 @@ def resolve(model: str | Path | nn.Module | PretrainedConfig) -> Source:
         if given.is_text:
             if not given.text.strip():
                 # an empty path would be the working folder
-                raise ModelError(f"no model is named; {grammar()}")
+                raise ModelError(f"no model is given; {grammar()}")
             check_counts(given.text, given.overrides)
         source = recognised(given)
         if source is not None:
             return source.make(given)
         if given.is_text:
             raise _unnamed(given)
-        raise ModelError(f"{model!r:.40} is no MODEL; {grammar()}, an nn.Module or a configuration object")
+        raise ModelError(f"{model!r:.40} is not a MODEL; {grammar()}, an nn.Module or a configuration object")
 
 
 def check_known(model: str) -> None:
-    """Raise ModelError for a text that can be no model; without torch, so that it takes no time."""
+    """Raise ModelError for a text that cannot be a model; without torch, so that it takes no time."""
     given = Given(model)
     if not given.text.strip():
-        raise ModelError(f"no model is named; {grammar()}")
+        raise ModelError(f"no model is given; {grammar()}")
     _ = given.overrides  # which must be readable
     source = recognised(given)
     if source is None:
@@ -81,16 +81,16 @@ def check_known(model: str) -> None:
 
 
 def _unnamed(given: Given) -> ModelError:
-    """The error for a text that no source recognises: what it may mean, else all that a MODEL can be."""
+    """The error for a text that no source recognises: a suggestion, else all forms of a MODEL."""
     from neuralpower.networks.slips import meant
 
     return ModelError(
-        f"{given.text!r} is no folder and names no source; {meant(given.location) or grammar()}"
+        f"{given.text!r} is not a folder and names no source; {meant(given.location) or grammar()}"
     )
 
 
 def __getattr__(name: str) -> Any:
-    """What callers of `resolve` need beside it; imports torch, which the list of sources does without."""
+    """Lazy names for callers of `resolve`: they import torch, which the list of sources does not need."""
     if name in ("InputRequest", "Inputs"):
         return getattr(importlib.import_module("neuralpower.networks.inputs"), name)
     if name == "Source":

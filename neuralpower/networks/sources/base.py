@@ -1,7 +1,7 @@
 """A source of models: how it recognises a MODEL argument, and how the network is made.
 
-Neither this file nor the head of one beside it imports torch: whether data may name a model is asked before
-torch is needed.
+Neither this file nor the head of the other files here imports torch: whether data may name a model is checked
+before torch is needed.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def recognised(given: Given) -> ModelSource | None:
 
 
 def published_dtype(model: str) -> str | None:
-    """The type in which a model was published; None where its source does not say. Raises ModelError."""
+    """The type in which a model was published; None where its source does not state it. Raises ModelError."""
     given = Given(model)
     source = recognised(given) if model.strip() else None
     return None if source is None else source.dtype(given)

@@ -39,7 +39,7 @@ def is_configuration(given: Given) -> bool:
     )
 
 
-REMOVED = "transfo"  # a family that transformers dropped; whoever asks for it is told more later
+REMOVED = "transfo"  # a family that transformers dropped; a later error explains it
 
 
 def check_transformers(given: Given) -> None:

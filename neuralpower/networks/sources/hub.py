@@ -51,7 +51,7 @@ def check_native(name: str, values: Mapping[str, Any]) -> None:
     own = "; its own code (auto_map) is never run" if "auto_map" in values else ""
     native = getattr(getattr(transformers, architecture, None), "config_class", None)
     if native is not None:
-        way = f"{architecture} is: {name}?{TYPE}={native.model_type} takes its fields for one"
+        way = f"{architecture} is: {name}?{TYPE}={native.model_type} uses its fields for one"
     else:
         way = "use a newer transformers, or another model"
     text = f"model type {kind!r} ({architecture}) is not in transformers {transformers.__version__}{own}"

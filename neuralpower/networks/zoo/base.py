@@ -1,4 +1,4 @@
-"""What the zoo keeps for a network, and the decorator that puts it there."""
+"""Entries of the zoo, and the decorator that registers a network."""
 
 from __future__ import annotations
 

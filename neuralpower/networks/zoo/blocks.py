@@ -66,7 +66,7 @@ def conv_unit(
 
 
 def pooled_classifier(features: int, classes: int, dropout: float = 0.0) -> nn.Sequential:
-    """Global average pooling, dropout where asked for, and one linear layer."""
+    """Global average pooling, dropout where requested, and one linear layer."""
     head = named(pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
     if dropout:
         head.add_module("dropout", nn.Dropout(dropout))

@@ -53,7 +53,7 @@ class Units:
         return kind(inputs, outputs, kernel, padding=padding, **settings)
 
     def normalise(self, width: int) -> nn.Module:
-        """The norm of so many channels."""
+        """The norm of `width` channels."""
         return NORMS[self.norm](self.axes, width)
 
     def unit(self, inputs: int, outputs: int, kernel: int = 1, **settings: int) -> nn.Sequential:
@@ -140,7 +140,7 @@ def _block(sort: str, units: Units, width: int, number: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Design:
-    """What is composed: blocks of one sort over images (2 axes) or signals (1)."""
+    """The design of a network: blocks of one kind over images (2 axes) or signals (1)."""
 
     block: str = "residual"
     axes: int = 2

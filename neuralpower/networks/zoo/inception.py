@@ -26,7 +26,7 @@ plain_unit = partial(conv_unit, norm=partial(nn.BatchNorm2d, eps=1e-3))  # Incep
 ROW7, COLUMN7, ROW3, COLUMN3 = (1, 7), (7, 1), (1, 3), (3, 1)
 
 
-# Of Inception-ResNet v2, both beside a pooling: the chains of its first module, on the 35x35 image
+# Inception-ResNet v2, both next to a pooling: the chains of its first module, on the 35x35 image
 # (192 -> 320 channels, 64 of them the pooling's), and those that narrow 17x17 to 8x8 (1088 -> 2080, 1088 of
 # them the pooling's).
 MIXED: Chains = (((96, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3)))
@@ -61,7 +61,7 @@ def mixed(inputs: int, projection: int, *branches: Steps) -> nn.Module:
 
 
 def narrowed(inputs: int, *branches: Steps, unit: Unit = unit) -> nn.Module:
-    """Chains whose last convolution halves the image, unpadded, beside a pooling that does the same."""
+    """Chains whose last convolution halves the image, unpadded, next to a pooling that does the same."""
     chains = (chain(inputs, steps, unit, stride=2, padding=0) for steps in branches)
     return Branches(*chains, nn.MaxPool2d(3, 2))
 
@@ -117,7 +117,7 @@ def inception3(classes: int = 1000) -> nn.Module:
 
 
 def v4_stem() -> nn.Sequential:
-    """The rest of the stem, figure 3 of the v4 paper: [batch, 64, 147, 147] -> [batch, 384, 35, 35]."""
+    """The stem's second part, figure 3 of the v4 paper: [batch, 64, 147, 147] -> [batch, 384, 35, 35]."""
     branches = ((64, 1), (96, 3)), ((64, 1), (64, ROW7), (64, COLUMN7), (96, 3))
     first = narrowed(64, ((96, 3),))  # [batch, 160, 73, 73]
     middle = Branches(*(chain(160, steps, padding=0) for steps in branches))  # [batch, 192, 71, 71]

@@ -53,7 +53,7 @@ def residual_stage(
     name: str = "unit",
     unit: Unit = unit,
 ) -> nn.Sequential:
-    """So many residual units; the first has the stride, and projects its shortcut."""
+    """`count` residual units; the first has the stride, and projects its shortcut."""
     units = nn.Sequential()
     for number in range(1, count + 1):
         inside = body(inputs, stride)

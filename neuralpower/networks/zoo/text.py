@@ -17,7 +17,7 @@ SENTENCE_VOCABULARY, SENTENCE_WORDS = 20_000, 56
 
 
 def token_inputs(vocabulary: int, length: int) -> ExampleInputs:
-    """What makes token ids [batch_size, seq_len]."""
+    """A function that makes token ids [batch_size, seq_len]."""
 
     def inputs(batch_size: int, seq_len: int = length) -> tuple[Tensor, ...]:
         return (torch.randint(vocabulary, (batch_size, seq_len)),)

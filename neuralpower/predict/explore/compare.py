@@ -1,11 +1,11 @@
-"""Two predictions beside each other: their ratio with its interval, and how likely one is the faster.
+"""Compare two predictions: their ratio with its interval, and how likely one is the faster.
 
     log(A / B) = log of the predicted ratio + sum_i (a_i - b_i) own_i
                  + sum_r shared_r sum_{i of r} (a_i - b_i) s_i + system
 
 a_i, b_i: layer i's share of either time. Errors of layers that both have, and of layers of one regressor, are
-in both and cancel to that extent; errors of different predictors have nothing in common. What whole networks
-of a device share beyond their layers (`Predictor.system`) is each network's own.
+in both and cancel to that extent; errors of different predictors are independent. The error of whole networks
+beyond their layers' (`Predictor.system`) is independent for each network.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Comparison(Shown):
     b_s: Interval
     ratio: Interval  # A's time over B's
     a_faster: float  # probability
-    warnings: tuple[str, ...] = ()  # of either side, in words
-    about: str = ""  # what both sides are predicted as: phase, dtype, how run, device, where they agree
+    warnings: tuple[str, ...] = ()  # of either side, as text
+    about: str = ""  # what both sides share: phase, dtype, way to run, device
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -54,7 +54,7 @@ class Comparison(Shown):
 
 @dataclass(frozen=True)
 class Side:
-    """One of two: what was predicted of it, and by whom."""
+    """One of the two: its prediction and the predictor."""
 
     name: str
     prediction: Prediction
@@ -70,7 +70,7 @@ def compare(a: Side, b: Side) -> Comparison:
     """The ratio of two sides' times; raises InputError where one takes none."""
     for side in (a, b):
         if side.runtime_s.value <= 0:
-            takes = f"takes {side.runtime_s.value:g} s, a ratio needs more"
+            takes = f"its time is {side.runtime_s.value:g} s, a ratio needs more than 0"
             raise InputError(f"{side.name}: {takes}; compare networks with layers")
     one = a.predictor is b.predictor
     deviation = _together(a, b) if one else math.hypot(_deviation(a.runtime_s), _deviation(b.runtime_s))
@@ -86,7 +86,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def _about(a: Side, b: Side) -> str:
-    """What is the same on both sides, as a line: how they run, and on what."""
+    """One line on what both sides share: how they run, and on which device."""
     fields = [
         (p.phase, p.dtype, p.run, f"on {p.device} ({p.predictor})") for p in (a.prediction, b.prediction)
     ]
@@ -94,7 +94,7 @@ def _about(a: Side, b: Side) -> str:
 
 
 def _warnings(a: Side, b: Side) -> Iterator[str]:
-    """What both sides warn of, then what one of them does, by its letter."""
+    """Warnings of both sides, then those of one side, marked with its letter."""
     first, second = a.prediction.warnings, b.prediction.warnings
     yield from (text for text in first if text in second)
     yield from (f"A: {text}" for text in first if text not in second)
@@ -106,8 +106,8 @@ def _deviation(interval: Interval) -> float:
 
 
 def _together(a: Side, b: Side) -> float:
-    """Standard deviation of log(ratio) where one predictor says both."""
-    # of a layer, or an operator that is none: A's less B's
+    """Standard deviation of log(ratio) where one predictor predicts both."""
+    # of a layer, or of an operator without a kind: A's share minus B's
     shares: dict[Layer | str, float] = defaultdict(float)
     counts: list[Counter[Layer | str]] = []
     for side, sign in ((a, 1), (b, -1)):

@@ -3,10 +3,10 @@
 Members differ in numbers: batch size, length, fields of the configuration. Each integer of each layer,
 parameter and storage is solved as a form of these numbers (`neuralpower.predict.explore.forms`) and checked
 on members that are held out. A table serves the members that lie between traced ones that it gives back:
-networks change where a number passes another (a window, a number of positions) or is no multiple of one (a
-block), and a form says nothing beyond that. Depth is apart: members are traced with two blocks, and each
+networks change where a number passes another (a window, a number of positions) or is not a multiple of one (a
+block), and a form is unknown beyond that. Depth is separate: members are traced with two blocks, and each
 further block adds what the third adds; layers and parameter count of members as deep as the deepest check
-that. A member that is unlike all that were traced, or whose numbers come out broken, is traced itself.
+that. A member unlike all traced ones, or whose numbers come out broken, is traced itself.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from neuralpower.trace.records import Trace
 Array = np.ndarray
 # pattern of the path, operator, kind, how often that operator was called there before
 Key = tuple[str, str, str, int]
-Slot = tuple[str, str, bool]  # pattern of a parameter's or buffer's name, its dtype, whether it is learnt
+Slot = tuple[str, str, bool]  # pattern of a tensor's name, its dtype, whether it is a parameter (or a buffer)
 
-LENGTH = "seq_len"  # the number that blocks of one sort may use in another way than those of another sort
+LENGTH = "seq_len"  # the number that different kinds of blocks may use differently
 SHALLOW, DEEPER = 2, 3  # blocks
 EXTRA = 3  # examples more than fields that vary, one of them held out, so that a wrong form shows
 MOST_EXAMPLES = 24  # of a class
@@ -55,7 +55,7 @@ class Example:
 
     @cached_property
     def fields(self) -> list[dict[str, Any]]:
-        """Of each layer, by name."""
+        """The fields of each layer, by name."""
         return [layer.to_row() for _, layer in self.layers]
 
     @cached_property
@@ -65,7 +65,7 @@ class Example:
 
     @cached_property
     def structure(self) -> tuple[object, ...]:
-        """What must be equal for numbers to be compared one by one."""
+        """The parts that must be equal in two examples, so that their numbers correspond."""
         return (
             tuple((key, _words(row)) for (key, _), row in zip(self.layers, self.fields, strict=True)),
             tuple((key, reason) for key, reason, _ in self.unmodelled),
@@ -76,7 +76,7 @@ class Example:
 
     @cached_property
     def numbers(self) -> list[float]:
-        """All of them, in the order of the structure."""
+        """All numbers, in the order of the structure."""
         calls = [size for _, _, size in self.unmodelled]
         tensors = [number for _, count, size in self.parameters for number in (count, size)]
         return [*map(float, (*self._sizes, *calls, *tensors, *(s.bytes for s in self.storages)))]
@@ -84,13 +84,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Something that is there `count` times at two blocks, and `deeper` times at three."""
+    """A number of calls: `count` at two blocks, `deeper` at three."""
 
     count: float
     deeper: float
 
     def times(self, depth: Array) -> Array:
-        """How often at each depth."""
+        """The number of calls at each depth."""
         return self.count + (depth - SHALLOW) * (self.deeper - self.count)
 
 
@@ -110,7 +110,7 @@ class SizeForm(Repeated):
 
 
 def added(sizes: Sequence[SizeForm], fields: Array, depth: Array) -> Array:
-    """All together [rows]."""
+    """Sum of the sizes [rows]."""
     return sum((size.form(fields) * size.times(depth) for size in sizes), np.zeros(len(fields)))
 
 
@@ -120,7 +120,7 @@ class Table:
 
     rows: tuple[RowForms, ...]
     unmodelled: tuple[SizeForm, ...]
-    learnt: tuple[SizeForm, ...]  # numbers of parameters
+    parameters: tuple[SizeForm, ...]  # how many numbers they hold
     weights: tuple[SizeForm, ...]  # bytes of parameters and buffers
     storages: tuple[tuple[Storage, Form], ...]
     known_peak: bool  # whether a deeper member's peak is what the storages say
@@ -175,12 +175,12 @@ class Members:
     seen: dict[tuple[object, ...], Example] = field(default_factory=dict)  # by values and blocks
 
     def part(self, index: Array) -> Members:
-        """Some of them; what was traced is kept."""
+        """A part of the members; their traces are kept."""
         depth, full = (None if of is None else of[index] for of in (self.depth, self.full))
         return replace(self, values=self.values[index], depth=depth, full=full)
 
     def blocks(self, index: int) -> float | None:
-        """Of a member in full; None where they cannot be set."""
+        """Blocks of a member in full; None where they cannot be set."""
         own = None if self.full is None else float(self.full[index])
         whole = own is not None and own.is_integer()  # the configuration refuses a fraction
         return int(own) if own is not None and whole else own
@@ -212,8 +212,8 @@ def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
     named = traced.storages if traced.quantised is not None else ()
     held = {storage.name: storage.bytes for storage in named}
     parameters = tuple(
-        ((pattern(name), str(t.dtype), learnt), t.numel(), held.get(name, t.numel() * t.element_size()))
-        for tensors, learnt in ((module.named_parameters(), True), (module.named_buffers(), False))
+        ((pattern(name), str(t.dtype), is_parameter), t.numel(), held.get(name, t.numel() * t.element_size()))
+        for tensors, is_parameter in ((module.named_parameters(), True), (module.named_buffers(), False))
         for name, t in tensors
         if t.numel()
     )
@@ -224,7 +224,7 @@ def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
 
 @dataclass
 class Found:
-    """A table, with the members that speak for it."""
+    """A table, with the members that confirm it."""
 
     structure: tuple[object, ...]
     table: Table
@@ -282,25 +282,27 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """What was found of a set of members."""
+class FoundTables:
+    """The tables of a set of members."""
 
     tables: tuple[Table, ...]
     table_of: Array  # [members] place of the table that serves each; -1 where none does
     notes: tuple[str, ...]
 
 
-def learn(members: Members) -> Learnt:
+def find_tables(members: Members) -> FoundTables:
     """The tables of members; one that raises has none."""
     notes: list[str] = []
     found: list[Found] = []
     served = np.full(len(members.values), -1)
     for group in _classes(members):
-        _learn_class(members, group, found, served, notes)
-    return Learnt(tuple(one.table for one in found), served, tuple(notes))
+        _search_class(members, group, found, served, notes)
+    return FoundTables(tuple(one.table for one in found), served, tuple(notes))
 
 
-def _learn_class(members: Members, group: Array, found: list[Found], served: Array, notes: list[str]) -> None:
+def _search_class(
+    members: Members, group: Array, found: list[Found], served: Array, notes: list[str]
+) -> None:
     """Trace members of a class until each lies between some that an old or new table gives back."""
     values, needed = members.values, _needed(members.values[group])
     traced: list[int] = []
@@ -328,7 +330,7 @@ def _learn_class(members: Members, group: Array, found: list[Found], served: Arr
                 continue
             new = Found(apart[i].structure, table)
             if not new.starts(alike, members, notes):
-                return  # its blocks are of several sorts
+                return  # its blocks are of several kinds
             place = len(found)
             found.append(new)
         apart = {j: example for j, example in apart.items() if j not in found[place].traced}
@@ -353,7 +355,7 @@ def _classes(members: Members) -> list[Array]:
 
 
 def is_width(name: str) -> bool:
-    """Whether a field of a configuration says how wide a part is."""
+    """Whether a field of a configuration is the width of a part."""
     return name.endswith(("_size", "_dim", "d_model"))
 
 
@@ -451,18 +453,18 @@ def _table(
     )
     slots = Counter(slot for slot, _, _ in example.parameters)
     more_slots = Counter(slot for slot, _, _ in deeper.parameters)
-    learnt, sizes = [], []
+    numbers, sizes = [], []
     for slot, _, _ in example.parameters:
         number, size = (SizeForm(1, more_slots[slot] / slots[slot], next(left)) for _ in range(2))
         sizes.append(size)
         if slot[2]:
-            learnt.append(number)
+            numbers.append(number)
     storages = tuple(zip(example.storages, left, strict=True))
     caches = [form.scaled(1 / SHALLOW) for s, form in storages if s.part == CACHE]
     return Table(
         rows=tuple(rows.values()),
         unmodelled=unmodelled,
-        learnt=tuple(learnt),
+        parameters=tuple(numbers),
         weights=tuple(sizes),
         storages=storages,
         known_peak=True,
@@ -484,37 +486,37 @@ def _holding(table: Table, index: int, members: Members, notes: list[str]) -> Ta
         fields, depth = members.values[[index]], np.array([float(blocks)])
         if _told(table, fields, depth) != _seen(seen):
             said = "members are traced in full"
-            notes.append(f"{blocks} blocks are not two blocks and what a third adds: {said}")
+            notes.append(f"{blocks} blocks differ from two blocks plus what a third adds: {said}")
             return None
         needed = peak(seen.storages)[0] + sum(size for _, _, size in seen.parameters)
         expected = table.peaks(fields, depth)[0][0]
         if abs(needed - expected) > 1e-9 * needed:
-            said = f"{expected:.0f} B were expected: none is given"
+            said = f"{expected:.0f} B were expected; no peak is given"
             notes.append(f"memory of {blocks} blocks is {needed} B, {said}")
             table = replace(table, known_peak=False)
     return table
 
 
-Content = tuple[Counter[Layer], int, int, int]  # layers, learnt numbers, unmodelled calls and their bytes
+Content = tuple[Counter[Layer], int, int, int]  # layers, numbers of parameters, unmodelled calls, their bytes
 
 
 def _told(table: Table, fields: Array, depth: Array) -> Content:
-    """What a table says of one member, `fields` [1, names]."""
+    """The layers and sizes of one member by a table, `fields` [1, names]."""
     layers = Counter[Layer]()
     for row in table.rows:
         numbers: dict[str, Any] = {name: round(float(form(fields)[0])) for name, form in row.forms.items()}
         layers[replace(row.example, **numbers)] += int(row.times(depth)[0])
     calls = sum(float(size.times(depth)[0]) for size in table.unmodelled)
-    sizes = (added(some, fields, depth)[0] for some in (table.learnt, table.unmodelled))
-    learnt, size = map(round, sizes)
-    return layers, learnt, round(calls), size
+    sizes = (added(some, fields, depth)[0] for some in (table.parameters, table.unmodelled))
+    parameters, size = map(round, sizes)
+    return layers, parameters, round(calls), size
 
 
 def _seen(example: Example) -> Content:
-    """What a member has."""
-    learnt = sum(count for (_, _, is_learnt), count, _ in example.parameters if is_learnt)
+    """The layers and sizes of a traced member."""
+    parameters = sum(count for (_, _, is_parameter), count, _ in example.parameters if is_parameter)
     sizes = [size for _, _, size in example.unmodelled]
-    return Counter(layer for _, layer in example.layers), learnt, len(sizes), sum(sizes)
+    return Counter(layer for _, layer in example.layers), parameters, len(sizes), sum(sizes)
 
 
 def _words(fields: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
-"""Does it fit, and how much more would: the largest batch and the longest context within a memory.
+"""Whether a network fits into a memory, and the largest batch and longest context that do.
 
-The memory's upper bound is held against the device's memory, on a CPU less what the process itself takes, so
-that what is said to fit does. On an accelerator there is no such bound: a share of the memory is kept free.
+The memory's upper bound must stay below the device's memory, on a CPU minus what the process itself takes, so
+that the sizes reported do fit. On an accelerator there is no such bound: a share of the memory is kept free.
 Memory grows nearly in line with the batch and no faster than squarely with the length: two probes give a
 guess, each further one narrows the bracket. The length is the prompt's in a prefill, the context's in a
 decoder's step; their memory holds the KV cache.
@@ -9,29 +9,33 @@ decoder's step; their memory holds the KV cache.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
 from typing import Any
 
+from neuralpower.devices.cluster import Cluster
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.layout import ONE, Layout
 from neuralpower.networks.inputs import TOKENS, check_count
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Pass, Phase, pass_of
+from neuralpower.networks.sharding import sharded
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, PLATFORMS, Platform
+from neuralpower.predict.case import sharding_of
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.predict.parallel import one_micro_batch, stage_memories
 from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.shown import Shown
-from neuralpower.trace.follow import shape_of
+from neuralpower.trace.follow import Followed, follow, shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
-from neuralpower.trace.question import EAGER, Question, checked_run
+from neuralpower.trace.question import Question, checked_run, usual_run
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import optimizer_named, training_lifetimes
@@ -41,13 +45,11 @@ PHASES = (FORWARD, TRAINING, PREFILL, DECODE, GENERATE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
 CLOSE = 0.01  # of the answer: how far the bracket is closed for sizes above a hundred
 MOST_CALLS = 20_000  # in a trace, which takes seconds: a scan in Python makes more with each token
-UNITS = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
-UNITS |= {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to fit."""
+    """The network and sizes that have to fit."""
 
     model: Any
     batch_size: int = 1
@@ -61,36 +63,44 @@ class Request:
     accumulation: int = 1  # training: micro-batches of `batch_size` per step
     checkpointing: bool = False  # training: repeated blocks keep their inputs alone
     margin: float | None = None  # share of the memory that is kept free; None: as the platform says
-    run: str = EAGER  # one of `trace.question.RUNS`
-    weights: str | None = None  # how they are quantised, as `--weights` has it; None: as the checkpoint's
-    new_tokens: int | None = (
-        None  # generate: made after a prompt of `seq_len` tokens; None: as predict has it
-    )
+    run: str | None = None  # one of `trace.question.RUNS`; None: the usual one of the phase, as in `predict`
+    weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
+    new_tokens: int | None = None  # generate: made after a prompt of `seq_len` tokens; None: as in `predict`
+
+    layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
+    cluster: Cluster | None = None  # these devices
+    strict: bool = False  # whether a model without a plan for tensor ranks is refused
+
+    @property
+    def replicas(self) -> int:
+        """Batches of `batch_size` that all devices have in one step or pass."""
+        return self.layout.data * self.accumulation
 
     @property
     def length(self) -> int | None:
-        """What a longest context is sought of."""
+        """The name of the length whose largest value is searched."""
         return self.context if self.phase == DECODE else self.seq_len
 
 
 @dataclass(frozen=True, repr=False)
 class Fit(Shown):
-    """The answer; sizes are None where nothing is to be said of them. `print` gives the command's table."""
+    """The answer; sizes are None where they do not apply. `print` gives the command's table."""
 
     fits: bool
     memory: Memory
     room_bytes: float
-    largest_batch: int | None  # at the length that was asked for; 0 where not even one sample fits
-    longest: int | None  # at the batch size that was asked for
+    largest_batch: int | None  # at the request's length; 0 where not even one sample fits
+    longest: int | None  # at the request's batch size
     longest_reason: str  # what ends it: memory, the model's own positions, or calls that grow with it
     traces: int
-    process_bytes: int = 0  # of the room: what the process takes before there is a network
-    margin: float = 0.0  # share of the room that is kept free, for what is not modelled
+    process_bytes: int = 0  # of the memory: taken by the process before there is a network
+    margin: float = 0.0  # share of the memory that is kept free, for what is not modelled
     notes: tuple[str, ...] = ()  # what the answer takes for granted
     weights: Quantised | None = None  # None where they are as the dtype says
-    # what was asked, with the model's name
+    # the request, with the model's name
     request: Request | None = field(default=None, compare=False)
     device: str = ""  # whose memory it is
+    stages: tuple[Memory, ...] = ()  # of one device of each pipeline stage; `memory` is the largest
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -108,16 +118,27 @@ class Fit(Shown):
             "longest_reason": self.longest_reason or None,
             "traces": self.traces,
             "weights": None if self.weights is None else self.weights.to_json(),
+            **self._layout_json(),
         }
 
+    def _layout_json(self) -> dict[str, Any]:
+        """What is said of several devices; nothing for one."""
+        if self.request is None or self.request.layout.alone:
+            return {}
+        stages = [memory.bounds_json() for memory in self.stages]
+        return {
+            "layout": vars(self.request.layout),
+            "ranks": self.request.layout.ranks,
+            "largest_whole_batch_size": self.largest_whole_batch,
+            "stages_memory_bytes": stages,
+        }
 
-def bytes_of(text: str | float) -> float:
-    """24e9 for "24GB", 24 * 2**30 for "24GiB", a number as it is; raises InputError, also without a unit."""
-    given = f"{text:f} b" if isinstance(text, Real) else str(text)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", given.lower())
-    if not match or match.group(2) not in UNITS or float(match.group(1)) <= 0:
-        raise InputError(f"memory {text!r}: write a positive number with a unit, such as 24GB or 80GiB")
-    return float(match.group(1)) * UNITS[match.group(2)]
+    @property
+    def largest_whole_batch(self) -> int | None:
+        """The largest batch of all replicas and micro-batches together."""
+        if self.largest_batch is None or self.request is None:
+            return self.largest_batch
+        return self.largest_batch * self.request.replicas
 
 
 def assumed(memory: str | float) -> tuple[Platform, str]:
@@ -126,18 +147,8 @@ def assumed(memory: str | float) -> tuple[Platform, str]:
     return platform, f"{platform.called} of {memory if isinstance(memory, str) else f'{memory:g} B'}"
 
 
-def reading(text: str | float) -> str:
-    """In words, how a memory with a decimal unit is read; "" for any other."""
-    given = str(text).strip().lower()
-    if not isinstance(text, str) or not re.search(r"[kmgt]b$", given):
-        return ""
-    as_binary = re.sub(r"\s*([kmgt])b$", lambda found: f"{found.group(1).upper()}iB", given)
-    size = bytes_of(text) / 2**30
-    return f"{text} is read in powers of 1000: {size:.3g} GiB. A card sold as {text} may have {as_binary}"
-
-
 def fit(request: Request, room_bytes: float) -> Fit:
-    """Whether the request fits into so many bytes, and what would.
+    """Whether the request fits into `room_bytes`, and the largest sizes that do.
 
     Raises:
         InputError: an unknown phase or optimizer, what belongs to another phase, more positions than the
@@ -145,6 +156,8 @@ def fit(request: Request, room_bytes: float) -> Fit:
         ModelError: the model cannot be built or traced as asked, or has no checkpointing of its own.
     """
     margin = _checked_margin(request)
+    if request.run is None:
+        request = replace(request, run=usual_run(request.platform, request.phase))
     probe = _Probe(request)
     process_bytes = request.platform.framework.process_bytes
     left_bytes = room_bytes * (1 - margin) - process_bytes
@@ -165,9 +178,10 @@ def fit(request: Request, room_bytes: float) -> Fit:
         traces=probe.traces,
         process_bytes=process_bytes,
         margin=margin,
-        notes=(request.platform.memory_note,) if request.platform.memory_note else (),
+        notes=tuple(filter(None, (*probe.notes, request.platform.memory_note(request.phase)))),
         weights=probe.quantised,
         request=replace(request, model=str(probe.source.name)),
+        stages=tuple(probe.stages.get((request.batch_size, request.length), ())),
     )
 
 
@@ -177,8 +191,11 @@ def _checked_margin(request: Request) -> float:
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     optimizer_named(request.optimizer)
-    checked_run(request.run, phase)
+    if request.run is not None:
+        checked_run(request.run, phase)
     Recipe(accumulation=request.accumulation)
+    if request.cluster is not None:
+        request.cluster.check(request.layout)
     if request.context is not None and phase != DECODE:
         raise InputError(f"context {request.context} belongs to phase decode, not to {phase}; leave it out")
     check_count("new_tokens", request.new_tokens)
@@ -186,13 +203,14 @@ def _checked_margin(request: Request) -> float:
         raise InputError(
             f"new_tokens {request.new_tokens} belongs to phase generate, not to {phase}; leave it out"
         )
-    how = (request.optimizer, request.accumulation, request.checkpointing)
+    in_flight = phase != TRAINING and request.layout.pipeline > 1
+    how = (request.optimizer, 1 if in_flight else request.accumulation, request.checkpointing)
     if phase != TRAINING and how != (Request.optimizer, Request.accumulation, Request.checkpointing):
         what = "optimizer, accumulation and checkpointing"
         raise InputError(f"{what} belong to phase training, not to {phase}; leave them out")
     margin = request.platform.margin(phase) if request.margin is None else request.margin
     if isinstance(margin, bool) or not isinstance(margin, Real) or not 0 <= margin < 1:
-        what = "the share of the memory that is kept free is 0 or more and below 1"
+        what = "the share of memory to keep free must be 0 or more and below 1"
         raise InputError(f"margin {margin!r}: {what}; choose 0.3")
     return float(margin)
 
@@ -220,7 +238,7 @@ def _longest(probe: _Probe, batch: int, start: int, room_bytes: float) -> tuple[
     except _TooManyCalls:
         end = int(probe.longest_traced(batch))
         if memory_at(end) <= room_bytes:
-            return end, "the calls, which grow with it: beyond, they are too many to be traced"
+            return end, "the number of calls: longer texts need too many to be traced"
         found = largest(memory_at, room_bytes, end)
     return found, "the model's positions" if found == limit < MOST else "memory"
 
@@ -247,7 +265,7 @@ def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1,
 
 
 def _next(known: dict[int, float], low: int, high: int, room_bytes: float) -> int:
-    """Where the line through the two nearest sizes meets the room, else the middle of the bracket."""
+    """Where the line through the two nearest sizes meets the available memory, else the bracket's middle."""
     below = sorted(size for size in known if size <= low)
     above = [size for size in known if size >= high and known[size] < float("inf")]
     points = below[-2:] if not above else [*below[-1:], min(above)]
@@ -272,19 +290,33 @@ class _Probe:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.run = request.run or usual_run(request.platform, request.phase)
         self.dtype = torch_dtype(request.dtype)
         self.source: Source = resolve(request.model)
         phase = TRAINING if request.phase == TRAINING else FORWARD
         self.scheme = chosen(scheme_asked(request.weights), self.source.weights, phase)
         self.quantised: Quantised | None = None
         self.module = self.source.build("meta", self.dtype)
+        self.notes: tuple[str, ...] = ()  # how it is sharded
+        # the memory of each stage, where there are several
+        self.stages: dict[tuple[int, int | None], list[Memory]] = {}
+        if not request.layout.alone:
+            self._shard(request)
         self.own_length: int | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
         self._calls: dict[tuple[int, int | None], int] = {}
 
+    def _shard(self, request: Request) -> None:
+        """Make the module that of one rank; raises InputError as `sharded`."""
+        way = TRAINING if request.phase == TRAINING else FORWARD
+        how = sharding_of(request.layout, request.cluster, self.run, way, strict=request.strict)
+        about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
+        self.module, done = sharded(self.module, how, partial(self.source.inputs, self.module, about, "meta"))
+        self.notes = done.notes
+
     @property
     def traces(self) -> int:
-        """How many were made."""
+        """Number of traces so far."""
         return len(self._known)
 
     def __call__(self, batch: int, length: int | None) -> Memory:
@@ -303,7 +335,7 @@ class _Probe:
         return last + more * (last - before) / (calls - fewer) if calls > fewer else float("inf")
 
     def _memory(self, batch: int, length: int | None) -> Memory:
-        """Of one pass; of a generation the larger of its prefill and its last step."""
+        """Memory of one pass; for a generation, the larger of its prefill and its last step."""
         size = f"batch {batch}{f', length {length}' if length else ''}"
         stage(f"tracing {self.source.name}, {size} (trace {self.traces + 1})")
         if self.request.phase != GENERATE:
@@ -319,6 +351,8 @@ class _Probe:
     def _pass_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
         inputs = one.inputs
         request, platform = self.request, self.request.platform
+        if not request.layout.alone:
+            return self._rank_memory(one, batch, length)
         if request.phase == TRAINING:
             step = training_lifetimes(
                 self.module,
@@ -333,7 +367,7 @@ class _Probe:
             return training_memory(step, platform=platform)
         try:
             traced = self._weighed(trace(self.module, inputs.args, inputs.kwargs))
-            question = Question(dtype=request.dtype, run=request.run, platform=platform)
+            question = Question(dtype=request.dtype, run=self.run, platform=platform)
             traced = applied(replace(traced, about=shape_of(one)), question, OF_CALLS)
         except ModelError as error:
             if length is not None and ("index" in str(error) or "size" in str(error)):
@@ -341,6 +375,45 @@ class _Probe:
             raise
         self._calls[batch, length] = len(traced.calls) + len(traced.unmodelled)
         return replace(forward_memory(traced, platform=platform), phase=request.phase)
+
+    def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
+        """Memory of the fullest device of a layout."""
+        request = self.request
+        trains = request.phase == TRAINING
+        optimizer, _, way = request.optimizer.partition(":")
+        recipe = Recipe(accumulation=request.accumulation)
+        if trains:
+            optimizer = "sgd" if optimizer == "momentum" else optimizer
+            recipe = replace(
+                recipe, optimizer=optimizer, implementation=way, checkpointing=request.checkpointing
+            )
+        question = Question(
+            TRAINING if trains else FORWARD,
+            request.dtype,
+            recipe.on(request.platform),
+            platform=request.platform,
+            run=self.run,
+            weights=self.scheme,
+            layout=request.layout,
+            cluster=request.cluster,
+        )
+        found = follow(one, one_micro_batch(question))
+        assert isinstance(found, Followed)  # generations come pass by pass
+        if trains and request.optimizer.partition(":")[0] == "sgd":  # here without momentum
+            settings = {"optimizer": request.optimizer, "checkpointing": request.checkpointing}
+            args = (one.module, one.inputs.args, one.inputs.kwargs)
+            step = training_lifetimes(*args, platform=request.platform, **settings)  # type: ignore[arg-type]
+            found = replace(found, lifetimes=step)
+        self.quantised = found.work.quantised
+        self._calls[batch, length] = len(found.trace.calls) + len(found.trace.unmodelled)
+        stages = stage_memories(found, question)
+        if not stages:
+            raise InputError(f"{self.source.name}: its memory is not known: {'; '.join(found.notes)}")
+        most = max(stages, key=lambda memory: memory.high_bytes)
+        known = self.stages.get((batch, length))
+        if known is None or most.high_bytes > max(memory.high_bytes for memory in known):
+            self.stages[batch, length] = stages
+        return replace(most, phase=request.phase)
 
     def _weighed(self, traced: Trace) -> Trace:
         """The trace with its weights quantised, where they are."""

@@ -3,7 +3,7 @@
     c * prod_i f_i^e_i, e in -1, 0, 1, 2          such as batch * heads * length^2
     c1 * monomial + c2 * monomial (or constant)   such as hidden + 2 * key_heads * hidden / heads
 
-A form is taken when it gives every example back, the simplest first.
+The simplest form that reproduces every example is used.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Form:
         return total
 
     def scaled(self, factor: float) -> Form:
-        """Times a number."""
+        """The form multiplied by a number."""
         return Form(tuple(factor * c for c in self.coefficients), self.exponents)
 
 
 def constant(value: float, fields: int) -> Form:
-    """The same for every configuration."""
+    """A form with the same value for every configuration."""
     return Form((value,), ((0,) * fields,))
 
 

@@ -1,4 +1,4 @@
-"""Candidates that come as lists of layers: the distinct layers, and how often each list calls them."""
+"""Candidates given as lists of layers: the distinct layers, and how often each list calls them."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ class Lists:
 
     def _row(self, row: Any) -> tuple[int, int]:
         if not isinstance(row, Mapping):
-            raise InputError(f"a layer is {row!r:.40}, must be an object with a kind and its fields")
+            raise InputError(f"a layer is {row!r:.40}, but must be an object with a kind and its fields")
         items = (*row.items(), type(row.get("count")))  # True and 1.0 are equal to 1, and no counts
         try:
             known = self._read.get(items)
         except TypeError:
             name, value = next((n, v) for n, v in row.items() if not isinstance(v, (str, Number, NoneType)))
-            said = f"{name} of a layer is {value!r:.40}, must be a number, a text or a truth value"
+            said = f"{name} of a layer is {value!r:.40}, but must be a number, a text, true or false"
             raise InputError(said) from None
         if known is None:
             layer = _layer(row)
             known = self._read[items] = self._places.setdefault(layer, len(self._places)), _count(row)
         return known
 
-    def unlearnt(self, predictor: Predictor) -> dict[int, PredictorError]:
-        """What the predictor says of lists, by their place, with a product in an unknown dtype or phase."""
+    def untrained(self, predictor: Predictor) -> dict[int, PredictorError]:
+        """Errors of lists with a product in an untrained dtype or phase, by the list's place."""
 
         @cache
         def refused(dtype: str, phase: str) -> PredictorError | None:
@@ -71,13 +71,13 @@ class Lists:
         return {i: bad[min(wrong)] for i, places in enumerate(lists) if (wrong := bad.keys() & set(places))}
 
     def outcomes(self, predictor: Predictor) -> tuple[Outcomes, list[int]]:
-        """(outcomes, learnt numbers) of all lists."""
+        """(outcomes, numbers of parameters) of all lists."""
         parts = np.array(self._counts, dtype=float), np.array(self._columns, dtype=int), np.array(self._ends)
         counts = csr_array(parts, shape=(len(self._ends) - 1, len(self._places)))
         layers = list(self._places)
-        learnt = counts @ np.array([layer.parameters() for layer in layers], dtype=float)
+        parameters = counts @ np.array([layer.parameters() for layer in layers], dtype=float)
         counts.sum_duplicates()
-        return outcomes_of(layers, counts, predictor), learnt.astype(int).tolist()
+        return outcomes_of(layers, counts, predictor), parameters.astype(int).tolist()
 
 
 def _layer(row: Mapping[str, Any]) -> Layer:
@@ -88,13 +88,13 @@ def _layer(row: Mapping[str, Any]) -> Layer:
         raise unknown(f"field of {kind}", min(row.keys() - NAMES[kind]), KINDS[kind].field_names())
     layer = KINDS[kind].from_row(row)
     try:
-        moved = layer.bytes()  # nothing at all by a view
+        moved = layer.bytes()  # a view moves nothing
         sizes = [getattr(layer, name) for name in layer.dimensions]
         empty = min(int(moved.output) if sum(moved) else 1, *sizes) <= 0
     except ZeroDivisionError:
         empty = True
     if empty:
-        said = "nothing comes out of it, an output needs every size at 1 or more; check its fields"
+        said = "its output is empty; write every size as 1 or more"
         raise InputError(f"{kind}: {said}")
     return layer
 
@@ -102,5 +102,5 @@ def _layer(row: Mapping[str, Any]) -> Layer:
 def _count(row: Mapping[str, Any]) -> int:
     count = row.get("count", 1)
     if not is_count(count):
-        raise InputError(f"count is {count!r}, must be a whole number, 1 or more")
+        raise InputError(f"count is {count!r}, but must be a whole number, 1 or more")
     return int(count)

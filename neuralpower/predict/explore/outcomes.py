@@ -15,7 +15,7 @@ from scipy.sparse import coo_array, csr_array
 
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
-from neuralpower.learn.estimates import BASES, ROOFLINE_FACTOR, TRAINED_HERE, UNLEARNT, Estimates
+from neuralpower.learn.estimates import BASES, ROOFLINE_FACTOR, TRAINED_HERE, UNTRAINED, Estimates
 from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
@@ -72,9 +72,9 @@ class Work:
         mean_w = powered / apart / np.maximum(covered, 1e-9)
         waits_j = (value - busy) * (np.where(value > busy, np.nan, 0.0) if idle_w is None else idle_w)
         energy = np.where(covered >= ENERGY_COVERAGE, mean_w * busy + waits_j, np.nan)
-        codes = [BASES.index(basis) for basis in UNLEARNT]
-        unlearnt = counts @ np.where(np.isin(e.basis_code, codes), device_s, 0.0)
-        coverage = np.maximum(0.0, 1 - (unlearnt + extra) / apart)
+        codes = [BASES.index(basis) for basis in UNTRAINED]
+        untrained = counts @ np.where(np.isin(e.basis_code, codes), device_s, 0.0)
+        coverage = np.maximum(0.0, 1 - (untrained + extra) / apart)
         trained = counts @ np.where(predictor.origins(e) == TRAINED_HERE, device_s, 0.0) / apart
         cached = predictor.in_cache(e, counts)
         waits_s = np.maximum(value - cached * (counts @ device_s) - extra, 0.0)
@@ -92,7 +92,7 @@ class Pool:
         self._parts: dict[str, list[tuple[Layer, Mapping[str, Array], Array, Array]]] = {}
 
     def add(self, example: Layer, numbers: Mapping[str, Array], networks: Array, counts: Array) -> None:
-        """A layer like `example` in each of some networks, with these numbers, so many times."""
+        """Add a layer like `example` to some networks, with these numbers and counts."""
         self._parts.setdefault(example.kind, []).append((example, numbers, networks, counts))
 
     def work(self, predictor: Predictor, dtype: str = "float32") -> Work:

@@ -4,8 +4,8 @@
     {"layers": [{"kind": "linear", "rows": 128, "in_features": 64, "out_features": 64, "bias": true, "count":
     3}]}
 
-Either may have a `name`, a model also an `input_shape` of one sample. A line that cannot be used is told, and
-the rest is scored.
+Either may have a `name`, a model also an `input_shape` of one sample. A line that cannot be used gets an
+error; all other lines are scored.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def score(
     *,
     trust_code: bool = False,
 ) -> list[Score]:
-    """Scores in the candidates' order, each with its rank; text is a line of JSON, blank lines are left out.
+    """Scores in the candidates' order, each with its rank; text is a line of JSON, blank lines are skipped.
 
     A candidate whose model runs code is refused, unless `trust_code` says that it may.
 
     Raises:
         InputError: `by` is not known, or there is no candidate.
-        PredictorError: a predictor of several devices that is not told which.
+        PredictorError: the predictor serves several devices and none is chosen.
     """
     if by not in BY:
         raise unknown("score", by, BY)
@@ -99,7 +99,7 @@ def score(
 
 
 def warnings_of(scores: Sequence[Score], predictor: Predictor) -> list[str]:
-    """Why the scores are less sure than their bounds say, in words."""
+    """Warnings: why the scores are less certain than their bounds."""
     coverages, trained = [one.coverage for one in scores], [one.trained_here for one in scores]
     return [*doubts([predictor], coverages, trained, "candidates")]
 
@@ -132,15 +132,15 @@ def _score_points(points: Mapping[int, Point], predictor: Predictor, found: dict
 
 def _score_lists(lists: Lists, lines: Sequence[int], predictor: Predictor, found: dict[int, Score]) -> None:
     """Score lists of layers, by their lines."""
-    unlearnt = lists.unlearnt(predictor)
-    if predictor.hardware is None and unlearnt:  # it serves several devices
-        raise unlearnt[min(unlearnt)]
-    outcomes, learnt = lists.outcomes(predictor)
+    untrained = lists.untrained(predictor)
+    if predictor.hardware is None and untrained:  # it serves several devices
+        raise untrained[min(untrained)]
+    outcomes, parameters = lists.outcomes(predictor)
     for i, line in enumerate(lines):
-        if i in unlearnt:
-            found[line] = replace(found[line], error=str(unlearnt[i]))
+        if i in untrained:
+            found[line] = replace(found[line], error=str(untrained[i]))
         else:
-            found[line] = replace(_scored(found[line], outcomes, i), parameters=learnt[i], basis=LISTED)
+            found[line] = replace(_scored(found[line], outcomes, i), parameters=parameters[i], basis=LISTED)
 
 
 def _scored(score: Score, outcomes: Outcomes, i: int) -> Score:
@@ -158,14 +158,14 @@ def _scored(score: Score, outcomes: Outcomes, i: int) -> Score:
 def _read(
     number: int, candidate: str | Mapping[str, Any], lists: Lists, trust_code: bool
 ) -> tuple[Score, Point | None]:
-    """(its score so far, a point); None where it is the next of the lists, or cannot be used."""
+    """(its score so far, its point); the point is None for a list of layers, and for an unusable line."""
     score = Score(number, f"line {number}")
     try:
         data = parse_json(candidate, endless=True) if isinstance(candidate, str) else candidate
     except ValueError as error:
-        return replace(score, error=f"is no JSON ({error})"), None
+        return replace(score, error=f"is not JSON ({error})"), None
     if not isinstance(data, Mapping):
-        return replace(score, error=f"is {data!r:.40}, must be an object"), None
+        return replace(score, error=f"is {data!r:.40}, but must be an object"), None
     if data.get("name") is not None:
         score = replace(score, name=str(data["name"]))
     try:
@@ -192,18 +192,18 @@ def _point(data: Mapping[str, Any]) -> Point:
         raise InputError("has neither a model nor layers; give one of them")
     _check(data, "a model", FIELDS)
     if not isinstance(changes, Mapping):
-        raise InputError(f"changes is {changes!r:.40}, must be an object of fields and values")
+        raise InputError(f"changes is {changes!r:.40}, but must be an object of fields and values")
     for name, value in changes.items():
         if isinstance(value, (int, float)) and not abs(value) <= LARGEST_SIZE:
-            raise InputError(f"{name} is {value!r:.40}, must be a number up to {LARGEST_SIZE}")
+            raise InputError(f"{name} is {value!r:.40}, but must be a number up to {LARGEST_SIZE}")
     sizes = {"batch_size": data.get("batch_size", 1), "seq_len": data.get("seq_len")}
     for name, value in sizes.items():
         if value is not None and not is_count(value):
-            raise InputError(f"{name} is {value!r}, must be a whole number, 1 or more")
+            raise InputError(f"{name} is {value!r}, but must be a whole number, 1 or more")
     shape = data.get("input_shape")
     good = isinstance(shape, list | tuple) and shape and all(map(is_count, shape))
     if shape is not None and not good:
-        must = "must be a list of whole numbers, 1 or more: those of one sample"
+        must = "but must be a list of whole numbers, 1 or more, the shape of one sample"
         raise InputError(f"input_shape is {shape!r}, {must}")
     dtype, batch_size = str(data.get("dtype", "float32")), sizes["batch_size"] or 1
     return Point(model, batch_size, sizes["seq_len"], dtype, dict(changes), tuple(shape) if shape else None)

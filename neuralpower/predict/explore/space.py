@@ -1,8 +1,8 @@
 """Points of a space of configurations -> latency, energy and memory of each, from few traces.
 
-Points of one model that differ in numbers are a family: its table of formulas is learnt once
-(`neuralpower.predict.explore.family`), and all points' layers are predicted in one go. A point that the table
-does not reach is traced itself, and says so.
+Points of one model that differ in numbers are a family: its table of formulas is found once
+(`neuralpower.predict.explore.family`), and all points' layers are predicted together. A point that the table
+does not reach is traced itself; its `basis` says so.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from neuralpower.predict.explore.family import (
     added,
     alone,
     example_of,
+    find_tables,
     is_width,
-    learn,
 )
 from neuralpower.predict.explore.outcomes import Outcomes, Pool
 from neuralpower.predict.weights import Weighing
@@ -68,7 +68,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Explored:
-    """What is known of points, in their order; a point with an error has no numbers."""
+    """Results of all points, in their order; a point with an error has no numbers."""
 
     points: Sequence[Point]
     outcomes: Outcomes
@@ -87,7 +87,7 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
     `weights` says how they are quantised; None: as a checkpoint's are.
 
     Raises:
-        PredictorError: a dtype that the predictor has not learnt.
+        PredictorError: a dtype that the predictor was not trained on.
     """
     for dtype in dict.fromkeys(point.dtype for point in points):
         predictor.check(dtype, FORWARD)
@@ -113,7 +113,7 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
                 errors |= dict.fromkeys(where.tolist(), served.error)
                 continue
             fill(pool, table, fields, depth, where)
-            parameters[where] = added(table.learnt, fields, depth)
+            parameters[where] = added(table.parameters, fields, depth)
             tensors, moving = table.peaks(fields, depth, predictor.platform)
             from_library = any(storage.part == WORKSPACE for storage, _ in table.storages)
             library = framework.onednn_bytes if from_library else 0
@@ -165,20 +165,20 @@ class Served:
 def tables_of(members: Members) -> tuple[list[Served], int, dict[str, None]]:
     """(members with their tables, traces, notes) of a family.
 
-    Members that no table serves with depth apart are learnt in full; what is left then, or comes out broken,
-    is traced.
+    Members that no table serves with depth apart get tables in full. Members that remain, or whose table
+    fails, are traced one by one.
     """
     left = np.arange(len(members.values))
     served: list[Served] = []
     notes: dict[str, None] = {}
     for kept in dict.fromkeys((members.depth is not None, False)):
         part = (members if kept else replace(members, depth=None)).part(left)
-        learnt = learn(part)
-        notes |= dict.fromkeys(learnt.notes)
+        found = find_tables(part)
+        notes |= dict.fromkeys(found.notes)
         members = replace(members, traces=part.traces)
         depth = part.depth if part.depth is not None else np.full(len(left), 2.0)
-        for number, table in enumerate(learnt.tables):
-            index = np.flatnonzero(learnt.table_of == number)
+        for number, table in enumerate(found.tables):
+            index = np.flatnonzero(found.table_of == number)
             good = index[whole(table, part.values[index]) & (depth[index] % 1 == 0)] if len(index) else index
             if len(good):
                 traced = not kept and not np.ptp(part.values[good], axis=0).any()
@@ -239,7 +239,7 @@ def _members(points: Sequence[Point], recorded: Weighing) -> Members:
         depth = full if full.max() > 3 else None  # else nothing is gained
 
     def traced(named: Mapping[str, float], blocks: float | None) -> Example:
-        """The member with these numbers, and so many blocks where the family has a field for them."""
+        """Trace the member with these numbers, and this number of blocks where the family can set it."""
         changes = {name: int(v) if float(v).is_integer() else v for name, v in named.items()}
         batch, length = int(changes.pop(BATCH)), changes.pop(LENGTH, None)
         if blocks is not None and depth_name:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 from typing_extensions import Unpack
 
+from neuralpower.devices.cluster import Cluster
 from neuralpower.errors import InputError, is_count
 from neuralpower.layers.base import FORWARD
+from neuralpower.layout import Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.options import check_options
 from neuralpower.predict.case import device_memory
@@ -48,7 +49,7 @@ class SweepPoint:
     energy_j: float | None
     memory_bytes: float | None
     memory_high_bytes: float | None
-    # whether the memory's high figure, with the process's own, is within the device's, less what is kept free
+    # whether the memory's upper bound plus the process's own is within the device's, minus what is kept free
     fits: bool | None
     basis: str  # formula or traced
     coverage: float | None
@@ -57,6 +58,11 @@ class SweepPoint:
     best: bool = False  # on the Pareto front of its model
     error: str = ""
     phase: str = FORWARD
+    layout: str = ""  # over several devices, in few letters; "" for one device
+    ranks: int = 1  # devices
+    tokens_per_s: float | None = None  # of all devices, where there are several
+    exposed_share: float | None = None  # of the time, that exchanges make longer
+    bubble_share: float | None = None  # of the time, that the slowest rank waits for other stages
 
     @property
     def host_bound(self) -> bool:
@@ -72,7 +78,7 @@ class Sweep(Shown):
     front: str  # what the front is of
     traces: int
     notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()  # why figures are less sure than their bounds say
+    warnings: tuple[str, ...] = ()  # why predictions are less certain than their bounds
     run: str = EAGER
 
     def to_pandas(self) -> pd.DataFrame:
@@ -85,12 +91,15 @@ class Sweep(Shown):
 
 
 class Options(TypedDict, total=False):
-    """What is rarely said of a sweep."""
+    """Options of a sweep that are rarely given."""
 
     input_shape: Sequence[int] | None  # of one sample
     memory_bytes: float | None  # of the device, instead of its spec sheet's
-    run: str  # one of `neuralpower.trace.question.RUNS`; eager by default
-    weights: str | None  # how they are quantised, as `--weights`
+    run: str | None  # one of `neuralpower.trace.question.RUNS`; None: the usual one of the phase
+    weights: str | None  # how they are quantised, a name that `--weights` takes
+    layouts: Sequence[Layout]  # over several devices, each a point of the grid
+    cluster: Cluster | None  # these devices
+    strict: bool  # whether a network without a plan for tensor ranks is refused
 
 
 def sweep(
@@ -105,15 +114,15 @@ def sweep(
     """Predict the grid; see `Options`.
 
     Raises:
-        InputError: what is no list, a size that is not whole and positive, no point, too many points, an
-            unknown way to run.
-        PredictorError: a dtype that a predictor has not learnt.
+        InputError: an argument is not a list, a size is not whole and positive, there is no point or too
+            many, or the way to run is unknown.
+        PredictorError: a predictor was not trained on the dtype.
     """
     check_options("option of a sweep", options, Options.__annotations__)
-    run = checked_run(options.get("run", EAGER))
+    run = checked_run(options.get("run") or EAGER)
     input_shape, weights = options.get("input_shape"), scheme_asked(options.get("weights"))
     memory_bytes = options.get("memory_bytes")
-    _check(predictors, batch_sizes, lengths, dtypes)
+    check_grid(predictors, batch_sizes, lengths, dtypes)
     shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
     points = [  # with integers of Python's, since JSON has none of NumPy's
         Point(model, int(batch), None if length is None else int(length), dtype, input_shape=shape, run=run)
@@ -126,7 +135,7 @@ def sweep(
         explored = explore(points, predictor, weights)
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
-        notes[predictor.platform.memory_note or HEAPLESS] = None
+        notes[predictor.platform.memory_note(FORWARD) or HEAPLESS] = None
         room = memory_bytes if memory_bytes is not None else device_memory(predictor)
         found += _swept(name, points, explored, predictor, room)
     front, best = pareto_front(found)
@@ -135,32 +144,33 @@ def sweep(
     return Sweep(marked, front, traces, tuple(notes), tuple(doubts(predictors, coverages, trained)), run)
 
 
-def _check(
+def check_grid(
     predictors: Sequence[Predictor],
     batch_sizes: Sequence[int],
     lengths: Sequence[int | None],
     dtypes: Sequence[str],
+    phases: Sequence[object] = (FORWARD,),
 ) -> None:
-    """Raise InputError for what is no list, a size that is not whole and positive, no point, or too many."""
+    """Raise InputError for an argument that is not a list, a bad size, no points, or too many."""
     for what, given in (("batch sizes", batch_sizes), ("lengths", lengths), ("dtypes", dtypes)):
         if isinstance(given, str) or not isinstance(given, Sized):
-            raise InputError(f"{what} {given!r}: a sweep takes a list of them; give [{given!r}]")
-    count = len(dtypes) * len(lengths) * len(batch_sizes) * len(predictors)
+            raise InputError(f"{what} {given!r}: must be a list; write [{given!r}]")
+    count = len(dtypes) * len(lengths) * len(batch_sizes) * len(predictors) * len(phases)
     if count > MOST_POINTS:
-        raise InputError(f"{count} points: at most {MOST_POINTS} are swept; leave some out")
+        raise InputError(f"{count} points: a sweep takes at most {MOST_POINTS}; choose fewer sizes")
     if not count:
         what = "a batch size, a length (None for a model's own), a dtype and a predictor"
-        raise InputError(f"no point to sweep: give {what}")
+        raise InputError(f"no point to sweep: choose {what}")
     known = [length for length in lengths if length is not None]
     for what, size in (*(("batch size", b) for b in batch_sizes), *(("length", length) for length in known)):
         if not is_count(size):
-            raise InputError(f"{what} {size!r}: a sweep takes a list of whole numbers, each 1 or more")
+            raise InputError(f"{what} {size!r}: must be a list of whole numbers, each 1 or more")
 
 
 def _swept(
     name: str, points: Sequence[Point], explored: Explored, predictor: Predictor, room: float | None
 ) -> Iterator[SweepPoint]:
-    """What one predictor says of the points; `room` is the device's memory in bytes."""
+    """The points by one predictor; `room` is the device's memory in bytes."""
     platform, o = predictor.platform, explored.outcomes
     usable_bytes = None if room is None else room * (1 - platform.margin(FORWARD))
     taken_bytes = platform.framework.process_bytes
@@ -190,9 +200,9 @@ def _swept(
 
 
 def pareto_front(points: Sequence[SweepPoint]) -> tuple[str, set[int]]:
-    """What the Pareto front is of, and where it is; of what may not fit, nothing."""
+    """The quantities of the Pareto front, and the places on it; points that might not fit are not on it."""
     known = [point for point in points if not point.error]
-    energy = bool(known) and all(point.energy_j is not None for point in known)
+    energy = bool(known) and all(point.energy_j is not None and point.ranks == 1 for point in known)
     usable = [i for i, point in enumerate(points) if point.runtime_s is not None and point.fits is not False]
     pairs = [
         (p.runtime_s, (p.energy_j or 0.0) / p.batch_size if energy else -(p.samples_per_s or 0.0))
@@ -203,7 +213,7 @@ def pareto_front(points: Sequence[SweepPoint]) -> tuple[str, set[int]]:
 
 
 def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
-    """Places where no other is as small in both and smaller in one."""
+    """Places of the Pareto-optimal pairs: no other is as small in both and smaller in one."""
     found: list[int] = []
     best = (np.inf, np.inf)  # of those found, the smallest second, with its first
     for i in np.lexsort((second, first)).tolist():
@@ -212,31 +222,6 @@ def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
             found.append(i)
             best = here
     return sorted(found)
-
-
-def sizes(text: str, what: str) -> tuple[int, ...]:
-    """(1, 2, 4, 8) for "1:8", (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d+))?)?\s*", part)
-        if not match or int(match.group(1)) < 1:
-            how = "write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64"
-            raise InputError(f"{what} {text!r}: {how}")
-        low, high, step = (
-            int(match.group(1)),
-            int(match.group(2) or match.group(1)),
-            int(match.group(3) or -1),
-        )
-        if high < low or match.group(3) and step < 1:
-            how = "the end must not be below the start, a step not below 1; turn them round"
-            raise InputError(f"{what} {part!r}: {how}")
-        if step < 0:
-            found += [low << n for n in range((high // low).bit_length())]
-        elif (high - low) // step >= MOST_POINTS:
-            raise InputError(f"{what} {part!r}: more than {MOST_POINTS} sizes; take larger steps")
-        else:
-            found += range(low, high + 1, step)
-    return tuple(dict.fromkeys(found))
 
 
 def to_json(result: Sweep) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Lifetimes of tensors -> how large a process's heap gets over passes or steps that allocate and free them.
 
-Small objects decide whether neighbouring holes join. Habits model them: objects that come and go with every
+Small objects decide whether neighbouring holes join. `Habits` models them: objects that come and go with an
 operator call, that live as long as a tensor, or for a share of the step as autograd's nodes do, and those
-that a convolution's library keeps of every shape. How long each lives is drawn from fixed seeds; the answer
+that a convolution's library keeps for every shape. How long each lives is drawn from fixed seeds; the answer
 is the mean. The habits were chosen by the heap's real size, see docs/memory.md.
 """
 
@@ -77,7 +77,7 @@ class _Plan:
 
 
 def _used_heap() -> Heap:
-    """As a process has it that has imported what it needs."""
+    """The heap of a process after its imports."""
     heap = Heap(THRESHOLD)
     pairs = [(heap.small(size), heap.small(HOLE_BYTES[0])) for size in HOLE_BYTES * HOLES]
     for hole, _ in pairs:
@@ -112,7 +112,7 @@ def _replayed(plan: _Plan, habits: Habits, draw: random.Random) -> int:
 
 
 def _copies(heap: Heap, blocks: tuple[int, ...], known: set[tuple[int, ...]]) -> int | None:
-    """Make what a kernel works on, free all but the last: its handle, if it is there."""
+    """Allocate a kernel's copies and free all but the last; the handle of the last, if there is one."""
     new = len(blocks) > 1 and blocks not in known
     known.add(blocks)
     made: list[int | None] = []

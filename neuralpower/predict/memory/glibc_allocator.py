@@ -3,10 +3,10 @@
 The rules are those of malloc/malloc.c up to glibc 2.37, for one thread; all sizes in bytes:
 
     chunk      a block with 8 bytes before it, in multiples of 16; neighbours that are free become one chunk
-    aligned    64 + 32 more are asked for, and the rest in front and behind is given back: the hole that a
+    aligned    64 + 32 more are requested, and the parts in front and behind are given back: the hole that a
                tensor leaves is too small for another of the same size, unless a free neighbour adds to it
     free       a request takes an exact fit among what was freed since the last one, then the smallest chunk
-               that is large enough, then the end of the heap, which grows; the rest is a chunk of its own
+               that is large enough, then the end of the heap, which grows; the remainder is its own chunk
     mapped     what finds no free chunk and reaches the threshold is mapped by itself and given back when
                freed; that raises the threshold to its size, up to 32 MiB, for later blocks of that size
     trimmed    the end of the heap is given back where it is free and reaches twice the threshold
@@ -30,7 +30,7 @@ WAITING, WAITING_BYTES = 7, 1040
 FAST_BYTES = 128  # chunks that do not join their neighbours (fastbins)
 SMALL_BYTES = 1024  # chunks below: of equal ones the oldest is taken
 JOINED = 65_536  # a free chunk that large has the fast ones joined, and the end of the heap trimmed
-PADDING = 131_072  # that the heap grows by beyond what is asked for, and keeps when it is trimmed
+PADDING = 131_072  # that the heap grows by beyond the request, and keeps when it is trimmed
 THRESHOLD = 131_072  # for mapping, at first
 LARGEST = 32 << 20  # threshold, at most
 ALIGNMENT = 64  # of a tensor's memory
@@ -43,7 +43,7 @@ def _chunk_bytes(size: int) -> int:
 
 
 def _pages(size: int) -> int:
-    """Bytes of the pages that hold so many."""
+    """Bytes of the pages that hold `size` bytes."""
     return -(-size // PAGE) * PAGE
 
 

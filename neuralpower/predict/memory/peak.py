@@ -1,4 +1,4 @@
-"""How much memory a network takes at its peak, and what for: from the lifetimes of its tensors.
+"""Peak memory of a network by its parts, from the lifetimes of its tensors.
 
     forward    the storages that the trace saw come and go (`Trace.storages`)
     training   a step on fake tensors, which have shapes and storages but no memory: autograd keeps and
@@ -33,7 +33,7 @@ ALLOCATORS: Mapping[str, Callable[[Sequence[Storage], Habits], int]] = {"glibc":
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes at the peak of a pass or a step, by what they are for."""
+    """Bytes at the peak of a pass or a step, by purpose."""
 
     phase: str
     weights_bytes: int  # parameters and buffers
@@ -47,32 +47,35 @@ class Memory:
     heap_bytes: int  # that the allocator is expected to keep of freed memory
     margin_bytes: int  # what it keeps at most, and code once more: in `high_bytes`, instead of `heap_bytes`
     tensor_bytes: int  # the most that tensors take alone, which may be at another time
+    communication_bytes: int = 0  # buffers of exchanges with other devices
     assumed: bool = False  # whether no allocator is modelled: `high_bytes` is then no upper bound
 
     @property
     def value_bytes(self) -> int:
-        """What is expected."""
+        """The expected peak."""
         return sum(self.parts.values())
 
     @property
     def low_bytes(self) -> int:
-        """The tensors alone: it cannot be less."""
+        """The tensors alone, a lower bound."""
         return self.tensor_bytes
 
     @property
     def high_bytes(self) -> int:
-        """What has to fit; an upper bound where nothing is `assumed`."""
+        """The bytes that have to fit; an upper bound where nothing is `assumed`."""
         return self.needed_bytes + self.margin_bytes
 
     @property
     def needed_bytes(self) -> int:
-        """What a process takes where freed memory is given back at once."""
+        """The bytes of a process that gives freed memory back at once."""
         return self.value_bytes - self.heap_bytes
 
     @property
     def parts(self) -> dict[str, int]:
         """Name -> bytes of what adds up to `value_bytes`."""
-        return {name: getattr(self, f"{name}_bytes") for name in (*PARTS, "framework", "heap")}
+        return {
+            name: getattr(self, f"{name}_bytes") for name in (*PARTS, "communication", "framework", "heap")
+        }
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; all in bytes."""
@@ -92,7 +95,7 @@ def memory_of(
     `compiler` says that torch's compiler comes into the process with the network, not before it.
     """
     framework = platform.framework
-    if not platform.workspace:  # its kernels are others
+    if not platform.workspace:  # it has other kernels
         storages = [storage for storage in storages if storage.part != WORKSPACE]
     code = framework.code_bytes(phase) + (framework.compiler_bytes if compiler else 0)
     if any(storage.part == WORKSPACE for storage in storages):
@@ -117,7 +120,7 @@ def memory_of(
 
 
 def forward_memory(traced: Trace, *, platform: Platform = CPU) -> Memory:
-    """The peak of the pass that was traced; what trace passes left out takes none."""
+    """The peak of the pass that was traced; calls that trace passes removed take none."""
     storages = [storage for storage in traced.storages if storage.bytes]
     return memory_of(storages, FORWARD, platform=platform)
 

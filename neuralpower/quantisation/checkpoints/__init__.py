@@ -1,4 +1,4 @@
-"""Readers of `quantization_config`, which say how the weights of a checkpoint lie in its files.
+"""Readers of `quantization_config`, which describes the layout of a checkpoint's weights.
 
 A file in this folder that decorates a function with `checkpoint_reader` is found by itself.
 """
@@ -27,15 +27,15 @@ def scheme_of(name: str, config: Any) -> Scheme:
         config: its `quantization_config`, a mapping or an object of transformers.
 
     Raises:
-        ModelError: a method that nobody here knows, or a field that is missing or makes no sense.
+        ModelError: an unknown method, or a field that is missing or makes no sense.
     """
     values = dict(config) if isinstance(config, Mapping) else dict(vars(config))
     method = _method(values)
     if method not in READERS:
         known = ", ".join(sorted(READERS))
         raise ModelError(
-            f"the weights of {name} are quantized by {method!r:.60}, which is not known here; known are "
-            f"{known}; MODEL?quantization_config=null takes them in --dtype"
+            f"the weights of {name} are quantized by {method!r:.60}, which is not known; known are "
+            f"{known}; MODEL?quantization_config=null uses them in --dtype"
         )
     return replace(READERS[method](Fields(name, method, values)), checkpoint=True)
 

@@ -67,7 +67,7 @@ class Fields:
         return Fields(self.model, self.method, value)
 
     def patterns(self, *names: str, way: str = PARTS) -> tuple[Pattern, ...]:
-        """The modules that lists of these names leave out; raises ModelError."""
+        """The modules that lists of these names exclude; raises ModelError."""
         found: list[Pattern] = []
         for name in names:
             value = self.values.get(name)
@@ -80,7 +80,7 @@ class Fields:
         return tuple(found)
 
     def lists(self, *names: str) -> bool:
-        """Whether a list of these names is there: libraries leave a head out by themselves where none is."""
+        """Whether a list of these names is there: without one, libraries exclude the head themselves."""
         return any(self.values.get(name) is not None for name in names)
 
     def wrong(self, name: str, value: object, must: str) -> ModelError:
@@ -88,7 +88,7 @@ class Fields:
         given = "is missing" if value is None else f"is {value!r:.80}"
         return ModelError(
             f"{self.model}: {name} of its quantization_config ({self.method}) {given}, but must be {must}; "
-            "correct it, or MODEL?quantization_config=null takes the weights in --dtype"
+            "correct it, or MODEL?quantization_config=null uses the weights in --dtype"
         )
 
 

@@ -18,7 +18,7 @@ BITS = {2: "uint2", 3: "uint3", 4: "uint4", 8: "int8"}
 
 @checkpoint_reader("gptq", "gptqmodel", "auto-round", "intel/auto-round")
 def gptq(fields: Fields) -> Scheme:
-    """The fully connected layers of blocks, but for those that `dynamic` leaves out or changes.
+    """The fully connected layers of blocks, but for those that `dynamic` excludes or changes.
 
     auto-round writes the same layout, or AWQ's where its `packing_format` says so.
     """
@@ -43,7 +43,7 @@ def _form(fields: Fields, indexed: bool) -> Format:
 
 
 def _dynamic(fields: Fields) -> tuple[tuple[Pattern, Format | None], ...]:
-    """GPTQModel's rules: `-:REGEX` leaves modules out, `+:REGEX` or `REGEX` gives them other fields."""
+    """GPTQModel's rules: `-:REGEX` excludes modules, `+:REGEX` or `REGEX` gives them other fields."""
     rules: list[tuple[Pattern, Format | None]] = []
     for key, own in (fields.values.get("dynamic") or {}).items():
         pattern = Pattern(str(key).removeprefix("-:").removeprefix("+:"), REGEX)

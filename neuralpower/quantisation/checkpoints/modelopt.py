@@ -1,8 +1,8 @@
-"""NVIDIA's Model Optimizer: fp8, nvfp4, 4-bit weights, by config.json or the hf_quant_config.json beside it.
+"""NVIDIA's Model Optimizer: fp8, nvfp4, 4-bit weights, by config.json or the hf_quant_config.json next to it.
 
 Source: NVIDIA/Model-Optimizer, unified checkpoints of Hugging Face: fp8 has `weight_scale`, `input_scale`,
 float32 for each matrix; nvfp4 `weight` uint8, `weight_scale` fp8 for 16 inputs, `weight_scale_2` and
-`input_scale` float32. Names of modules left out may hold stars.
+`input_scale` float32. Names of excluded modules may hold stars.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MXFP4 as gpt-oss has it: experts' weights, 32 of 4 bits with a scale of one byte, inputs as they are.
+"""MXFP4 as in gpt-oss: experts' weights, 32 of 4 bits with a scale of one byte, inputs as they are.
 
 Source: openai/gpt-oss's checkpoints, `gate_up_proj_blocks` uint8 [experts, outputs, inputs / 32, 16] and
 `gate_up_proj_scales` uint8 [experts, outputs, inputs / 32] (OCP Microscaling Formats, version 1.0).

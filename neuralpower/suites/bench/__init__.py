@@ -1,8 +1,8 @@
-"""A model benchmark: one network trained, used, or fed with data for so many batches, and what that took.
+"""A model benchmark: time a network's training, inference or data loading over a number of batches.
 
-options, config   what is asked for, and its grid     network          what runs, and how large a batch may be
+options, config   the request, and its grid          network          the network, and its largest batch
 images, datum     images on the disk                  loading          where batches come from
 run               one point, measured                 distributed      one process per device
-grid              many points                         monitor          what the process uses meanwhile
+grid              many points                         monitor          resources that the process uses
 logs              result lines and their way back     summaries        tables of many results
 """

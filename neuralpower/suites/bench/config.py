@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
     **dict.fromkeys(EMPTY.split(), ""),
     **{"pytorch.docker_image": IMAGE, "exp.docker": False},
 }
-"""What else may stand in a file, and its default."""
+"""Further parameters of a file, with their defaults."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class Config:
 
 
 def read_config(path: Path) -> Config:
-    """The parameters of a file; raises InputError for one that is not known or cannot be."""
+    """The parameters of a file; raises InputError for an unknown or impossible one."""
     check_regular(path)
     try:
         content = read_json(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give another --config") from None
     except ValueError as error:
-        raise InputError(f"{path}: is no JSON ({error}); write an object of parameters") from None
+        raise InputError(f"{path}: is not JSON ({error}); write an object of parameters") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a {type(content).__name__}; write an object of parameters")
+        raise InputError(f"{path}: contains a {type(content).__name__}; write an object of parameters")
     found = Config()
     for name, value in _flat(content.get("parameters", content)):
         _take(found, name, value)
@@ -68,7 +68,7 @@ def read_config(path: Path) -> Config:
 
 
 def check_models(found: Config, path: Path, trust_code: bool = False) -> None:
-    """Raise ModelError where the file names a model that would run code."""
+    """Raise ModelError if the file names a model that would run code."""
     named = [found.options["model"]] if "model" in found.options else found.axes.get("model", [])
     for model in named:
         check_model(str(model), f"{path}: exp.model", trust_code)
@@ -106,7 +106,7 @@ def _take(found: Config, name: str, value: Any) -> None:
 
 
 def container_command(options: Options, settings: Mapping[str, Any], home: Path) -> list[str]:
-    """The command for a container, with volumes for what is set; `home` is the folder above the package."""
+    """The container's command, with volumes for the given paths; `home` is the folder above the package."""
     volumes = {
         "neuralpower": home,
         "cuda_cache": settings["runtime.cuda_cache"],

@@ -18,12 +18,12 @@ LENGTHS = {FIXED32: 4, FIXED64: 8}
 LONGEST = 10  # bytes of a varint
 NUMBERS = {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}  # by field number
 DATA, FLOATS = 4, 6
-OTHER = "no Datum of Caffe; give a database that Caffe wrote"
+OTHER = "not a Datum of Caffe; give a database that Caffe wrote"
 
 
 @dataclass(frozen=True)
 class Datum:
-    """An image and its class: `data` is uint8 [channels, height, width], or a JPEG or so where `encoded`."""
+    """An image and its class: `data` is uint8 [channels, height, width], or a JPEG or PNG if `encoded`."""
 
     channels: int = 0
     height: int = 0
@@ -35,7 +35,7 @@ class Datum:
 
 
 def parse_datum(message: bytes) -> Datum:
-    """The datum of a message; raises InputError for one that is cut off, of wrong types or of wrong sizes."""
+    """The datum of a message; raises InputError if it is cut off, or has wrong types or sizes."""
     found: dict[str, Any] = {}
     floats: list[float] = []
     position = 0
@@ -70,7 +70,7 @@ def parse_datum(message: bytes) -> Datum:
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """(number, position behind it): seven bits a byte, the lowest first; the eighth says that more follow."""
+    """(number, position after it): seven bits a byte, the lowest first; the eighth bit means more follow."""
     value = 0
     for place, byte in enumerate(message[position : position + LONGEST]):
         value |= (byte & 0x7F) << 7 * place

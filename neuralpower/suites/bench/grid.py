@@ -1,7 +1,7 @@
 """Many benchmarks from one command: the Cartesian product of values, one process each, kept in a journal.
 
-A point in the journal is not run again. After a batch that does not fit into memory, larger ones of the same
-model, device, phase and dtype are stored as skipped.
+A point in the journal is not run again. After a batch that does not fit into memory, larger batches of the
+ same model, device, phase and dtype are stored as skipped.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from neuralpower.suites.bench.options import FIELDS, Options, arguments, options
 
 OK, OOM, FAILED, SKIPPED, INTERRUPTED = "ok", "oom", "failed", "skipped", "interrupted"
 LIMIT = 100_000  # points
-KILLED = -9  # by the kernel, which needed memory
+KILLED = -9  # by the kernel, for lack of memory
 INTERRUPT = 130  # exit code
-IRRELEVANT = (  # options that the memory does not depend on, and the batch size, which is compared
+IRRELEVANT = (  # options that do not change the memory, and the batch size, which is compared
     "batch_size num_batches num_warmup_batches data_shuffle num_loader_threads master_port "
     "monitor_frequency seed"
 )
@@ -54,17 +54,17 @@ def axes_of(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def points_of(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Options]:
-    """The options of every combination, batches rising; raises InputError where one makes no sense."""
+    """The options of every combination, batches rising; raises InputError if one is impossible."""
     count = math.prod(map(len, axes.values()))
     if count > LIMIT:
-        raise InputError(f"a grid of {count:,} points: {LIMIT:,} is the limit; leave values out")
+        raise InputError(f"a grid of {count:,} points: {LIMIT:,} is the limit; give fewer values")
     chosen = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
     found = [options_of({**fixed, **values}) for values in chosen]
     return sorted(found, key=lambda o: o.batch_size) if "batch_size" in axes else found
 
 
 def execute(command: Sequence[str]) -> Ended:
-    """Run `neuralpower bench` in its own process; an interrupted one still prints what it measured."""
+    """Run `neuralpower bench` in its own process; if interrupted, it still prints its results."""
     runner = [sys.executable, "-m", "neuralpower", "bench", *command]
     pipe = subprocess.PIPE
     with subprocess.Popen(runner, stdout=pipe, stderr=pipe, text=True, env=environment()) as process:
@@ -84,11 +84,11 @@ def run_grid(
     run: Callable[[Sequence[str]], Ended] = execute,
     retry_failed: bool = False,
 ) -> list[dict[str, Any]]:
-    """Run what the folder's journal lacks; the records of these points. Raises DatasetError, DeviceError."""
+    """Run points that the folder's journal lacks; return all records. Raises DatasetError, DeviceError."""
     with Journal(folder) as journal:
         again = (INTERRUPTED, FAILED) if retry_failed else (INTERRUPTED,)
         done = {r["label"]: r for r in journal.records() if r["type"] == "point" and r["status"] not in again}
-        limits: dict[Options, float] = {}  # the smallest batch that did not fit, of options that differ in it
+        limits: dict[Options, float] = {}  # the smallest batch that did not fit, by all other options
 
         def note(options: Options, record: Mapping[str, Any]) -> None:
             if record["status"] == OOM:
@@ -135,5 +135,5 @@ def _measured(options: Options, run: Callable[[Sequence[str]], Ended]) -> Outcom
     said = errors[-1].removeprefix("error: ") if errors else ""
     text = values.get("results.error") or said or " ".join(ended.stderr[-300:].split())
     if code == KILLED or values.get("results.reason") == OOM:
-        return OOM, text or "killed, as for want of memory", values
+        return OOM, text or "killed, probably for lack of memory", values
     return FAILED, text or f"exit code {code}", values

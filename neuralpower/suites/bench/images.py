@@ -1,6 +1,6 @@
-"""Labelled images on the disk: a folder of files per class, or Caffe's LMDB, opened in each loader process.
+"""Labelled images on disk: a folder of files per class, or Caffe's LMDB, opened in each loader process.
 
-Each read gives a random part of an image. An unreadable image is counted, and the next one taken instead.
+Each read returns a random part of an image. An unreadable image is counted, and the next one used instead.
 Source of the crop, 8 % to 100 % of the area with an aspect ratio of 3/4 to 4/3: Szegedy and others, Going
 deeper with convolutions, arXiv 1409.4842, section 6.
 """
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 AREA, RATIO, ATTEMPTS = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of a crop
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
-UNREADABLE = (OSError, ValueError, SyntaxError, InputError)  # pillow answers a broken PNG with the third
-LOADERS = 1024  # processes that are told apart
+UNREADABLE = (OSError, ValueError, SyntaxError, InputError)  # pillow raises the third for a broken PNG
+LOADERS = 1024  # processes that are distinguished
 
 
 class Images(Dataset[tuple[Tensor, int]]):
@@ -41,19 +41,19 @@ class Images(Dataset[tuple[Tensor, int]]):
 
     def __init__(self, store: FolderStore | CaffeStore, channels: int, size: int, seed: int = 0) -> None:
         self.store, self.channels, self.size, self.seed = store, channels, size, seed
-        # a count for each loader process: a common one needs a semaphore, which outlives killed processes
+        # a count for each loader process: a shared one needs a semaphore, which outlives killed processes
         self._skipped: Any = multiprocessing.get_context("spawn").RawArray("q", LOADERS)
         self._generator: tuple[int, random.Random] | None = None
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """The number of images."""
         return len(self.store.items)
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
-        """An image and its class; raises InputError where no image can be read."""
+        """An image and its class; raises InputError if no image can be read."""
         why, loader = "", get_worker_info()
         own = 0 if loader is None else loader.id
-        if self._generator is None or self._generator[0] != os.getpid():  # the random numbers of this process
+        if self._generator is None or self._generator[0] != os.getpid():  # random numbers of this process
             self._generator = (os.getpid(), random.Random(self.seed * 1000 + own))
         for further in range(len(self)):
             try:
@@ -67,7 +67,7 @@ class Images(Dataset[tuple[Tensor, int]]):
 
     @property
     def skipped(self) -> int:
-        """Images that could not be read and were passed over, in all loader processes."""
+        """The number of skipped images that could not be read, in all loader processes."""
         return sum(self._skipped)
 
 
@@ -84,7 +84,7 @@ def augmented(image: Image, channels: int, size: int, generator: random.Random) 
 
 
 def crop_box(width: int, height: int, generator: random.Random) -> tuple[float, float, float, float]:
-    """(left, upper, right, lower) of a random part; the largest central one where ten draws do not fit."""
+    """(left, upper, right, lower) of a random part; the largest central one if ten draws do not fit."""
     for _ in range(ATTEMPTS):
         area = width * height * generator.uniform(*AREA)
         ratio = math.exp(generator.uniform(*map(math.log, RATIO)))
@@ -101,7 +101,7 @@ def open_store(backend: str, where: Path) -> FolderStore | CaffeStore:
     """The images under a path; raises InputError."""
     check_regular(where)
     if not is_there(where):
-        raise InputError(f"{where}: there is no such file or folder; give another --data-dir")
+        raise InputError(f"{where}: no such file or folder; give another --data-dir")
     _pillow()
     return FolderStore(where) if backend == "image_folder" else CaffeStore(where)
 
@@ -113,7 +113,7 @@ class FolderStore:
         self.where = where
         self.classes = sorted(p.name for p in where.iterdir() if p.is_dir()) if where.is_dir() else []
         if not self.classes:
-            rule = "no folder of images per class in it (class/image.jpg); give another --data-dir"
+            rule = "has no folder of images per class (class/image.jpg); give another --data-dir"
             raise InputError(f"{where}: {rule}")
         self.items = [
             (str(file), label)
@@ -140,7 +140,7 @@ class CaffeStore:
         _extra("lmdb", "Caffe's databases need lmdb")
         file = where / "data.mdb" if where.is_dir() else where
         if not file.is_file():
-            rule = "holds no data.mdb, so it is no LMDB; give another --data-dir or --data-backend"
+            rule = "has no data.mdb, so it is not an LMDB; give another --data-dir or --data-backend"
             raise InputError(f"{where}: {rule}")
         with self._transaction() as (opened, transaction):
             needed, size = (opened.info()["last_pgno"] + 1) * opened.stat()["psize"], file.stat().st_size
@@ -154,11 +154,11 @@ class CaffeStore:
         try:
             parse_datum(first)
         except InputError as error:
-            raise InputError(f"{where}: no LMDB that Caffe wrote: {error}") from None
+            raise InputError(f"{where}: not an LMDB of Caffe: {error}") from None
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[tuple[Any, Any]]:
-        """The database, which each process must open for itself, and a transaction; raises InputError."""
+        """The database and a transaction; each process opens its own. Raises InputError."""
         lmdb = importlib.import_module("lmdb")
         try:
             if self._opened is None or self._opened[0] != os.getpid():
@@ -168,7 +168,7 @@ class CaffeStore:
             with self._opened[1].begin() as transaction:
                 yield self._opened[1], transaction
         except lmdb.Error as error:
-            raise InputError(f"{self.where}: no LMDB ({error}); give another --data-dir") from None
+            raise InputError(f"{self.where}: not an LMDB ({error}); give another --data-dir") from None
 
     def close(self) -> None:
         """Close the database; the next read opens it again."""
@@ -177,7 +177,7 @@ class CaffeStore:
             self._opened = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the opened database, which only this process can use."""
+        """The state without the open database, which only this process can use."""
         return {**self.__dict__, "_opened": None}
 
     def read(self, number: int) -> tuple[Image, int]:
@@ -189,7 +189,7 @@ class CaffeStore:
 
 
 def picture(datum: Datum) -> Image:
-    """The image of a datum; raises OSError where an encoded one cannot be decoded."""
+    """The image of a datum; raises OSError if an encoded one cannot be decoded."""
     if datum.encoded:
         return _decoded(io.BytesIO(datum.data))
     values = np.frombuffer(datum.data, np.uint8)
@@ -197,7 +197,7 @@ def picture(datum: Datum) -> Image:
         values = np.clip(np.round(np.array(datum.float_data)), 0, 255).astype(np.uint8)
     pixels = values.reshape(datum.channels, datum.height, datum.width).transpose(1, 2, 0)
     if datum.channels not in (1, 3):
-        raise InputError(f"an image of {datum.channels} channels: 1 or 3 are read")
+        raise InputError(f"an image of {datum.channels} channels: must be 1 or 3")
     pixels = pixels[..., 0] if datum.channels == 1 else np.ascontiguousarray(pixels)
     found: Image = _pillow().fromarray(pixels)
     return found
@@ -211,7 +211,7 @@ def _decoded(file: str | io.BytesIO) -> Image:
 
 
 def _extra(module: str, need: str) -> Any:
-    """A package of the extra `bench`; raises InputError where it is missing."""
+    """A package of the extra `bench`; raises InputError if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError:

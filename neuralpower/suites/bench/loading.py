@@ -1,4 +1,4 @@
-"""Where batches come from: one random batch used for every step, or images that loader processes read."""
+"""Sources of batches: one random batch for every step, or images that loader processes read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Synthetic:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Bring the batch where it stays."""
+        """Move the batch to its place."""
         if self.device.type == "cpu":
             self.memory = "device"
         self.generator = torch.Generator().manual_seed(self.seed)
@@ -59,7 +59,7 @@ class Synthetic:
 
 @dataclass(frozen=True)
 class Endless:
-    """Numbers of images, epoch after epoch without an end; every `world`-th from `rank`."""
+    """Endless numbers of images, epoch after epoch; every `world`-th from `rank`."""
 
     length: int
     shuffle: bool = False
@@ -85,14 +85,14 @@ class Lane:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no type for it
 
     def apart(self) -> AbstractContextManager[Any]:
-        """Within it, the side stream is the current one: what is launched runs beside the computation."""
+        """Make the side stream the current one: work launched within runs parallel to the computation."""
         return torch.cuda.stream(self.stream)
 
     def join(self, tensors: Sequence[Tensor]) -> None:
-        """The computation waits for what was launched apart; the allocator knows that it uses the tensors."""
+        """Make the computation wait for the side stream, and tell the allocator that it uses the tensors."""
         current = torch.cuda.current_stream(self.device)
         current.wait_stream(self.stream)
         for tensor in tensors:
@@ -107,18 +107,18 @@ class Loaded:
     batch_size: int  # of this process
     device: torch.device
     dtype: torch.dtype
-    classes: int | None = None  # of the network; None leaves labels unchecked
+    classes: int | None = None  # the network's classes; None leaves labels unchecked
     workers: int = 0  # loader processes; 0: this one
     shuffle: bool = False  # a new order for each epoch
-    world: World = World()  # this process sees its share of the images
-    lane: Lane | None = None  # for copying ahead; None: on a GPU a side stream
+    world: World = World()  # this process reads its share of the images
+    lane: Lane | None = None  # for copying ahead; None: a side stream on a GPU
 
     def __post_init__(self) -> None:
         """Start the loader processes."""
         images, on_gpu = self.images, self.device.type == "cuda"
         sampler = Endless(len(images), self.shuffle, images.seed, self.world.rank, self.world.size)
         how: dict[str, Any] = {"num_workers": self.workers, "pin_memory": on_gpu, "drop_last": True}
-        with warnings.catch_warnings():  # more loader processes than cores: as asked
+        with warnings.catch_warnings():  # more loader processes than cores, as requested
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
             loader: DataLoader[Any] = DataLoader(images, self.batch_size, sampler=sampler, **how)
             self._batches: Iterator[Any] | None = iter(loader)
@@ -136,17 +136,17 @@ class Loaded:
         return batch
 
     def _copied(self) -> Batch:
-        """The next batch, on its way to the device beside the computation."""
+        """The next batch, on its way to the device during the computation."""
         images, labels = self._next()
         with contextlib.nullcontext() if self.lane is None else self.lane.apart():
             moved = images.to(self.device, non_blocking=True).to(self.dtype)
             return Batch(Inputs((moved,)), labels.to(self.device, non_blocking=True))
 
     def _next(self) -> tuple[Tensor, Tensor]:
-        assert self._batches is not None  # nothing is drawn after `close`
+        assert self._batches is not None  # no batch is drawn after `close`
         try:
             images, labels = next(self._batches)
-        except NeuralPowerError as error:  # from a loader process it comes with the process's traceback
+        except NeuralPowerError as error:  # a loader process adds its traceback
             last = str(error).strip().splitlines()[-1]
             raise InputError(last.removeprefix(f"{InputError.__module__}.InputError: ")) from None
         except RuntimeError as error:
@@ -156,7 +156,9 @@ class Loaded:
             raise DeviceError(f"{first_line(error)}; {ways}") from None
         highest = int(labels.max())
         if self.classes is not None and highest >= self.classes:
-            known = f"the network knows 0 to {self.classes - 1}; choose other images or another network"
+            known = (
+                f"the network's classes are 0 to {self.classes - 1}; choose other images or another network"
+            )
             raise InputError(f"{self.images.store.where}: an image of class {highest}, {known}")
         return images, labels
 

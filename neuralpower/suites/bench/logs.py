@@ -1,4 +1,4 @@
-"""Result lines, `__results.time__= 12.5`: a name and its JSON value, among whatever else a log holds.
+"""Result lines, `__results.time__= 12.5`: a name and its JSON value, among other lines of a log.
 
 They are read back from files, from folders of files, and from the journal of a grid.
 """
@@ -22,7 +22,7 @@ SUFFIXES = (".log", ".txt", ".out")
 
 
 class Log(NamedTuple):
-    """The last value of each name in a run; lines whose value is no JSON, as after a kill, are unreadable."""
+    """The last value of each name in a run; lines without JSON, as after a kill, are unreadable."""
 
     source: str
     values: dict[str, Any]
@@ -47,7 +47,7 @@ def parse(text: str, source: str = "") -> Log:
 
 
 def read_logs(path: Path) -> list[Log]:
-    """The logs of a file or folder; raises InputError where one cannot be read, or holds no result line."""
+    """The logs of a file or folder; raises InputError if one cannot be read, or has no result line."""
     check_regular(path)
     if is_file(path / NAME):
         latest = {r["label"]: r for r in read_journal(path) if r.get("type") == "point"}
@@ -56,7 +56,7 @@ def read_logs(path: Path) -> list[Log]:
     if is_folder(path):
         files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
         if not files:
-            raise InputError(f"{path}: no logs in it ({', '.join(SUFFIXES)}); give the files themselves")
+            raise InputError(f"{path}: contains no logs ({', '.join(SUFFIXES)}); give the files themselves")
         return [log for file in files for log in read_logs(file)]
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -64,13 +64,13 @@ def read_logs(path: Path) -> list[Log]:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give another file") from None
     found = parse(text, str(path))
     if not found.values:
-        text = "no result line such as `__results.time__= 12.5` in it; give a log of a benchmark"
+        text = "contains no result line such as `__results.time__= 12.5`; give a log of a benchmark"
         raise InputError(f"{path}: {text}")
     return [found]
 
 
 def values_of(records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The result lines of each point of a grid, with its options under `exp.` where it printed none."""
+    """The result lines of each point of a grid; if it printed none, its options under `exp.`."""
     for record in records:
         o = record["options"]
         head = {

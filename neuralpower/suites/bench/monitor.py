@@ -1,4 +1,4 @@
-"""What a process and its devices use while a benchmark runs, from /proc and the power meters."""
+"""Monitor a process and its devices during a benchmark, from /proc and the power meters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Sample = tuple[float | int | None, ...]
 
 
 class ProcessReader:
-    """What the kernel says of one process; `cpu` is since the last time."""
+    """The kernel's counters of one process; `cpu` counts since the last sample."""
 
     def __init__(self, pid: int, proc: Path = PROC, clock: Callable[[], float] = time.perf_counter) -> None:
         self.pid, self.folder, self.clock = pid, proc / str(pid), clock
@@ -33,7 +33,7 @@ class ProcessReader:
         self.memory = int(total.group(1)) * 1024 if total else None
 
     def read(self) -> Sample:
-        """Pid, time, virt, res, shrd, cpu, mem; None for what cannot be read."""
+        """Pid, time, virt, res, shrd, cpu, mem; None for a value that cannot be read."""
         fields = text_of(self.folder / "stat").rpartition(")")[2].split()  # a name may hold blanks
         used_s = (int(fields[11]) + int(fields[12])) * self.tick_s if len(fields) > 12 else None
         now, cpu = self.clock(), None
@@ -48,14 +48,14 @@ class ProcessReader:
 
 
 class PowerReader:
-    """Watts of a meter: what it says itself, or its counter's joules since the last time."""
+    """Watts of a meter: its own reading, or its counter's joules since the last sample."""
 
     def __init__(self, meter: PowerMeter) -> None:
         self.meter = meter
         self._before: dict[str, Reading] = {}
 
     def read(self) -> float | None:
-        """Watts of all its domains but the memory within another; None where they are not known."""
+        """Watts of all its domains except memory within another; None if unknown."""
         try:
             readings = self.meter.read()
         except MeterUnavailable:
@@ -75,11 +75,11 @@ class PowerReader:
 
 @dataclass
 class Monitor:
-    """Samples in a thread of its own, between `start` and `stop`; a frequency of 0 does nothing."""
+    """Sample in a separate thread, between `start` and `stop`; a frequency of 0 does nothing."""
 
     frequency: float  # samples per second
     gpus: Sequence[str] = ()  # "cuda:0" and so on
-    process: ProcessReader | None = None  # what reads the process; None: of this one
+    process: ProcessReader | None = None  # reader of the process; None: of this process
     meters: Sequence[PowerMeter] | None = None  # of the CPU and of each GPU; None: the first that works
     samples: list[Sample] = field(default_factory=list)
 
@@ -105,7 +105,7 @@ class Monitor:
             self.samples.append((*process.read(), *(power.read() for power in powers)))
 
     def stop(self) -> None:
-        """End, and give the meters back."""
+        """End, and release the meters."""
         if self._thread is None:
             return
         self._ended.set()
@@ -116,7 +116,7 @@ class Monitor:
                 meter.close()
 
     def write(self, path: Path) -> None:
-        """A line of names, then one per sample, "-" for what is not known; raises InputError."""
+        """Write a line of names, then one per sample, "-" for an unknown value; raises InputError."""
         lines = [self.columns, *(map(_cell, sample) for sample in self.samples)]
         with writing(path, "--monitor-file"):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The network of a benchmark: found, built, in its mode, what it learns by, and how large a batch may be."""
+"""The network of a benchmark: find it, build it, set its mode and optimizer, and find its largest batch."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from neuralpower.trace.recipe import default_loss
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
 SPARE = 0.25  # share of the free memory for kernels' work space (29 % more in a squeezenet), loader, others
-COARSE = 1 / 16  # how close the largest batch that fits is sought where each trial runs the network
+COARSE = 1 / 16  # tolerance of the largest batch that fits, if each trial runs the network
 
 
 class TooLarge(OutOfMemory):
-    """A batch that does not fit, and the largest that does; 0 for none."""
+    """A batch that does not fit, and the largest batch that does; 0 for none."""
 
     def __init__(self, text: str, largest_batch: int) -> None:
         way_out = f"the largest that fits is {largest_batch}; choose --batch-size {largest_batch}"
@@ -52,18 +52,18 @@ class Network:
 
     @cached_property
     def on_meta(self) -> tuple[torch.Size, torch.Size] | None:
-        """Shapes of the first input and of the output for a batch of two; None where that needs values."""
+        """Shapes of the first input and of the output for a batch of two; None if that needs values."""
         try:
             with users_code(self.name), torch.no_grad():
                 model = self.source.build("meta")
                 inputs = self.source.inputs(model, InputRequest(2), "meta")
                 output = model(*inputs.args, **inputs.kwargs)
                 return tensors_of((inputs.args, inputs.kwargs))[0].shape, tensors_of(output)[0].shape
-        except NeuralPowerError:  # whatever a forward does that meta tensors cannot
+        except NeuralPowerError:  # a forward can do anything that meta tensors do not support
             return None
 
     def image_size(self, shape: tuple[int, ...] | None) -> tuple[int, int]:
-        """(channels, pixels of a side) of the images that it sees; raises InputError where it sees none."""
+        """(channels, pixels of a side) of the network's images; raises InputError for other inputs."""
         shape = shape or (self.entry.input_shape if self.entry else None)
         if shape is None and self.on_meta is not None:
             shape = tuple(self.on_meta[0][1:])
@@ -74,7 +74,7 @@ class Network:
 
     @property
     def classes(self) -> int | None:
-        """How many classes it tells apart; None where that is not known."""
+        """The network's number of classes; None if unknown."""
         if self.entry is not None:
             return self.entry.classes
         return self.on_meta[1][1] if self.on_meta is not None and len(self.on_meta[1]) == 2 else None
@@ -89,7 +89,7 @@ class Case:
     precision: Precision
     device: torch.device
     training: bool
-    processes: int = 1  # that share the memory of a machine, each with such a step
+    processes: int = 1  # that share the memory of a machine, each with this step
 
     def model(self) -> nn.Module:
         """The network with random weights on the device; raises ModelError."""
@@ -102,14 +102,14 @@ class Case:
         return self.network.source.inputs(own, self.request)
 
     def work(self, model: nn.Module, draw: Callable[[], Batch], seed: int = 0) -> Work:
-        """What is repeated. Training is stochastic gradient descent with momentum and weight decay."""
+        """The repeated step. Training is stochastic gradient descent with momentum and weight decay."""
         optimizer = None
         if self.training:
             optimizer = self.precision.optimizer(model, lambda w: make_optimizer("momentum", w, **LEARNING))
         return Work(model, draw, Scores(self.network.classes, seed), optimizer)
 
     def fits(self, batch_size: int) -> bool:
-        """Whether one step of that batch finds memory on the device."""
+        """Whether one step of that batch fits the device's memory."""
         case = replace(self, request=replace(self.request, batch_size=batch_size))
         try:
             model = case.model()
@@ -123,14 +123,14 @@ class Case:
     def largest_batch(self) -> int:
         """The largest batch below the requested one that fits, found by trying."""
         asked = self.request.batch_size
-        # in a room of 1, a batch that fits needs nothing
+        # with a memory of 1, a batch that fits needs 0
         return largest(lambda n: 0 if n < asked and self.fits(n) else 2, 1, start=asked, close=COARSE)
 
     def peak_bytes(self, batch_size: int) -> int | None:
         """Peak bytes of a step's tensors, without kernels' work space; None if it needs values."""
         case = replace(
             self, request=replace(self.request, batch_size=2), device=torch.device("meta")
-        )  # counts, and allocates nothing
+        )  # counts, and does not allocate
         try:
             model = case.model()
             batch = Batch(widened(case.inputs(model), batch_size))
@@ -138,7 +138,7 @@ class Case:
             groups = step.optimizer.param_groups if step.optimizer else ()
             held = [parameter for group in groups for parameter in group["params"]]
             return accounted(step, HostClock(), None, held)[0].peak * self.processes
-        except (NeuralPowerError, RuntimeError):  # torch's: it needs a value, or has no code for meta
+        except (NeuralPowerError, RuntimeError):  # torch's error: it needs a value, or does not support meta
             return None
 
 
@@ -172,7 +172,7 @@ def check_host_memory(
 class Scores:
     """Cross entropy of a network's scores; without labels, random ones are drawn once.
 
-    Where an output is no row of scores per sample: the network's own loss, or the mean square of its output.
+    If an output is not a row of scores per sample: the network's own loss, or the mean square of its output.
     """
 
     def __init__(self, classes: int | None, seed: int = 0) -> None:
@@ -197,7 +197,7 @@ class Scores:
         return nn.functional.cross_entropy(scores, target)
 
     def _by_class(self, output: Any) -> Tensor | None:
-        """The scores [batch, classes, ...]; None where the output is none."""
+        """The scores [batch, classes, ...]; None if the output is something else."""
         if not isinstance(output, Tensor) or output.dim() < 2 or not output.is_floating_point():
             return None
         if output.dim() == 2 or output.shape[1] == self.classes:

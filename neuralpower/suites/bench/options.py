@@ -1,4 +1,4 @@
-"""What one benchmark is asked to do: the flags of the command line, their defaults and their limits."""
+"""Options of one benchmark: the flags of the command line, their defaults and their limits."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ TRUTH = "[true|false]"
 
 
 def _option(default: Any, text: str, metavar: str | None = None, least: float | None = None) -> Any:
-    """A field, its text in the command line's help, and its least value."""
+    """A field with its help text and its least value."""
     return field(default=default, metadata={"help": text, "metavar": metavar, "least": least})
 
 
 @dataclass(frozen=True)
 class Options:
-    """One benchmark; the library's defaults are shorter than the command line's, which the texts name."""
+    """Options of one benchmark; the help texts name the command line's defaults, which differ from these."""
 
     model: str = _option(MISSING, "Id of the zoo (see `neuralpower models`), or any MODEL. Required.")
     batch_size: int = _option(16, "Samples per device. Required.", "N", 1)
     forward_only: bool = _option(False, "Inference instead of training (false).", TRUTH)
     num_batches: int = _option(10, "Timed batches (100).", "N", 1)
-    num_warmup_batches: int = _option(10, "Batches before them (1).", "N", 0)
-    num_gpus: int = _option(1, "Devices, a process each (1).", "N", 1)
+    num_warmup_batches: int = _option(10, "Warm-up batches (1).", "N", 0)
+    num_gpus: int = _option(1, "Devices, one process each (1).", "N", 1)
     device: str = _option("cpu", "cpu, cuda or cuda:0 (cpu).")
     dtype: str = _option("float", "float32, float16, bfloat16 or float64 (float32).")
     autocast: bool = _option(False, "Keep float32 weights and compute products in the dtype.", TRUTH)
-    data_dir: str = _option("", "Images; without it data are synthetic.", "PATH")
+    data_dir: str = _option("", "Folder of images; without it data are synthetic.", "PATH")
     data: str = _option("synthetic", "synthetic, or synthetic/pinned, /pageable, /device, /gpu.")
     data_backend: str = _option("caffe_lmdb", "caffe_lmdb or image_folder (caffe_lmdb).")
-    data_shuffle: bool = _option(False, "Another order in each epoch (false).", TRUTH)
-    data_loader_only: bool = _option(False, "Load data and run no network (false).", TRUTH)
-    cudnn_benchmark: bool = _option(True, "Let cuDNN try its algorithms (true).", TRUTH)
-    cudnn_fastest: bool = _option(False, "Recorded; PyTorch knows no such thing (false).", TRUTH)
-    num_loader_threads: int = _option(4, "Loader processes; 0 loads in between (4).", "N", 0)
+    data_shuffle: bool = _option(False, "Shuffle images in each epoch (false).", TRUTH)
+    data_loader_only: bool = _option(False, "Only load data; run no network (false).", TRUTH)
+    cudnn_benchmark: bool = _option(True, "Let cuDNN choose the fastest algorithms (true).", TRUTH)
+    cudnn_fastest: bool = _option(False, "Recorded, without effect in PyTorch (false).", TRUTH)
+    num_loader_threads: int = _option(4, "Loader processes; 0 loads between steps (4).", "N", 0)
     dist_backend: str = _option("nccl", "nccl or gloo (nccl; on CPUs gloo).")
-    local_rank: int = _option(0, "Of this process, where LOCAL_RANK is not set (0).", "N", 0)
-    master_port: int = _option(0, "Where several processes meet (any that is free).", "PORT", 0)
-    input_shape: tuple[int, ...] | None = _option(None, "Of one sample, such as 3x224x224.")
+    local_rank: int = _option(0, "Local rank of this process, if LOCAL_RANK is not set (0).", "N", 0)
+    master_port: int = _option(0, "Port where several processes meet (a free one).", "PORT", 0)
+    input_shape: tuple[int, ...] | None = _option(None, "Shape of one sample, such as 3x224x224.")
     seq_len: int | None = _option(None, "Tokens per sample.", "N")
-    seed: int = _option(0, "Of weights, data and their order (0).", "N")
-    monitor_frequency: float = _option(0.0, "Samples a second of what the process uses; 0: off.", "HZ", 0)
+    seed: int = _option(0, "Seed of weights, data and their order (0).", "N")
+    monitor_frequency: float = _option(0.0, "Samples of the process's resources per second; 0: off.", "HZ", 0)
 
     @property
     def phase(self) -> str:
@@ -70,7 +70,7 @@ class Options:
         return "cpu" if self.device == "cpu" else "gpu"
 
     def checked(self) -> Options:
-        """The options themselves; raises InputError for values that make no sense, alone or together."""
+        """Check the options and return them; raises InputError for impossible values and combinations."""
         for name, value, known in (
             ("dtype", self.dtype, DTYPES),
             ("data", self.data, DATA),
@@ -91,7 +91,7 @@ class Options:
         if port >= 2**16:
             raise InputError(f"master_port {port}: a port is below 65536; choose another, or 0 for any")
         if self.data_loader_only and not self.data_dir:
-            text = "there is nothing to load; give --data-dir FOLDER"
+            text = "no data to load; give --data-dir FOLDER"
             raise InputError(f"data_loader_only without a data_dir: {text}")
         if gpus > 1 and ":" in self.device:
             text = "each has its own; choose --device gpu"
@@ -102,7 +102,7 @@ class Options:
 
 
 def _spelled(name: str) -> str:
-    """A field as the command line spells it."""
+    """A field's name on the command line."""
     return name.replace("_", "-")
 
 
@@ -115,12 +115,12 @@ def boolean(text: str | bool) -> bool:
     """True for true, on, t or 1, False for false, off, f or 0; raises InputError."""
     word = str(text).strip().lower()
     if word not in (*TRUE, *FALSE):
-        raise InputError(f"{str(text)!r} is no truth value: write {', '.join(TRUE)} or {', '.join(FALSE)}")
+        raise InputError(f"{str(text)!r} is not a boolean: write {', '.join(TRUE)} or {', '.join(FALSE)}")
     return word in TRUE
 
 
 def value_of(name: str, text: Any) -> Any:
-    """The value of option `name` that a text stands for; raises InputError."""
+    """The value of option `name` from its text; raises InputError."""
     if name not in FIELDS:
         raise unknown("option", name, FIELDS)
     kind = str(FIELDS[name].type)
@@ -142,12 +142,12 @@ def options_of(values: Mapping[str, Any]) -> Options:
     found = {name: value_of(name, value) for name, value in values.items() if value is not None}
     for required in ("model", "batch_size"):
         if required not in found:
-            raise InputError(f"no {required}: it must be given; add --{_spelled(required)}")
+            raise InputError(f"no {required}: it is required; add --{_spelled(required)}")
     return Options(**{**COMMAND_LINE, **found}).checked()
 
 
 def arguments(options: Options) -> list[str]:
-    """The command line of these options; what is a default is left out."""
+    """The command line of these options, without defaults."""
     given = []
     for name, option in FIELDS.items():
         value = getattr(options, name)
@@ -157,5 +157,5 @@ def arguments(options: Options) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """A value as a command line and a journal have it: 3x224x224 for a shape."""
+    """The text of a value in a command line and a journal: 3x224x224 for a shape."""
     return "x".join(map(str, value)) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""One benchmark, measured: its result lines while it runs, also when it fails.
+"""Measure one benchmark: it prints result lines while it runs, also when it fails.
 
 header | find, build, load | fits? | warm-up | timed | results
 """
@@ -46,7 +46,7 @@ def benchmark(options: Options) -> dict[str, Any]:
 
 @dataclass
 class Bench:
-    """One process of one benchmark; `emit` takes results as they come, `warn` what the user should know."""
+    """One process of one benchmark; `emit` receives results as they come, `warn` receives warnings."""
 
     options: Options
     world: World
@@ -57,13 +57,13 @@ class Bench:
     data: Synthetic | Loaded | None = None
 
     def __post_init__(self) -> None:
-        """Begin; the first of several processes speaks for all."""
+        """Begin; the first of several processes prints for all."""
         if self.world.rank:
             self.emit, self.warn = lambda name, value: None, lambda text: None
         self.begun = self.ready = time.perf_counter()
 
     def run(self) -> None:
-        """Emit the head, measure, and emit the results; after an error those of what was measured."""
+        """Emit the head, measure, and emit the results; after an error, the results so far."""
         self._head()
         o = self.options
         gpus = [o.device] if ":" in o.device else [f"cuda:{i}" for i in range(o.num_gpus)]
@@ -84,7 +84,7 @@ class Bench:
             raise
         self._tail(monitor, "ok")
 
-    # ---- what is said ----
+    # ---- output ----
 
     def _head(self) -> None:
         o = self.options
@@ -113,7 +113,7 @@ class Bench:
         }
         self._emit_all({**described(), **given})
         if o.cudnn_fastest:
-            text = "has no effect in PyTorch; it is recorded, cudnn_benchmark chooses the fastest"
+            text = "has no effect in PyTorch; use cudnn_benchmark, which chooses the fastest"
             self.warn(f"cudnn_fastest {text}")
         if (few := o.num_warmup_batches) < FEW_WARMUPS:
             self.warn(f"num_warmup_batches {few}: too few for steady times; choose 10 or more")
@@ -130,7 +130,7 @@ class Bench:
             skipped = self.data.images.skipped
             self.emit("results.skipped_images", skipped)
             if skipped:
-                self.warn(f"{skipped} images could not be read and were passed over")
+                self.warn(f"{skipped} images could not be read and were skipped")
         self._close()
         if monitor.samples and not self._written(monitor):
             self._emit_all({"monitor.columns": monitor.columns, "monitor.samples": monitor.samples})
@@ -145,7 +145,7 @@ class Bench:
             self.data.close()
 
     def _written(self, monitor: Monitor) -> bool:
-        """Whether the monitor's samples are in a file that was asked for."""
+        """Whether the monitor's samples are in the requested file."""
         try:
             if self.monitor_file is not None:
                 monitor.write(self.monitor_file)
@@ -154,7 +154,7 @@ class Bench:
             self.warn(str(error))
             return False
 
-    # ---- what is done ----
+    # ---- steps ----
 
     def _measure(self) -> None:
         o = self.options
@@ -165,7 +165,7 @@ class Bench:
         title = network.title
         self.emit("exp.model_title", title)
         images = None
-        if o.data_dir:  # first, since building a network may take minutes
+        if o.data_dir:  # first, since building a network can take minutes
             store = open_store(o.data_backend, Path(o.data_dir))
             images = Images(store, *network.image_size(o.input_shape), o.seed)
         numbers = precision(o.numbers, device, autocast=o.autocast, masters=o.numbers == "float16")
@@ -185,7 +185,9 @@ class Bench:
         except OutOfMemory as error:
             if self.world.size > 1 or o.phase == "data_ingestion":  # the others wait for this one; no network
                 raise
-            error.__traceback__ = error.__cause__ = error.__context__ = None  # their frames hold the tensors
+            error.__traceback__ = error.__cause__ = error.__context__ = (
+                None  # their frames keep the tensors alive
+            )
             if work is not None:
                 work.let_go()
             self._close()
@@ -221,7 +223,7 @@ class Bench:
 
 
 def results(times: Times, effective_batch: int) -> dict[str, Any]:
-    """Result lines of what was timed: milliseconds under the old names, seconds where the name says so."""
+    """Result lines of timed steps: milliseconds under the old names, seconds if the name ends in _s."""
     mean, std = times.mean_s, times.std_s
     return {
         "results.time": None if mean is None else mean * 1e3,
@@ -238,7 +240,7 @@ def results(times: Times, effective_batch: int) -> dict[str, Any]:
 
 
 def described() -> dict[str, Any]:
-    """Names and values of software and hardware; where the GPUs cannot be listed, the reason."""
+    """Names and values of software and hardware; the reason if GPUs cannot be listed."""
     gpus: Any
     try:
         gpus = [asdict(gpu) for gpu in list_gpus()]

@@ -1,7 +1,7 @@
-"""Tables of many results: what was explored, how it scales, how times spread, and where they went.
+"""Tables of many results: exploration, scaling, spread of times, and shares of time.
 
-weak scaling      the batch of a device stays, the devices grow; speed-up by throughput
-strong scaling    the batch of all devices together stays; speed-up by batch time
+weak scaling      the batch of a device is constant, the devices grow; speed-up by throughput
+strong scaling    the batch of all devices is constant; speed-up by batch time
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WHAT = ("model", "device", "phase", "dtype")
 
 
 class Summary(NamedTuple):
-    """A table; cells are texts, numbers or None for what is not known."""
+    """A table; cells are texts, numbers, or None for an unknown value."""
 
     title: str
     header: tuple[str, ...]
@@ -37,7 +37,7 @@ class Summary(NamedTuple):
         return {"title": self.title, "rows": [dict(zip(self.header, row, strict=True)) for row in self.rows]}
 
     def texts(self) -> list[list[str]]:
-        """Rows of four digits; "-" for what is not known."""
+        """Rows with four digits; "-" for an unknown value."""
         return [
             ["-" if v is None else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row]
             for row in self.rows
@@ -53,7 +53,7 @@ def what(values: Values) -> tuple[str, ...]:
 
 
 def exploration(results: Iterable[Values]) -> Summary:
-    """Batch time and throughput of every run, or what went wrong, by model and batch."""
+    """Batch time and throughput of every run, or its failure, by model and batch."""
     names = ("exp.num_gpus", "exp.replica_batch", "results.time", "results.throughput")
     rows = [(*what(v), *map(v.get, names), v.get("results.status", "-")) for v in results]
     return Summary.of("exploration", "devices|batch each|batch time ms|samples/s|status", rows)
@@ -80,7 +80,7 @@ def scaling(results: Iterable[Values], strong: bool) -> Summary:
 
 
 def statistics(results: Iterable[Values]) -> Summary:
-    """How the times of the batches spread (ms)."""
+    """Statistics of the batches' times (ms)."""
     rows = []
     for v in results:
         if times := v.get("results.time_data"):
@@ -91,7 +91,7 @@ def statistics(results: Iterable[Values]) -> Summary:
 
 
 def time_analysis(results: Iterable[Values]) -> Summary:
-    """Where the time of each run went (s), and which share of the timed part waited for data."""
+    """The parts of each run's time (s), and the share of the timed part that waited for data."""
     rows = []
     for v in results:
         if (wall := v.get("results.wall_s")) is not None:

@@ -2,5 +2,5 @@
 
     images -> training (curves, checkpoints) -> operators at several batch sizes -> comparison -> report
 
-Every step leaves files in one folder. The report is made from these: what came before an interruption counts.
+Every step writes files into one folder. The report is made from these, also after an interruption.
 """

@@ -32,9 +32,9 @@ def image_grid(split: Split) -> Tensor:
 
 
 class Board:
-    """Event files of an experiment under a lab's folder, to be closed at the end, whatever happens.
+    """Event files of an experiment under a lab's folder; close them at the end, also after an error.
 
-    What earlier event files hold from `first_step` on is no longer shown: it is learnt again.
+    Earlier points from `first_step` on are no longer shown, since these steps run again.
     """
 
     def __init__(self, folder: Path, first_step: int = 0) -> None:
@@ -59,25 +59,25 @@ class Board:
         self.writer.add_scalar(accuracy, point.accuracy, point.step)
 
     def close(self) -> None:
-        """Write what is left, and end."""
+        """Write the remaining points, and end."""
         self.writer.close()
 
 
 def installed() -> bool:
-    """Whether TensorBoard can be used."""
+    """Whether TensorBoard is installed."""
     try:
-        import torch.utils.tensorboard  # noqa: F401  # asked for only
+        import torch.utils.tensorboard  # noqa: F401  # only to see whether it is there
     except ImportError:
         return False
     return True
 
 
 def check_port(port: int) -> None:
-    """Raise InputError for a port that is none, or that somebody listens on."""
+    """Raise InputError for an impossible port, or one in use."""
     if not 1 <= port <= 65535:
         raise InputError(f"tensorboard-port {port}: must be from 1 to 65535; 6006 is usual")
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was just given up is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just released is free
         try:
             probe.bind(("localhost", port))
         except OSError as error:
@@ -111,4 +111,4 @@ def serve(process: subprocess.Popen[bytes]) -> None:
         code = process.wait()
     except KeyboardInterrupt:
         return
-    raise DeviceError(f"tensorboard ended by itself with code {code}; start it by hand to see why")
+    raise DeviceError(f"tensorboard ended by itself with code {code}; run `tensorboard` yourself to see why")

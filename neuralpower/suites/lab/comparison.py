@@ -1,4 +1,4 @@
-"""How batch size changes the most expensive operator, in numbers and in sentences made from them."""
+"""How the batch size changes the most expensive operator, as numbers and as sentences."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from neuralpower.errors import InputError
-from neuralpower.report.tables import quantity
+from neuralpower.report.number_format import quantity
 from neuralpower.suites.lab.operators import OperatorTable
 
-ALIKE = 0.05  # what two times may differ by and still be called about the same
+ALIKE = 0.05  # relative difference of times that still count as about the same
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The operator at one batch size; its total with what it calls."""
+    """The operator at one batch size; its total includes its calls."""
 
     batch_size: int
     calls: int
@@ -47,14 +47,14 @@ class Comparison:
     operator: str
     device: str
     entries: tuple[Entry, ...]
-    chosen: bool = False  # by name, not because it takes the most time
+    chosen: bool = False  # chosen by name, not because it takes the most time
 
     def rows(self) -> list[list[str]]:
         """Cells under `HEADER`."""
         return [[cell(entry) for cell in COLUMNS.values()] for entry in self.entries]
 
     def sentences(self) -> tuple[str, ...]:
-        """What the numbers say; nothing that they do not."""
+        """The numbers as sentences."""
         first, *others = self.entries
         whose = self.operator if self.chosen else f"{self.operator}, the most expensive operator,"
         text = (
@@ -64,7 +64,7 @@ class Comparison:
         return (text, self._growth(), self._totals()) if others else (text,)
 
     def _growth(self) -> str:
-        """How the time of a call grows with its work."""
+        """A sentence on the time of a call over its work."""
         steps = []
         for a, b in pairwise(self.entries):
             factor = b.batch_size / a.batch_size
@@ -75,7 +75,7 @@ class Comparison:
         return f"A call takes {', then '.join(steps)} ({averages})."
 
     def _totals(self) -> str:
-        """How the time of all calls changes, and what that means."""
+        """A sentence on the time of all calls, and its meaning."""
         totals = " -> ".join(quantity(e.total_s, "s") for e in self.entries)
         changes = [_change(a.total_s, b.total_s) for a, b in pairwise(self.entries)]
         alike = len(set(changes)) == 1
@@ -83,7 +83,7 @@ class Comparison:
             meaning = "larger batches spread the fixed cost of a call over more images"
             meaning = meaning if alike else f"up to a point {meaning}"
         elif "rises" in changes:
-            meaning = "here larger batches do not pay"
+            meaning = "larger batches do not help here"
         else:
             meaning = "the fixed cost of a call does not matter here"
         steps = [f"{c} to batch {e.batch_size}" for c, e in zip(changes, self.entries[1:], strict=True)]
@@ -101,13 +101,13 @@ def compare(tables: Sequence[OperatorTable], operator: str | None = None) -> Com
     """
     ordered = sorted(tables, key=lambda table: table.batch_size)
     if not ordered:
-        raise InputError("no table of operators: at least one is needed; profile first")
+        raise InputError("no table of operators: one or more needed; run `neuralpower lab profile` first")
     for a, b in pairwise(ordered):
         if a.batch_size == b.batch_size:
-            raise InputError(f"batch size {a.batch_size}: two tables; one of each batch size is compared")
+            raise InputError(f"batch size {a.batch_size}: two tables; give one of each batch size")
     devices = sorted({table.device for table in ordered})
     if len(devices) > 1:
-        raise InputError(f"tables of {' and '.join(devices)}: batch sizes are compared on one device")
+        raise InputError(f"tables of {' and '.join(devices)}: give tables of one device")
     on_gpu = any(o.device_s is not None for table in ordered for o in table.operators)
     name = operator or ordered[0].top(1, "device_s" if on_gpu else "cpu_s")[0].name
     entries = []

@@ -1,6 +1,6 @@
-"""A lab's folder, where every step reads and writes its files: it can be repeated, continued or left out.
+"""A lab's folder, in which every step reads and writes its files: it can be repeated, resumed or skipped.
 
-settings.json   what decides the curves        curves.csv        points, written as they come
+settings.json   inputs of the curves            curves.csv        points, written as they come
 checkpoint.pt   after each epoch               environment.json  machine and software
 operators_DEVICE_batch_N.json and .csv         trace_DEVICE_batch_N.json, images.png, report.md, report.html
 """
@@ -31,7 +31,7 @@ OPERATOR_HEADER = (
 
 
 class Folder:
-    """Where a lab's files lie."""
+    """Paths of a lab's files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,9 +45,9 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
 
     def claim(self, settings: Settings, digits: Digits) -> None:
-        """Keep the settings; raises InputError where the folder holds a training that went otherwise.
+        """Keep the settings; raises InputError if the folder has a training with other settings.
 
-        More epochs may be learnt later: their number is no difference.
+        More epochs can follow later, so the number of epochs can differ.
         """
         self.make()
         sizes = {"train": len(digits.train), "test": len(digits.test)}
@@ -56,7 +56,7 @@ class Folder:
         if found is not None:
             other = [f"{k} {found.get(k)}" for k, v in wanted.items() if k != "epochs" and found.get(k) != v]
             if other:
-                text = f"holds a training with {', '.join(other)}; choose another --out"
+                text = f"has a training with {', '.join(other)}; choose another --out"
                 raise InputError(f"{self.path}: {text}")
         self.write_json("settings.json", wanted)
 
@@ -66,7 +66,7 @@ class Folder:
         written(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """What a file holds; None where it is not there; raises InputError for a damaged one."""
+        """The content of a file; None if it is missing; raises InputError for a damaged one."""
         path = self.path / name
         try:
             found = json_files.read_json(path)
@@ -75,13 +75,13 @@ class Folder:
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: cannot be read ({error}); remove it") from None
         if not isinstance(found, dict):
-            raise InputError(f"{path}: holds a {type(found).__name__}, not a mapping; remove it")
+            raise InputError(f"{path}: contains a {type(found).__name__}, not a mapping; remove it")
         return found
 
     # ---- curves ----
 
     def points(self) -> list[Point]:
-        """The curves so far, by step; a last line that was cut off is left out. Raises InputError."""
+        """The curves so far, by step; a last line that was cut off is skipped. Raises InputError."""
         try:
             lines = self.curves.read_text(encoding="utf-8").splitlines(keepends=True)
         except FileNotFoundError:
@@ -94,12 +94,14 @@ class Folder:
                 found.append(msgspec.convert(row, Point, strict=False))
             except msgspec.ValidationError:
                 wanted = ", ".join(COLUMNS)
-                raise InputError(f"{self.curves}:{number}: no point with {wanted}; remove the line") from None
+                raise InputError(
+                    f"{self.curves}:{number}: not a point with {wanted}; remove the line"
+                ) from None
         return found
 
     @contextmanager
     def recorder(self, epochs: int) -> Iterator[Callable[[Point], None]]:
-        """What adds a point to the curves' file at once; points after `epochs` go, to be learnt again."""
+        """A function that appends a point to the curves' file; points after `epochs` are removed first."""
         kept = [COLUMNS, *(astuple(point) for point in self.points() if point.epoch <= epochs)]
         written(self.curves, lambda aside: _write_rows(aside, kept))
         with self.curves.open("a", encoding="utf-8", buffering=1) as file:

@@ -1,4 +1,4 @@
-"""Handwritten digits: MNIST's own files where there are any, otherwise scikit-learn's; nothing is downloaded.
+"""Handwritten digits: MNIST's files if given, otherwise scikit-learn's; nothing is downloaded.
 
 Format of the files: http://yann.lecun.com/exdb/mnist (big-endian: two zero bytes, type, axes, sizes, values).
 """
@@ -33,13 +33,13 @@ class Split:
     labels: Tensor
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of images."""
         return len(self.labels)
 
 
 @dataclass(frozen=True)
 class Digits:
-    """A set to learn from, one to test on, and where they come from."""
+    """A training set, a test set, and their origin."""
 
     name: str
     train: Split
@@ -52,7 +52,7 @@ def normalised(images: Tensor) -> Tensor:
 
 
 def bundled_digits() -> Digits:
-    """Scikit-learn's 1,797 digits (8 x 8 pixels of 0 to 16), enlarged to 28 x 28, always split alike."""
+    """Scikit-learn's 1,797 digits (8 x 8 pixels of 0 to 16), enlarged to 28 x 28, with a fixed split."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -76,7 +76,7 @@ def _split(folder: Path, part: str) -> Split:
     refused = ""
     if len(images) != len(labels):
         counts = f"{len(images)} images, but {len(labels)} labels in {label_file.name}"
-        refused = f"{image_file}: {counts}; get both anew"
+        refused = f"{image_file}: {counts}; get both files again"
     elif images.shape[1:] != (SIDE, SIDE) or not len(images):
         refused = f"{image_file}: {images.shape}; MNIST has [count, {SIDE}, {SIDE}] with one image or more"
     elif labels.max() >= CLASSES:
@@ -87,12 +87,12 @@ def _split(folder: Path, part: str) -> Split:
 
 
 def _find(folder: Path, stem: str, axes: int) -> Path:
-    """The idx file of that stem in a folder or below it, in any of the spellings that are about."""
+    """The idx file of that stem in a folder or below it, under any of its common names."""
     names = [f"{stem}{dash}idx{axes}-ubyte{end}" for dash in "-." for end in ("", ".gz")]
     try:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; give one with {names[0]}, or leave --data-dir out")
-        next(folder.iterdir(), None)  # may it be read?
+        next(folder.iterdir(), None)  # is it readable?
         paths = (folder / below / name for below in SUBFOLDERS for name in names)
         if found := next(filter(Path.is_file, paths), None):
             return found
@@ -103,17 +103,17 @@ def _find(folder: Path, stem: str, axes: int) -> Path:
 
 
 def read_idx(path: Path, axes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Unsigned bytes of an idx file with that many axes.
+    """Unsigned bytes of an idx file with a number of axes.
 
     Raises:
-        InputError: it cannot be read, is of another format, or does not hold as many bytes as it says.
+        InputError: it cannot be read, has another format, or another number of bytes than its header states.
     """
     check_regular(path)
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path}: cannot be read ({reason}); get the file anew") from None
+        raise InputError(f"{path}: cannot be read ({reason}); get the file again") from None
     head = 4 + 4 * axes
     if len(data) < head or data[:4] != bytes([0, 0, UNSIGNED_BYTE, axes]):
         wanted = f"an idx file of bytes with {axes} axes with '000008{axes:02}'"
@@ -121,6 +121,6 @@ def read_idx(path: Path, axes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.u
     shape = tuple(int(size) for size in np.frombuffer(data, dtype=">u4", count=axes, offset=4))
     size = int(np.prod(shape, dtype=np.int64))
     if len(data) - head != size:
-        held = f"{len(data) - head} bytes of values, its head says {size}"
-        raise InputError(f"{path}: {held}; get the file anew")
+        held = f"{len(data) - head} bytes of values, its header states {size}"
+        raise InputError(f"{path}: {held}; get the file again")
     return np.frombuffer(data, dtype=np.uint8, offset=head).reshape(shape)

@@ -1,9 +1,8 @@
 """Which operators take a network's time, from torch.profiler's events, at one batch size on one device.
 
 Events are nested: `conv2d` contains `convolution`, which contains `_convolution`, which contains the kernel.
-An operator's *self* time is its own without what it calls; only self times add up. Its *total* contains what
-it calls, once, even where it calls itself. Shares are of the sum of all self times. The profiler's own events
-are left out.
+An operator's *self* time excludes its calls; only self times add up. Its *total* includes its calls, once,
+even if it calls itself. Shares are of the sum of all self times. The profiler's own events are skipped.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ OVERHEAD = {
 NOT_OPERATORS = ("[memory]", "profiler::", "[pytorch|profiler", "ProfilerStep")
 TOP = 10
 SUMMED = ("self_cpu_s", "cpu_s", "calls", "self_memory_bytes", "memory_bytes", "self_device_s", "device_s")
-WARM_UP = 3  # batches before anything is measured
+WARM_UP = 3  # warm-up batches
 TRACED = 10  # batches in a Chrome trace
 AT_ONCE = 1000  # batches under one profiler, whose events are objects in memory
 
-Event = Any  # as torch.profiler has them; times in microseconds
+Event = Any  # as in torch.profiler; times in microseconds
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,17 @@ class Operator:
 
     name: str
     self_cpu_s: float
-    cpu_s: float  # with what it calls
+    cpu_s: float  # including its calls
     calls: int
     self_memory_bytes: int | None = None  # allocated less freed
     memory_bytes: int | None = None
-    self_device_s: float | None = None  # on a GPU; None where there was none
+    self_device_s: float | None = None  # on a GPU; None without one
     device_s: float | None = None
-    shapes: str = ""  # of the inputs, where they tell calls apart
+    shapes: str = ""  # of the inputs, if calls are grouped by them
 
     @property
     def average_s(self) -> float:
-        """Time of one call, with what it calls."""
+        """Time of one call, including its calls."""
         return self.cpu_s / self.calls
 
 
@@ -67,7 +66,7 @@ class OperatorTable:
 
     batch_size: int
     operators: tuple[Operator, ...]
-    self_total_s: float  # self times of all operators, also of those that are not listed
+    self_total_s: float  # self times of all operators, also of unlisted ones
     images: int | None = None
     device: str = "cpu"
     wall_s: float | None = None  # of the run without profiler
@@ -82,13 +81,13 @@ class OperatorTable:
         return seconds / self.self_total_s if self.self_total_s else 0.0
 
     def named(self, name: str) -> Operator | None:
-        """All calls of the operator of that name together; None where there are none."""
+        """All calls of the operator of that name together; None if there are none."""
         found = summed(replace(operator, shapes="") for operator in self.operators if operator.name == name)
         return found[0] if found else None
 
 
 def summed(operators: Iterable[Operator]) -> tuple[Operator, ...]:
-    """One of each name and input shapes, in the order of their first call: of several runs together."""
+    """Rows by name and input shapes, in the order of their first call, summed over several runs."""
     groups: dict[tuple[str, str], list[Operator]] = {}
     for operator in operators:
         groups.setdefault((operator.name, operator.shapes), []).append(operator)
@@ -99,7 +98,7 @@ def summed(operators: Iterable[Operator]) -> tuple[Operator, ...]:
 
 
 def is_operator(event: Event) -> bool:
-    """Whether an event is the network's: not the profiler's own, no bare allocation, no GPU kernel."""
+    """Whether an event is an operator of the network: not the profiler's, an allocation or a GPU kernel."""
     if event.name in OVERHEAD or event.name.startswith(NOT_OPERATORS) or getattr(event, "is_async", False):
         return False
     on_host = str(getattr(event, "device_type", "DeviceType.CPU")).endswith("CPU")
@@ -113,12 +112,12 @@ def operators_of(
 
     Args:
         events: of one thread or several, nested by `cpu_parent`.
-        by_shape: whether calls with other input shapes are another row.
+        by_shape: whether each combination of input shapes has its own row.
         device: whether the events have times on a GPU.
     """
 
     def call(event: Event) -> Operator:
-        outermost = not _inside_itself(event)  # else what calls it has its total
+        outermost = not _inside_itself(event)  # else its caller includes its total
         return Operator(
             event.name,
             self_cpu_s=event.self_cpu_time_total * 1e-6,
@@ -154,11 +153,11 @@ def profile_inference(
 ) -> OperatorTable:
     """Operators of the network in eval mode over `images` test images (all by default), repeated if too few.
 
-    The images are on the device beforehand. A Chrome trace holds the first ten batches only.
+    The images are on the device beforehand. A Chrome trace contains only the first ten batches.
 
     Raises:
         InputError: a batch size or number of images below 1.
-        DeviceError: there is not enough memory.
+        DeviceError: not enough memory.
     """
     count = len(test) if images is None else images
     if batch_size < 1 or count < 1:

@@ -1,4 +1,4 @@
-"""Read the tables that torch's profiler prints, of torch 1.x (`Number of Calls`) and later (`# of Calls`)."""
+"""Read tables printed by torch's profiler, of torch 1.x (`Number of Calls`) and later (`# of Calls`)."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def read_tables(path: Path) -> tuple[OperatorTable, ...]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        text = f"cannot be read ({error}); give a text with tables of torch's profiler"
+        text = f"cannot be read ({error}); give a text file with tables of torch's profiler"
         raise InputError(f"{path}: {text}") from None
     return parse_tables(text, str(path))
 
 
 def parse_tables(text: str, name: str = "text") -> tuple[OperatorTable, ...]:
-    """The same of a text; `name` stands in messages."""
+    """The same from a text; messages use `name`."""
     tables: list[OperatorTable] = []
     batch_size: int | None = None
     columns: dict[str, int] = {}
@@ -83,12 +83,12 @@ def parse_tables(text: str, name: str = "text") -> tuple[OperatorTable, ...]:
     close()
     if not tables:
         columns_needed = "Name, Self CPU, CPU total and # of Calls"
-        raise InputError(f"{name}: no table of torch's profiler; its header has {columns_needed}")
+        raise InputError(f"{name}: not a table of torch's profiler; its header has {columns_needed}")
     return tuple(tables)
 
 
 def _columns(cells: Sequence[str]) -> dict[str, int]:
-    """Where the columns stand in a header; {} for another line."""
+    """Positions of the columns in a header; {} for another line."""
     found = {SPELLINGS[cell]: i for i, cell in reversed([*enumerate(cells)]) if cell in SPELLINGS}
     return found if found.keys() >= NEEDED else {}
 
@@ -97,9 +97,9 @@ def _row(texts: dict[str, str], place: str) -> tuple[Operator, float]:
     """An operator, and its share of all self times."""
     calls, share = texts["calls"], texts["share"]
     if not calls.isdigit() or not int(calls):
-        raise InputError(f"{place}: {calls!r} calls; a positive whole number is needed")
+        raise InputError(f"{place}: {calls!r} calls; must be a positive whole number")
     if not re.fullmatch(r"\d+(\.\d+)?%", share):
-        raise InputError(f"{place}: {share!r} is no share such as 1.27%")
+        raise InputError(f"{place}: {share!r} is not a share such as 1.27%")
     self_s, all_s = (_amount(texts[column], TIME, place) for column in ("self_cpu", "cpu"))
     own, whole = (
         round(_amount(texts[column], SIZE, place)) if column in texts else None
@@ -109,7 +109,7 @@ def _row(texts: dict[str, str], place: str) -> tuple[Operator, float]:
 
 
 def _table(batch_size: int, rows: Sequence[tuple[Operator, float]], whole_s: float | None) -> OperatorTable:
-    """Where torch did not print the whole, it follows from the row whose share has the most digits."""
+    """If torch did not print the total, it follows from the row whose share has the most digits."""
     operator, share = max(rows, key=lambda row: row[1])
     whole = whole_s if whole_s is not None else operator.self_cpu_s / share if share else 0.0
     return OperatorTable(batch_size, tuple(o for o, _ in rows), whole)

@@ -1,4 +1,4 @@
-"""The lab's report, from what its folder holds: environment, network, curves, operators, comparison."""
+"""The lab's report from its folder: environment, network, curves, operators, comparison."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from neuralpower.suites.lab.folder import Folder
 from neuralpower.suites.lab.operators import TOP, Operator, OperatorTable
 from neuralpower.suites.lab.training import Point
 
-TITLE = "A network that reads digits: training, and where its time goes"
+TITLE = "A network that reads digits: its training and its time"
 NOTE = (
-    "Operators contain each other, so only self times add up to 100 %. Time with profiler attached; "
-    "what the profiler does for itself is left out."
+    "Operators contain each other, so only self times add up to 100 %. "
+    "Times include the profiler's overhead, but not its own events."
 )
 
 
 def write_report(folder: Folder) -> tuple[Path, ...]:
-    """`report.md` with its figures and `report.html`; the paths. Raises InputError: nothing to tell."""
+    """Write `report.md` with pictures, and `report.html`; the paths. Raises InputError without data."""
     page = report(folder)
     markdown, html = folder.path / "report.md", folder.path / "report.html"
     write_markdown(page, markdown, folder.path / "figures")
@@ -45,24 +45,24 @@ def write_report(folder: Folder) -> tuple[Path, ...]:
 
 
 def report(folder: Folder) -> Page:
-    """The page; parts that were not done are said to be missing."""
+    """The page; it names the parts that are missing."""
     points, tables = folder.points(), folder.tables()
     machine, settings = (folder.read_json(f"{name}.json") for name in ("environment", "settings"))
     if machine is None or not (points or tables):
-        text = "neither curves nor operators to tell of; run `neuralpower lab --out` first"
+        text = "has neither curves nor operators; run `neuralpower lab --out` first"
         raise InputError(f"{folder.path}: {text}")
     about = Table("Hardware and software", ("what", "value"), _machine(machine))
     sections = [Section("Environment", (), (about,)), _network(), _curves(folder, points, settings)]
     for device in dict.fromkeys(table.device for table in tables):
         sections += _operators([table for table in tables if table.device == device], device)
     if not tables:
-        sections.append(Section("Operators", ("Not profiled yet: `neuralpower lab profile` does it.",)))
+        sections.append(Section("Operators", ("Not profiled yet: run `neuralpower lab profile`.",)))
     data = f"Data: {settings['data']}." if settings else "Not trained: the network has random weights."
     return Page(TITLE, data, (*sections, *_devices(tables)))
 
 
 def _machine(found: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """(what, value) of what `run.environment` found."""
+    """(name, value) of each fact that `run.environment` found."""
     names = found["gpus"]
     gpus = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
@@ -108,7 +108,7 @@ def _shape(shapes: Any) -> str:
 
 def _curves(folder: Folder, points: Sequence[Point], settings: dict[str, Any] | None) -> Section:
     if not points or settings is None:
-        return Section("Training", ("Not trained yet: `neuralpower lab train` does it.",))
+        return Section("Training", ("Not trained yet: run `neuralpower lab train`.",))
     tests = [point for point in points if point.part == "test"]
     text = [
         f"Adadelta, learning rate {settings['lr']:g} x {settings['gamma']:g} per epoch, batch "
@@ -116,13 +116,13 @@ def _curves(folder: Folder, points: Sequence[Point], settings: dict[str, Any] | 
         f"{settings['train']:,} images."
     ]
     if len(tests) < settings["epochs"]:
-        goes_on = "the same command continues it after the last complete epoch"
+        goes_on = "the same command resumes it after the last complete epoch"
         text.append(f"The training was interrupted; {goes_on}.")
     if tests:
         last = tests[-1]
         results = f"loss {last.loss:.4f} and accuracy {last.accuracy:.2%} on {last.images:,} test images"
         text.append(f"After epoch {last.epoch}: {results}.")
-    text.append("`curves.csv` holds the points of the curves.")
+    text.append("`curves.csv` contains the points of the curves.")
     parts: list[Part] = [
         _curve("Loss", "negative log-likelihood per image", points, lambda point: point.loss),
         _curve("Accuracy", "images recognised (%)", points, lambda point: 100.0 * point.accuracy),
@@ -159,7 +159,7 @@ def _operators(tables: Sequence[OperatorTable], device: str) -> list[Section]:
 
 
 def _parts(tables: Sequence[OperatorTable], device: str) -> tuple[Bars, ...]:
-    """Self times of an image, one on the other: they add up."""
+    """Stacked self times of an image: they add up."""
     if not tables:
         return ()
     field = "self_cpu_s" if device == "cpu" else "self_device_s"
@@ -172,13 +172,13 @@ def _parts(tables: Sequence[OperatorTable], device: str) -> tuple[Bars, ...]:
 
     every = (*(series(name, name) for name in names), series("the others", *rest))
     batches = tuple(f"batch {table.batch_size}" for table in tables)
-    note = "Self times add up to the whole; times with what an operator calls do not."
+    note = "Self times add up to the whole; times that include an operator's calls do not."
     title = f"Self time of an image on {device}"
     return (Bars(title, "us per image", batches, every, stacked=True, note=note),)
 
 
 def _columns(table: OperatorTable, memory: bool = False, gpu: bool = False) -> Columns[Operator]:
-    """What stands in the columns of a table of operators."""
+    """Columns of a table of operators."""
 
     def scaled(name: str, factor: float) -> Callable[[Operator], Cell]:
         return lambda o: None if (value := getattr(o, name)) is None else f"{value * factor:,.3f}"
@@ -199,7 +199,7 @@ def _columns(table: OperatorTable, memory: bool = False, gpu: bool = False) -> C
 
 
 def _devices(tables: Sequence[OperatorTable]) -> list[Section]:
-    """CPU and GPU beside each other, where both were profiled."""
+    """CPU and GPU side by side, if both were profiled."""
     names = list(dict.fromkeys(table.device for table in tables))
     if len(names) < 2:
         return []

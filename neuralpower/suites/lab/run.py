@@ -1,4 +1,4 @@
-"""The whole lab, or one step of it: each takes up what the folder holds, and leaves there what it does."""
+"""Run the lab, or one step of it: each step resumes from the folder, and writes its results there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Tell = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be done, and where its files go."""
+    """Options of a run, and its folder."""
 
     out: Path
     step: str = "all"
@@ -45,10 +45,10 @@ class Request:
     use_cuda: bool = True
     save: bool = False
     tensorboard: bool = True
-    port: int | None = None  # of a TensorBoard to start
+    port: int | None = None  # port of a TensorBoard to start
 
     def __post_init__(self) -> None:
-        """Raise InputError for what cannot be."""
+        """Raise InputError for impossible options."""
         if not self.batches or min(self.batches) < 1 or len(set(self.batches)) < len(self.batches):
             raise InputError(f"profile-batches {self.batches}: one or more different sizes of 1 or more")
         if self.images is not None and self.images < 1:
@@ -56,13 +56,13 @@ class Request:
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
-        """Where the lab runs: the GPU first, if there is one and it is wanted, then the CPU."""
+        """The devices of the lab: the GPU first, if there is one and it is wanted, then the CPU."""
         gpu = [torch.device("cuda")] if self.use_cuda and torch.cuda.is_available() else []
         return (*gpu, torch.device("cpu"))
 
 
 def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
-    """Do it; the paths of the report. After Ctrl-C the report shows what there is, and the program ends.
+    """Run the steps; return the report's paths. Ctrl-C writes a report of the results so far, and ends.
 
     Raises:
         InputError: data, folder or port cannot be used.
@@ -73,14 +73,14 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
     if request.port is not None:
         board.check_port(request.port)
         if not events:
-            text = "event files are off or tensorboard is missing (the extra `lab` brings it)"
+            text = "event files are off, or tensorboard is missing; pip install 'neuralpower[lab]'"
             raise InputError(f"tensorboard-port: {text}")
     elif request.tensorboard and not events:
-        tell("tensorboard is not installed: no event files; pip install 'neuralpower[lab]' brings it")
+        tell("Note: no event files, since tensorboard is missing; pip install 'neuralpower[lab]'")
     if request.step == "report":
         return write_report(folder)
     digits = bundled_digits() if request.data_dir is None else read_mnist(request.data_dir)
-    counts = f"{len(digits.train):,} images to learn from and {len(digits.test):,} to test on"
+    counts = f"{len(digits.train):,} images to train on and {len(digits.test):,} to test on"
     tell(f"data: {digits.name}, {counts}")
     with contextlib.ExitStack() as stack:
         stack.enter_context(sole_writer(folder.path))
@@ -95,9 +95,9 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
             if request.step in ("all", "profile"):
                 profile(request, digits, tell)
         except KeyboardInterrupt:
-            with contextlib.suppress(InputError):  # nothing to tell of yet
+            with contextlib.suppress(InputError):  # no results yet
                 report, *_ = write_report(folder)
-                tell(f"interrupted: {report} tells of what there is; the same command continues")
+                tell(f"interrupted: {report} shows the results so far; run the same command again to resume")
             raise
         paths = write_report(folder)
         if process is not None:
@@ -107,10 +107,10 @@ def run(request: Request, tell: Tell = lambda text: None) -> tuple[Path, ...]:
 
 
 def train(request: Request, digits: Digits, tell: Tell = lambda text: None) -> None:
-    """Learn the epochs that the folder does not hold yet; every point is in its files at once.
+    """Train the epochs that the folder does not have yet; every point is written at once.
 
     Raises:
-        InputError: the folder cannot be written, or holds another training.
+        InputError: the folder cannot be written, or has another training.
         DeviceError: the loss is no longer a number.
     """
     folder, settings = Folder(request.out), request.settings
@@ -130,7 +130,7 @@ def train(request: Request, digits: Digits, tell: Tell = lambda text: None) -> N
                 opened.begin(training.model, digits.train)
         for point in training.run():
             if point.loss != point.loss:
-                text = "the loss is not a number any more; choose a smaller --lr"
+                text = "the loss is no longer a number; choose a smaller --lr"
                 raise DeviceError(f"step {point.step}: {text}")
             for take in takers:
                 take(point)
@@ -180,7 +180,7 @@ def write_images(folder: Folder, digits: Digits) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Hardware and software; what there is not is None."""
+    """Hardware and software; None for missing parts."""
     cpu = read_cpu()
     return {
         "cpu": cpu.name,

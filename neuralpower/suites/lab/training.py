@@ -1,7 +1,7 @@
 """Training: Adadelta on the negative log-likelihood, its curves, and a checkpoint after every epoch.
 
-An epoch's order and dropout follow from the seed and the epoch alone, so a training that was interrupted and
-continued learns what an uninterrupted one learns.
+An epoch's order and dropout depend only on the seed and the epoch, so a training that is interrupted and
+resumed ends in the same weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEARNT = ("model", "optimizer", "scheduler")  # parts of a training whose states
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the curves."""
+    """Settings that determine the curves."""
 
     batch_size: int = 64
     test_batch_size: int = 1000
@@ -37,7 +37,7 @@ class Settings:
     log_interval: int = 10  # batches
 
     def __post_init__(self) -> None:
-        """Raise InputError for what cannot be."""
+        """Raise InputError for impossible settings."""
         for name in ("batch_size", "test_batch_size", "epochs", "log_interval"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name.replace('_', '-')} {getattr(self, name)}: must be 1 or more")
@@ -61,7 +61,7 @@ class Point:
 
 
 class Training:
-    """A network that learns from digits on a device; it continues from the checkpoint and renews it."""
+    """Train a network on digits on a device; it resumes from the checkpoint and renews it."""
 
     def __init__(
         self, digits: Digits, settings: Settings, device: torch.device, checkpoint: Path | None = None
@@ -77,7 +77,7 @@ class Training:
             self._restore(checkpoint)
 
     def run(self) -> Iterator[Point]:
-        """Learn the epochs that are left; yield a point per log interval, and one of the test images."""
+        """Train the remaining epochs; yield a point per log interval, and one of the test images."""
         while self.done < self.settings.epochs:
             epoch = self.done + 1
             yield from self._epoch(epoch)
@@ -120,7 +120,7 @@ class Training:
         return Point("test", epoch, epoch * self.batches - 1, count, loss_sum / count, right / count)
 
     def _batches(self, split: Split, size: int, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches on the device; shuffled where there is an epoch."""
+        """Batches on the device; shuffled if `epoch` is given."""
         order = torch.arange(len(split))
         if epoch is not None:
             generator = torch.Generator().manual_seed(self.settings.seed + 7919 * epoch)
@@ -141,10 +141,10 @@ class Training:
 
 
 def read_state(path: Path, device: torch.device) -> dict[str, Any]:
-    """What a checkpoint holds; raises InputError for a damaged one. Nothing in the file is executed."""
+    """The content of a checkpoint; raises InputError for a damaged one. Nothing in the file is executed."""
     try:
         state = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # whatever torch makes of a damaged file
+    except Exception as error:  # torch raises many errors for a damaged file
         raise InputError(f"{path}: not a checkpoint ({first_line(error)}); remove it to start anew") from None
     if not isinstance(state, dict):
         what = type(state).__name__
@@ -153,7 +153,7 @@ def read_state(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def written(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file aside, then rename it, so that an interruption leaves the old one; raises InputError."""
+    """Write a temporary file, then rename it: an interruption keeps the old one. Raises InputError."""
     try:
         with aside(path) as new:
             write(new)

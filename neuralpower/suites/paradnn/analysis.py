@@ -1,4 +1,4 @@
-"""What sweeps say, from frames as `table.frame` makes them, one row per point.
+"""Analyses of sweeps, from frames of `table.frame`, one row per point.
 
 The analyses are those of the paper: heat maps (section 4.1), linear models of FLOP/s over standardised
 hyper-parameters, and comparisons of two devices.
@@ -18,12 +18,12 @@ from neuralpower.suites.paradnn.points import Family, family_named
 if TYPE_CHECKING:
     import pandas as pd
 
-FEWEST = 8  # points that a model is fitted to
+FEWEST = 8  # fewest points for a model
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A linear model: what a standard deviation of a term adds to % of the best FLOP/s; R squared."""
+    """A linear model: percent of the best FLOP/s per standard deviation of a term; R squared."""
 
     weights: Mapping[str, float]
     r2: float
@@ -32,25 +32,25 @@ class Weights:
 
 @dataclass(frozen=True)
 class Faster:
-    """A logistic model of "A is faster than B": what a standard deviation of a term adds to the log-odds."""
+    """A logistic model of "A is faster than B": log-odds per standard deviation of a term."""
 
     weights: Mapping[str, float]
-    accuracy: float  # share of right answers
+    accuracy: float  # share of correct answers
     share: float  # of the points at which A is faster
     points: int
 
 
 def timed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The points that have a time; raises InputError where there is none."""
+    """The points that have a time; raises InputError if there are none."""
     found = frame[frame["flops_per_s"].notna()]
     if found.empty:
-        way = "sweep first, as `neuralpower paradnn fc --benchmark --out DIR`"
+        way = "sweep first, with `neuralpower paradnn fc --benchmark --out DIR`"
         raise InputError(f"no point has a time: {way}")
     return found
 
 
 def family_of(frame: pd.DataFrame) -> Family:
-    """The family of all points; raises InputError where there are several."""
+    """The family of all points; raises InputError if there are several."""
     families = sorted(set(frame["family"]))
     if len(families) != 1:
         raise InputError(f"points of {' and '.join(families)}: a comparison needs points of one family")
@@ -63,7 +63,7 @@ def hyper_parameters(frame: pd.DataFrame) -> list[str]:
 
 
 def utilisation(frame: pd.DataFrame, peaks: Mapping[str, float] | None = None) -> pd.Series[float]:
-    """Percent of the best point of the same device and dtype, or of a dtype's peak; NaN where it has none."""
+    """Percent of the best point of the same device and dtype, or of a dtype's peak; NaN if it has none."""
     if peaks is None:
         return 100 * frame["flops_per_s"] / frame.groupby(["device", "dtype"])["flops_per_s"].transform("max")
     return 100 * frame["flops_per_s"] / frame["dtype"].map(peaks).astype(float)
@@ -97,13 +97,13 @@ def paired(frame: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
 
 
 def faster(pairs: pd.DataFrame) -> Faster:
-    """When A is faster than B; raises InputError where it always or never is, or for too few points."""
+    """When A is faster than B; raises InputError if it always or never is, or for too few points."""
     from sklearn.linear_model import LogisticRegression
 
     wins = (pairs["speedup"] > 1).to_numpy()
     if wins.all() or not wins.any():
         some = f"{'all' if wins.all() else 'none'} of {len(wins)} points"
-        raise InputError(f"A is faster at {some}: there is nothing to tell apart")
+        raise InputError(f"A is faster at {some}: a model needs points of both results")
     names, terms = _terms(pairs, 1)
     model = LogisticRegression().fit(terms, wins)
     return Faster(
@@ -120,7 +120,7 @@ def _terms(frame: pd.DataFrame, order: int) -> tuple[list[str], Any]:
 
     names = hyper_parameters(frame)
     if len(frame) < FEWEST or not names:
-        rule = f"a model needs {FEWEST} that differ in one at least"
+        rule = f"a model needs {FEWEST} that differ in one or more sizes"
         raise InputError(f"{len(frame)} points that differ in {len(names)} sizes: {rule}")
     scaled = StandardScaler().fit_transform(frame[names].to_numpy(float))
     products = PolynomialFeatures(order, include_bias=False).fit(scaled)
@@ -129,7 +129,7 @@ def _terms(frame: pd.DataFrame, order: int) -> tuple[list[str], Any]:
 
 
 def chosen_widths(frame: pd.DataFrame) -> list[int]:
-    """Up to three widths, a picture each: the paper's 32, 256, 2048 or 32, 1024, 8192, else spread ones."""
+    """Up to three widths, one picture each: the paper's 32, 256, 2048 or 32, 1024, 8192, else spread ones."""
     there = sorted(int(width) for width in frame[family_of(frame).width].unique())
     for known in ((32, 256, 2048), (32, 1024, 8192)):
         if set(known) <= set(there):

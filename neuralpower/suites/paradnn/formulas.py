@@ -1,10 +1,10 @@
-"""What a point computes: the paper's formula, and what its network is counted to do.
+"""FLOP of a point: by the paper's formula, and as counted from its network.
 
     Phi = D_H^2 (H - 1) + D_H (D_in + D_out)      weights of a fully connected network, without biases
     FLOP of a step = 6 Phi bs in training (2 forward, 4 backward), 2 Phi bs in inference
 
-Counted FLOP are those of products (1 multiply-add = 2 FLOP) in the network's trace. A backward pass has twice
-as many as the forward pass, less those for the gradient of the network's own floating input.
+Counted FLOP are from products (1 multiply-add = 2 FLOP) in the network's trace. A backward pass has twice the
+FLOP of the forward pass, less the gradient of the network's own floating input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRAIN, INFER = "train", "infer"
 MODES = (TRAIN, INFER)
 FLOP_PER_WEIGHT = {TRAIN: 6, INFER: 2}
 PER_STEP = ("forward_flops", "activation_bytes", "widest_bytes")  # of a recurrent network
-IN_PLACE = ("activation",)  # kinds whose output takes the place of their input in these networks
+IN_PLACE = ("activation",)  # kinds whose output replaces their input in these networks
 
 
 def phi(layers: int, nodes: int, input_size: int, output_size: int) -> int:
@@ -51,7 +51,7 @@ class Counted:
 
 
 def described(point: Point, mode: str) -> dict[str, int | None]:
-    """What is known of a point without running it; FLOP are those of one step."""
+    """Facts of a point without running it; FLOP are for one step."""
     work = counted(point)
     weights = phi(**point.network_sizes) if point.family == "fc" else None
     return {
@@ -63,7 +63,7 @@ def described(point: Point, mode: str) -> dict[str, int | None]:
 
 
 def counted(point: Point) -> Counted:
-    """What the point's network is counted to be; raises ModelError where it cannot be built."""
+    """The counts of the point's network; raises ModelError if it cannot be built."""
     if point.family != "rnn":
         return counted_model(point.model)
     # all work of a recurrent network is per step, and a trace of many steps takes long
@@ -74,7 +74,7 @@ def counted(point: Point) -> Counted:
 
 @functools.lru_cache(maxsize=512)
 def counted_model(model: str) -> Counted:
-    """The same by MODEL."""
+    """The same for a MODEL."""
     source = resolve(model)
     module = source.build("meta")
     inputs = source.inputs(module, InputRequest(batch_size=1))
@@ -93,7 +93,7 @@ def counted_model(model: str) -> Counted:
 
 
 def _kept_bytes(layer: Layer) -> int:
-    """What a call keeps for its backward pass: its output, and gates and states of every recurrent cell."""
+    """Bytes that a call keeps for its backward pass: its output, and gates and states of recurrent cells."""
     if isinstance(layer, Recurrent):
         cells = layer.sequence_steps * layer.num_layers * layer.directions
         return int(layer.itemsize * cells * layer.hidden_size * (layer.gates + 2))

@@ -1,4 +1,4 @@
-"""How the networks learn: optimizers with the settings of ParaDnn and others, and learning rates that fall.
+"""Training of the networks: optimizers with the settings of ParaDnn and others, and falling learning rates.
 
 ParaDnn trains with TensorFlow's RMSProp(learning rate .1, decay .9, momentum .9, epsilon 1). PyTorch adds
 epsilon to the root of the mean square. TensorFlow adds it under the root, and starts mean squares at one, not
@@ -27,7 +27,7 @@ COMPAT: Mapping[str, Mapping[str, float]] = {
 }
 ADAM_EPS = 1e-8
 HALF_ADAM_EPS = 1e-4  # 1e-8 is 0 in float16, whose smallest number is 6e-8
-# the optimizer's function in layer kind `optimizer`, and how many numbers it keeps per parameter
+# the optimizer's function in layer kind `optimizer`, and the numbers that it keeps per parameter
 LAYER_FUNCTIONS = {"rms": "rmsprop", "sgd": "sgd", "momentum": "sgd", "adam": "adam"}
 STATES = {"rms": 2, "sgd": 0, "momentum": 1, "adam": 2}
 DECAY: Mapping[str, tuple[float, float] | None] = {"fc": None, "cnn": (0.97, 25_000), "rnn": (0.9, 10_000)}
@@ -94,7 +94,7 @@ def learning_rate(family: str, step: int, start: float = 0.1) -> float:
 
 
 def scheduled(optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Optimizer:
-    """The same optimizer, whose learning rate falls after every step as the family's."""
+    """The same optimizer, whose learning rate falls after every step like the family's."""
     if DECAY[family] is not None:
         schedule = LambdaLR(optimizer, lambda step: learning_rate(family, step, start=1.0))
         optimizer.register_step_post_hook(lambda *_: schedule.step())

@@ -1,4 +1,4 @@
-"""The page of one or several sweeps: tables, pictures, and what was left out."""
+"""The page of one or several sweeps: tables, pictures, and skipped parts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ STATE = ("family", "device", "dtype", "setup", "state")
 def page_of(
     points: pd.DataFrame, roofs: Roofs | None = None, operators: Sequence[OperatorTimes] = ()
 ) -> Page:
-    """The page of all points; raises InputError where none has a time."""
+    """The page of all points; raises InputError if none has a time."""
     frame, roofs = timed(points), roofs or {}
     method = (
-        f"Figures are {' and '.join(sorted(set(points['source'])))}. FLOP of fully connected networks follow "
-        "from the paper's formula (6 Phi bs in training, 2 Phi bs in inference), those of others are "
+        f"Numbers are {' and '.join(sorted(set(points['source'])))}. FLOP of fully connected networks follow "
+        "from the paper's formula (6 Phi bs in training, 2 Phi bs in inference); FLOP of other networks are "
         "counted. Networks, sweeps and analyses after Wang, Wei and Brooks, A Systematic Methodology for "
         "Analysis of Deep Learning Hardware and Software Platforms, MLSys 2020."
     )
@@ -42,17 +42,17 @@ def page_of(
     left_out: list[str] = []
     for family, some in frame.groupby("family"):
         known = family_named(str(family))
-        whole = some.astype(dict.fromkeys(known.words, int))  # beside other families they have gaps
+        whole = some.astype(dict.fromkeys(known.words, int))  # next to other families they have gaps
         sections += _family(known.title.capitalize(), whole, roofs, left_out)
     if frame["family"].nunique() > 1:
         both = [(*one, relative) for one in _by_device(frame, roofs) for relative in (False, True)]
         together = [pictures.roofline(some, roof, "kind", relative) for *_, some, roof, relative in both]
         sections.append(Section("All families", (), tuple(together)))
     if operators:
-        note = "Self times of a profiled step; its share of no operator is the remainder."
+        note = "Self times of a profiled step; time outside operators is the remainder."
         sections.append(Section("Operators", (note,), (pictures.operator_bars(operators),)))
     if left_out:
-        sections.append(Section("Left out", tuple(f"- {text}" for text in dict.fromkeys(left_out))))
+        sections.append(Section("Skipped", tuple(f"- {text}" for text in dict.fromkeys(left_out))))
     devices = ", ".join(map(str, frame["device"].unique()))
     lead = f"{len(frame)} timed points of {devices}. FLOP are 2 per multiply-add."
     return Page("ParaDnn", lead, tuple(sections))
@@ -90,7 +90,7 @@ def _family(title: str, frame: pd.DataFrame, roofs: Roofs, left_out: list[str]) 
         yield Section(f"{title}: {device}, {dtype}", (), (*charts, *pictures.over_batch(some)))
     for dtype, some in ((str(dtype), frame[frame["dtype"] == dtype]) for dtype in frame["dtype"].unique()):
         if parts := _models(some, dtype, left_out):
-            yield Section(f"{title}: what makes it fast, {dtype}", (), tuple(parts))
+            yield Section(f"{title}: sizes that make it fast, {dtype}", (), tuple(parts))
         for a, b in combinations(map(str, some["device"].unique()), 2):
             yield Section(f"{title}: {a} and {b}, {dtype}", (), tuple(_compared(some, a, b, left_out)))
 
@@ -119,7 +119,7 @@ def _compared(frame: pd.DataFrame, a: str, b: str, left_out: list[str]) -> Itera
 
 
 def _tried(make: Callable[[], T], left_out: list[str], what: str) -> T | None:
-    """What `make` gives; None, and a line about it, where there are too few points."""
+    """The result of `make`; None, and a line about it, if there are too few points."""
     try:
         return make()
     except InputError as error:

@@ -40,14 +40,14 @@ def weight_bars(models: Mapping[str, Weights], order: int) -> Bars:
     terms = tuple(dict.fromkeys(term for model in models.values() for term in model.weights))
     bars = [BarSeries(name, tuple(model.weights.get(t) for t in terms)) for name, model in models.items()]
     note = "; ".join(f"{name}: R2 {model.r2:.2f}, {model.points} points" for name, model in models.items())
-    title, axis = "What makes FLOP/s: linear weights", "% of the best FLOP/s per standard deviation"
+    title, axis = "Effects on FLOP/s: linear weights", "% of the best FLOP/s per standard deviation"
     return Bars(f"{title}, order {order}", axis, terms, tuple(bars), note=note)
 
 
 def faster_bars(model: Faster, a: str, b: str) -> Bars:
     """Weights of the logistic model."""
     weights = BarSeries("weight", tuple(model.weights.values()))
-    right = f"the model says so rightly at {model.accuracy:.0%}"
+    right = f"the model is right at {model.accuracy:.0%}"
     note = f"{a} is faster at {model.share:.0%} of {model.points} points; {right}."
     title = f"When {a} is faster than {b}"
     return Bars(title, "log-odds per standard deviation", tuple(model.weights), (weights,), note=note)
@@ -108,7 +108,7 @@ def operator_bars(times: Sequence[OperatorTimes]) -> Bars:
 
 
 def power_of_two(size: int) -> str:
-    """2^5 for 32, other sizes as they are."""
+    """A power of two as "2^5", other sizes in digits."""
     return f"2^{size.bit_length() - 1}" if size > 0 and size & (size - 1) == 0 else str(size)
 
 
@@ -125,7 +125,7 @@ def _known(values: Figures) -> tuple[float | None, ...]:
 
 
 def _of(frame: pd.DataFrame) -> str:
-    """Device, family and dtype, or how many there are."""
+    """Device, family and dtype, or their number."""
     names = {"device": "devices", "family": "families", "dtype": "dtypes"}
     found = {several: frame[column].unique() for column, several in names.items()}
     return ", ".join(str(v[0]) if len(v) == 1 else f"{len(v)} {several}" for several, v in found.items())

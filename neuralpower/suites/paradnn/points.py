@@ -13,7 +13,7 @@ from neuralpower.errors import InputError, unknown
 from neuralpower.networks.zoo.paradnn import BLOCKS, CELLS, SWEEPS, VARIANTS
 
 BATCH = "batch_size"
-# what a label calls each hyper-parameter
+# the name of each hyper-parameter in a label
 WORDS = {
     "layers": "layer",
     "nodes": "node",
@@ -44,12 +44,12 @@ class Family:
 
     @property
     def id(self) -> str:
-        """Its id in the zoo."""
+        """The family's id in the zoo."""
         return f"paradnn_{self.name}"
 
     @property
     def words(self) -> dict[str, str]:
-        """What a label calls each of its sizes, in their order."""
+        """The names of its sizes in labels, in their order."""
         return {name: WORDS[name] for name in self.defaults}
 
     @property
@@ -101,7 +101,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 
 
 def family_named(name: str) -> Family:
-    """The family; raises InputError where there is none of that name."""
+    """The family; raises InputError if none has that name."""
     if name not in FAMILIES:
         raise unknown("family", name, FAMILIES)
     return FAMILIES[name]
@@ -117,7 +117,7 @@ class Point:
 
     @classmethod
     def of(cls, family: str, kind: str, sizes: Mapping[str, int]) -> Point:
-        """From sizes by name; raises InputError for unknown families, kinds or sizes, or sizes below 1."""
+        """A point from sizes by name; raises InputError for unknown names, or sizes below 1."""
         found = family_named(family)
         if kind not in found.kinds:
             raise unknown(f"{found.selects} of {found.title} networks", kind, found.kinds)
@@ -135,12 +135,12 @@ class Point:
 
     @property
     def network_sizes(self) -> dict[str, int]:
-        """Sizes by name, without the batch's."""
+        """Sizes by name, without the batch size."""
         return {name: size for name, size in self.named.items() if name != BATCH}
 
     @property
     def label(self) -> str:
-        """The sizes in words."""
+        """The sizes as text: "layers_4-nodes_32"."""
         return "-".join(f"{WORDS[name]}_{size}" for name, size in self.named.items())
 
     @property
@@ -150,13 +150,13 @@ class Point:
 
     @property
     def model(self) -> str:
-        """The network as a MODEL; every batch size of it has the same."""
+        """The network as a MODEL, the same for every batch size."""
         family = family_named(self.family)
         keywords = {**self.network_sizes, family.selects: self.kind}
         return f"zoo:{family.id}?" + "&".join(f"{name}={value}" for name, value in keywords.items())
 
     def replaced(self, **sizes: int) -> Point:
-        """With other sizes; raises InputError."""
+        """A copy with other sizes; raises InputError."""
         return Point.of(self.family, self.kind, {**self.named, **sizes})
 
 
@@ -176,7 +176,7 @@ def grid(family: Family, kinds: Iterable[str]) -> list[Point]:
 
 
 def sampled(points: Sequence[Point], count: int, seed: int) -> list[Point]:
-    """`count` of them, drawn at random, in their order; all if there are no more. Raises InputError."""
+    """`count` points drawn at random, in their order; all if there are fewer. Raises InputError."""
     if count < 1:
         raise InputError(f"sample of {count} points: must be 1 or more")
     if count >= len(points):

@@ -1,6 +1,6 @@
-"""Points filled in from a predictor instead of being run.
+"""Predict points instead of running them.
 
-A training step is forward, backward and optimizer. Where the predictor has not learnt all three, inference is
+A training step is forward, backward and optimizer. If the predictor is not trained on all three, inference is
 predicted instead, with a note.
 """
 
@@ -26,19 +26,21 @@ TRAINING = (FORWARD, BACKWARD, "optimizer")
 
 
 def predictable(setup: Setup, predictor: Predictor) -> tuple[Setup, str]:
-    """The setup as it can be predicted, and what had to change or ""; raises PredictorError, InputError."""
+    """The setup that can be predicted, and a note on its change or ""; raises PredictorError, InputError."""
     optimizer_settings(setup.optimizer, torch.float32, setup.rmsprop)
     predictor.check(setup.arithmetic, FORWARD)
     name = predictor.name or predictor.device
     named = replace(setup, predictor=name, warmup_steps=0)
     missing = " and ".join(phase for phase in TRAINING if phase not in predictor.phases)
     if setup.mode == TRAIN and missing:
-        return replace(named, mode=INFER), f"{name} has not learnt {missing}: inference is predicted instead"
+        return replace(
+            named, mode=INFER
+        ), f"{name} was not trained on {missing}; inference is predicted instead"
     return named, ""
 
 
 def predict_point(point: Point, setup: Setup, predictor: Predictor) -> Result:
-    """What a point will take; what goes wrong is its state."""
+    """Predict a point's time; an error becomes its state."""
     known: dict[str, Any] = {"point": point, "setup": setup, "machine": predictor.device}
     try:
         known |= described(point, setup.mode)
@@ -49,7 +51,7 @@ def predict_point(point: Point, setup: Setup, predictor: Predictor) -> Result:
 
 
 def _step(point: Point, setup: Setup, predictor: Predictor) -> tuple[float, float]:
-    """Seconds of one step, and the share of them that is learnt; raises PredictorError or ModelError."""
+    """Seconds of one step, and the share that was trained; raises PredictorError or ModelError."""
     case = Case(point.model, point.batch_size, dtype=setup.arithmetic)
     phases = (FORWARD, BACKWARD) if setup.mode == TRAIN else (FORWARD,)
     passes = [predict_case(case, predictor, phase=phase)[0] for phase in phases]

@@ -1,4 +1,4 @@
-"""What is known of a point after it was tried: a time, or the state that tells why there is none."""
+"""The result of a point: a time, or a state that says why there is none."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from neuralpower.suites.words import template
 
 
 class State:
-    """What came of a point."""
+    """The state of a point."""
 
     OK = "ok"
     OOM = "oom"  # does not fit
-    NAN = "nan"  # it ran, and its loss is no number
+    NAN = "nan"  # it ran, and its loss is not a number
     FAILED = "failed"  # it raised
     NEGATIVE = "negative_dimension"  # an image too small for the network
     DEADLINE = "deadline_exceeded"  # not one step within the time of a point
-    NOT_RUN = "not_run"  # nobody tried
-    NOT_FINISHED = "not_finished"  # it was begun and ended the process, twice
+    NOT_RUN = "not_run"  # not tried
+    NOT_FINISHED = "not_finished"  # it ended the process twice
     NO_FIGURE = "no_figure"  # it ran, and gave no time
     UNHEALTHY = "unhealthy"  # the device no longer answers
     SOCKET_CLOSED = "socket_closed"  # of a remote device
@@ -36,7 +36,7 @@ SHORT = {name: DTYPES[name].short for name in NETWORK_DTYPES}
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """How points are run; equal points under another setup are other measurements."""
+    """Settings of a run; equal points under another setup are separate measurements."""
 
     device: str = "cpu"
     dtype: str = "float32"
@@ -51,13 +51,13 @@ class Setup:
 
     @property
     def arithmetic(self) -> str:
-        """The dtype as a predictor knows it."""
+        """The predictor's name of the dtype."""
         return TENSORFLOAT32 if self.tf32 else self.dtype
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Times in seconds, FLOP of one step; None where not known."""
+    """Times in seconds, FLOP of one step; None if unknown."""
 
     point: Point
     setup: Setup
@@ -74,11 +74,11 @@ class Result:
     median_step_s: float | None = None
     peak_memory_bytes: int | None = None
     torch: str = ""
-    coverage: float | None = None  # of a prediction: share of the time that is learnt, not estimated
+    coverage: float | None = None  # of a prediction: share of the time that was trained, not estimated
 
     @property
     def step_flops(self) -> int | None:
-        """By the paper's formula where it has one, else counted."""
+        """By the paper's formula if it has one, else counted."""
         return self.counted_flops if self.formula_flops is None else self.formula_flops
 
     @property
@@ -88,7 +88,7 @@ class Result:
 
     @property
     def flops_per_s(self) -> float | None:
-        """By the paper's formula where it has one, else counted."""
+        """By the paper's formula if it has one, else counted."""
         return _ratio(self.step_flops, self.step_s)
 
     @property
@@ -103,11 +103,11 @@ class Result:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Result:
-        """From all fields as a journal has them; raises DatasetError for another version's."""
+        """A result from the fields of a journal; raises DatasetError for another version's."""
         try:
             return msgspec.convert(record, cls)
         except msgspec.ValidationError as error:
-            text = f"a result that is none ({error}): another version wrote it; sweep again"
+            text = f"not a result ({error}): another version wrote it; sweep again"
             raise DatasetError(text) from None
 
     def summary(self) -> dict[str, Any]:
@@ -141,12 +141,12 @@ class Result:
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:
-    """None where one is not known, or there is nothing to divide by."""
+    """None if one is unknown, or the divisor is 0."""
     return None if above is None or not below else above / below
 
 
 def single_text(result: Result) -> str:
-    """What a single run prints, by `single.jinja`: version, hyper-parameters, Duration and TFLOPS."""
+    """The output of a single run, from `single.jinja`: version, hyper-parameters, Duration and TFLOPS."""
     values = {
         "result": result,
         "setup": result.setup,

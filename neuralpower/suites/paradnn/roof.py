@@ -1,4 +1,4 @@
-"""The roof of a device: what its clocks and widths make, and what is measured, by square products and copies.
+"""The roof of a device: theoretical, from clocks and widths; or measured, with square products and copies.
 
 peak FLOP/s = 2 (a fused multiply-add) x lanes x boost clock
 bandwidth   = 2 (double data rate) x memory clock x bus bits / 8
@@ -26,7 +26,7 @@ from neuralpower.profiling.steps import clock_of, told
 from neuralpower.report.number_format import quantity
 from neuralpower.suites.paradnn.run import SHARE, available_bytes, machine_name
 
-# Of a multiprocessor, by compute capability; NVIDIA's architecture white papers. Lanes are those of float32.
+# By compute capability, for a multiprocessor; NVIDIA's architecture white papers. Lanes are for float32.
 L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}
 LANES = {7.0: 64, 7.5: 64, 8.0: 64, 8.6: 128, 8.9: 128, 9.0: 128, 10.0: 128}
 REPEATS = 10
@@ -49,7 +49,7 @@ class Roof:
 
 
 def theoretical(spec: DeviceSpec, dtype: str = "float32") -> Roof:
-    """From a GPU's lanes and clock in float32, else the sheet's peak; raises InputError for neither."""
+    """The roof of a GPU's lanes and clock in float32, else the sheet's peak; raises InputError for none."""
     lanes, clock, memory = spec.get("lanes"), spec.get("clock_hz"), spec.get("memory_bytes_per_s")
     peak, how = spec.peak_flops.get(dtype), f"its peak in {dtype}"
     if dtype == "float32" and lanes and clock and spec.device_class == "gpu":
@@ -61,7 +61,7 @@ def theoretical(spec: DeviceSpec, dtype: str = "float32") -> Roof:
 
 
 def measured(device: str, dtype: str, size: int = 4096) -> Roof:
-    """Square products of `size`, and a copy of 512 MiB; raises InputError, or DeviceError for no room."""
+    """Measure square products of `size`, and a copy of 512 MiB; raises InputError, DeviceError."""
     best = matmul_benchmark(size, dtype, device, warmup=3, steps=5, tf32=False)
     source = f"product of {size} squared, copy of 512 MiB"
     rate = copy_bytes_per_s(device, COPIED)
@@ -75,7 +75,7 @@ def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = 
         source = torch.ones(max(size_bytes // 8, 1), dtype=torch.float32, device=place)
         target = torch.empty_like(source)
     except (RuntimeError, MemoryError) as error:
-        text = f"copy of {size_bytes} bytes on {device}: {first_line(error)}; choose fewer"
+        text = f"copy of {size_bytes} bytes on {device}: {first_line(error)}; choose a smaller size"
         raise DeviceError(text) from None
     calls = max(1, 2**22 // max(size_bytes, 1))
     best, wait = float("inf"), clock_of(place).wait
@@ -90,14 +90,14 @@ def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = 
 
 
 def cache_roof(device: str) -> float | None:
-    """B/s of a copy within half of the last cache; None where the cache's size is not known."""
+    """B/s of a copy within half of the last cache; None if the cache's size is unknown."""
     properties = torch.cuda.get_device_properties
     size = int(properties(device).L2_cache_size) if device.startswith("cuda") else read_cpu().llc_bytes
     return copy_bytes_per_s(device, size // 2) if size else None
 
 
 def figures(properties: Any) -> dict[str, float]:
-    """Theoretical figures, where known, from a device's CUDA properties (clocks in kHz)."""
+    """Theoretical numbers, if known, from a device's CUDA properties (clocks in kHz)."""
     capability = float(f"{properties.major}.{properties.minor}")
     clock_hz = 1e3 * float(getattr(properties, "clock_rate", 0))
     memory_hz = 1e3 * float(getattr(properties, "memory_clock_rate", 0))
@@ -115,7 +115,7 @@ def figures(properties: Any) -> dict[str, float]:
     return {name: value for name, value in found.items() if value}
 
 
-# ---- the product of two square matrices, the most that a device gives ----
+# ---- the product of two square matrices, the highest rate of a device ----
 
 
 @dataclass(frozen=True)
@@ -154,18 +154,18 @@ def matmul_benchmark(
 ) -> MatmulResult:
     """Multiply; `tf32` None: from compute capability 8.0 on.
 
-    Raises InputError for counts below 1, an unknown device or dtype, or TF32 where there is none; DeviceError
-    for a missing device; OutOfMemory where three such matrices do not fit.
+    Raises InputError for counts below 1, an unknown device or dtype, or TF32 if there is none; DeviceError
+    for a missing device; OutOfMemory if the three matrices do not fit.
     """
     if size < 1 or steps < 1 or warmup < 0:
         counts = f"size {size}, {warmup} warm-up and {steps} timed steps"
-        raise InputError(f"{counts}: at least 1, 0 and 1 are needed")
+        raise InputError(f"{counts}: must be at least 1, 0 and 1")
     if not re.fullmatch(r"float(16|32|64)|bfloat16", dtype):
-        raise InputError(f"dtype {dtype!r}: products are of float16, bfloat16, float32 or float64")
+        raise InputError(f"dtype {dtype!r}: must be float16, bfloat16, float32 or float64")
     kind, place = torch_dtype(dtype), device_named(device)
     allowed = tf32_by_default(dtype, place)
     if tf32 and not allowed:
-        rule = "is float32 on CUDA from compute capability 8.0; leave it out"
+        rule = "needs float32 on CUDA from compute capability 8.0; leave it out"
         raise InputError(f"tf32 with {dtype} on {device}: {rule}")
     used = allowed if tf32 is None else tf32
     needed, free = 3 * size**2 * kind.itemsize, available_bytes(device)

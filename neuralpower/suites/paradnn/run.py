@@ -1,9 +1,9 @@
-"""One point, run: a network with random weights, and a new random batch on the device for every step.
+"""Run one point: a network with random weights, and a new random batch on the device for every step.
 
     settle | pilot, if the time is limited | warm-up, 300 steps | settle | 100 steps, wait for the device |
 
-Before the steps, garbage is collected, cached memory given back and the memory's peak reset. The steps follow
-each other without waiting for the device; the duration is that of the timed steps together.
+Before the steps, garbage is collected, cached memory freed and the memory's peak reset. The steps follow
+each other without waiting for the device; the duration covers all timed steps.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from neuralpower.suites.paradnn.result import Result, Setup, State
 from neuralpower.suites.precision import Precision, precision
 from neuralpower.suites.steps import Batch, StepTimer, Work
 
-SHARE = 0.9  # of the free memory may be used
-OVERHEAD = 1.1  # times what is counted: workspaces, fragments
-PROFILER = "overhead"  # a kind that is no part of a step
-PILOT = 2  # steps whose time says how many fit
+SHARE = 0.9  # share of the free memory that can be used
+OVERHEAD = 1.1  # factor for workspaces and fragments, which are not counted
+PROFILER = "overhead"  # a kind that is not part of a step
+PILOT = 2  # steps whose time determines the number that fits
 
 
 @dataclass
 class Loss:
-    """The loss of the family, which keeps its last value."""
+    """The loss of the family; it keeps its last value."""
 
     last: Tensor | None = None
 
@@ -57,18 +57,18 @@ class Loss:
 
 
 def machine_name(device: torch.device) -> str:
-    """What the column `device` of a table says: the GPU's name, or HOST-cpu."""
+    """Value of the column `device` of a table: the GPU's name, or HOST-cpu."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.node()}-cpu"
 
 
 def check_setup(setup: Setup) -> Precision:
-    """The setup's precision; raises InputError for what cannot be, DeviceError for a missing device."""
+    """The setup's precision; raises InputError for an impossible one, DeviceError for a missing device."""
     device = device_named(setup.device)
     if setup.mode not in MODES:
         raise unknown("mode", setup.mode, MODES)
     if setup.tf32 and (device.type != "cuda" or setup.dtype != "float32"):
         where = f"{setup.device} in {setup.dtype}"
-        raise InputError(f"tf32 on {where}: is arithmetic of float32 on CUDA; leave --tf32 out")
+        raise InputError(f"tf32 on {where}: needs float32 on CUDA; leave --tf32 out")
     if setup.tf32 and torch.cuda.get_device_capability(device) < (8, 0):
         raise InputError(f"tf32 on {machine_name(device)}: needs compute capability 8.0; leave --tf32 out")
     optimizer_settings(setup.optimizer, torch.float32, setup.rmsprop)
@@ -76,7 +76,7 @@ def check_setup(setup: Setup) -> Precision:
 
 
 def measure(point: Point, setup: Setup, limit_s: float | None = None, available: int | None = None) -> Result:
-    """Run a point; what goes wrong with it is its state, with the setup raises InputError or DeviceError."""
+    """Run a point; its errors become its state. Errors of the setup raise InputError or DeviceError."""
     chosen, device = check_setup(setup), torch.device(setup.device)
     known: dict[str, Any] = {"point": point, "setup": setup, "machine": machine_name(device)}
     known["torch"] = str(torch.__version__)
@@ -89,7 +89,7 @@ def measure(point: Point, setup: Setup, limit_s: float | None = None, available:
 
 
 def _state(error: NeuralPowerError) -> str:
-    """What an error makes of a point; after an error of CUDA itself every further call fails, too."""
+    """The state of a point after an error; after an error of CUDA itself, every further call fails, too."""
     if isinstance(error, OutOfMemory):
         return State.OOM
     if isinstance(error, ModelError) and "five halvings" in str(error):
@@ -104,7 +104,7 @@ def _timed(
 ) -> dict[str, Any]:
     loss, clock = Loss(), clock_of(device)
     seeded = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    with products(tf32=setup.tf32), seeded:  # the process's own random numbers go on afterwards
+    with products(tf32=setup.tf32), seeded:  # the process's own random numbers continue afterwards
         torch.manual_seed(0)
         work = work_of(point, setup, chosen, device, loss)
         counts = {"warmup": setup.warmup_steps, "steps": setup.steps}
@@ -131,7 +131,7 @@ def _timed(
 
 
 def affordable(step_s: float, setup: Setup, limit_s: float) -> dict[str, int]:
-    """Warm-up and timed steps that fit into a time, in the given proportion; at least one timed step."""
+    """Warm-up and timed steps that fit into a time, in the given proportion; one or more timed steps."""
     share = min(1.0, limit_s / max(step_s * (setup.warmup_steps + setup.steps), 1e-12))
     return {"warmup": int(share * setup.warmup_steps), "steps": max(int(share * setup.steps), 1)}
 
@@ -150,7 +150,7 @@ def work_of(
 
 
 def drawing(point: Point, dtype: torch.dtype, device: torch.device) -> Callable[[], Batch]:
-    """What makes a batch on the device: inputs uniform in [0, 1) or token ids, and labels.
+    """A function that makes a batch on the device: inputs uniform in [0, 1) or token ids, and labels.
 
     Recurrent networks get sequences of random lengths; a token's label is the next, unknown after the end.
     """
@@ -171,12 +171,12 @@ def drawing(point: Point, dtype: torch.dtype, device: torch.device) -> Callable[
     return draw
 
 
-# ---- where the time goes, as `neuralpower.profile` finds it ----
+# ---- shares of time, from `neuralpower.profile` ----
 
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """Seconds of one step by kind, the phase after it where there are several; the slowest first."""
+    """Seconds of one step by kind, with its phase if there are several; the slowest first."""
 
     label: str
     seconds: Mapping[str, float]
@@ -189,7 +189,7 @@ class OperatorTimes:
 
 
 def operator_times(point: Point, setup: Setup, *, repeats: int = 10, warmup: int = 3) -> OperatorTimes:
-    """Self times by kind of a run here; raises NeuralPowerError where it cannot be run."""
+    """Self times by kind of a run here; raises NeuralPowerError if it cannot run."""
     work = work_of(point, setup, check_setup(setup), torch.device(setup.device))
     batch = work.draw()
     found = profile(
@@ -226,16 +226,16 @@ def needed_bytes(point: Point, setup: Setup) -> int:
 
 
 def available_bytes(device: str) -> int | None:
-    """Free memory of a GPU, or what the system and this process's control group leave; None: not known."""
+    """Free memory of a GPU, or of the system and this process's control group; None if unknown."""
     if not device.startswith("cuda"):
         return host_bytes()
     gc.collect()
-    torch.cuda.empty_cache()  # what the allocator keeps is free, too
+    torch.cuda.empty_cache()  # the allocator's cache is free, too
     return int(torch.cuda.mem_get_info(torch.device(device))[0])
 
 
 def check_room(point: Point, setup: Setup, available: int | None) -> None:
-    """Raise OutOfMemory, with the largest sizes of the sweep that fit, where a point needs too much."""
+    """Raise OutOfMemory, with the largest sizes of the sweep that fit, if a point needs too much memory."""
     if available is None or (needed := needed_bytes(point, setup)) <= SHARE * available:
         return
     ways, family = [], family_named(point.family)

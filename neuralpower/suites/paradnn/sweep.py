@@ -1,7 +1,8 @@
-"""Points in turn, each recorded when it is known: the same sweep again does what is left.
+"""Run points in turn, and record each at once: the same sweep resumes where it ended.
 
-A journal (`neuralpower.data.journal`) keeps what was begun and what came of it. A point begun twice without a
-result has ended the process, as a host without memory does: it is stored as not finished, and skipped.
+A journal (`neuralpower.data.journal`) keeps points that began and their results. A point that began
+twice without a result has ended the process, as a host without memory does: it is stored as not finished, and
+skipped.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from neuralpower.suites.paradnn.result import STATES, Result, Setup, State
 from neuralpower.suites.paradnn.table import csv_text
 
 ATTEMPTS = 2
-OPEN = (State.NOT_RUN, State.UNHEALTHY)  # states after which a point is tried again
+OPEN = (State.NOT_RUN, State.UNHEALTHY)  # states after which a point runs again
 CSV, JSON = "results.csv", "results.json"
 
-OWN_OPTIONS = ("--slurm", "--shard")  # a script of jobs sets them itself, each with a value
+OWN_OPTIONS = ("--slurm", "--shard")  # options with a value that a script of jobs sets itself
 ARRAY = """#!/bin/bash
 #SBATCH --job-name=paradnn
 #SBATCH --array=1-{jobs}
 #SBATCH --ntasks=1
 #SBATCH --exclusive
 {gpu}#SBATCH --output=paradnn-%A-%a.log
-# A job that is cut off continues when it is submitted again.
+# A job that is cut off resumes when it is submitted again.
 srun neuralpower {command} --shard "$SLURM_ARRAY_TASK_ID/{jobs}"
 """
 
@@ -44,13 +45,13 @@ Show = Callable[[int, int, Result], None]
 
 @dataclass(frozen=True)
 class Sweep:
-    """Points under one setup, and the folder that their results are kept in."""
+    """Points under one setup, and the folder of their results."""
 
     points: Sequence[Point]
     setup: Setup
     folder: Path
     again: Collection[str] = ()
-    """States whose points are tried once more, such as oom on a machine with more memory."""
+    """States whose points run again, such as oom on a machine with more memory."""
 
     def run(
         self,
@@ -60,10 +61,10 @@ class Sweep:
         budget_s: float | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> list[Result]:
-        """Measure what has no result yet, until the time is up: the results of all points, in their order.
+        """Measure points without a result, until the time is up; return all points' results, in order.
 
-        What was measured is on the disk, and in the tables, also after an interruption or an error. Raises
-        DatasetError where the folder cannot be used, or is in use; DeviceError for a full disk or a lost one.
+        Results are on disk, and in the tables, also after an interruption or an error. Raises DatasetError if
+        the folder cannot be used, or is in use; DeviceError for a full disk or a lost device.
         """
         begun = clock_s()
         with Journal(self.folder) as journal:
@@ -83,7 +84,7 @@ class Sweep:
                         journal.append({"type": "start", "key": key})
                         try:
                             result = measure(point)
-                        except BaseException:  # an interruption is no fault of the point
+                        except BaseException:  # an interruption is not an error of the point
                             with contextlib.suppress(DeviceError):
                                 journal.append({"type": "stop", "key": key})
                             raise
@@ -91,7 +92,7 @@ class Sweep:
                     journal.append({"type": "result", "key": key, **asdict(result)})
                     show(number, len(self.points), result)
                     if result.state == State.UNHEALTHY:
-                        way = "give the same command again to continue"
+                        way = "run the same command again to resume"
                         raise DeviceError(f"{point.label}: {result.reason}; {way}")
             finally:
                 results = self._write(found)
@@ -101,11 +102,11 @@ class Sweep:
         return Result(point=point, setup=self.setup, machine="", state=state, reason=reason)
 
     def _write(self, known: Mapping[str, Result]) -> list[Result]:
-        """Write the tables of all results, and of what nobody tried; the results of these points."""
+        """Write the tables of all results, and of untried points; return these points' results."""
         keys = [_key(point, self.setup) for point in self.points]
         every = dict(known)
         for key, point in zip(keys, self.points, strict=True):
-            every.setdefault(key, self._without(point, State.NOT_RUN, "nobody has tried it yet"))
+            every.setdefault(key, self._without(point, State.NOT_RUN, "not tried yet"))
         lines = [json_text(result.summary()) for result in every.values()]
         replace_file(self.folder / JSON, "[\n" + ",\n".join(lines) + "\n]\n")
         if self.points:
@@ -121,19 +122,19 @@ def read_results(folder: Path) -> list[Result]:
     records = [record for place in places for record in read_journal(place)]
     found, _ = _known(records)
     if not found:
-        text = f"holds no results ({NAME} of a sweep); give the --out of `neuralpower paradnn`"
+        text = f"has no results ({NAME} of a sweep); give the --out of `neuralpower paradnn`"
         raise DatasetError(f"{folder}: {text}")
     return list(found.values())
 
 
 def states_of(results: Iterable[Result]) -> str:
-    """How many points are in which state: "178 ok, 2 oom"."""
+    """The number of points in each state: "178 ok, 2 oom"."""
     counts = Counter(result.state for result in results)
     return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
 
 def _known(records: Iterable[dict[str, Any]]) -> tuple[dict[str, Result], Counter[str]]:
-    """The latest result by key, and how often each was begun and not interrupted."""
+    """The latest result by key, and how often each began and was not interrupted."""
     found: dict[str, Result] = {}
     starts: Counter[str] = Counter()
     for record in records:
@@ -150,7 +151,7 @@ def _key(point: Point, setup: Setup) -> str:
 
 
 def array_script(arguments: Sequence[str], jobs: int, *, gpu: bool) -> str:
-    """A script for `sbatch` whose jobs share `neuralpower ARGUMENTS`; raises InputError for no job."""
+    """A script for `sbatch` whose jobs share `neuralpower ARGUMENTS`; raises InputError without a job."""
     if jobs < 1:
         raise InputError(f"array of {jobs} jobs: must be 1 or more")
     kept, rest = [], iter(arguments)

@@ -33,7 +33,7 @@ KNOWN = ("parameters", "step_flops", "step_s", "flops_per_s", "intensity", "cove
 def row_of(result: Result) -> list[str]:
     """A line of the CSV; raises DatasetError for a result without a time."""
     if result.flops_per_s is None or result.duration_s is None:
-        raise DatasetError(f"{result.point.label}: {result.state}; only what has a time stands in a table")
+        raise DatasetError(f"{result.point.label}: {result.state}; only points with a time belong in a table")
     family = family_named(result.point.family)
     cells: dict[str, object] = {
         **result.point.named,
@@ -48,12 +48,12 @@ def row_of(result: Result) -> list[str]:
 
 
 def csv_text(family: str, results: Iterable[Result]) -> str:
-    """The whole table of what has a time."""
+    """The table of all points with a time."""
     return csv_text_of([HEADERS[family], *(row_of(r) for r in results if r.flops_per_s is not None)])
 
 
 def read_csv(path: Path) -> tuple[str, list[list[str]]]:
-    """(family, rows) of a table, whose commas blanks may follow; raises DatasetError where it is none."""
+    """(family, rows) of a table; commas can have spaces after them. Raises DatasetError for another file."""
     check_regular(path, DatasetError)
     try:
         lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8")), skipinitialspace=True))
@@ -67,12 +67,12 @@ def read_csv(path: Path) -> tuple[str, list[list[str]]]:
     for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             cells = f"row {number} has {len(row)} cells, the header {len(header)}"
-            raise DatasetError(f"{path}: {cells}; mend or remove it")
+            raise DatasetError(f"{path}: {cells}; correct or remove it")
     return family, rows
 
 
 def merged(tables: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> str:
-    """One table; of two rows with the same device, type and sizes the later counts. Raises DatasetError."""
+    """Join tables; of rows with the same device, type and sizes, the last counts. Raises DatasetError."""
     kept: dict[tuple[str, ...], Sequence[str]] = {}
     families = set()
     for family, rows in tables:
@@ -80,12 +80,12 @@ def merged(tables: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> str:
         kept.update({tuple(row[:-3]): row for row in rows})
     if len(families) != 1:
         found = " and ".join(sorted(families)) or "nothing"
-        raise DatasetError(f"tables of {found}: merge those of one family")
+        raise DatasetError(f"tables of {found}: merge tables of one family")
     return csv_text_of([HEADERS[families.pop()], *kept.values()])
 
 
 def frame(results: Iterable[Result]) -> pd.DataFrame:
-    """One row per point, columns as `csv_frame` has them."""
+    """One row per point, with the columns of `csv_frame`."""
     return pd.DataFrame(
         {
             "family": r.point.family,
@@ -102,7 +102,7 @@ def frame(results: Iterable[Result]) -> pd.DataFrame:
 
 
 def csv_frame(path: Path) -> pd.DataFrame:
-    """A CSV, perhaps another program's with its own number of steps, as a frame; raises DatasetError."""
+    """A CSV as a frame; other programs' tables with another number of steps, too. Raises DatasetError."""
     family, rows = read_csv(path)
     table = pd.DataFrame(rows, columns=list(HEADERS[family]))
     try:

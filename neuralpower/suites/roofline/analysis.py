@@ -1,4 +1,4 @@
-"""What follows from the figures: rank correlations, verdicts, gaps, pairs that FLOP order right or wrong."""
+"""Analyse the data: rank correlations, verdicts, gaps, pairs that FLOP order correctly or wrongly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Literal
 from neuralpower.suites.roofline.records import OK, Data, Device, Network, Point, Roof, Work
 
 Method = Literal["Spearman", "Kendall"]
-FEWEST = 5  # networks for a rank correlation: of fewer, any order is likely to come by chance
-NEAR = 1.5  # times a ratio of FLOP: within it a ratio of times is near
-COVERED = 0.5  # share of a predicted time that regressors must account for, before it is an example
+FEWEST = 5  # fewest networks for a rank correlation: with fewer, any order is likely by chance
+NEAR = 1.5  # factor of a ratio of FLOP within which a ratio of times is near it
+COVERED = 0.5  # least share of a predicted time that must be trained for an example
 FLOP, PARAMETERS = "FLOP", "parameters"
 
 
@@ -33,7 +33,7 @@ class Correlation:
 
 @dataclass(frozen=True)
 class Placement:
-    """A batch of a network under a roof of a device, with its time where one is asked for."""
+    """A batch of a network under a roof of a device, with its time if requested."""
 
     network: Network
     device: Device
@@ -48,7 +48,7 @@ class Placement:
 
     @property
     def bound(self) -> str:
-        """Memory or compute: on which side of the ridge the network lies."""
+        """Either "memory" or "compute": the side of the ridge on which the network lies."""
         return "memory" if self.intensity < self.roof.ridge else "compute"
 
     @property
@@ -58,12 +58,12 @@ class Placement:
 
     @property
     def mixture(self) -> float:
-        """Share of the time on the roof that the rarer of both bounds takes."""
+        """Share of the time on the roof that the smaller of both bounds takes."""
         return min(self.memory_share, 1 - self.memory_share)
 
     @property
     def flops_per_s(self) -> float:
-        """What the network reaches."""
+        """FLOP/s that the network reaches."""
         return self.work.flops / self.runtime_s
 
     @property
@@ -93,7 +93,7 @@ class Pair:
 
     @property
     def error(self) -> float:
-        """Factor by which the times differ from what the FLOP say, above or below."""
+        """Factor between the ratio of times and the ratio of FLOP, 1 or more."""
         return math.exp(abs(math.log(self.flops / self.runtime)))
 
     @property
@@ -103,7 +103,7 @@ class Pair:
 
     @property
     def misleads(self) -> float:
-        """Factor by which parameters get the order of the times wrong; 0 where they do not."""
+        """Factor by which parameters get the order of the times wrong; 0 if they do not."""
         wrong = (self.parameters - 1) * (self.runtime - 1) < 0 and self.parameters
         return max(self.runtime / self.parameters, self.parameters / self.runtime) if wrong else 0.0
 
@@ -118,7 +118,7 @@ class View:
 
     @property
     def networks(self) -> list[Network]:
-        """In the report's order."""
+        """The networks in the report's order."""
         return [n for m in self.models if (n := self.data.find(Network, m)) is not None]
 
     def work(self, network: Network, batch_size: int) -> Work:
@@ -130,7 +130,7 @@ class View:
         return self.data.find(Point, network.model, device.name, batch_size)
 
     def runtime_s(self, network: Network, device: Device, batch_size: int) -> float | None:
-        """Time of a forward pass; None where it is not known."""
+        """Time of a forward pass; None if unknown."""
         point = self.point(network, device, batch_size)
         return point.runtime_s if point is not None and point.status == OK and point.runtime_s else None
 
@@ -139,12 +139,12 @@ class View:
         return sorted((r for r in self.data.roofs if r.device == device.name), key=lambda r: -r.samples)
 
     def roof(self, device: Device) -> Roof | None:
-        """The roof that verdicts are made by: the measured one where there is one."""
+        """The roof for verdicts: the measured one, if there is one."""
         return next(iter(self.roofs(device)), None)
 
 
 def correlation(view: View, batch_size: int, method: Method) -> Correlation:
-    """Over the networks that have a time on every device at that batch size."""
+    """Rank correlations over the networks that have a time on every device at that batch size."""
     import pandas as pd
 
     rows = []
@@ -191,7 +191,7 @@ def growth(view: View) -> list[dict[str, Any]]:
 
 
 def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
-    """Every two networks whose times are known well, the one with more FLOP first."""
+    """Every pair of networks whose times are known well, the one with more FLOP first."""
     known = [
         (network, view.work(network, batch_size).flops, seconds)
         for network in view.networks
@@ -204,16 +204,16 @@ def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
 
 
 def is_guess(view: View, device: Device, batch_size: int, *networks: Network) -> bool:
-    """Whether most FLOP of one of the networks lie in kinds that the device's predictor never saw."""
+    """Whether most FLOP of one network are of kinds that the device's predictor was not trained on."""
     works = [view.work(network, batch_size) for network in networks]
     unknown = [sum(c.flops for c in work.calls if c.kind in device.unknown_kinds) for work in works]
     return any(2 * flops > work.flops for flops, work in zip(unknown, works, strict=True))
 
 
 def examples(view: View, device: Device) -> dict[str, Any]:
-    """Pairs that show what FLOP and parameters say of times; empty where no two networks can be compared.
+    """Pairs that show how times follow FLOP and parameters; empty if no two networks can be compared.
 
-    good: (pair, batch size) of at least threefold FLOP whose ratio of times comes nearest to that of FLOP.
+    good: (pair, batch size) of at least threefold FLOP whose ratio of times is nearest to that of FLOP.
     bad: (pair, batch size) whose order FLOP get wrong by the largest factor.
     misled: the pair of the latter's batch size whose order parameters get wrong by the largest factor.
     """

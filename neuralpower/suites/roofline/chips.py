@@ -1,4 +1,4 @@
-"""The chips of all spec sheets: peaks, bandwidth, and how each was derived."""
+"""The chips of all spec sheets: peaks, bandwidth, and their derivations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neuralpower.suites.roofline.records import Roof
 
 CLASS_NAMES = {"gpu": "GPU", "cpu": "CPU", "tpu": "ASIC (TPU)", "soc": "SoC"}
 FILLERS = re.compile("(NVIDIA|Google Cloud|Google|AMD Instinct|AMD|Intel|AWS|GeForce|Platinum|Tesla) ")
-MIXED = ("bfloat16", "float16", "float32")  # the type in which chips are compared: the first that a chip has
+MIXED = ("bfloat16", "float16", "float32")  # the dtype in which chips are compared: the first that a chip has
 BANDWIDTH = "memory_bytes_per_s"
 
 DATA_CENTRE = """
@@ -36,7 +36,7 @@ def sheets() -> list[DeviceSpec]:
 
 
 def sheet_roof(sheet: DeviceSpec, dtype: str, device: str, origin: str = "data sheet") -> Roof | None:
-    """A sheet's roof in that type, named `device`; None where the sheet lacks a figure."""
+    """A sheet's roof in that dtype, named `device`; None if the sheet lacks a number."""
     peak, bandwidth = (sheet.values.get(key) for key in (PEAK + dtype, BANDWIDTH))
     if peak is None or bandwidth is None:
         return None
@@ -45,7 +45,7 @@ def sheet_roof(sheet: DeviceSpec, dtype: str, device: str, origin: str = "data s
 
 
 def compared_roof(sheet: DeviceSpec) -> Roof:
-    """The roof of a chip's short name in the type in which chips are compared; that type is its `origin`."""
+    """The roof of a chip, with its short name, in the dtype of comparison; that dtype is its `origin`."""
     peaks = sheet.peak_flops
     dtype = next((dtype for dtype in MIXED if dtype in peaks), next(iter(peaks)))
     found = sheet_roof(sheet, dtype, short_name(sheet), dtype)
@@ -66,8 +66,8 @@ def table(chips: Sequence[DeviceSpec]) -> Table:
     """One row per chip; FLOP/s in 1e12, B/s in 1e9."""
     dtypes = [dtype for dtype in PEAKS if any(dtype in chip.peak_flops for chip in chips)]
     note = (
-        "Dense peaks, without sparsity; int8 in 1e12 operations/s. The ridge is that of bfloat16 or float16 "
-        "where the chip has one, else of float32."
+        "Dense peaks, without sparsity; int8 in 1e12 operations/s. "
+        "The ridge uses bfloat16 or float16 if the chip has it, else float32."
     )
     columns: Columns[DeviceSpec] = {
         "chip": lambda chip: chip.name,
@@ -81,7 +81,7 @@ def table(chips: Sequence[DeviceSpec]) -> Table:
 
 
 def sources(chips: Sequence[DeviceSpec]) -> Table:
-    """Where the compared peak and the bandwidth stand, or how they follow."""
+    """Sources or derivations of the compared peak and the bandwidth."""
     columns: Columns[DeviceSpec] = {
         "chip": lambda chip: chip.name,
         "type": lambda chip: compared_roof(chip).origin,
@@ -92,7 +92,7 @@ def sources(chips: Sequence[DeviceSpec]) -> Table:
 
 
 def roofline(title: str, chips: Sequence[DeviceSpec], measured: Sequence[Roof] = ()) -> XY:
-    """Roofs of chips, and measured ones, over the operational intensity, named at their ridges."""
+    """Roofs of chips, and measured ones, over the operational intensity, with names at their ridges."""
     roofs = [*map(compared_roof, chips), *measured]
     ridges = [roof.ridge for roof in roofs]
     low, high = min(ridges) / 30, max(ridges) * 8
@@ -104,7 +104,7 @@ def roofline(title: str, chips: Sequence[DeviceSpec], measured: Sequence[Roof] =
         ends = [(low, low * roof.bytes_per_s, ""), bend, (high, roof.flops_per_s, "")]
         labels = ("", "", f"{roof.device} (measured here)" if roof.samples else roof.device)
         series.append(Series.of(name, ends, labels=labels, mode="lines", dash=len(series) % 2 == 1))
-    note = "Where a line bends, memory and arithmetic take equally long. "
-    note += "Type of the peak: in brackets in the legend."
+    note = "At a line's bend, memory and arithmetic take equally long. "
+    note += "The legend has the dtype of the peak in brackets."
     axes = ("operational intensity, FLOP/B", "attainable FLOP/s")
     return XY(title, *axes, tuple(series), True, True, note=note)

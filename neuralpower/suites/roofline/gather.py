@@ -1,10 +1,10 @@
-"""Gather what a report shows within a time budget; every figure is kept before the next one is taken.
+"""Gather the data of a report within a time budget; each number is stored before the next measurement.
 
     roof of this device
-    for each batch size: networks from cheap to dear; after the first batch size: training steps
+    for each batch size: networks from cheap to expensive; after the first batch size: training steps
 
-The device's predictor and its errors so far estimate what a run will cost before it begins. What does not fit
-into the memory or the time that is left is stored as such, with the reason.
+The device's predictor and its errors so far estimate the cost of a run before it begins. A run that does not
+fit into the memory or the remaining time is stored with that reason.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ MODELS = (
     *("zoo:googlenet", "zoo:inception3", "zoo:lstm_language_model"),
     "transformers:gpt2?n_layer=4&n_embd=256&n_head=4",
 )
-TRAINING_SHARE = 0.35  # of the time that is left, at most, when training steps begin
-MEMORY_SHARE = 0.85  # of the free memory that a run may take
-RESERVE_S = 45.0  # of the budget, or a tenth of it where that is less: for drawing
+TRAINING_SHARE = 0.35  # most of the remaining time that a training step can take
+MEMORY_SHARE = 0.85  # share of the free memory that a run can take
+RESERVE_S = 45.0  # reserve for drawing: of the budget, at most a tenth
 BUILD_S = 1.0  # of a network with weights
 TRAINING_WORK = 3.0  # times a forward pass: one forward and about two backward
 # Warm-up, accounting, clean ones, timed ones.
 TRAINING_RUNS = 2 + TRAINING_REPEATS + (TRAINING_REPEATS + 1) // 2
-GUESS = 0.3  # of the measured roof is what a network reaches where no predictor knows better
-# Beside a measured CPU, the first that knows the dtype.
+GUESS = 0.3  # share of the measured roof that a network reaches, without a predictor
+# Next to a measured CPU, the first that knows the dtype.
 GPUS = ("nvidia-a100-pcie-40gb", "nvidia-h200-sxm-141gb")
 
 
@@ -68,23 +68,23 @@ class Request:
     training_batch: int = 16
     dtype: str = "float32"
     device: str | None = "cpu"  # None: nothing is measured
-    predictors: tuple[str, ...] | None = None  # None: a GPU's beside what is measured
+    predictors: tuple[str, ...] | None = None  # None: a GPU's predictor next to the measured device
     budget_s: float = 600.0
 
     def check(self) -> None:
-        """Raises InputError for what is no report."""
+        """Raises InputError for impossible settings."""
         sizes = {"--batch-size": min(self.batch_sizes), "--train-batch-size": self.training_batch}
         for option, size in sizes.items():
             if size < 1:
                 raise InputError(f"{option} {size}: must be 1 or more; choose {option} 16")
         if self.device is None and self.predictors == ():
-            way_out = "name one with --predictor, or leave out --predicted"
+            way_out = "give one with --predictor, or leave out --predicted"
             raise InputError(f"nothing to measure and no predictor: {way_out}")
 
 
 @dataclass
 class Gathering:
-    """The work of one run; `data` is what it has so far."""
+    """One run; `data` has its results so far."""
 
     request: Request
     folder: Path
@@ -95,7 +95,7 @@ class Gathering:
     predictors: dict[str, Predictor] = field(default_factory=dict)  # by device
     own: Predictor | None = None  # of the measured device, for estimates of cost
     sketches: dict[str, Sketch] = field(default_factory=dict)
-    traces: dict[str, Trace] = field(default_factory=dict)  # of the batch size at hand
+    traces: dict[str, Trace] = field(default_factory=dict)  # of the current batch size
     started: float = 0.0
     _predicted: dict[tuple[str, int], float] = field(default_factory=dict)  # s, by model and batch
 
@@ -104,7 +104,7 @@ class Gathering:
         self.started = self.clock()
         self.request.check()
         for model in self.request.models:
-            resolve(model)  # a name that is none is told before anything is measured
+            resolve(model)  # an unknown name is refused before measurements
         if self.runner is not None:
             self.runner.check(self.request.dtype)
         with sole_writer(self.folder):
@@ -122,7 +122,7 @@ class Gathering:
         return self.data
 
     def save(self) -> None:
-        """Write what there is."""
+        """Write the results so far."""
         records.write(self.data, self.folder)
 
     def left_s(self) -> float:
@@ -130,7 +130,7 @@ class Gathering:
         reserve = min(RESERVE_S, self.request.budget_s / 10)
         return self.request.budget_s - reserve - (self.clock() - self.started)
 
-    # ---- what there is already, devices, networks ----
+    # ---- earlier results, devices, networks ----
 
     def _open(self) -> None:
         torch_version = str(torch.__version__)
@@ -145,10 +145,10 @@ class Gathering:
             for key, value in settings.items():
                 if found.settings.get(key) != value:
                     theirs, ours = found.settings.get(key) or "none", value or "none"
-                    text = f"holds a report with {key} {theirs}, this one has {ours}"
+                    text = f"has a report with {key} {theirs}, this one has {ours}"
                     raise InputError(f"{self.folder}: {text}; choose another folder with --out")
             self.data = found
-            self.show(f"{self.folder}: goes on with {len(found.points)} points of an earlier run")
+            self.show(f"{self.folder}: resumes with {len(found.points)} points of an earlier run")
         self.data.settings, self.data.notes = settings, []
         self.data.environment = {"threads": torch.get_num_threads(), "torch": torch_version}
         self.save()
@@ -160,7 +160,7 @@ class Gathering:
             if not names:
                 self.data.notes.append(f"No shipped predictor of a GPU knows {dtype}: one device only.")
         predictors = {name: load(name) for name in names}
-        for predictor in predictors.values():  # one that cannot serve is refused before anything is measured
+        for predictor in predictors.values():  # an unsuitable one is refused before measurements
             predictor.check(dtype, "forward")
         self.data.devices.clear()
         if self.runner is not None:
@@ -173,7 +173,7 @@ class Gathering:
         self.data.put(Device(runner.name, records.MEASURED, runner.free_bytes()))
         sheet = known_spec(runner.name)
         if sheet is None:
-            text = f"There is no data sheet of {runner.name} here: its peaks are those that were measured."
+            text = f"There is no data sheet of {runner.name} here: its peaks are the measured ones."
             self.data.notes.append(text)
         elif roof := sheet_roof(sheet, dtype, runner.name):
             self.data.put(roof)
@@ -194,7 +194,7 @@ class Gathering:
         self.predictors[device] = predictor
         if sheet is None:
             fitted = predictor.roofline(dtype)
-            how = f"fitted to the layers that the predictor {name} has learnt from"
+            how = f"fitted to the layers that the predictor {name} was trained on"
             self.data.put(Roof(device, "fitted", fitted.flops_per_s, fitted.bytes_per_s, how))
         elif roof := sheet_roof(sheet, dtype, device):
             self.data.put(roof)
@@ -211,7 +211,7 @@ class Gathering:
             network = sketch.network(label)
             same = seen.setdefault((network.parameters, sketch.trace(1).layers), model)
             if same != model:
-                self.data.notes.append(f"{model} is the same network as {same} and is left out.")
+                self.data.notes.append(f"{model} is the same network as {same} and is skipped.")
                 self.show(f"Warning: {self.data.notes[-1]}")
                 continue
             self.sketches[model] = sketch
@@ -286,7 +286,7 @@ class Gathering:
         return self._predicted[key]
 
     def _composed(self, predictor: Predictor, model: str, batch: int) -> Prediction:
-        """Prediction for the batch size at hand."""
+        """Prediction for the current batch size."""
         dtype = self.request.dtype
         return compose(self.traces[model], predictor, model=model, batch_size=batch, dtype=dtype)
 
@@ -300,7 +300,7 @@ class Gathering:
         return float(np.median(ratios)) if ratios else 1.0
 
     def _too_large(self, point: Point) -> str:
-        """Why a batch does not fit, with the largest that does; "" where it fits or nothing is known."""
+        """Why a batch does not fit, with the largest that does; "" if it fits or memory is unknown."""
         needed, batch = self.data.get(Work, point.model, point.batch_size).peak_bytes, point.batch_size
         free = self.data.get(Device, point.device).memory_bytes
         if self.runner is not None and point.basis == records.MEASURED:
@@ -329,11 +329,11 @@ class Gathering:
                 if device.basis == records.MEASURED and self.runner is not None:
                     self.data.put(self._stepped(self.runner, step, share_s - (self.clock() - begun)))
                 else:
-                    self.data.put(self._counted(step, "the predictor knows forward passes only"))
+                    self.data.put(self._counted(step, "the predictor was trained only on forward passes"))
                 self.save()
 
     def _counted(self, step: Training, why: str) -> Training:
-        """A step whose work is counted, not timed."""
+        """A step with counted work, without times."""
         profiled = self.sketches[step.model].training(step.batch_size)
         return _with_kinds(replace(step, reason=f"counted, not timed: {why}"), profiled)
 
@@ -358,7 +358,7 @@ def _label(model: str) -> str:
 
 
 def _tried(record: Tried, run: Callable[[], Tried]) -> Tried:
-    """What a run gives, or the record with the reason why it failed."""
+    """The record of a run, or a record with the reason of its failure."""
     try:
         return run()
     except MemoryError as error:
@@ -368,7 +368,7 @@ def _tried(record: Tried, run: Callable[[], Tried]) -> Tried:
 
 
 def _with_kinds(step: Training, profile: NetworkProfile) -> Training:
-    """A step with what its profile has counted, and timed where it ran."""
+    """A step with the counts of its profile, and its times if it ran."""
     total, kinds = profile.total, kinds_of(profile)
     figures: dict[str, Any] = {}
     for phase in ("forward", "backward"):

@@ -1,9 +1,9 @@
-"""The roof that a device really has: the best of some matrix products, and of some triads.
+"""The measured roof of a device: the best of some matrix products, and of some triads.
 
     product  c = a b          n x n each: 2 n^3 FLOP
     triad    a = b + 3 c      s bytes each: reads 2 s, writes s (McCalpin's STREAM counts in the same way)
 
-The fastest run of the best size counts: a roof is what nothing passes, and neighbours only make a run slower.
+The fastest run of the best size counts: a roof is an upper limit, and other load only makes a run slower.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def measured_roof(
     products: Sequence[int],
     triads: Sequence[int],
 ) -> MeasuredRoof:
-    """Time both on a device.
+    """Time products and triads on a device.
 
     Args:
         timed: seconds of each run of a call, warmed up.
@@ -61,7 +61,7 @@ def _best(
     for size in sizes:
         call, work = make(size)
         seconds = timed(call)
-        del call  # and what it holds, before the next is made
+        del call  # and its arrays, before the next call is made
         found.append((work / min(seconds), size))
         runs.append(len(seconds))
     rate, size = max(found)

@@ -1,6 +1,6 @@
-"""The report's page: sections, tables and charts of what was gathered.
+"""The report's page: sections, tables and charts of the gathered data.
 
-The sentences that the figures make stand in `comments.jinja`; where there are too few figures, they say so.
+`comments.jinja` has the sentences; if there are too few numbers, they say so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neuralpower.suites.roofline.analysis import Placement, View
 from neuralpower.suites.roofline.records import MEASURED, OK, Device, Network, Point, Training, Work
 from neuralpower.suites.words import template
 
-PIES = 3  # networks that are taken apart into kinds
+PIES = 3  # most networks with times by kind
 MINOR = 0.02  # share below which a kind is "other" in every pie
 METHODS: tuple[analysis.Method, ...] = ("Spearman", "Kendall")
 INTENSITY = "operational intensity, FLOP/B"
@@ -30,7 +30,7 @@ WORDS: Any = template("neuralpower.suites.roofline", "comments.jinja", median=st
 
 
 def comments(macro: str, *figures: Any) -> tuple[str, ...]:
-    """What a macro of the template says of some figures, in paragraphs."""
+    """The paragraphs that a macro of the template makes from some numbers."""
     text = getattr(WORDS, macro)(*figures)
     return tuple(" ".join(part.split()) for part in text.split("\n\n") if part.strip())
 
@@ -62,7 +62,7 @@ def _missing(view: View) -> Table:
         "status": lambda case: case[1].status,
         "reason": lambda case: case[1].reason,
     }
-    return Table.of("Points that are not there", by_device, columns)
+    return Table.of("Missing points", by_device, columns)
 
 
 def _chips(view: View) -> Section:
@@ -83,7 +83,7 @@ def _chips(view: View) -> Section:
 
 
 def _roofs(view: View) -> Section:
-    """What the devices of the report can do, measured and by their sheets."""
+    """Roofs of the report's devices, measured and from their spec sheets."""
     table = Table.of(
         f"Roofs in {view.data.settings['dtype']}",
         [r for r in view.data.roofs if view.data.find(Device, r.device)],
@@ -116,13 +116,13 @@ def _networks(view: View) -> list[Section]:
             "bound by": lambda v: v.bound,
             "time on the roof in memory-bound layers, %": lambda v: v.memory_share * 100,
         },
-        "Against the measured roof where there is one, else the data sheet's.",
+        "Against the measured roof if there is one, else the data sheet's.",
     )
     on_networks, on_verdicts = (comments(f"on_{what}", view) for what in ("networks", "verdicts"))
     return [
         Section("1 Networks: work and memory", on_networks, parts),
         _roofs(view),
-        Section("Networks on the rooflines", ("Where the roof ends above each network.",), overlays, level=3),
+        Section("Networks on the rooflines", ("The roof above each network.",), overlays, level=3),
         Section("Bound by memory or by compute", on_verdicts, (table,), level=3),
     ]
 
@@ -177,9 +177,9 @@ def _work_bars(view: View) -> list[Bars]:
 def _roof_lines(view: View, device: Device, series: Sequence[Series]) -> list[Series]:
     """Lines of a device's roofs over all intensities of some series."""
     lines = []
-    known = [x for one in series for x in one.x if x]  # what only moves data has no logarithm
+    known = [x for one in series for x in one.x if x]  # layers that only move data have no logarithm
     for roof in view.roofs(device):
-        # far enough down and right that both axes are logarithmic, on which alone a roof is straight
+        # far enough down and right that both axes are logarithmic: only there is a roof straight
         low, high = min([*known, roof.ridge]) / 10, max([*known, roof.ridge]) * 3
         what = f"{roof.flops_per_s / 1e12:.3g} TFLOP/s, {roof.bytes_per_s / 1e9:.4g} GB/s"
         points = [(x, roof.attainable(x), what) for x in (low, roof.ridge, high)]
@@ -218,7 +218,7 @@ def _benchmark(view: View) -> list[Section]:
     return [
         Section("2 Runtimes", (legend,), (*scatter, _time_table(view))),
         Section("Rank correlations", tuple(few.values()), (*heat, *ranks), level=3),
-        Section("Do FLOP or parameters say how long a network takes?", on_prediction, (), level=3),
+        Section("Do FLOP or parameters predict a network's time?", on_prediction, (), level=3),
         Section("Throughput", on_throughput, throughput, level=3),
     ]
 
@@ -230,7 +230,7 @@ def _scatter(view: View, device: Device, what: str) -> XY:
         return (work.flops / work.batch_size if per_sample else network.parameters), runtime_s
 
     label = "FLOP of one sample" if per_sample else "parameters"
-    note = "A network's batches stand above each other; its name stands at the largest."
+    note = "A network's batches are above each other; its name is at the largest."
     title = f"Runtime against {what}, {device.label}"
     series = _by_batch(view, device, point)
     return XY(title, label, "runtime of a batch, s", series, True, True, note=note)
@@ -239,7 +239,7 @@ def _scatter(view: View, device: Device, what: str) -> XY:
 def _by_batch(
     view: View, device: Device, point: Callable[[Network, Work, float], tuple[float | None, float]]
 ) -> tuple[Series, ...]:
-    """Per batch size, a point for each network that has a time; its name stands at its largest batch."""
+    """Per batch size, a point for each network that has a time; its name is at its largest batch."""
     largest = {n.model: b for b in view.batch_sizes for n in view.networks if view.runtime_s(n, device, b)}
     series = []
     for batch in view.batch_sizes:
@@ -321,7 +321,7 @@ def _utilisation(view: View) -> list[Section]:
         "of the attainable": lambda g: Share(g.of_attainable),
         "clipped": lambda g: "yes" if g.clipped else "",
     }
-    note = "Against the roof measured here where there is one, else the data sheet's; cut off at 100 %."
+    note = "Against the roof measured here if there is one, else the data sheet's; clipped at 100 %."
     table = Table.of("Achieved against peak and against the attainable roof", gaps, columns, note)
     charts = (_achieved(view, device) for device in view.data.devices)
     return [Section("3 Utilisation", comments("on_gaps", view), (*charts, table))]
@@ -331,7 +331,7 @@ def _achieved(view: View, device: Device) -> XY:
     series = _by_batch(view, device, lambda _, work, runtime_s: (work.intensity, work.flops / runtime_s))
     every = (*_roof_lines(view, device, series), *series)
     title = f"Achieved performance on the roofline, {device.label}"
-    note = "A name stands at the largest batch."
+    note = "A name is at the largest batch."
     return XY(title, f"{INTENSITY} moved", "FLOP/s", every, True, True, note=note)
 
 

@@ -1,4 +1,4 @@
-"""What a report is made from, and the JSON file that keeps it."""
+"""The data of a report, and its JSON file."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Calls:
 
 @dataclass(frozen=True)
 class Work:
-    """What one forward pass of a batch does."""
+    """The work of one forward pass of a batch."""
 
     model: str
     batch_size: int
     flops: int
     bytes_moved: int  # that must cross memory
-    peak_bytes: int | None  # weights, inputs and activations that live at once; None where not countable
+    peak_bytes: int | None  # weights, inputs and activations that live at once; None if not countable
     calls: tuple[Calls, ...]
 
     @property
@@ -82,7 +82,7 @@ class Roof:
 
     @property
     def ridge(self) -> float:
-        """FLOP per byte from which on a kernel can reach the peak."""
+        """FLOP per byte from which a kernel can reach the peak."""
         return self.flops_per_s / self.bytes_per_s
 
     def attainable(self, intensity: float) -> float:
@@ -98,13 +98,13 @@ class Roof:
 
 @dataclass(frozen=True)
 class Device:
-    """What networks are timed on, or predicted for."""
+    """A device on which networks are timed or predicted."""
 
     name: str
     basis: str
     memory_bytes: float | None = None
     predictor: str | None = None
-    unknown_kinds: tuple[str, ...] = ()  # of layers in the networks that the predictor never saw
+    unknown_kinds: tuple[str, ...] = ()  # of layers in the networks that the predictor was not trained on
 
     @property
     def label(self) -> str:
@@ -123,7 +123,7 @@ class Point:
     status: str
     runtime_s: float | None = None
     samples_s: tuple[float, ...] = ()
-    coverage: float | None = None  # of a prediction: share of the time that regressors account for
+    coverage: float | None = None  # of a prediction: share of the time that was trained
     reason: str = ""
 
 
@@ -135,12 +135,12 @@ class Kind:
     kind: str
     runtime_s: float | None
     flops: int
-    memory_bytes: int  # what the calls' results take
+    memory_bytes: int  # bytes of the calls' results
 
 
 @dataclass(frozen=True)
 class Training:
-    """One training step: forward and backward pass; times None where only the work is known."""
+    """One training step: forward and backward pass; times None if only the work is known."""
 
     model: str
     device: str
@@ -168,7 +168,7 @@ class Training:
 
     @property
     def by_kind(self) -> dict[tuple[str, str], dict[str, float]]:
-        """(phase; time, FLOP or memory) -> kind -> s, FLOP or bytes; 0 for what is not known."""
+        """(phase; time, FLOP or memory) -> kind -> s, FLOP or bytes; 0 if unknown."""
         return {
             (phase, what): {k.kind: float(getattr(k, name) or 0) for k in self.kinds if k.phase == phase}
             for phase in ("forward", "backward")
@@ -177,7 +177,7 @@ class Training:
 
     @property
     def distance(self) -> float:
-        """How far the ratio of times lies from that of FLOP."""
+        """Factor between the ratio of times and the ratio of FLOP."""
         return abs((self.time_ratio or 0) - (self.flops_ratio or 0))
 
 
@@ -189,7 +189,7 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 class Data:
     """Everything gathered so far."""
 
-    settings: dict[str, Any] = field(default_factory=dict)  # what figures of one report must have in common
+    settings: dict[str, Any] = field(default_factory=dict)  # settings that all numbers of one report share
     environment: dict[str, Any] = field(default_factory=dict)
     devices: list[Device] = field(default_factory=list)
     roofs: list[Roof] = field(default_factory=list)
@@ -200,12 +200,12 @@ class Data:
     notes: list[str] = field(default_factory=list)
 
     def find(self, kind: type[AnyRecord], *key: str | int) -> AnyRecord | None:
-        """The record of a kind with that key, as PLACES has it."""
+        """The record of a kind with that key, as PLACES defines it."""
         name, _ = PLACES[kind]
         return next((record for record in getattr(self, name) if _key(record) == key), None)
 
     def get(self, kind: type[AnyRecord], *key: str | int) -> AnyRecord:
-        """As `find`; raises InputError where there is none, as in a file that was changed."""
+        """The same as `find`; raises InputError if there is none, as in a file that was changed."""
         found = self.find(kind, *key)
         if found is None:
             what = f"no {kind.__name__.lower()} of {', '.join(map(str, key))}"
@@ -213,12 +213,12 @@ class Data:
         return found
 
     def put(self, record: Record) -> None:
-        """Add a record in the place of the one that it replaces."""
+        """Add a record, or replace the one with the same key."""
         records: list[Any] = getattr(self, PLACES[type(record)][0])
         records[:] = [*(other for other in records if _key(other) != _key(record)), record]
 
 
-# The list of each record, and its key: the fields that tell it from others.
+# The list of each record, and its key: the fields that identify it.
 PLACES: Mapping[type[Any], tuple[str, tuple[str, ...]]] = {
     Device: ("devices", ("name",)),
     Roof: ("roofs", ("device", "origin")),
@@ -240,7 +240,7 @@ def write(data: Data, folder: Path) -> None:
 
 
 def read(folder: Path) -> Data | None:
-    """What an earlier run has left in a folder; None for nothing. Raises InputError for another file."""
+    """The data of an earlier run in a folder; None without. Raises InputError for another file."""
     path = folder / FILE
     way_out = "move it away, or choose another --out"
     check_regular(path)
@@ -251,8 +251,8 @@ def read(folder: Path) -> Data | None:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error}); {way_out}") from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise InputError(f"{path}: is no report's data of schema {SCHEMA}; {way_out}")
+        raise InputError(f"{path}: is not a report's data of schema {SCHEMA}; {way_out}")
     try:
         return msgspec.convert({f.name: content[f.name] for f in fields(Data)}, Data)
     except (KeyError, msgspec.ValidationError) as error:
-        raise InputError(f"{path}: lacks or has too much ({error}); {way_out}") from None
+        raise InputError(f"{path}: has missing or unknown fields ({error}); {way_out}") from None

@@ -1,4 +1,4 @@
-"""Times of real runs on a device, warmed up and synchronised; and the roof that it really has."""
+"""Times of real runs on a device, warmed up and synchronised; and the device's measured roof."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from neuralpower.suites.roofline.measured_roof import measured_roof
 from neuralpower.suites.roofline.records import HERE, Roof
 
 CUDA_SAMPLES = 20
-CUDA_LIMIT_S = 2.0  # after which no further sample begins, from the fifth on
+CUDA_LIMIT_S = 2.0  # after which no further sample begins, once there are five
 TRAINING_REPEATS = 3
 Sizes = Mapping[str, tuple[int, ...]]  # by type of device
 PRODUCTS: Sizes = {"cpu": (1024, 2048, 3072), "cuda": (4096, 8192, 16384)}
@@ -48,7 +48,7 @@ class Runner:
 
     @property
     def name(self) -> str:
-        """As the system reports it."""
+        """The device's name as the system reports it."""
         return title_of(self.place)
 
     def check(self, dtype: str) -> None:
@@ -66,13 +66,13 @@ class Runner:
             raise InputError(text) from None
 
     def prepare(self) -> None:
-        """Settings of a measuring process, and a sentinel that is warm."""
+        """Prepare the measuring process, and warm up the sentinel."""
         if self.place.type == "cpu":
             prepare_process(read_cpu().cores)
             self.sentinel = Sentinel().settle(10)
 
     def free_bytes(self) -> int | None:
-        """Memory that a run may take; None where it is not known."""
+        """Memory that a run can take; None if unknown."""
         if self.place.type == "cuda":
             return int(torch.cuda.mem_get_info(self.place)[0])
         return available_bytes()
@@ -113,11 +113,11 @@ class Runner:
         return tuple(clock.seconds(a, b) for a, b in marks)
 
     def statistic(self, samples: Sequence[float]) -> float:
-        """10th percentile on a CPU, whose neighbours only ever make it slower; median on a GPU."""
+        """10th percentile on a CPU, since other load only makes it slower; median on a GPU."""
         return float(np.percentile(samples, 10 if self.place.type == "cpu" else 50))
 
     def forward(self, model: str, batch_size: int, dtype: str) -> tuple[float, ...]:
-        """Times of a forward pass (s); raises MemoryError, or ModelError where it fails otherwise."""
+        """Times of a forward pass (s); raises MemoryError, or ModelError if it fails otherwise."""
         try:
             call = self._call(model, batch_size, dtype)
             with users_code(f"{model}: its forward"):
@@ -134,7 +134,7 @@ class Runner:
                 torch.cuda.empty_cache()
 
     def training(self, model: str, batch_size: int, dtype: str) -> NetworkProfile:
-        """A training step, with rows. Raises as `forward` does."""
+        """A training step, with rows. Raises what `forward` raises."""
         try:
             call = self._call(model, batch_size, dtype)
             assert isinstance(call.function, nn.Module)
@@ -150,6 +150,6 @@ class Runner:
         return resolve(model).call(request, device=str(self.place))
 
     def roof(self, dtype: str) -> Roof:
-        """What the device does at most, measured here."""
+        """The device's roof, measured here."""
         found = measured_roof(self.samples, self.place, torch_dtype(dtype), self.products, self.triads)
         return Roof(self.name, HERE, found.flops_per_s, found.bytes_per_s, found.how, found.samples)

@@ -1,4 +1,4 @@
-"""FLOP, traffic and memory of a network, from a pass over meta tensors: no weights, no device."""
+"""FLOP, traffic and memory of a network, from a pass over meta tensors: needs no weights and no device."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Sketch:
         )
 
     def work(self, batch_size: int, traced: Trace) -> Work:
-        """Work of a traced forward pass; its memory is not known where meta tensors fail."""
+        """Work of a traced forward pass; its memory is unknown if meta tensors fail."""
         calls = [
             Calls(la.kind, n, n * int(la.flops()), n * int(sum(la.bytes())))
             for la, n in Counter(traced.layers).items()
@@ -71,7 +71,7 @@ class Sketch:
 
 
 def kinds_of(profile: NetworkProfile) -> tuple[Kind, ...]:
-    """FLOP, time and memory by phase and kind; operators that are no layers of their own are "other"."""
+    """FLOP, time and memory by phase and kind; operators that are not layers are "other"."""
     timed = profile.runs is not None
     found: dict[tuple[str, str], Kind] = {}
     for row in profile.rows:

@@ -1,4 +1,4 @@
-"""Trace passes, one file each: a recorded forward pass becomes the tasks that are asked about.
+"""Trace passes, one file each: a recorded forward pass becomes the tasks of a question.
 
 Each is a pure function, Trace in, Trace out. A file in this folder that decorates one with `trace_pass` is
 found by itself; the place that the pass names in `ORDER` says when it runs. `Trace.passes` lists those that
@@ -44,7 +44,7 @@ def applied(trace: Trace, question: Question, passes: Sequence[TracePass] = PASS
 
     Args:
         trace: as it was recorded; for a backward pass or a step in training mode, with its loss.
-        question: what is asked about it.
+        question: the phase, the types and the way to run.
         passes: in the order in which they run, as `in_order` gives it.
 
     Raises:

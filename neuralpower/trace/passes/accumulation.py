@@ -24,15 +24,25 @@ def _something_is_kept(trace: Trace, question: Question) -> bool:
 def accumulation(trace: Trace, question: Question) -> Trace:
     """Repeat the tasks for each micro-batch, and add its gradients to those of the ones before it."""
     count = question.recipe.accumulation
-    tasks = [task for number in range(count) for task in (*trace.tasks, *_accumulated(trace, number))]
+    tasks = [
+        task
+        for number in range(count)
+        for task in (*_repeated(trace, number == count - 1), *_accumulated(trace, question, number))
+    ]
     unmodelled = tuple(one for one in trace.unmodelled for _ in range(count))
     return replace(trace, tasks=tuple(tasks), unmodelled=unmodelled)
 
 
-def _accumulated(trace: Trace, number: int) -> Iterator[Task]:
-    """What adds a micro-batch's gradients, by its number from 0, to those before it."""
+def _repeated(trace: Trace, last: bool) -> Iterator[Task]:
+    """The tasks of one micro-batch: exchanges between replicas follow the last one alone."""
+    return (task for task in trace.tasks if last or not task.last)
+
+
+def _accumulated(trace: Trace, question: Question, number: int) -> Iterator[Task]:
+    """Calls that add a micro-batch's gradients, by its number from 0, to those before it."""
     if number:
-        yield from (Task("", addition(dtype, numbers), BACKWARD) for dtype, numbers in trace.trained)
+        kept = ((question.recipe.gradient_dtype(dtype), numbers) for dtype, numbers in trace.trained)
+        yield from (Task("", addition(dtype, numbers), BACKWARD) for dtype, numbers in kept)
     for name, rows in trace.sparse:
         layers = joined(rows.times(number + 1)) if number else stored(rows)
         yield from (Task(module_of(name), layer, BACKWARD) for layer in layers)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import groupby
 
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.trace.passes.base import trace_pass
-from neuralpower.trace.question import Learnt, Question
+from neuralpower.trace.paths import block_of
+from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import LayerCall, Task, Trace, backward_calls
 
@@ -19,28 +21,48 @@ def backward(trace: Trace, question: Question) -> Trace:
     A kind whose backward pass was not measured does what its formulas say, as forward passes. What is not
     modelled takes as long backward as forward, so a step of training has it twice.
     """
-    tasks = [_own(call) for call in trace.calls if call.again]
-    for call in backward_calls(trace.calls, trace.own_backward):
-        tasks += _reversed(call, question.learnt) if call.gradient else [_own(call)]
-    tasks += [Task(call.path, call.layer, BACKWARD) for call in reversed(trace.gradients)]
+    again, sums = by_block(call for call in trace.calls if call.again), by_block(trace.gradients)
+    tasks: list[Task] = []
+    passed = backward_calls(trace.calls, trace.own_backward)
+    for block, calls in groupby(passed, key=lambda call: block_of(call.path)):
+        tasks += [_own(call) for call in again.pop(block, ())]
+        for call in calls:
+            tasks += _reversed(call, question.knows) if call.gradient else [_own(call)]
+        if block:
+            tasks += [_sum(call) for call in reversed(sums.pop(block, ()))]
+    tasks += [_own(call) for some in again.values() for call in some]
+    tasks += [_sum(call) for some in reversed([*sums.values()]) for call in reversed(some)]
     twice = question.phase == TRAINING
     unmodelled = tuple(one for one in trace.unmodelled for _ in range(2 if twice and not one.once else 1))
     return replace(trace, tasks=(*trace.tasks, *tasks), unmodelled=unmodelled)
 
 
+def by_block(calls: Iterable[LayerCall]) -> dict[str, list[LayerCall]]:
+    """The calls of each repeated block, and of "" those in none."""
+    found: dict[str, list[LayerCall]] = {}
+    for call in calls:
+        found.setdefault(block_of(call.path), []).append(call)
+    return found
+
+
+def _sum(call: LayerCall) -> Task:
+    """An addition of gradients, right after the backward pass of the block that makes them."""
+    return Task(call.path, call.layer, BACKWARD)
+
+
 def _own(call: LayerCall) -> Task:
-    """A call that a backward pass makes as it is: one of its own, or one that runs again."""
+    """A call that a backward pass makes unchanged: its own call, or one that runs again."""
     return Task(call.path, call.layer, BACKWARD, again=call.again, operator=call.operator)
 
 
-def _reversed(call: LayerCall, learnt: Learnt) -> Iterator[Task]:
-    """A share of the pass that was measured as a whole; else what makes each gradient that is asked for.
+def _reversed(call: LayerCall, knows: Knows) -> Iterator[Task]:
+    """A share of the pass that was measured as a whole; else the calls that make each needed gradient.
 
     A bias alone asks for none of the products that a measured pass is mostly made of.
     """
     layer, parts, share = call.layer, call.layer.backward_of(call.asked), call.gradient
     of_products = not layer.multiplies or call.asked is None or any(part.kind == layer.kind for part in parts)
-    if learnt(layer.kind, BACKWARD) and of_products:
+    if knows(layer.kind, BACKWARD) and of_products:
         whole = replace(layer, phase=BACKWARD)
         yield Task(call.path, whole, BACKWARD, share, operator=call.operator, asked=call.asked)
         return

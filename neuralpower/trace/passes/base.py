@@ -12,7 +12,7 @@ Change = Callable[[Trace, Question], Trace]
 Applies = Callable[[Trace, Question], bool]
 
 ORDER: Mapping[str, str] = {
-    "weights": "change the types in which weights lie in memory, and products take them",
+    "weights": "change the types of weights in memory, and of products' operands",
     "calls": "change the recorded calls: which of them run again",
     "blocks": "put kernels of serving engines in the place of blocks of language models",
     "serving": "change the calls to those of an engine that serves language models",
@@ -23,7 +23,7 @@ ORDER: Mapping[str, str] = {
     "update": "add what follows all micro-batches, such as the optimizer's step",
     "types": "change the types that tasks compute in",
 }
-"""Places in the order in which passes run, with what passes there do; at one place they run by name."""
+"""Places in the order in which passes run, with the effect of passes there; at one place, by name."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TracePass:
 
     @property
     def summary(self) -> str:
-        """What it does, in a sentence: the first line of its docstring."""
+        """Its effect in one sentence: the first line of its docstring."""
         return (self.change.__doc__ or "").partition("\n")[0]
 
     def __call__(self, trace: Trace, question: Question) -> Trace:

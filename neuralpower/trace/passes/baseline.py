@@ -1,4 +1,4 @@
-"""What eager mode does, counted before other passes change it."""
+"""Count the work of eager mode before other passes change it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ IDS = 2  # axes of token numbers and of masks over them: what has more is conten
 
 @trace_pass(place="serving", applies=served)
 def cached_positions(trace: Trace, question: Question) -> Trace:
-    """Leave out what follows from positions alone: an engine keeps cosines and sines, and needs no mask."""
+    """Drop calls that follow from positions alone: an engine keeps cosines and sines, and needs no mask."""
     flow = Dataflow(trace)
     content = [False] * len(flow.nodes)
     for i, node in enumerate(flow.nodes):

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from neuralpower.layers.collective import Collective
 from neuralpower.layers.experts import Experts
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.operands import OWN
 from neuralpower.layers.reduction import Reduction
-from neuralpower.trace.blocks import Cut, border, by_module, layer_of, serving, weights_read
+from neuralpower.trace.blocks import Cut, border, by_module, layer_of, moves, serving, weights_read
 from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
@@ -32,7 +33,7 @@ def expert_blocks(trace: Trace, question: Question) -> Trace:
     cut = Cut(flow)
     notes: dict[str, None] = {}
     for path, nodes in by_module(flow, _modules(trace)).items():
-        block = _block(flow, nodes)
+        block = _block(flow, nodes, path in trace.about.placed)
         if block is None:
             continue
         load = question.routing.load(block.tokens * block.top_k, block.top_k, block.experts)
@@ -40,6 +41,7 @@ def expert_blocks(trace: Trace, question: Question) -> Trace:
         region = set(block.nodes)
         region |= _choice(flow, region)
         region |= _sums(flow, block)
+        region |= _returned(flow, block) if path in trace.about.placed else set()
         cut.gone |= region
         parts = ("choice", "up", "down")
         cut.add(flow.nodes[block.down], path, layer, border(flow, region), parts)
@@ -72,8 +74,11 @@ def _modules(trace: Trace) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _block(flow: Dataflow, nodes: Sequence[int]) -> _Block | None:
-    """The experts that a module's nodes are; None where they do something else."""
+def _block(flow: Dataflow, nodes: Sequence[int], placed: bool) -> _Block | None:
+    """The experts that a module's nodes are; None where they do something else.
+
+    Rows of `placed` ones are choices that have come from all ranks.
+    """
     products = [i for i in nodes if _stacked(flow, flow.nodes[i])]
     if len(products) not in (2, 3):
         return None
@@ -82,7 +87,8 @@ def _block(flow: Dataflow, nodes: Sequence[int]) -> _Block | None:
     gated = len(products) == 3 or columns == 2 * inner
     if experts != others or outputs != hidden or inner * (1 + (gated and len(products) == 2)) != columns:
         return None
-    counted = _tokens(flow, nodes, _rows(flow.nodes[products[0]]), experts)
+    rows = _rows(flow.nodes[products[0]])
+    counted = (rows, 1) if placed else _tokens(flow, nodes, rows, experts)
     if counted is None:
         return None
     tokens, top_k = counted
@@ -146,7 +152,7 @@ def _tokens(flow: Dataflow, nodes: Sequence[int], rows: int, experts: int) -> tu
 
 
 def _chosen(node: Node, tokens: int) -> int:
-    """How many a choice takes for each token; 0 of what is no choice."""
+    """Number of experts that a choice takes for each token; 0 for other calls."""
     call = node.call
     if not isinstance(call, LayerCall) or not call.operator.endswith(".topk") or not call.outputs:
         return 0
@@ -169,6 +175,16 @@ def _sums(flow: Dataflow, block: _Block) -> set[int]:
     return found if found.issuperset(last.readers) else set()
 
 
+def _returned(flow: Dataflow, block: _Block) -> set[int]:
+    """What brings rows of placed experts back to their tokens, on the rank itself."""
+    found: set[int] = set()
+    i = block.nodes[-1]
+    while len(flow.nodes[i].readers) == 1 and moves(flow.nodes[flow.nodes[i].readers[0]]):
+        i = flow.nodes[i].readers[0]
+        found.add(i)
+    return found | serving(flow, found | {*block.nodes}, lambda j: moves(flow.nodes[j])) if found else found
+
+
 def _choice(flow: Dataflow, region: Collection[int]) -> set[int]:
-    """What stands between the router's product and the experts, and serves these alone."""
-    return serving(flow, region, lambda i: not isinstance(layer_of(flow.nodes[i]), Linear))
+    """The calls between the router's product and the experts that serve these alone."""
+    return serving(flow, region, lambda i: not isinstance(layer_of(flow.nodes[i]), (Linear, Collective)))

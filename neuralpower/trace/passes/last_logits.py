@@ -43,7 +43,7 @@ def _of_prompt(trace: Trace) -> bool:
 
 
 def _last(call: LayerCall, tokens: int) -> LayerCall:
-    """The call for one token of so many."""
+    """The call for one token of each sample, instead of all tokens."""
     changes: dict[str, Any] = {
         name: getattr(call.layer, name) // tokens
         for name in ("rows", "elements", "outputs")

@@ -1,6 +1,6 @@
 """Multi-head latent attention as engines run it: expanded for a prompt, absorbed for a step.
 
-It is found by what it computes: one product makes both the keys, beside a rotary part, and the values of an
+It is found by what it computes: one product makes both the keys, next to a rotary part, and the values of an
 attention from the whole cache. In a step, engines multiply the matrix for the keys into the queries and the
 one for the values into the results, so that all heads attend to the cache itself. (DeepSeek-V2, arXiv
 2405.04434, section 2.1.2.)
@@ -181,7 +181,7 @@ def _kernel(block: _Block, absorbed: bool) -> LatentAttention:
 
 
 def _between(flow: Dataflow, start: int, end: int) -> set[int]:
-    """What lies on the way from one node to another, and both."""
+    """The nodes on the way from one node to another, and both."""
     return before(flow, [end], since=start) & after(flow, start, end)
 
 
@@ -218,7 +218,7 @@ def _expand(flow: Dataflow, block: _Block, cut: Cut) -> None:
 
 
 def _in_order(flow: Dataflow, last: Node, region: set[int]) -> tuple[Access, ...]:
-    """Where results lie: kernels write them in the order of tokens, so that a copy behind them goes, too."""
+    """The place of results: kernels write in the order of tokens, so that a copy after them is dropped."""
     for i in last.readers:
         if len(last.readers) == 1 and is_plain_copy(flow.nodes[i]):
             region.add(i)
@@ -232,7 +232,7 @@ def _scalings(flow: Dataflow, region: set[int]) -> set[int]:
 
 
 def _origin(flow: Dataflow, node: int, place: int, gone: set[int]) -> Access:
-    """What an operand was before calls that go."""
+    """The operand before the calls that are dropped."""
     access, source = flow.nodes[node].flow.reads[place], flow.nodes[node].sources[place]
     while source is not None and source in gone and flow.nodes[source].flow.reads:
         access, source = flow.nodes[source].flow.reads[0], flow.nodes[source].sources[0]

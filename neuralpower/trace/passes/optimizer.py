@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from neuralpower.errors import InputError
+from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
@@ -39,8 +40,11 @@ def _step(trace: Trace, recipe: Recipe) -> Iterator[Task]:
     how: dict[str, Any] = {"function": recipe.optimizer, "implementation": recipe.implementation}
     for dtype in dict.fromkeys(dtype for dtype, _ in trace.trained):
         sizes = [numbers for other, numbers in trace.trained if other == dtype]
-        step = Optimizer(dtype=dtype, tensors=len(sizes), elements=sum(sizes), **how)
+        kept = recipe.gradient_dtype(dtype)
+        step = Optimizer(dtype=kept, tensors=len(sizes), elements=sum(sizes), **how)
         yield Task("", step, OPTIMIZER)
+        if kept != dtype:  # the weights become the masters, rounded
+            yield Task("", Movement(dtype=dtype, function="cast", elements=sum(sizes)), OPTIMIZER)
     for name, rows in trace.sparse:
         parts = step_of_rows(recipe.optimizer, rows.times(recipe.accumulation))
         yield from (Task(module_of(name), layer, OPTIMIZER) for layer in parts)

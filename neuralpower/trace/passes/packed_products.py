@@ -43,7 +43,7 @@ def packed_products(trace: Trace, question: Question) -> Trace:
 
 
 def _form(layer: Linear) -> Linear:
-    """What products must have in common."""
+    """The properties that products must share."""
     return replace(layer, out_features=1, bias=False)
 
 

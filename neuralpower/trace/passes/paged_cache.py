@@ -28,7 +28,7 @@ WRITE = "cache"  # name of the part that writes keys and values
 
 @trace_pass(place="serving", applies=served)
 def paged_cache(trace: Trace, question: Question) -> Trace:
-    """Let attention read keys and values where they lie, and write new ones beside the rotary embedding."""
+    """Let attention read the cache in place, and write new keys and values with the rotary embedding."""
     flow = Dataflow(trace)
     edit = _Edit(trace)
     for i, node in enumerate(flow.nodes):
@@ -155,7 +155,7 @@ def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
     for one in (keys, values):
         for i in one.copies:
             edit.drop(flow.nodes[i])
-        if one.written is not None:  # the cache has what is new beside what it had
+        if one.written is not None:  # the cache has the new part in addition to the old one
             edit.sizes[one.written.storage] = one.written.bytes
 
 
@@ -271,7 +271,7 @@ def _upstream(flow: Dataflow, start: int, inside: set[int]) -> set[int]:
 
 
 def _scaled(flow: Dataflow, start: int, inside: set[int], rows: set[int]) -> set[int]:
-    """What follows a reduction until its rows are scaled: by its statistics, its type and its weight."""
+    """Calls after a reduction until its rows are scaled: by its statistics, its type and its weight."""
     found: set[int] = set()
     queue = [start]
     while queue:

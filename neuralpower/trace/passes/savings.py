@@ -1,4 +1,4 @@
-"""What joining calls has saved."""
+"""Savings of joined calls against eager mode."""
 
 from __future__ import annotations
 

@@ -346,7 +346,7 @@ def test_what_a_configuration_does_to_torch_is_its_result() -> None:
     assert results["good"]["flops"] == 5 * 4 * 8
 
 
-# ---- a worker that does as it is told ----
+# ---- a worker that follows a script ----
 
 
 def test_every_planned_configuration_is_measured_once(fake: Callable[..., Fake], tmp_path: Path) -> None:
@@ -625,10 +625,11 @@ def test_noise_is_no_failure_in_the_progress_bar() -> None:
 @pytest.mark.parametrize(
     ("budget_s", "seconds", "said"),
     [
-        (20, 50, "about 50 s; this run ends after 20 s, the same command goes on"),
-        (1200, 2574, "about 42.9 minutes; this run ends after 20 minutes, the same command goes on"),
+        (20, 50, "about 50 s; this run ends after 20 s"),
+        (1200, 2574, "about 42.9 minutes; this run ends after 20 minutes"),
     ],
 )
 def test_what_is_left_is_said_in_seconds_or_minutes(budget_s: float, seconds: float, said: str) -> None:
     progress = Progress(100, 10, Estimate(90, 0, seconds, 3), budget_s=budget_s)
-    assert outlook(progress) == f"90 runtimes and 0 powers to measure: {said}"
+    resume = "; run the same command again to resume"
+    assert outlook(progress) == f"90 runtimes and 0 powers to measure: {said}{resume}"

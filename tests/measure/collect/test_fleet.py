@@ -39,7 +39,7 @@ def test_an_address_without_a_cluster_is_one_line(tmp_path: Path) -> None:
     assert "start one with ray start --head" in errors[0]
     assert not (tmp_path / "data" / "dataset.json").exists()
     ran = run("collect-data", "--executor", "ray", "--out", tmp_path / "data")
-    assert (ran.code, "no cluster is named; add --address" in ran.err) == (2, True)
+    assert (ran.code, "no cluster is given; add --address" in ran.err) == (2, True)
 
 
 class Nodes:

@@ -1,0 +1,85 @@
+"""Experts of a mixture that lie on different ranks.
+
+A rank's experts get a row for each choice that falls on them; choices are taken to spread evenly.
+
+    tokens repeated on all expert ranks   each picks the rows of its own experts; the outputs are summed
+    tokens of its own on each             one all-to-all brings rows to their experts, a second one brings
+                                          them back; tensor ranks, which repeat tokens, send a part each
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from neuralpower.networks.sharding import exchanges
+
+if TYPE_CHECKING:
+    from neuralpower.networks.sharding.rank import Rank
+
+ROW_PER_CHOICE = "_neuralpower_row_per_choice"  # attribute of experts whose rows are choices, not tokens
+
+
+def placed_experts(module: nn.Module) -> frozenset[str]:
+    """Paths of experts that get a row for each choice."""
+    return frozenset(path for path, part in module.named_modules() if hasattr(part, ROW_PER_CHOICE))
+
+
+class Dispatch:
+    """What happens before and after the experts of one rank, in one call of them."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self.across = rank.layout.expert > rank.layout.tensor  # ranks with tokens of their own
+        self._tokens, self._places, self._weights = 0, torch.empty(0), torch.empty(0)
+
+    def before(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """(tokens [T, hidden], choice [T, k], its weights [T, k]) -> the same of the rank's rows, k = 1."""
+        hidden, index, weights, *more = args
+        experts = int(module.num_experts)  # type: ignore[arg-type]
+        bring = self._sent if self.across else self._picked
+        rows, count, weight = bring(hidden, index, weights)
+        ids = index.reshape(-1)[:count].remainder(experts).unsqueeze(-1)
+        return (rows, ids, weight, *more)
+
+    def _picked(self, hidden: Tensor, index: Tensor, weights: Tensor) -> tuple[Tensor, int, Tensor]:
+        """The rows that the rank's experts have to do of tokens that all tensor ranks have."""
+        rank = self.rank
+        hidden = rank.whole(hidden, partial=True)
+        weights = rank.whole(weights, partial=True)
+        self._tokens, chosen = hidden.shape[0], weights.shape[-1]
+        count = exchanges.share(self._tokens * chosen, rank.tensor.ranks)
+        self._places = _places(count, chosen, hidden)
+        return hidden[self._places], count, weights.reshape(-1)[:count].unsqueeze(-1)
+
+    def _sent(self, hidden: Tensor, index: Tensor, weights: Tensor) -> tuple[Tensor, int, Tensor]:
+        """The rows that come from all ranks."""
+        rank = self.rank
+        self._tokens = hidden.shape[0]
+        if rank.tensor.ranks > 1 and not rank.sequence:
+            hidden, weights = (exchanges.sliced(x, rank.tensor, 0) for x in (hidden, weights))
+        self._weights, chosen = weights, weights.shape[-1]
+        count = hidden.shape[0] * chosen
+        rows = exchanges.exchanged(hidden[_places(count, chosen, hidden)], rank.expert)
+        return rows, count, weights.new_ones((count, 1))
+
+    def after(self, output: Tensor) -> Tensor:
+        """The rows' outputs -> those of the tokens."""
+        rank = self.rank
+        if not self.across:
+            shape = self._tokens, output.shape[-1]
+            zeros = torch.zeros(shape, dtype=output.dtype, device=output.device)
+            return rank.from_partial(zeros.index_add(0, self._places, output))
+        back = exchanges.exchanged(output, rank.expert).reshape(*self._weights.shape, -1)
+        found = (back * self._weights.unsqueeze(-1)).sum(1).to(output.dtype)
+        self._weights = torch.empty(0)
+        if rank.tensor.ranks > 1 and not rank.sequence:
+            found = exchanges.gathered(found, rank.tensor, 0)[: self._tokens]
+        return found
+
+
+def _places(count: int, chosen: int, like: Tensor) -> Tensor:
+    """The token of each row."""
+    return torch.arange(count, device=like.device) // chosen

@@ -1,0 +1,93 @@
+"""Which modules and parameters of a network are split in which way, and who says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from neuralpower.errors import InputError, unknown
+from neuralpower.networks.sharding.styles import Style, style_named
+
+OWN, TRANSFORMERS, RULE = "the plan given", "the plan of transformers", "a rule"
+INFERENCE, ENGINE, TRAINING = "inference", "engine", "training"  # what a network is run for
+SHOWN = 4  # modules that a message names
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Styles by the path of a module or parameter; paths are those of the network."""
+
+    entries: Mapping[str, Style]
+    source: str = TRANSFORMERS  # OWN, TRANSFORMERS or RULE
+    added: tuple[str, ...] = ()  # modules that a rule has added to it
+
+    def with_rule(self, entries: Mapping[str, Style], added: Iterable[str]) -> Plan:
+        """The plan, completed by what a rule found."""
+        if not entries:
+            return self
+        source = self.source if self.entries else RULE
+        return replace(self, entries={**entries, **self.entries}, source=source, added=tuple(added))
+
+
+def own_plan(module: nn.Module, patterns: Mapping[str, Any], source: str) -> Plan:
+    """A plan of patterns, in which `*` stands for one part of a path.
+
+    Raises:
+        InputError: an unknown style; in a plan that was given, a pattern that names nothing of the module.
+    """
+    paths = [*dict.fromkeys([*dict(module.named_modules()), *_parameters(module)])]
+    entries: dict[str, Style] = {}
+    for pattern, named in patterns.items():
+        found = [path for path in paths if matches(pattern, path)]
+        if not found and source == OWN:
+            raise unknown(f"module of {type(module).__name__}", pattern, [path for path in paths if path])
+        one = named if isinstance(named, Style) else style_named(str(named))
+        entries.update(dict.fromkeys(found, one))
+    return Plan(entries, source)
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a pattern names a path."""
+    parts, own = pattern.split("."), path.split(".")
+    return len(parts) == len(own) and all(
+        re.fullmatch(re.escape(part).replace(r"\*", ".*"), one) for part, one in zip(parts, own, strict=True)
+    )
+
+
+def patterns_of(module: nn.Module, name: str) -> Mapping[str, Any]:
+    """The plan that a module says as its attribute `tp_plan` or `ep_plan`, as those of transformers do."""
+    found = getattr(module, name, None)
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"{name} of {type(module).__name__} is a {type(found).__name__}; "
+            "give a mapping of modules to styles, such as {'up': 'colwise', 'down': 'rowwise'}"
+        )
+    return found
+
+
+def _parameters(module: nn.Module) -> dict[str, Any]:
+    return dict(module.named_parameters(remove_duplicate=False))
+
+
+def pattern_of(path: str) -> str:
+    """A path with `*` for the numbers of blocks."""
+    return ".".join("*" if part.isdecimal() else part for part in path.split("."))
+
+
+def whole_parts(module: nn.Module, split: set[int]) -> Iterator[tuple[str, int]]:
+    """(Pattern, numbers) of modules whose matrices stay whole on every rank; `split`: ids of the others."""
+    found: dict[str, int] = {}
+    seen = set(split)
+    for path, part in module.named_modules():
+        own = [p for p in part.parameters(recurse=False) if p.dim() > 1 and id(p) not in seen]
+        seen.update(map(id, own))
+        if own:
+            pattern = pattern_of(path)
+            found[pattern] = found.get(pattern, 0) + sum(p.numel() for p in own)
+    yield from sorted(found.items(), key=lambda item: -item[1])

@@ -1,0 +1,183 @@
+"""What one rank holds of a network: parts of weights and states, activations in flight, buffers.
+
+weights, gradients, states   of the rank's own pieces; shared out among replicas as the layout says
+activations                  what a backward pass needs of each micro-batch in flight, and what else lives
+                             while one piece runs forward or backward
+cache                        keys and values of each batch in flight
+communication                buffers of each group's communicator, and of gradients on their way
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from neuralpower.layout import GROUPS, Layout
+from neuralpower.platforms import CPU, Platform
+from neuralpower.predict.memory.peak import Memory, alive, forward_memory, memory_of
+from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, WORKSPACE, Storage
+from neuralpower.trace.passes.data_parallel import ZERO_BUCKET, Parameter, parameters_of
+from neuralpower.trace.paths import block_of, module_of
+from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import TRAINING, Recipe
+from neuralpower.trace.stages import Part
+from neuralpower.trace.step_lifetimes import StepLifetimes
+
+# Bytes of one communicator: NCCL_BUFFSIZE, 4 MiB by default, for each of up to 32 channels (NCCL 2.x,
+# "Environment Variables", NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS).
+COMMUNICATOR = 32 * 4 * 2**20
+NOTE = "each communicator is assumed to take 128 MiB, as NCCL's 32 channels of 4 MiB do"
+
+
+def communicators(layout: Layout) -> int:
+    """Groups with other ranks that one rank belongs to."""
+    return sum(layout.size(group) > 1 for group in GROUPS)
+
+
+def communicator_bytes(layout: Layout, platform: Platform) -> int:
+    """Buffers of a rank's communicators; processes of a CPU have sockets."""
+    return 0 if platform.family == CPU.family else communicators(layout) * COMMUNICATOR
+
+
+def serving_memory(parts: Sequence[Part], layout: Layout, platform: Platform, in_flight: int) -> Memory:
+    """The memory of a rank in a forward pass, with `in_flight` batches."""
+    found = [forward_memory(part.trace, platform=platform) for part in parts]
+    most = max(found, key=lambda one: one.value_bytes)
+    weights = sum(one.weights_bytes for one in found)
+    cache = in_flight * sum(one.cache_bytes for one in found)
+    more = weights + cache - most.weights_bytes - most.cache_bytes
+    buffers = communicator_bytes(layout, platform)
+    return replace(
+        most,
+        weights_bytes=weights,
+        cache_bytes=cache,
+        communication_bytes=buffers,
+        tensor_bytes=most.tensor_bytes + more + buffers,
+    )
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Activations of one piece of the network, in bytes."""
+
+    saved: int  # of one micro-batch, from its forward to its backward pass
+    more: int  # the most that lives in addition while it runs
+
+
+def activations_of(step: StepLifetimes, parts: Sequence[Part], platform: Platform) -> list[Activations]:
+    """The activations of each part, from the lifetimes of a step with one micro-batch."""
+    begun, forward, backward = dict(step.blocks), step.passes[0], step.passes[1]
+    begins = [0, *(begun[part.blocks[0]] + 1 for part in parts[1:]), forward + 1]
+    kinds = (ACTIVATIONS, WORKSPACE) if platform.workspace else (ACTIVATIONS,)
+    storages = [one for one in step.storages if one.part in kinds]
+    found = []
+    for first, after in pairwise(begins):
+        own = [one for one in storages if first <= one.birth < after]
+        saved = [one for one in own if one.death is None or one.death > forward]
+        ends = [one.death for one in saved if one.death is not None] or [backward]
+        later = [one for one in storages if forward < one.birth <= backward]
+        total = alive([*own, *later], backward + 2)
+        low, high = min(ends), min(max(ends), backward)
+        most = max(int(total[first:after].max(initial=0)), int(total[low : high + 1].max(initial=0)))
+        kept = sum(one.bytes for one in saved)
+        found.append(Activations(kept, max(most - kept, 0)))
+    return found
+
+
+def training_rank_memory(
+    step: StepLifetimes,
+    parts: Sequence[Part],
+    pieces: Sequence[Activations],
+    held: Mapping[int, int],
+    question: Question,
+) -> Memory:
+    """The memory of a rank in a step of training.
+
+    Args:
+        step: the lifetimes of one micro-batch of the whole network, and of the optimizer's step.
+        parts: the pieces that the rank has.
+        pieces: their activations.
+        held: the micro-batches of each piece, by number, when the rank holds the most.
+        question: its layout says how states are shared out, its recipe in which types they are kept.
+    """
+    layout, platform = question.layout, question.platform
+    states = _States.of(step, parts, layout, question.recipe)
+    saved = sum(pieces[number].saved * count for number, count in held.items())
+    more = max((pieces[number].more for number in held), default=0)
+    activations = max(saved + more, states.update)
+    whole = memory_of(step.storages, TRAINING, platform=platform, compiler=step.compiler)
+    inputs = sum(one.bytes for one in step.storages if one.part == INPUTS)
+    tensors = states.weights + states.gradients + states.optimizer + activations + inputs
+    buffers = communicator_bytes(layout, platform) + states.buffers
+    moving = states.gradients + activations
+    margin = int(platform.framework.margin_bytes(TRAINING, moving, tensors))
+    return replace(
+        whole,
+        weights_bytes=states.weights,
+        gradients_bytes=states.gradients,
+        optimizer_bytes=states.optimizer,
+        inputs_bytes=inputs,
+        activations_bytes=activations,
+        workspace_bytes=0,
+        communication_bytes=buffers,
+        heap_bytes=0,
+        margin_bytes=margin,
+        tensor_bytes=tensors + buffers,
+    )
+
+
+@dataclass(frozen=True)
+class _States:
+    """Bytes of what a rank keeps of its parameters."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    update: int  # that the optimizer's step makes for a while
+    buffers: int  # of gradients or weights on their way
+
+    @classmethod
+    def of(cls, step: StepLifetimes, parts: Sequence[Part], layout: Layout, recipe: Recipe) -> _States:
+        """The states of some parts of the network."""
+        shard = layout.shard
+        trained = [one for part in parts for one in parameters_of(part.trace, recipe)]
+
+        def share(one: Parameter, size: int) -> int:
+            """A rank's part of a parameter's bytes."""
+            return -(-size // (layout.expert_replicas if one.experts else layout.data))
+
+        whole = sum(one.bytes for one in trained)
+        divided = sum(share(one, one.bytes) for one in trained)
+        weights = sum(weight.bytes for part in parts for weight in part.trace.weights)
+        gradients = divided if shard in ("zero2", "zero3") else whole
+        per_byte, per_step = _state_share(step)
+        stepped = divided if shard else whole
+        buffers = 0
+        if shard == "zero3":
+            weights -= sum(one.weight_bytes - share(one, one.weight_bytes) for one in trained)
+            buffers = 2 * _largest_block(trained)  # the block that runs, and the one that is gathered
+        elif shard:
+            buffers = min(whole, ZERO_BUCKET * 4)
+        elif layout.data > 1 or layout.expert_replicas > 1:
+            buffers = whole  # gradients are copied into their buckets
+        return cls(weights, gradients, round(per_byte * stepped), round(per_step * stepped), buffers)
+
+
+def _state_share(step: StepLifetimes) -> tuple[float, float]:
+    """Bytes of an optimizer's state, and of what its step makes, for a byte of gradients."""
+    end = step.passes[-1]
+    gradients = sum(one.bytes for one in step.storages if one.part == "gradients")
+    states = sum(one.bytes for one in step.storages if one.part == OPTIMIZER)
+    made: list[Storage] = [one for one in step.storages if one.part == ACTIVATIONS and one.birth > end]
+    most = int(alive(made).max(initial=0)) if made else 0
+    return states / max(gradients, 1), most / max(gradients, 1)
+
+
+def _largest_block(trained: Sequence[Parameter]) -> int:
+    """Bytes of the block with the most parameters."""
+    sizes: dict[str, int] = {}
+    for one in trained:
+        block = block_of(module_of(one.name))
+        sizes[block] = sizes.get(block, 0) + one.bytes
+    return max(sizes.values(), default=0)

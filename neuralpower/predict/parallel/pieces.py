@@ -1,0 +1,125 @@
+"""The pieces of a network on their ranks: the tasks of each, and what a predictor says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neuralpower.layers import Layer
+from neuralpower.layers.base import BACKWARD
+from neuralpower.layout import ONE
+from neuralpower.learn.network_estimates import Answer, ask
+from neuralpower.learn.predictor import Predictor
+from neuralpower.predict.parallel.timing import FURTHER, Timing, timed_part
+from neuralpower.trace.exchanges import exchanged_by_ends, sent
+from neuralpower.trace.gradients import addition
+from neuralpower.trace.passes import applied
+from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import OPTIMIZER, TRAINING
+from neuralpower.trace.records import Task, Trace
+from neuralpower.trace.stages import Part
+
+
+def one_micro_batch(question: Question) -> Question:
+    """The same question of one micro-batch on one device: what is followed for every layout."""
+    return replace(question, layout=ONE, recipe=replace(question.recipe, accumulation=1))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece, its tasks for one micro-batch and how long they take."""
+
+    part: Part
+    work: Trace
+    answer: Answer
+    timing: Timing
+
+
+def pieces_of(parts: Sequence[Part], predictor: Predictor, question: Question) -> list[Piece]:
+    """The pieces of a network; equal ones are asked about once."""
+    known: dict[tuple[object, ...], tuple[Answer, Timing]] = {}
+    found = []
+    for number, part in enumerate(parts):
+        work = _work(part, number, len(parts), question)
+        whole = _key(work)
+        if whole not in known:
+            answer = ask(predictor, work, question)
+            known[whole] = answer, timed_part(answer)
+        found.append(Piece(part, work, *known[whole]))
+    return found
+
+
+def _key(work: Trace) -> tuple[object, ...]:
+    """What makes two works take the same time."""
+    numbers: dict[object, int] = {}
+    known: dict[int, int] = {}  # by identity: most layers are the same object, and comparing them takes time
+
+    def number(task: Task) -> int:
+        layer = task.layer
+        if id(layer) not in known:
+            known[id(layer)] = numbers.setdefault(layer, len(numbers))
+        return known[id(layer)]
+
+    order = tuple((number(t), t.step, t.share, t.stream, bool(t.waits), t.last, t.asked) for t in work.tasks)
+    return order, tuple(numbers), len(work.unmodelled)
+
+
+def _work(part: Part, number: int, count: int, question: Question) -> Trace:
+    """The tasks of a piece for one micro-batch, then what further ones add."""
+    single = replace(question, recipe=replace(question.recipe, accumulation=1))
+    work = applied(part.trace, single)
+    if question.phase != TRAINING:
+        dtype, numbers = part.output
+        if numbers:  # the next stage waits for it
+            send = Task("", sent(question, number % question.layout.pipeline, dtype, numbers))
+            work = replace(work, tasks=(*work.tasks, send))
+        return work
+    tasks = list(work.tasks)
+    if part.twice and number in (0, count - 1):
+        dtype = part.trace.weights[0].dtype if part.trace.weights else question.dtype
+        layer = exchanged_by_ends(question, question.recipe.gradient_dtype(dtype), part.twice)
+        at = next((i for i, task in enumerate(tasks) if task.step == OPTIMIZER), len(tasks))
+        tasks.insert(at, Task("", layer, BACKWARD, last=True))
+    kept = question.recipe.gradient_dtype
+    sums = (addition(kept(dtype), numbers) for dtype, numbers in part.trace.trained)
+    tasks += (Task("", layer, BACKWARD, event=FURTHER) for layer in sums)
+    return replace(work, tasks=tuple(tasks))
+
+
+def sends_s(pieces: Sequence[Piece], predictor: Predictor, question: Question) -> list[float]:
+    """[pieces] seconds in which each sends a micro-batch's result to the next one; 0 of the last."""
+    layers: list[Layer] = []
+    for number, piece in enumerate(pieces[:-1]):
+        dtype, numbers = piece.part.output
+        layers.append(sent(question, number % question.layout.pipeline, dtype, max(numbers, 1)))
+    if not layers:
+        return [0.0] * len(pieces)
+    found = predictor.estimate_network(layers, np.ones(len(layers)))
+    return [*found.runtime_s.tolist(), 0.0]
+
+
+def repeats_of(answer: Answer, count: int) -> list[int]:
+    """[tasks] how often each runs in a step of `count` micro-batches."""
+
+    def times(task: Task) -> int:
+        if task.event == FURTHER:
+            return count - 1
+        return 1 if task.last or task.step == OPTIMIZER else count
+
+    return [times(task) for task in answer.tasks]
+
+
+def merged(pieces: Sequence[Piece]) -> Trace:
+    """The work of all pieces of a rank as one."""
+    first, *others = (piece.work for piece in pieces)
+    every = (first, *others)
+    return replace(
+        first,
+        calls=tuple(call for one in every for call in one.calls),
+        tasks=tuple(task for one in every for task in one.tasks),
+        unmodelled=tuple(call for one in every for call in one.unmodelled),
+        parameters=sum(one.parameters for one in every),
+        parameter_bytes=sum(one.parameter_bytes for one in every),
+    )

@@ -1,0 +1,111 @@
+"""The table of `neuralpower parallel`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+
+from neuralpower.files.terminal import styled, visible
+from neuralpower.predict.explore.layouts import Laid, Layouts
+from neuralpower.report.grid import as_asked, listed, note_lines, percent
+from neuralpower.report.number_format import binary, counted, plain, quantity
+from neuralpower.trace.recipe import TRAINING
+
+OPTIONS = {
+    "tensor": "--tensor-parallel",
+    "pipeline": "--pipeline-parallel",
+    "expert": "--expert-parallel",
+    "data": "--data-parallel",
+}
+
+
+def layouts_table(found: Layouts, top: int = 0, *, marked: bool = False) -> str:
+    """The best, the command that says more of it, the others, and why some do not fit."""
+    fitting = found.fitting
+    shown = fitting[: top or None]
+    columns: dict[str, Callable[[Laid], str]] = {
+        "layout": lambda one: one.layout.short,
+        "batch": lambda one: str(one.batch_size),
+        "micro-batches": lambda one: str(one.micro_batches),
+        "latency": lambda one: quantity(one.runtime_s.value if one.runtime_s else None, "s"),
+        "90 %": _bounds,
+        "samples": lambda one: _rate(one.samples_per_s),
+        "tokens": lambda one: _rate(one.tokens_per_s),
+        "exposed": lambda one: percent(one.exposed_share),
+        "bubble": lambda one: percent(one.bubble_share),
+        "memory": lambda one: binary(one.memory_bytes),
+        "up to": lambda one: binary(one.memory_high_bytes),
+    }
+    if found.wanted.price is not None:
+        columns["cost of 1M"] = lambda one: "-" if one.cost is None else plain(one.cost)
+    table = ["", listed(shown, columns), *_foot(found, len(shown))] if shown else ["", *_foot(found, 0)]
+    return as_asked([*_head(found), *table, *note_lines(found.notes)], marked)
+
+
+def _head(found: Layouts) -> Iterator[str]:
+    """The request; the best layout, and its command."""
+    wanted = found.wanted
+    trains = wanted.way == TRAINING
+    phase = f"{TRAINING}, {wanted.samples} samples a step" if trains else wanted.case.phase.label
+    asked = f"{wanted.case.model}, {wanted.case.dtype}, {phase}, {found.run}, on {wanted.cluster}"
+    if not found.fitting:
+        yield styled("no layout fits", "bad")
+    else:
+        best = found.fitting[0]
+        rate = best.tokens_per_s or best.samples_per_s or 0.0
+        time = quantity(best.runtime_s.value if best.runtime_s else None, "s")
+        unit = "tokens/s" if best.tokens_per_s else "samples/s"
+        yield styled(
+            f"best by {wanted.by}: {best.layout}, {time}, {plain(rate)} {unit}",
+            "bold",
+        )
+        yield visible(f"more of it: {command(found, best)}")
+    yield visible(asked)
+
+
+def command(found: Layouts, one: Laid) -> str:
+    """The command that predicts a layout."""
+    wanted, case = found.wanted, found.wanted.case
+    phase = TRAINING if wanted.way == TRAINING else case.phase.name
+    cluster = wanted.cluster
+    words = [
+        "neuralpower predict",
+        shlex.quote(str(case.model)),
+        f"--phase {phase}",
+        f"--batch-size {one.batch_size}",
+    ]
+    sizes = {
+        "--seq-len": case.seq_len,
+        "--context": case.phase.context,
+        "--prompt": case.phase.prompt,
+        "--new-tokens": case.phase.new_tokens,
+    }
+    words += [f"{name} {value}" for name, value in sizes.items() if value is not None]
+    degrees = {option: getattr(one.layout, name) for name, option in OPTIONS.items()}
+    words += [f"{option} {size}" for option, size in degrees.items() if size > 1]
+    words += [f"--zero {one.layout.shard[-1]}"] if one.layout.shard else []
+    words += [f"--micro-batches {one.micro_batches}"] if one.micro_batches > 1 else []
+    words.append(f"--devices {cluster.per_node}x{cluster.spec.slug}")
+    words += [f"--nodes {cluster.nodes}"] if cluster.nodes > 1 else []
+    return " ".join(words)
+
+
+def _foot(found: Layouts, shown: int) -> Iterator[str]:
+    """How many there are, and why others do not fit."""
+    fitting = len(found.fitting)
+    more = f" ({fitting - shown} not shown: --top 0)" if shown < fitting else ""
+    every = counted(len(found.found), "layout")
+    yield f"{fitting} of {every} fit{more}, from {counted(found.traces, 'trace')}"
+    for sort, count in found.reasons.items():
+        first = next(one for one in found.found if one.sort == sort)
+        example = f", as {first.layout.short} {first.reason}" if first.reason != sort else ""
+        yield visible(f"{counted(count, 'layout')} skipped: {sort}{example}")
+
+
+def _bounds(one: Laid) -> str:
+    time = one.runtime_s
+    return "-" if time is None else f"{quantity(time.low, 's')} to {quantity(time.high, 's')}"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{plain(value, 4)}/s"
