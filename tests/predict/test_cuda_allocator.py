@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from neuralpower.errors import InputError
-from neuralpower.predict.memory.cuda_allocator import CachingAllocator, OutOfMemoryError, Settings
+from neuralpower.predict.memory.cuda_allocator import (
+    CachingAllocator,
+    OutOfMemoryError,
+    Settings,
+    replayed,
+)
+from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS, WORKSPACE, Storage
 
 MIB = 2**20
 
@@ -154,3 +160,17 @@ def test_free_segments_go_back_above_the_garbage_collection_threshold() -> None:
 def test_settings_that_pytorch_refuses_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match="PyTorch takes"):
         Settings(**wrong)
+
+
+def test_a_second_step_finds_the_optimizers_state_and_counts_no_work_space_of_a_cpu() -> None:
+    step = [
+        Storage(0, None, 40 * MIB, WEIGHTS),
+        Storage(1, 2, 100 * MIB, ACTIVATIONS),
+        Storage(1, 1, 500 * MIB, WORKSPACE),
+        Storage(2, None, 40 * MIB, GRADIENTS),
+        Storage(3, None, 80 * MIB, OPTIMIZER),
+    ]
+    done = replayed(step)
+    # cuBLAS has 64; the second step's activations find the first's block, the state another one beside it
+    assert done.peak_allocated == (64 + 40 + 80 + 100 + 40) * MIB
+    assert done.peak_reserved == (64 + 40 + 100 + 40 + 100) * MIB

@@ -8,23 +8,27 @@ all sizes in bytes:
     segment    what the driver gives: 2 MiB for small requests, 20 MiB for those below 10 MiB, the request
                rounded up to 2 MiB for others
     fit        the smallest free block that is large enough, and of these the one of the lowest address
-    split      the rest of a block is a free block where it has 512 bytes (small) or more than 1 MiB (large)
+    split      a block gives back what it has beyond the request: 512 bytes or more (small pool), more than
+               1 MiB (large pool)
     free       a block joins its free neighbours of the same segment; segments stay reserved
     limits     a block above `max_split_bytes` is not split, and serves only requests above it, with at most
                20 MiB to spare
     full       where a new segment does not fit into the device, free segments are given back first
     expandable one segment a pool grows by pages of 2 or 20 MiB, and is split and joined as any other
 
-allocated counts the blocks in use, reserved the segments. What `nvidia-smi` shows is the reserved bytes and
-what CUDA itself takes (`neuralpower.predict.memory.cuda_process`).
+*Allocated* counts the blocks in use, *reserved* the segments. `nvidia-smi` shows the reserved bytes and what
+CUDA itself takes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuralpower.errors import InputError
+from neuralpower.trace.lifetimes import INPUTS, OPTIMIZER, WEIGHTS, WORKSPACE, Storage
 
 ROUND = 512  # kMinBlockSize
 SMALL = 2**20  # kSmallSize: the largest request of the small pool
@@ -32,6 +36,10 @@ SMALL_SEGMENT = 2 * 2**20  # kSmallBuffer
 LARGE_SEGMENT = 20 * 2**20  # kLargeBuffer
 OWN_SEGMENT = 10 * 2**20  # kMinLargeAlloc: requests from here on have a segment of their size
 ROUND_SEGMENT = 2 * 2**20  # kRoundLarge
+# cuBLAS keeps one for each thread and stream that multiplies: the forward pass has one, autograd's thread
+# another (at::cuda::getChosenWorkspaceSize: 32 MiB on Hopper).
+CUBLAS_WORKSPACE, HANDLES = 32 * 2**20, 2
+STEPS = 2  # the first makes the optimizer's state, the second finds it there
 SPARE = 20 * 2**20  # kLargeBuffer: how much larger an unsplit block may be than its request
 
 
@@ -79,7 +87,7 @@ class CachingAllocator:
         self.device_bytes, self.settings = device_bytes, settings
         self.allocated = self.reserved = 0
         self.peak_allocated = self.peak_reserved = 0
-        self.given_back = 0  # segments that were returned to the driver to make room
+        self.given_back = 0  # segments that were returned to the driver for others
         self._used: dict[int, _Block] = {}  # by address
         self._free: dict[bool, list[tuple[int, int]]] = {False: [], True: []}  # (bytes, address), sorted
         self._blocks: dict[int, _Block] = {}  # free ones by address
@@ -188,7 +196,7 @@ class CachingAllocator:
         return block
 
     def _make_room(self, size: int) -> None:
-        """Reserve so many bytes; free segments are given back where they would not fit."""
+        """Reserve `size` bytes; free segments are given back where they would not fit."""
         limit = self.device_bytes
         collect = self.settings.collect_from
         if limit is not None and collect and self.reserved + size > collect * limit:
@@ -214,7 +222,7 @@ def rounded(size: int) -> int:
 
 
 def segment_bytes(size: int) -> int:
-    """Bytes that the driver is asked for, for a block of so many."""
+    """Bytes of the segment that the driver gives for a block of `size` bytes."""
     if size <= SMALL:
         return SMALL_SEGMENT
     return LARGE_SEGMENT if size < OWN_SEGMENT else -(-size // ROUND_SEGMENT) * ROUND_SEGMENT
@@ -229,3 +237,34 @@ def _joined(block: _Block, other: _Block) -> _Block:
         second.following.preceding = first
     first.free = True
     return first
+
+
+def replayed(storages: Sequence[Storage], settings: Settings = Settings()) -> CachingAllocator:
+    """The allocator after two passes or steps: its peaks are those of all that follow.
+
+    Work space of a CPU's kernels is not counted, and that of cuDNN is not known.
+    """
+    allocator = CachingAllocator(settings=settings)
+    for _ in range(HANDLES):
+        allocator.allocate(CUBLAS_WORKSPACE)
+    end = max((max(s.birth, s.death or 0) for s in storages), default=0) + 1
+    born: dict[int, list[int]] = defaultdict(list)
+    dead: dict[int, list[int]] = defaultdict(list)
+    living: dict[int, int] = {}
+    for place, storage in enumerate(storages):
+        if storage.part == WORKSPACE:
+            continue
+        if storage.birth == 0 and storage.part in (WEIGHTS, INPUTS):
+            living[place] = allocator.allocate(storage.bytes)
+            continue
+        born[storage.birth].append(place)
+        if storage.part != OPTIMIZER:
+            dead[end if storage.death is None else storage.death].append(place)
+    for _ in range(STEPS):
+        for call in range(end + 1):
+            for place in born[call]:
+                if place not in living:  # an optimizer's state stays
+                    living[place] = allocator.allocate(storages[place].bytes)
+            for place in dead[call]:
+                allocator.free(living.pop(place))
+    return allocator
