@@ -117,9 +117,13 @@ libc.free.argtypes = [ctypes.c_void_p]
 events, living = json.loads(sys.stdin.read()), {}
 for _ in range(20_000):  # takes what is free of that size; the next comes from what alignment leaves
     libc.malloc(ctypes.c_size_t(40))
-for _ in range(16):  # takes the holes of a tensor's size that imports leave, more or fewer from run to run
+held = lambda: (now := libc.mallinfo2()).arena + now.hblkhd
+for _ in range(500):  # takes the holes of a tensor's size that imports leave, more or fewer from run to run
+    before = held()
     libc.posix_memalign(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(64), ctypes.c_size_t(1_000_000))
-start = libc.mallinfo2()
+    if held() > before:
+        break
+start = held()
 for name, size in events:
     if size:
         place = ctypes.c_void_p()
@@ -128,8 +132,7 @@ for name, size in events:
         libc.malloc(ctypes.c_size_t(40))
     else:
         libc.free(living.pop(name))
-end = libc.mallinfo2()
-print(end.arena + end.hblkhd - start.arena - start.hblkhd)
+print(held() - start)
 """
 
 
