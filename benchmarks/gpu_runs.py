@@ -12,7 +12,7 @@ import argparse
 import json
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,19 +100,30 @@ def total(prefill: float, step: float, tokens: int) -> float:
 def runs(given: argparse.Namespace) -> None:
     """PipeWeave's runs on one GPU."""
     everything = pd.read_csv(given.path / "pipeweave" / "runs_dev.csv")
-    requests = pd.read_csv(given.path / "pipeweave" / "requests.csv")
     left_out = {system.slug for name, system in SYSTEMS.items() if name not in given.system}
     alone = (everything.tp == 1) & (everything.pp == 1)
     some = everything[alone & ~everything.gpu.map(DEVICES).isin(left_out)]
     print("\nRuns of PipeWeave on one GPU: error against the median of the repeats.\n")
-    print("| run | predictor | prefill | decode step | whole run | in 90 % bounds |\n|" + "---|" * 6)
+    print_runs(some, given, "in 90 % bounds", _answer)
+
+
+Answered = tuple[dict[str, float], Callable[[Mapping[str, float]], str]]
+"""Predicted seconds by PARTS, and the last cell of the row, given the measured seconds."""
+Answer = Callable[[Any, list[int], Path], Answered]
+"""(run, lengths of its requests, its model's folder) -> what is predicted of it."""
+
+
+def print_runs(some: pd.DataFrame, given: argparse.Namespace, last: str, answer: Answer) -> None:
+    """A table row per run and predictor, with the errors of PARTS and a last column, then mean errors."""
+    requests = pd.read_csv(given.path / "pipeweave" / "requests.csv")
+    print(f"| run | predictor | prefill | decode step | whole run | {last} |\n|" + "---|" * 6)
     errors: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         for run in some.itertuples():
-            for name, cells, inside in _lines(run, requests, given, Path(temporary)):
+            for name, cells, said in _lines(run, requests, given.path, Path(temporary), answer):
                 errors.setdefault(name, []).append(abs(cells[-1]))
-                said = " | ".join("" if np.isnan(cell) else f"{cell:+.1%}" for cell in cells)
-                print(f"| {run.run} | {name} | {said} | {inside} |", flush=True)
+                shown = " | ".join("" if np.isnan(cell) else f"{cell:+.1%}" for cell in cells)
+                print(f"| {run.run} | {name} | {shown} | {said} |", flush=True)
     for name, of_whole in errors.items():
         known = [error for error in of_whole if np.isfinite(error)]
         if known:
@@ -120,24 +131,35 @@ def runs(given: argparse.Namespace) -> None:
 
 
 def _lines(
-    run: Any, requests: pd.DataFrame, given: argparse.Namespace, temporary: Path
+    run: Any, requests: pd.DataFrame, path: Path, temporary: Path, answer: Answer
 ) -> Iterator[tuple[str, list[float], str]]:
-    """(predictor, errors of PARTS, whether the bounds hold) of each predictor of a run."""
+    """(predictor, errors of PARTS, last cell) of each predictor of a run."""
     measured = {part: float(getattr(run, f"{part}_median")) for part in PARTS}
-    config = json.loads((given.path / "pipeweave" / "configs" / f"{run.model}.json").read_text())
+    config = json.loads((path / "pipeweave" / "configs" / f"{run.model}.json").read_text())
     lengths = requests[requests.workload == run.workload].input_tokens.astype(int).tolist()
-    model = folder_of(config, run.model, temporary)
-    found = run_parts(run, lengths, model, predictor_of(DEVICES[run.gpu]))
-    tokens, ends = int(run.output_tokens_each), []
-    for bound in ("value", "low", "high"):
-        prefill, step = (getattr(found[part].runtime_s, bound) for part in PARTS[:2])
-        ends.append({"prefill_s": prefill, "decode_step_s": step, "total_s": total(prefill, step, tokens)})
-    value, low, high = ends
-    held = [part for part in PARTS if low[part] <= measured[part] <= high[part]]
-    cells = [value[part] / measured[part] - 1 for part in PARTS]
-    yield "neuralpower", cells, ", ".join(part.removesuffix("_s") for part in held) or "none"
+    values, said = answer(run, lengths, folder_of(config, run.model, temporary))
+    yield "neuralpower", [values[part] / measured[part] - 1 for part in PARTS], said(measured)
     for rival in RIVALS:
         yield rival, [float(getattr(run, f"{rival}_{part}")) / measured[part] - 1 for part in PARTS], ""
+
+
+def seconds_of(found: Mapping[str, Prediction], tokens: int, bound: str = "value") -> dict[str, float]:
+    """Seconds by PARTS, of a prefill and a decode step, at a bound of their intervals."""
+    prefill, step = (getattr(found[part].runtime_s, bound) for part in PARTS[:2])
+    return {"prefill_s": prefill, "decode_step_s": step, "total_s": total(prefill, step, tokens)}
+
+
+def _answer(run: Any, lengths: list[int], model: Path) -> Answered:
+    """Predicted seconds, and which parts lie within the bounds."""
+    found = run_parts(run, lengths, model, predictor_of(DEVICES[run.gpu]))
+    bounds = ("value", "low", "high")
+    value, low, high = (seconds_of(found, int(run.output_tokens_each), bound) for bound in bounds)
+
+    def held(measured: Mapping[str, float]) -> str:
+        inside = [part for part in PARTS if low[part] <= measured[part] <= high[part]]
+        return ", ".join(part.removesuffix("_s") for part in inside) or "none"
+
+    return value, held
 
 
 def tracelens(given: argparse.Namespace) -> None:

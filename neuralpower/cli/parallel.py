@@ -91,13 +91,13 @@ def parallel(asked: Parallel) -> None:
     if phase.lengths is not None:
         raise InputError("--lengths: layouts are ranked for equal requests; give --context or --prompt")
     dtype = asked.dtype and parsing.dtype(asked.dtype)
-    learnt = parsing.predictor(asked.predictor, cluster.spec.slug, dtype)
+    trained = parsing.predictor(asked.predictor, cluster.spec.slug, dtype)
     case = Case(
         asked.model,
         1,
         asked.seq_len,
         parsing.shape(asked.input_shape),
-        dtype or parsing.usual_dtype(asked.model, learnt),
+        dtype or parsing.usual_dtype(asked.model, trained),
         phase,
         run=asked.run,
         weights=asked.weights,
@@ -116,7 +116,7 @@ def parallel(asked: Parallel) -> None:
         asked.by,
         asked.price,
     )
-    found = layouts(wanted, learnt)
+    found = layouts(wanted, trained)
     rows = [one.to_json() for one in found.found]
     flat = [
         {**row, "layout": one.layout.short, "runtime_s": one.runtime_s and one.runtime_s.value}
