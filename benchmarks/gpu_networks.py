@@ -142,8 +142,8 @@ def lines(predictor: Any, by_kind: bool) -> Iterator[str]:
     sizes = [abs(error) for error in errors]
     yield (
         f"\n{len(sizes)} networks: median {statistics.median(sizes):.1%}, mean {statistics.mean(sizes):.1%}, "
-        f"{inside} inside their 90 % bounds; bytes allocated at the peak: median {statistics.median(peaks):.1%}, "
-        f"at most {max(peaks):.1%}"
+        f"{inside} inside their 90 % bounds; bytes allocated at the peak: "
+        f"median {statistics.median(peaks):.1%}, at most {max(peaks):.1%}"
     )
 
 

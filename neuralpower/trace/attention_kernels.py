@@ -47,7 +47,12 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """[batch, heads, rows, size] of the fused kernels; PyTorch's own choice for other shapes."""
-    plain = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+    plain: dict[str, Any] = {
+        "attn_mask": attn_mask,
+        "dropout_p": dropout_p,
+        "is_causal": is_causal,
+        "scale": scale,
+    }
     if query.dim() != 4 or not (query.dtype == key.dtype == value.dtype):
         return F.scaled_dot_product_attention(query, key, value, **plain, enable_gqa=enable_gqa)
     if enable_gqa and key.shape[1] != query.shape[1]:
