@@ -14,6 +14,7 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import Pass
 from neuralpower.networks.requests import Asked, Generating
 from neuralpower.networks.sharding import placed_experts
+from neuralpower.trace.casts import cast_rules
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import Question
@@ -69,7 +70,7 @@ def _pass(one: Pass, question: Question) -> Followed:
     work = applied(found, question)
     lifetimes = None
     if question.phase != FORWARD:
-        settings: dict[str, Any] = {"platform": question.platform, "optimizer": None}
+        settings: dict[str, Any] = {"platform": question.platform, "optimizer": None, "autocast": question.autocast}
         if question.phase == TRAINING:
             settings |= settings_of(question.recipe)
         try:
@@ -112,15 +113,16 @@ def _recorded(one: Pass, question: Question) -> Trace:
         return each_length(shorter, _recorded(one.longer, question), one)
     inputs = one.inputs
     try:
-        found = trace(
-            one.module,
-            inputs.args,
-            inputs.kwargs,
-            training=question.phase != FORWARD,
-            loss=default_loss if question.phase == TRAINING else None,
-            autocast=question.autocast,
-            routing=question.routing,
-        )
+        with cast_rules(question.platform, question.autocast):
+            found = trace(
+                one.module,
+                inputs.args,
+                inputs.kwargs,
+                training=question.phase != FORWARD,
+                loss=default_loss if question.phase == TRAINING else None,
+                autocast=question.autocast,
+                routing=question.routing,
+            )
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
     said = () if one.sharding is None else one.sharding.notes

@@ -15,14 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from neuralpower.errors import InputError, StepError, UsersError, quoted, unknown
-from neuralpower.layers.optimizer import CLASSES
+from neuralpower.errors import InputError, StepError, UsersError, quoted
 from neuralpower.layers.workspace import workspace_blocks
 from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.refusals import check_followable
 from neuralpower.networks.running import Assumed, grouped_product, name_of, quiet
 from neuralpower.networks.users_code import check_computed, raised, users_code
+from neuralpower.optimizers.registry import KNOWN, States, canonical, optimizers_of, unknown_optimizer
 from neuralpower.platforms import CPU, Platform
+from neuralpower.quantisation.weights import EMBEDDING, HEAD
+from neuralpower.trace.casts import cast_rules, casting
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, INPUTS, OPTIMIZER, Lifetimes, Storage
 from neuralpower.trace.modules import With
@@ -30,29 +32,30 @@ from neuralpower.trace.notes import forward_of
 from neuralpower.trace.recipe import Loss, Recipe, checkpointed, default_loss
 from neuralpower.trace.sparse_gradients import check_sparse
 from neuralpower.trace.undisturbed import own_caches, undisturbed, unwrapped
+from neuralpower.trace.weights import weights_of
 
 INDEXED = ("aten.index", "aten.index_put", "aten.index_put_")
 PRODUCT, SOFTMAX = "aten.bmm", "aten._softmax"
-OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
-    **CLASSES,
-    "momentum": partial(CLASSES["sgd"], momentum=0.9),  # a `Recipe` means this one by sgd
-}
+Optimizers = Callable[[Sequence[nn.Parameter], Sequence[bool]], list[torch.optim.Optimizer]]
 
 
-def optimizer_named(text: str, platform: Platform = CPU) -> Callable[..., torch.optim.Optimizer]:
-    """The maker of "adamw" or "adamw:fused"; without a way, the platform's default; raises InputError."""
-    name = str(text).partition(":")[0]
-    if name not in OPTIMIZERS:
-        raise unknown("optimizer", name, OPTIMIZERS)
-    way = _recipe_of(text, platform).implementation
-    ways = {"fused": True} if way == "fused" else {"foreach": way == "foreach"}
-    return partial(OPTIMIZERS[name], lr=1e-4, **({} if name == "sparseadam" else ways))  # that has one way
+def optimizer_named(text: str, platform: Platform = CPU, states: States | None = None) -> Optimizers:
+    """The maker of "adamw" or "adamw:fused"; without a way, the platform's default; raises InputError.
+
+    It takes parameters, and which are hidden matrices (`optimizers_of`). An optimizer with `states` may have
+    any name.
+    """
+    name = canonical(str(text).partition(":")[0])
+    if states is None and name not in KNOWN:
+        raise unknown_optimizer(name)
+    way = recipe_of(text, platform, states).implementation
+    return partial(optimizers_of, name, implementation=way, states=states)
 
 
-def _recipe_of(text: str, platform: Platform) -> Recipe:
-    """The recipe with the optimizer "momentum" or "adamw:fused"; raises InputError where torch has none."""
+def recipe_of(text: str, platform: Platform = CPU, states: States | None = None) -> Recipe:
+    """The recipe with the optimizer "momentum" or "adamw:fused"; raises InputError where there is none."""
     name, _, way = str(text).partition(":")
-    return Recipe({"momentum": "sgd"}.get(name, name), way).on(platform)
+    return Recipe({"momentum": "sgd"}.get(name, name), way, states=states).on(platform)
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
@@ -61,7 +64,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
     how = {"accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
     how |= {name: True for name in ("selective", "masters") if getattr(recipe, name)}
-    return {"optimizer": optimizer, **how}
+    return {"optimizer": optimizer, "states": recipe.states, **how}
 
 
 class StepLifetimes(NamedTuple):
@@ -88,6 +91,8 @@ def training_lifetimes(
     checkpointing: bool = False,
     selective: bool = False,
     masters: bool = False,
+    states: States | None = None,
+    autocast: torch.dtype | None = None,
 ) -> StepLifetimes:
     """Lifetimes in the first training step, in which the optimizer makes its state.
 
@@ -96,14 +101,16 @@ def training_lifetimes(
     backward, then the optimizer, if any. `checkpointing` switches the model's own on; `selective` has the
     scores of attention alone made once more instead. `masters`: weights of 16 bits have others in float32,
     and so have gradients and the optimizer's state. "adamw:foreach" takes temporaries as large as all
-    parameters, "adamw:fused" none. The module is left as it was found.
+    parameters, "adamw:fused" none. `states`: what an unknown optimizer keeps. `autocast`: the type that
+    products are cast to; the copies of weights that it makes last for a forward pass. The module is left as
+    it was found. Gradients are freed after the optimizer's step (`zero_grad`), before the next forward pass.
 
     Raises:
         InputError: an unknown optimizer, nothing to train, or weights that are no parameters of the module.
         StepError: the step raises on fake tensors; the message quotes its own error.
         ModelError: it has no activation checkpointing to switch on.
     """
-    make = optimizer_named(optimizer, platform) if optimizer else None
+    make = optimizer_named(optimizer, platform, states) if optimizer else None
     model = unwrapped(model)
     follower, ends = _Follower(name := type(model).__name__, platform), list[int]()
     lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
@@ -114,20 +121,23 @@ def training_lifetimes(
             state, trained = _faked_state(model, fake)
             lifetimes.hold_state(state)
             lifetimes.hold(tree_iter(given), INPUTS)
-            made = make(trained) if make else None
-            if made:
-                follower.begins(_state_of(made))
+            made = make(trained, _hidden(model, state, trained)) if make else []
+            follower.begins(_state_of(made))
             follower.follow_gradients(trained)
-            with _in_training(model), follower.noting_blocks(model), fake, follower:
+            rules = cast_rules(platform, autocast)
+            with _in_training(model), follower.noting_blocks(model), rules, fake, follower:
                 if checkpointing and not selective:
                     checkpointed(model)
-                run = partial(_passes, model, given, loss or default_loss, accumulation, lifetimes, ends)
+                cast = partial(casting, autocast)
+                run = partial(_passes, model, given, loss or default_loss, accumulation, lifetimes, ends, cast)
                 named = {f"model.{path}": tensor for path, tensor in state.items()}
                 # as one call, so that blocks that run again in a backward pass find their weights
                 torch.func.functional_call(With(model, run), named, (), tie_weights=True)
                 if made:
-                    _check_gradients(optimizer or "", platform, state)
-                    made.step()
+                    _check_gradients(recipe_of(optimizer or "", platform, states), state)
+                    with follower.stepping():
+                        for one in made:
+                            one.step()
                     follower.assign(_state_of(made), OPTIMIZER)
     except UsersError as error:
         if error.what != name:
@@ -138,7 +148,7 @@ def training_lifetimes(
             "choose phase forward, or measure with `neuralpower profile --phase training`"
         ) from cause
     of_transformers = any(type(module).__module__.startswith("transformers.") for module in model.modules())
-    compiler = made is not None and not of_transformers
+    compiler = bool(made) and not of_transformers
     storages = lifetimes.storages()
     if selective:
         storages = scores_made_again(storages, follower.scores(), ends)
@@ -193,8 +203,17 @@ def _faked_state(model: nn.Module, fake: FakeTensorMode) -> tuple[dict[str, Tens
     return state, trained
 
 
-def _state_of(optimizer: torch.optim.Optimizer) -> list[Any]:
-    return [value for values in optimizer.state.values() for value in values.values()]
+def _state_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[Any]:
+    return [value for one in optimizers for values in one.state.values() for value in values.values()]
+
+
+def _hidden(
+    model: nn.Module, state: Mapping[str, Tensor], trained: Sequence[nn.Parameter]
+) -> list[bool]:
+    """[trained parameters] whether each is a matrix between the embeddings and the output's weights."""
+    ends = {one.name for one in weights_of(model) if one.sort in (EMBEDDING, HEAD)}
+    hidden = {id(tensor) for path, tensor in state.items() if tensor.dim() == 2 and path not in ends}
+    return [id(p) in hidden for p in trained]
 
 
 @contextlib.contextmanager
@@ -205,9 +224,8 @@ def _in_training(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _check_gradients(optimizer: str, platform: Platform, state: Mapping[str, Tensor]) -> None:
+def _check_gradients(recipe: Recipe, state: Mapping[str, Tensor]) -> None:
     """Raise InputError where a gradient is sparse that the optimizer does not take, or dense."""
-    recipe = _recipe_of(optimizer, platform)
     names: dict[bool, list[str]] = {True: [], False: []}
     for path, tensor in state.items():
         if tensor.grad is not None:
@@ -216,14 +234,21 @@ def _check_gradients(optimizer: str, platform: Platform, state: Mapping[str, Ten
 
 
 def _passes(
-    model: nn.Module, given: Any, loss: Loss, count: int, lifetimes: Lifetimes, ends: list[int]
+    model: nn.Module,
+    given: Any,
+    loss: Loss,
+    count: int,
+    lifetimes: Lifetimes,
+    ends: list[int],
+    cast: Callable[[], contextlib.AbstractContextManager[Any]],
 ) -> None:
     """Run forward and backward passes in turn; note the number of calls at the end of each."""
     args, kwargs = given
     for _ in range(count):
-        output = model(*args, **kwargs)
-        check_computed(output, forward_of(model))
-        value: Any = loss(output)
+        with cast():  # its end frees the weights' copies that no backward pass needs
+            output = model(*args, **kwargs)
+            check_computed(output, forward_of(model))
+            value: Any = loss(output)
         del output
         ends.append(lifetimes.calls)
         value.backward()
@@ -238,6 +263,11 @@ def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(new, requires_grad=tensor.requires_grad)
     return new.requires_grad_(tensor.requires_grad)
+
+
+def _unknown(tensor: Tensor) -> bool:
+    """Whether a tensor has no values, not even a constant's."""
+    return isinstance(tensor, FakeTensor) and tensor.constant is None
 
 
 class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
@@ -257,6 +287,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._rows = FakeRows()
         self.blocks: dict[str, int] = {}  # path -> operator calls before it runs first
         self._products: list[tuple[str, int]] = []  # products of activations and softmaxes, and their calls
+        self._steps = False  # whether the optimizer's step runs
 
     @contextlib.contextmanager
     def noting_blocks(self, model: nn.Module) -> Iterator[None]:
@@ -271,6 +302,15 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
         with nn.modules.module.register_module_forward_pre_hook(enters):
             yield
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Answer what an optimizer asks of its tensors' values, such as their norm, by 1."""
+        self._steps = True
+        try:
+            yield
+        finally:
+            self._steps = False
 
     def scores(self) -> list[tuple[int, int]]:
         """(first, last) operator call of what lies between two products of activations, with a softmax."""
@@ -305,6 +345,8 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             self._refuse(tensors)
         if name == "aten._local_scalar_dense" and (value := self._assumed.value(args[0])) is not None:
             return value
+        if self._steps and name == "aten._local_scalar_dense" and _unknown(args[0]):
+            return 1.0 if args[0].is_floating_point() else 1
         if (output := self._rows.answered(name, args)) is not NotImplemented:
             return output
         if name == "aten._grouped_mm":
