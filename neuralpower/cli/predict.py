@@ -17,8 +17,7 @@ from neuralpower.cli.formats import HTML, TABLE, Answer, Rows, check_out, form_o
 from neuralpower.cli.known_names import checked_device
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TRAINING
 from neuralpower.cli.parallel_options import Parallel
-from neuralpower.dtypes import AUTOCAST_DTYPES
-from neuralpower.errors import CoverageError, InputError, unknown
+from neuralpower.errors import CoverageError, InputError
 from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
@@ -246,12 +245,10 @@ def _predictor(model: str, asked: Predict) -> Predictor:
 
 def _cast(text: str | None, trained: Predictor) -> torch.dtype | None:
     """The dtype of an autocast; raises InputError, and PredictorError if it was not trained."""
-    from neuralpower.layers.base import torch_dtype
+    from neuralpower.trace.casts import cast_dtype
 
     if text is None:
         return None
-    cast = torch_dtype(parsing.dtype(text))
-    if cast not in map(torch_dtype, AUTOCAST_DTYPES):
-        raise unknown("dtype of an autocast", text, AUTOCAST_DTYPES)
+    cast = cast_dtype(text)
     trained.check(parsing.dtype(text), "forward")
     return cast

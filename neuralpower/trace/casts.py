@@ -18,6 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.library import Library
 from torch.utils._pytree import tree_map_only
 
+from neuralpower.dtypes import AUTOCAST_DTYPES, full_name
+from neuralpower.errors import unknown
+from neuralpower.layers.base import torch_dtype
 from neuralpower.platforms import CPU, Platform
 
 LOW = (torch.bfloat16, torch.float16)
@@ -30,6 +33,14 @@ WIDE = """
     sum sum.dim_IntList prod prod.dim_int cumprod cumsum linalg_vector_norm
 """.split()
 FUSED = {"softmax.int": "_softmax", "log_softmax.int": "_log_softmax"}  # kernels that widen while they read
+
+
+def cast_dtype(text: str) -> torch.dtype:
+    """The type of a name that products can be cast to; raises InputError."""
+    name = full_name(text)
+    if name not in AUTOCAST_DTYPES:
+        raise unknown("dtype of an autocast", text, AUTOCAST_DTYPES)
+    return torch_dtype(name)
 
 
 def casting(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:

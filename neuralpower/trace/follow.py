@@ -21,7 +21,7 @@ from neuralpower.trace.question import Question
 from neuralpower.trace.ragged import each_length
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes, settings_of, training_lifetimes
+from neuralpower.trace.step_lifetimes import StepLifetimes, settings_of, training_lifetimes, with_quantised
 from neuralpower.trace.tracer import trace
 
 SHOWN = 3  # first steps of a generation that are kept, besides the last
@@ -75,6 +75,8 @@ def _pass(one: Pass, question: Question) -> Followed:
             settings |= settings_of(question.recipe)
         try:
             lifetimes = training_lifetimes(one.module, one.inputs.args, one.inputs.kwargs, **settings)
+            if question.weights is not None:
+                lifetimes = with_quantised(lifetimes, found.weights, question.weights)
         except StepError as error:
             notes.append(f"its memory is not known: {error}")
     return Followed(one, found, work, lifetimes, tuple(notes))

@@ -57,7 +57,7 @@ class Recipe:
             raise unknown("implementation of an optimizer", self.implementation, IMPLEMENTATIONS)
         if not possible(self.known, self.implementation):
             ways = " or ".join(way for way in IMPLEMENTATIONS if possible(self.known, way))
-            raise InputError(f"{self.optimizer}: there is no {self.implementation} one; choose {ways}")
+            raise InputError(f"{self.optimizer}: torch has no {self.implementation} one; choose {ways}")
         if self.selective and not self.checkpointing:
             raise InputError("selective: which parts checkpointing runs again; choose checkpointing, too")
         if not is_count(self.accumulation):

@@ -23,7 +23,9 @@ from neuralpower.networks.running import Assumed, grouped_product, name_of, quie
 from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.optimizers.registry import KNOWN, States, canonical, optimizers_of, unknown_optimizer
 from neuralpower.platforms import CPU, Platform
-from neuralpower.quantisation.weights import EMBEDDING, HEAD
+from neuralpower.quantisation.schemes import Scheme
+from neuralpower.quantisation.totals import sizes
+from neuralpower.quantisation.weights import EMBEDDING, HEAD, Weight
 from neuralpower.trace.casts import cast_rules, casting
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, INPUTS, OPTIMIZER, Lifetimes, Storage
@@ -36,6 +38,7 @@ from neuralpower.trace.weights import weights_of
 
 INDEXED = ("aten.index", "aten.index_put", "aten.index_put_")
 PRODUCT, SOFTMAX = "aten.bmm", "aten._softmax"
+PRODUCTS = (PRODUCT, "aten.mm", "aten.addmm", "aten.baddbmm", "aten._grouped_mm")
 Optimizers = Callable[[Sequence[nn.Parameter], Sequence[bool]], list[torch.optim.Optimizer]]
 
 
@@ -64,7 +67,8 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
     how = {"accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
     how |= {name: True for name in ("selective", "masters") if getattr(recipe, name)}
-    return {"optimizer": optimizer, "states": recipe.states, **how}
+    how |= {} if recipe.states is None else {"states": recipe.states}
+    return {"optimizer": optimizer, **how}
 
 
 class StepLifetimes(NamedTuple):
@@ -77,6 +81,7 @@ class StepLifetimes(NamedTuple):
     blocks: tuple[
         tuple[str, int], ...
     ] = ()  # (path, operator calls before it) of repeated blocks, as they run
+    products: tuple[tuple[int, str], ...] = ()  # (operator call, weight that it reads) of matrix products
 
 
 def training_lifetimes(
@@ -154,7 +159,8 @@ def training_lifetimes(
         storages = scores_made_again(storages, follower.scores(), ends)
     if masters:
         storages = with_masters(storages, trained)
-    return StepLifetimes(storages, tuple(ends), lifetimes.calls, compiler, tuple(follower.blocks.items()))
+    blocks, products = tuple(follower.blocks.items()), tuple(follower.weights_read)
+    return StepLifetimes(storages, tuple(ends), lifetimes.calls, compiler, blocks, products)
 
 
 def scores_made_again(
@@ -180,6 +186,21 @@ def scores_made_again(
             found[place] = one._replace(birth=again)
             found.append(one._replace(death=last))
     return tuple(found)
+
+
+def with_quantised(step: StepLifetimes, weights: Sequence[Weight], scheme: Scheme) -> StepLifetimes:
+    """The step with frozen weights in a scheme's formats; each product widens its own while it runs.
+
+    Raises InputError where a group does not divide a product's inputs.
+    """
+    forms = scheme.forms(weights, {})
+    found = sizes(weights, forms, {})
+    plain = {one.name: one.bytes for one in weights if forms.get(one.name) is not None}
+    widened = [
+        Storage(call, call, plain[name], ACTIVATIONS) for call, name in step.products if name in plain
+    ]
+    storages = [one._replace(bytes=found.get(one.name, one.bytes)) for one in step.storages]
+    return step._replace(storages=(*storages, *widened))
 
 
 def with_masters(storages: Sequence[Storage], trained: Sequence[Tensor]) -> tuple[Storage, ...]:
@@ -287,6 +308,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._rows = FakeRows()
         self.blocks: dict[str, int] = {}  # path -> operator calls before it runs first
         self._products: list[tuple[str, int]] = []  # products of activations and softmaxes, and their calls
+        self.weights_read: list[tuple[int, str]] = []  # (operator call, name) of weights of matrix products
         self._steps = False  # whether the optimizer's step runs
 
     @contextlib.contextmanager
@@ -366,6 +388,9 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             self.lifetimes.resize(output, output.numel())
         if name in (PRODUCT, SOFTMAX):
             self._products.append((name, self.lifetimes.calls + 1))
+        if name in PRODUCTS:
+            names = filter(None, map(self.lifetimes.name, tensors))
+            self.weights_read += [(self.lifetimes.calls + 1, one) for one in names]
         self.lifetimes.called(new, workspace_blocks(name, args, kwargs, output))
         return output
 
