@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.errors import InputError, StepError, UsersError, quoted
-from neuralpower.layers.workspace import workspace_blocks
+from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.refusals import check_followable
 from neuralpower.networks.running import Assumed, grouped_product, name_of, quiet
@@ -391,7 +391,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if name in PRODUCTS:
             names = filter(None, map(self.lifetimes.name, tensors))
             self.weights_read += [(self.lifetimes.calls + 1, one) for one in names]
-        self.lifetimes.called(new, workspace_blocks(name, args, kwargs, output))
+        self.lifetimes.called(new, workspaces(name, args, kwargs, output))
         return output
 
     def _has_values(self, func: Any, name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> bool:
