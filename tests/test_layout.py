@@ -34,8 +34,8 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        adapters callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases shortened
-        promised_values refusals call_cache requests running sharding size_limits source sources sources.base
+        adapters callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases
+        shortened promised_values refusals call_cache requests running sharding size_limits source sources sources.base
         trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """

@@ -14,7 +14,7 @@ from typing_extensions import Self
 from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.pointwise import per_function
-from neuralpower.optimizers.registry import FUSED, IMPLEMENTATIONS, LOOP, possible
+from neuralpower.optimizers.registry import IMPLEMENTATIONS, possible
 
 # Numbers of state per parameter with a dense gradient: momentum; squares; first and second moments.
 STATES = {"sgd": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "adagrad": 1}

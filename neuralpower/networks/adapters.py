@@ -16,12 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError, ModelError, is_count, unknown
+from neuralpower.layers.base import TRAINING
+from neuralpower.layout import ONE, Layout
 from neuralpower.networks.source import Source
 
 MOST_RANK = 4096
 ALL = "all-linear"  # all products but the one that gives the output
-# Names of the products that are adapted by default, the first set of which a network has one: query and value,
-# or one product for both (peft, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING).
+# Names of the products that are adapted by default, the first set of which a network has one: query and
+# value, or one product for both (peft, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING).
 USUAL = (
     ("q_proj", "v_proj"),
     ("q", "v"),
@@ -67,14 +69,33 @@ class Lora:
         return f"{self.rank}{':' if self.targets else ''}{','.join(self.targets)}"
 
 
-def adapted(source: Source, lora: Lora | None) -> Source:
-    """The network with adapters, all else frozen; the same network for None.
+def with_lora(source: Source, text: str | int | None, phase: str, layout: Layout = ONE) -> Source:
+    """The network with adapters, such as "16" or "16:q_proj,v_proj"; the same network for None.
+
+    Raises InputError for another phase than training, and for a layout that shares out the products.
+    """
+    if text is None:
+        return source
+    lora = Lora.parsed(text)
+    if phase != TRAINING:
+        raise InputError(f"lora {lora} belongs to phase training, not to {phase}; leave it out")
+    if max(layout.tensor, layout.expert) > 1:
+        raise InputError(
+            f"lora {lora}: adapters of tensor or expert ranks are not supported; choose data ranks or stages"
+        )
+    return adapted(source, lora)
+
+
+def adapted(source: Source, lora: Lora) -> Source:
+    """The network with adapters, all else frozen.
 
     Building it raises InputError where it has no module of the names, ModelError where it has no product.
     """
-    if lora is None:
-        return source
-    return replace(source, construct=lambda dtype: with_adapters(source.construct(dtype), lora))
+
+    def construct(dtype: torch.dtype) -> nn.Module:
+        return with_adapters(source.construct(dtype), lora)
+
+    return replace(source, construct=construct)
 
 
 def with_adapters(model: nn.Module, lora: Lora) -> nn.Module:
@@ -125,7 +146,7 @@ def _adapt(module: nn.Module, rank: int) -> None:
     assert isinstance(weight, Tensor)
     outputs, inputs = weight.shape if isinstance(module, nn.Linear) else weight.shape[::-1]
     wide = torch.promote_types(weight.dtype, torch.float32) if weight.is_floating_point() else torch.float32
-    module.__class__ = _kind(type(module))
+    module.__class__ = _kind(type(module))  # type: ignore[arg-type]  # a class can be hashed
     module.lora_a = nn.Parameter(torch.empty(rank, inputs, dtype=wide, device=weight.device).normal_(0, 0.02))
     module.lora_b = nn.Parameter(torch.zeros(outputs, rank, dtype=wide, device=weight.device))
 

@@ -31,7 +31,7 @@ class Stepped(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Make the states of each parameter with a gradient; run its update."""
         for group in self.param_groups:
             for parameter in group["params"]:

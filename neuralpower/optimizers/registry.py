@@ -151,13 +151,23 @@ def _plain(text: str) -> str:
 def unknown_optimizer(text: str) -> InputError:
     """The error for an optimizer that is not known."""
     error = unknown("optimizer", text, KNOWN)
-    return InputError(f"{error} For another one say what it keeps per parameter: --optimizer-states 2")
+    way_out = "for one that is not listed, say how many numbers it keeps per parameter: --optimizer-states 2"
+    return InputError(f"{error}{'' if str(error).endswith('?') else ';'} {way_out}")
 
 
 def possible(name: str, implementation: str) -> bool:
     """Whether an optimizer steps that way; an unknown one steps in a loop."""
     ways = KNOWN[name].ways if name in KNOWN else (LOOP,)
     return implementation in ("", *ways)
+
+
+def runnable() -> dict[str, Callable[..., torch.optim.Optimizer]]:
+    """Name -> class of the installed torch, for each optimizer that one class of torch is."""
+    return {
+        name: known.maker(name)
+        for name, known in KNOWN.items()
+        if isinstance(known.make, str) and not known.rest and hasattr(torch.optim, known.make)
+    }
 
 
 def optimizers_of(

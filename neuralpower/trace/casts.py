@@ -54,7 +54,7 @@ def cast_rules(platform: Platform, dtype: torch.dtype | None) -> Iterator[None]:
     if dtype is None or platform.family == CPU.family:
         yield
         return
-    library = Library("aten", "IMPL", "AutocastCPU")
+    library: Any = Library("aten", "IMPL", "AutocastCPU")  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a newer torch may have the rule already

@@ -70,9 +70,14 @@ def _pass(one: Pass, question: Question) -> Followed:
     work = applied(found, question)
     lifetimes = None
     if question.phase != FORWARD:
-        settings: dict[str, Any] = {"platform": question.platform, "optimizer": None, "autocast": question.autocast}
+        settings: dict[str, Any] = {
+            "platform": question.platform,
+            "optimizer": None,
+            "autocast": question.autocast,
+        }
         if question.phase == TRAINING:
             settings |= settings_of(question.recipe)
+            notes += frozen(one.module)
         try:
             lifetimes = training_lifetimes(one.module, one.inputs.args, one.inputs.kwargs, **settings)
             if question.weights is not None:
@@ -80,6 +85,15 @@ def _pass(one: Pass, question: Question) -> Followed:
         except StepError as error:
             notes.append(f"its memory is not known: {error}")
     return Followed(one, found, work, lifetimes, tuple(notes))
+
+
+def frozen(module: nn.Module) -> list[str]:
+    """A note on how much of a network is trained, where that is not all of it."""
+    trained = sum(one.numel() for one in module.parameters() if one.requires_grad)
+    every = sum(one.numel() for one in module.parameters())
+    return (
+        [f"{trained:,} of {every:,} parameters are trained, the others are frozen"] if trained < every else []
+    )
 
 
 def _generation(asked: Generating, question: Question) -> Grown:

@@ -14,6 +14,7 @@ from neuralpower.errors import InputError, ModelError, is_count, unknown
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.base import TRAINING as TRAINING
 from neuralpower.optimizers.registry import (
+    FOREACH,
     FUSED,
     IMPLEMENTATIONS,
     KNOWN,
@@ -22,6 +23,7 @@ from neuralpower.optimizers.registry import (
     States,
     canonical,
     possible,
+    runnable,
     unknown_optimizer,
 )
 from neuralpower.platforms import Platform
@@ -77,7 +79,7 @@ class Recipe:
         usual = self.implementation in ("", "loop")
         parts = [self.optimizer if usual else f"{self.optimizer} ({self.implementation})"]
         if self.states is not None:
-            parts[0] += f" with {self.states} states per parameter"
+            parts[0] += f", {self.states} states per parameter"
         if self.accumulation > 1:
             parts.append(f"{self.accumulation} micro-batches")
         if self.checkpointing:
@@ -102,13 +104,15 @@ class Recipe:
 
         Raises InputError where no class of torch steps all parameters.
         """
-        known = KNOWN.get("momentum" if self.known == "sgd" else self.known)
-        if known is None or known.rest or not isinstance(known.make, str):
+        name = "momentum" if self.known == "sgd" else self.known
+        make = runnable().get(name)
+        if make is None:
             raise InputError(f"optimizer {self.optimizer}: its steps are predicted, not run; choose adamw")
-        said = () if not self.implementation or known.ways == (LOOP,) else ("foreach", FUSED)
-        ways = {way: way == self.implementation for way in said if way in known.ways}
+        known = KNOWN[name].ways
+        said = () if not self.implementation or known == (LOOP,) else (FOREACH, FUSED)
+        ways = {way: way == self.implementation for way in said if way in known}
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        return known.maker(self.optimizer)(trained, lr=1e-5, **ways)
+        return make(trained, lr=1e-5, **ways)
 
 
 RECIPE = Recipe()

@@ -65,7 +65,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The keywords of `training_lifetimes` for a recipe; its plain gradient descent has momentum."""
     name = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
     optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
-    how = {"accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
+    how: dict[str, Any] = {"accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
     how |= {name: True for name in ("selective", "masters") if getattr(recipe, name)}
     how |= {} if recipe.states is None else {"states": recipe.states}
     return {"optimizer": optimizer, **how}
@@ -134,7 +134,9 @@ def training_lifetimes(
                 if checkpointing and not selective:
                     checkpointed(model)
                 cast = partial(casting, autocast)
-                run = partial(_passes, model, given, loss or default_loss, accumulation, lifetimes, ends, cast)
+                run = partial(
+                    _passes, model, given, loss or default_loss, accumulation, lifetimes, ends, cast
+                )
                 named = {f"model.{path}": tensor for path, tensor in state.items()}
                 # as one call, so that blocks that run again in a backward pass find their weights
                 torch.func.functional_call(With(model, run), named, (), tie_weights=True)
@@ -196,9 +198,7 @@ def with_quantised(step: StepLifetimes, weights: Sequence[Weight], scheme: Schem
     forms = scheme.forms(weights, {})
     found = sizes(weights, forms, {})
     plain = {one.name: one.bytes for one in weights if forms.get(one.name) is not None}
-    widened = [
-        Storage(call, call, plain[name], ACTIVATIONS) for call, name in step.products if name in plain
-    ]
+    widened = [Storage(call, call, plain[name], ACTIVATIONS) for call, name in step.products if name in plain]
     storages = [one._replace(bytes=found.get(one.name, one.bytes)) for one in step.storages]
     return step._replace(storages=(*storages, *widened))
 
@@ -228,9 +228,7 @@ def _state_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[Any]:
     return [value for one in optimizers for values in one.state.values() for value in values.values()]
 
 
-def _hidden(
-    model: nn.Module, state: Mapping[str, Tensor], trained: Sequence[nn.Parameter]
-) -> list[bool]:
+def _hidden(model: nn.Module, state: Mapping[str, Tensor], trained: Sequence[nn.Parameter]) -> list[bool]:
     """[trained parameters] whether each is a matrix between the embeddings and the output's weights."""
     ends = {one.name for one in weights_of(model) if one.sort in (EMBEDDING, HEAD)}
     hidden = {id(tensor) for path, tensor in state.items() if tensor.dim() == 2 and path not in ends}

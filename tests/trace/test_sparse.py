@@ -273,7 +273,14 @@ def test_memory_of_a_step_is_what_a_real_one_holds(look_up: Any, optimizer: str)
         return
     predicted = training_memory(training_lifetimes(net, (places(),), optimizer=optimizer))
     ways = {} if optimizer == "sparseadam" else {"foreach": False}
-    one = Step(net, (places(),), {}, TRAINING, None, KNOWN[optimizer].maker(optimizer)(net.parameters(), lr=1e-4, **ways))
+    one = Step(
+        net,
+        (places(),),
+        {},
+        TRAINING,
+        None,
+        KNOWN[optimizer].maker(optimizer)(net.parameters(), lr=1e-4, **ways),
+    )
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
         one.run(HostClock())
         real = accounted(one, HostClock(), None)[1]

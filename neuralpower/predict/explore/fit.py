@@ -22,7 +22,7 @@ from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.layout import ONE, Layout
-from neuralpower.networks.adapters import Lora, adapted
+from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.inputs import TOKENS, check_count
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Pass, Phase, pass_of
 from neuralpower.networks.sharding import sharded
@@ -37,7 +37,7 @@ from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised, totals
 from neuralpower.shown import Shown
 from neuralpower.trace.casts import cast_dtype
-from neuralpower.trace.follow import Followed, follow, shape_of
+from neuralpower.trace.follow import Followed, follow, frozen, shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.question import Question, checked_run, usual_run
@@ -313,13 +313,13 @@ class _Probe:
         self.request = request
         self.run = request.run or usual_run(request.platform, request.phase)
         self.dtype = torch_dtype(request.dtype)
-        lora = None if request.lora is None else Lora.parsed(request.lora)
-        self.source: Source = adapted(resolve(request.model), lora)
+        self.source: Source = with_lora(resolve(request.model), request.lora, request.phase, request.layout)
         phase = TRAINING if request.phase == TRAINING else FORWARD
         self.module = self.source.build("meta", self.dtype)
         self.scheme = chosen(scheme_asked(request.weights), self.source.weights, phase, self.module)
         self.quantised: Quantised | None = None
-        self.notes: tuple[str, ...] = ()  # how it is sharded
+        # what is frozen, and how it is sharded
+        self.notes: tuple[str, ...] = tuple(frozen(self.module) if phase == TRAINING else ())
         # the memory of each stage, where there are several
         self.stages: dict[tuple[int, int | None], list[Memory]] = {}
         if not request.layout.alone:
@@ -334,7 +334,7 @@ class _Probe:
         how = sharding_of(request.layout, request.cluster, self.run, way, strict=request.strict)
         about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
         self.module, done = sharded(self.module, how, partial(self.source.inputs, self.module, about, "meta"))
-        self.notes = done.notes
+        self.notes += done.notes
 
     @property
     def traces(self) -> int:
@@ -430,10 +430,13 @@ class _Probe:
         assert isinstance(found, Followed)  # generations come pass by pass
         # here without momentum
         if trains and request.states is None and request.optimizer.partition(":")[0] == "sgd":
-            settings = {"optimizer": request.optimizer, "checkpointing": request.checkpointing}
-            settings |= {"autocast": request.cast}  # type: ignore[dict-item]
+            settings: dict[str, Any] = {
+                "optimizer": request.optimizer,
+                "checkpointing": request.checkpointing,
+            }
+            settings |= {"autocast": request.cast}
             args = (one.module, one.inputs.args, one.inputs.kwargs)
-            step = training_lifetimes(*args, platform=request.platform, **settings)  # type: ignore[arg-type]
+            step = training_lifetimes(*args, platform=request.platform, **settings)
             found = replace(found, lifetimes=step)
         self.quantised = found.work.quantised
         self._calls[batch, length] = len(found.trace.calls) + len(found.trace.unmodelled)

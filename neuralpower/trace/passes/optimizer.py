@@ -9,8 +9,8 @@ from typing import Any
 from neuralpower.dtypes import DTYPES
 from neuralpower.errors import InputError
 from neuralpower.layers.movement import Movement
-from neuralpower.layers.optimizer import STATES, Optimizer, possible
-from neuralpower.optimizers.registry import KNOWN, LOOP, States
+from neuralpower.layers.optimizer import STATES, Optimizer
+from neuralpower.optimizers.registry import KNOWN, LOOP, States, possible
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
@@ -70,7 +70,9 @@ def _update(recipe: Recipe, dtype: str, tensors: int, numbers: int) -> Optimizer
 def _state_bytes(recipe: Recipe, itemsize: float) -> float:
     """Bytes of states per parameter whose own type has `itemsize` bytes."""
     if isinstance(recipe.states, States):
-        return recipe.states.numbers * (DTYPES[recipe.states.dtype].itemsize if recipe.states.dtype else itemsize)
+        return recipe.states.numbers * (
+            DTYPES[recipe.states.dtype].itemsize if recipe.states.dtype else itemsize
+        )
     known = KNOWN[recipe.known]
     return known.states * itemsize + known.state_bytes
 
