@@ -35,8 +35,8 @@ PACKAGES: Mapping[str, str] = {
     "data": ALL,
     "networks": """
         adapters callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases
-        shortened promised_values refusals call_cache requests running sharding size_limits source sources sources.base
-        trust users_code zoo zoo.mnist zoo.paradnn
+        shortened promised_values refusals call_cache requests running sharding size_limits source sources
+        sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         casts follow lifetimes modules passes passes.quantisation paths question recorder records routing

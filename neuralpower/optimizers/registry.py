@@ -151,8 +151,8 @@ def _plain(text: str) -> str:
 def unknown_optimizer(text: str) -> InputError:
     """The error for an optimizer that is not known."""
     error = unknown("optimizer", text, KNOWN)
-    way_out = "for one that is not listed, say how many numbers it keeps per parameter: --optimizer-states 2"
-    return InputError(f"{error}{'' if str(error).endswith('?') else ';'} {way_out}")
+    way_out = "or, for another one, say how many numbers it keeps per parameter: --optimizer-states 2"
+    return InputError(f"{str(error).rstrip('?')}; {way_out}")
 
 
 def possible(name: str, implementation: str) -> bool:

@@ -224,10 +224,12 @@ def _checked_margin(request: Request) -> float:
             f"new_tokens {request.new_tokens} belongs to phase generate, not to {phase}; leave it out"
         )
     in_flight = phase != TRAINING and request.layout.pipeline > 1
-    of_training = ("optimizer", "checkpointing", "optimizer_states", "autocast", "lora")
-    changed = any(getattr(request, name) != getattr(Request, name) for name in of_training)
-    if phase != TRAINING and (changed or (request.accumulation != 1 and not in_flight)):
-        what = "optimizer, accumulation, checkpointing, autocast and lora"
+    for name in ("optimizer_states", "autocast", "lora"):
+        if phase != TRAINING and (value := getattr(request, name)) is not None:
+            raise InputError(f"{name} {value} belongs to phase {TRAINING}, not to {phase}; leave it out")
+    how = (request.optimizer, 1 if in_flight else request.accumulation, request.checkpointing)
+    if phase != TRAINING and how != (Request.optimizer, Request.accumulation, Request.checkpointing):
+        what = "optimizer, accumulation and checkpointing"
         raise InputError(f"{what} belong to phase training, not to {phase}; leave them out")
     margin = request.platform.margin(phase) if request.margin is None else request.margin
     if isinstance(margin, bool) or not isinstance(margin, Real) or not 0 <= margin < 1:
