@@ -116,7 +116,7 @@ def _chosen(model: nn.Module, lora: Lora) -> Iterator[nn.Module]:
     names = {path.rpartition(".")[2] for path in products}
     targets = lora.targets or next((some for some in USUAL if names & {*some}), (ALL,))
     if ALL in targets:
-        last = _output(model) or [*products.values()][-1]
+        last = _output(model, [*products.values()][-1])
         yield from (one for one in products.values() if one is not last or len(products) == 1)
         return
     for name in targets:
@@ -130,11 +130,13 @@ def _product(module: nn.Module) -> bool:
     return any(kind.__name__ in PRODUCTS for kind in type(module).__mro__)
 
 
-def _output(model: nn.Module) -> nn.Module | None:
-    """The module that gives a language model's logits; None where it names none."""
+def _output(model: nn.Module, last: nn.Module) -> nn.Module | None:
+    """The module that gives a language model's logits, None where it has none; `last` of other networks."""
     ask: Callable[[], Any] | None = getattr(model, "get_output_embeddings", None)
+    if not callable(ask):
+        return last
     try:
-        found = ask() if callable(ask) else None
+        found = ask()
     except Exception:  # models that have none raise what they like
         return None
     return found if isinstance(found, nn.Module) else None

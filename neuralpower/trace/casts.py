@@ -32,7 +32,7 @@ WIDE = """
     norm.Scalar norm.ScalarOpt_dim
     sum sum.dim_IntList prod prod.dim_int cumprod cumsum linalg_vector_norm
 """.split()
-FUSED = {"softmax.int": "_softmax", "log_softmax.int": "_log_softmax"}  # kernels that widen while they read
+FUSED = ("softmax.int", "log_softmax.int")  # their kernels read 16 bits and write 32
 
 
 def cast_dtype(text: str) -> torch.dtype:
@@ -60,8 +60,8 @@ def cast_rules(platform: Platform, dtype: torch.dtype | None) -> Iterator[None]:
             warnings.simplefilter("ignore")  # a newer torch may have the rule already
             for name in WIDE:
                 library.impl(name, _in_float32(_operator(name)))
-            for name, kernel in FUSED.items():
-                library.impl(name, _widening(_operator(name), _operator(kernel)))
+            for name in FUSED:
+                library.impl(name, _widening(_operator(name)))
         yield
     finally:
         library._destroy()
@@ -85,16 +85,34 @@ def _in_float32(operator: Any) -> Callable[..., Any]:
     return run
 
 
-def _widening(operator: Any, kernel: Any) -> Callable[..., Any]:
-    """A softmax whose kernel reads 16 bits and writes 32, where it is not asked for a type."""
+def _widening(operator: Any) -> Callable[..., Any]:
+    """A softmax in float32; a step without values has no copy of its input in float32."""
 
     def run(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
         with _without_casts():
-            if dtype is None and x.dtype in LOW and isinstance(x, FakeTensor):
-                return kernel(x, dim, True)
+            memory_alone = isinstance(x, FakeTensor) and not torch.is_inference_mode_enabled()
+            if dtype is None and x.dtype in LOW and memory_alone:
+                return _Softmax.apply(x)
             return operator(_widened(x) if dtype is None else x, dim, dtype)
 
     return run
+
+
+class _Softmax(torch.autograd.Function):
+    """Memory of a softmax of 16 bits with a result of 32, which its backward pass reads."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Keep the result."""
+        result = torch.empty_like(x, dtype=torch.float32)
+        ctx.save_for_backward(result)
+        ctx.dtype = x.dtype
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        """A gradient of 16 bits."""
+        return torch.empty_like(ctx.saved_tensors[0], dtype=ctx.dtype)
 
 
 def _widened(tensor: Tensor) -> Tensor:
