@@ -26,6 +26,7 @@ from neuralpower.platforms import CPU, Platform
 from neuralpower.quantisation.schemes import Scheme
 from neuralpower.quantisation.totals import sizes
 from neuralpower.quantisation.weights import EMBEDDING, HEAD, Weight
+from neuralpower.trace.attention_kernels import GpuAttention
 from neuralpower.trace.casts import cast_rules, casting
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, INPUTS, OPTIMIZER, Lifetimes, Storage
@@ -129,8 +130,8 @@ def training_lifetimes(
             made = make(trained, _hidden(model, state, trained)) if make else []
             follower.begins(_state_of(made))
             follower.follow_gradients(trained)
-            rules = cast_rules(platform, autocast)
-            with _in_training(model), follower.noting_blocks(model), rules, fake, follower:
+            rules, kernels = cast_rules(platform, autocast), GpuAttention(platform)
+            with _in_training(model), follower.noting_blocks(model), rules, kernels, fake, follower:
                 if checkpointing and not selective:
                     checkpointed(model)
                 cast = partial(casting, autocast)
@@ -270,7 +271,7 @@ def _passes(
             value: Any = loss(output)
         del output
         ends.append(lifetimes.calls)
-        value.backward()
+        torch.autograd.backward([value])  # as a method, it would switch function modes off for the pass
         ends.append(lifetimes.calls)
         del value
 

@@ -163,7 +163,7 @@ def test_the_time_of_a_step_without_data_is_that_of_its_bytes_by_another_optimiz
         done = loaded.predict(Net(), torch.zeros(4, dtype=torch.int64), phase="training", recipe=Recipe(name))
         said = [note for note in done.assumptions if f"the time of {name}'s step is assumed" in note]
         assert bool(said) == (name != "adamw")
-        found[name] = sum(row.bytes for row in done.layers if row.kind == "optimizer")
+        found[name] = sum(row.bytes for row in done.rows if row.kind == "optimizer")
     # parameters, gradients and states of 4 bytes in, parameters and states out; 8 bits have 2 x 1.016 bytes
     assert found["adamw"] == 4 * ALL * (3 + 4)
     assert found["lion"] == 4 * ALL * (3 + 2)
