@@ -271,7 +271,7 @@ def _passes(
             value: Any = loss(output)
         del output
         ends.append(lifetimes.calls)
-        torch.autograd.backward([value])  # as a method, it would switch function modes off for the pass
+        value.backward()
         ends.append(lifetimes.calls)
         del value
 
