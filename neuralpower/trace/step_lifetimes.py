@@ -26,7 +26,7 @@ from neuralpower.platforms import CPU, Platform
 from neuralpower.quantisation.schemes import Scheme
 from neuralpower.quantisation.totals import sizes
 from neuralpower.quantisation.weights import EMBEDDING, HEAD, Weight
-from neuralpower.trace.attention_kernels import GpuAttention
+from neuralpower.trace.attention_kernels import gpu_attention
 from neuralpower.trace.casts import cast_rules, casting
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, INPUTS, OPTIMIZER, Lifetimes, Storage
@@ -130,7 +130,7 @@ def training_lifetimes(
             made = make(trained, _hidden(model, state, trained)) if make else []
             follower.begins(_state_of(made))
             follower.follow_gradients(trained)
-            rules, kernels = cast_rules(platform, autocast), GpuAttention(platform)
+            rules, kernels = cast_rules(platform, autocast), gpu_attention(platform)
             with _in_training(model), follower.noting_blocks(model), rules, kernels, fake, follower:
                 if checkpointing and not selective:
                     checkpointed(model)

@@ -156,18 +156,27 @@ def memory_of(
     )
 
 
+def overhead_lines(platform: Platform) -> list[MemoryLine]:
+    """What the driver and its libraries take in any process."""
+    return [MemoryLine(**vars(one)) for one in platform.overheads]
+
+
+def kept_line(platform: Platform, heap: int, moving: int) -> MemoryLine:
+    """What the caching allocator keeps of freed memory, of which `moving` bytes come and go."""
+    most = heap + int(platform.framework.training_kept * moving)
+    return MemoryLine(KEPT, heap, most, "a replay of PyTorch's caching allocator")
+
+
 def _lines(
     storages: Sequence[Storage], platform: Platform, multiplying: int, heap: int, moving: int
 ) -> tuple[MemoryLine, ...]:
     """What is taken besides tensors, with upper values."""
-    found = [MemoryLine(**vars(one)) for one in platform.overheads]
+    found = overhead_lines(platform)
     rule = "as PyTorch sizes it, for each thread that multiplies"
     found.append(MemoryLine(CUBLAS, multiplying, multiplying, rule))
     if work := max((storage.bytes for storage in storages if storage.part == WORKSPACE), default=0):
         found.append(MemoryLine(CUDNN, work, (1 + WORKSPACES_MORE) * work, "copies that its kernels work on"))
-    kept = int(platform.framework.forward_kept * moving)
-    found.append(MemoryLine(KEPT, heap, heap + kept, "a replay of PyTorch's caching allocator"))
-    return tuple(found)
+    return (*found, kept_line(platform, heap, moving))
 
 
 def forward_memory(traced: Trace, *, platform: Platform = CPU) -> Memory:
