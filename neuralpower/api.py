@@ -202,7 +202,7 @@ class LoadedPredictor:
             recipe=recipe,
             run=run,
             weights=scheme_asked(options.get("weights")),
-            autocast=None if options.get("autocast") is None else cast_dtype(str(options.get("autocast"))),
+            autocast=_cast(options),
             layout=layout,
             cluster=cluster,
         )
@@ -277,6 +277,12 @@ class LoadedPredictor:
         request = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
         request = {"platform": self.predictor.platform, "cluster": cluster, **request, "dtype": dtype}
         return replace(fit(Request(model, **request), room), device=self.device)
+
+
+def _cast(options: PredictOptions) -> torch.dtype | None:
+    """The dtype of an autocast; None for no casts. Raises InputError."""
+    text = options.get("autocast")
+    return None if text is None else cast_dtype(str(text))
 
 
 @dataclass(frozen=True)

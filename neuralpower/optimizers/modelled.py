@@ -139,7 +139,7 @@ class AnyStates(Stepped):
         self.numbers, self.dtype = states, dtype
 
     def states_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        """All in one tensor for each whole state, and one for the rest."""
+        """A tensor for each whole state, and one for a fraction."""
         whole = math.floor(self.numbers)
         shares = [1.0] * whole + ([self.numbers - whole] if self.numbers > whole else [])
         kind = self.dtype or parameter.dtype

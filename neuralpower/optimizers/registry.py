@@ -182,7 +182,7 @@ def optimizers_of(
     Args:
         name: as in `KNOWN`; without effect where `states` are given.
         parameters: those to train.
-        hidden: [parameters] whether each is a matrix that is no embedding and no output's weight.
+        hidden: [parameters] whether each is a matrix between the embeddings and the output's weights.
         implementation: loop, foreach or fused; "": torch's choice.
         states: what an unknown optimizer keeps.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -85,68 +86,52 @@ class StepLifetimes(NamedTuple):
     products: tuple[tuple[int, str], ...] = ()  # (operator call, weight that it reads) of matrix products
 
 
+@dataclass(frozen=True)
+class StepSettings:
+    """How a step is made.
+
+    It is `accumulation` times forward in training mode, loss and backward, then the optimizer, if any.
+    Gradients are freed after its step (`zero_grad`), before the next forward pass.
+    """
+
+    # "adamw:foreach" takes temporaries as large as all parameters, "adamw:fused" none; None: no step
+    optimizer: str | None = "adamw"
+    loss: Loss | None = None  # None: the model's own, or the mean square of the first output
+    platform: Platform = CPU
+    accumulation: int = 1
+    checkpointing: bool = False  # the model's own is switched on
+    selective: bool = False  # instead, the scores of attention alone are made once more
+    masters: bool = False  # weights of 16 bits have others, gradients and states in float32
+    states: States | None = None  # what an unknown optimizer keeps
+    # type that products are cast to; the copies of weights that this makes last for a forward pass
+    autocast: torch.dtype | None = None
+
+    @property
+    def make(self) -> Optimizers | None:
+        """The maker of the optimizers; raises InputError for an unknown one."""
+        return optimizer_named(self.optimizer, self.platform, self.states) if self.optimizer else None
+
+
 def training_lifetimes(
-    model: nn.Module,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    optimizer: str | None = "adamw",
-    loss: Loss | None = None,
-    platform: Platform = CPU,
-    accumulation: int = 1,
-    checkpointing: bool = False,
-    selective: bool = False,
-    masters: bool = False,
-    states: States | None = None,
-    autocast: torch.dtype | None = None,
+    model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **settings: Any
 ) -> StepLifetimes:
     """Lifetimes in the first training step, in which the optimizer makes its state.
 
-    The step is followed by itself: autograd takes composite operators apart, which a trace keeps whole. It is
-    `accumulation` times forward in training mode, loss (by default the mean square of the first output) and
-    backward, then the optimizer, if any. `checkpointing` switches the model's own on; `selective` has the
-    scores of attention alone made once more instead. `masters`: weights of 16 bits have others in float32,
-    and so have gradients and the optimizer's state. "adamw:foreach" takes temporaries as large as all
-    parameters, "adamw:fused" none. `states`: what an unknown optimizer keeps. `autocast`: the type that
-    products are cast to; the copies of weights that it makes last for a forward pass. The module is left as
-    it was found. Gradients are freed after the optimizer's step (`zero_grad`), before the next forward pass.
+    The step is followed by itself: autograd takes composite operators apart, which a trace keeps whole. The
+    module is left as it was found. `settings` are fields of `StepSettings`.
 
     Raises:
         InputError: an unknown optimizer, nothing to train, or weights that are no parameters of the module.
         StepError: the step raises on fake tensors; the message quotes its own error.
         ModelError: it has no activation checkpointing to switch on.
     """
-    make = optimizer_named(optimizer, platform, states) if optimizer else None
-    model = unwrapped(model)
-    follower, ends = _Follower(name := type(model).__name__, platform), list[int]()
-    lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
+    how, model = StepSettings(**settings), unwrapped(model)
+    make = how.make
+    follower, ends = _Follower(name := type(model).__name__, how.platform), list[int]()
     try:
         with users_code(name):
             check_followable(model, (args, kwargs))
-            given = tree_map_only(Tensor, lambda one: _faked(one, fake), (tuple(args), dict(kwargs or {})))
-            state, trained = _faked_state(model, fake)
-            lifetimes.hold_state(state)
-            lifetimes.hold(tree_iter(given), INPUTS)
-            made = make(trained, _hidden(model, state, trained)) if make else []
-            follower.begins(_state_of(made))
-            follower.follow_gradients(trained)
-            rules, kernels = cast_rules(platform, autocast), gpu_attention(platform)
-            with _in_training(model), follower.noting_blocks(model), rules, kernels, fake, follower:
-                if checkpointing and not selective:
-                    checkpointed(model)
-                cast = partial(casting, autocast)
-                run = partial(
-                    _passes, model, given, loss or default_loss, accumulation, lifetimes, ends, cast
-                )
-                named = {f"model.{path}": tensor for path, tensor in state.items()}
-                # as one call, so that blocks that run again in a backward pass find their weights
-                torch.func.functional_call(With(model, run), named, (), tie_weights=True)
-                if made:
-                    _check_gradients(recipe_of(optimizer or "", platform, states), state)
-                    with follower.stepping():
-                        for one in made:
-                            one.step()
-                    follower.assign(_state_of(made), OPTIMIZER)
+            trained = _followed(model, (args, kwargs), (how, make), follower, ends)
     except UsersError as error:
         if error.what != name:
             raise
@@ -156,14 +141,48 @@ def training_lifetimes(
             "choose phase forward, or measure with `neuralpower profile --phase training`"
         ) from cause
     of_transformers = any(type(module).__module__.startswith("transformers.") for module in model.modules())
-    compiler = bool(made) and not of_transformers
-    storages = lifetimes.storages()
-    if selective:
+    compiler = make is not None and not of_transformers
+    storages = follower.lifetimes.storages()
+    if how.selective:
         storages = scores_made_again(storages, follower.scores(), ends)
-    if masters:
+    if how.masters:
         storages = with_masters(storages, trained)
     blocks, products = tuple(follower.blocks.items()), tuple(follower.weights_read)
-    return StepLifetimes(storages, tuple(ends), lifetimes.calls, compiler, blocks, products)
+    return StepLifetimes(storages, tuple(ends), follower.lifetimes.calls, compiler, blocks, products)
+
+
+def _followed(
+    model: nn.Module,
+    inputs: tuple[Sequence[Any], Mapping[str, Any] | None],
+    asked: tuple[StepSettings, Optimizers | None],
+    follower: _Follower,
+    ends: list[int],
+) -> list[nn.Parameter]:
+    """Run a step on fake tensors below the follower; the trained parameters. Notes the passes' ends."""
+    (how, make), (args, kwargs) = asked, inputs
+    lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
+    given = tree_map_only(Tensor, lambda one: _faked(one, fake), (tuple(args), dict(kwargs or {})))
+    state, trained = _faked_state(model, fake)
+    lifetimes.hold_state(state)
+    lifetimes.hold(tree_iter(given), INPUTS)
+    made = make(trained, _hidden(model, state, trained)) if make else []
+    follower.begins(_state_of(made))
+    follower.follow_gradients(trained)
+    rules, kernels = cast_rules(how.platform, how.autocast), gpu_attention(how.platform)
+    with _in_training(model), follower.noting_blocks(model), rules, kernels, fake, follower:
+        if how.checkpointing and not how.selective:
+            checkpointed(model)
+        run = partial(_passes, model, given, how, lifetimes, ends)
+        named = {f"model.{path}": tensor for path, tensor in state.items()}
+        # as one call, so that blocks that run again in a backward pass find their weights
+        torch.func.functional_call(With(model, run), named, (), tie_weights=True)
+        if made:
+            _check_gradients(recipe_of(how.optimizer or "", how.platform, how.states), state)
+            with follower.stepping():
+                for one in made:
+                    one.step()
+            follower.assign(_state_of(made), OPTIMIZER)
+    return trained
 
 
 def scores_made_again(
@@ -253,22 +272,14 @@ def _check_gradients(recipe: Recipe, state: Mapping[str, Tensor]) -> None:
     check_sparse(recipe.optimizer, recipe.implementation, names[True], names[False])
 
 
-def _passes(
-    model: nn.Module,
-    given: Any,
-    loss: Loss,
-    count: int,
-    lifetimes: Lifetimes,
-    ends: list[int],
-    cast: Callable[[], contextlib.AbstractContextManager[Any]],
-) -> None:
+def _passes(model: nn.Module, given: Any, how: StepSettings, lifetimes: Lifetimes, ends: list[int]) -> None:
     """Run forward and backward passes in turn; note the number of calls at the end of each."""
     args, kwargs = given
-    for _ in range(count):
-        with cast():  # its end frees the weights' copies that no backward pass needs
+    for _ in range(how.accumulation):
+        with casting(how.autocast):  # its end frees the weights' copies that no backward pass needs
             output = model(*args, **kwargs)
             check_computed(output, forward_of(model))
-            value: Any = loss(output)
+            value: Any = (how.loss or default_loss)(output)
         del output
         ends.append(lifetimes.calls)
         value.backward()

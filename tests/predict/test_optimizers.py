@@ -237,7 +237,6 @@ def test_an_autocast_is_of_16_bits() -> None:
 # small without dropout, batch 4, 512 tokens, two steps of forward, backward, step and zero_grad
 MEASURED = {
     ("adafactor", False, False): 3_931_241_984,
-    ("adamw", True, False): 4_657_594_880,
     ("adamw", True, True): 2_965_312_000,
 }
 
@@ -330,7 +329,7 @@ def test_modules_that_are_not_there_are_refused() -> None:
 
 def test_an_adapted_product_computes_its_addition() -> None:
     model = with_adapters(nn.Sequential(nn.Linear(6, 4)), Lora(2))
-    product: Any = model[0]
+    product: Any = next(model.children())
     x = torch.randn(3, 6)
     product.lora_b.data.normal_()
     addition = 2 * x @ product.lora_a.T @ product.lora_b.T
@@ -388,7 +387,7 @@ def test_fit_answers_for_adapters_on_quantised_weights() -> None:
     assert any("parameters are trained, the others are frozen" in note for note in found.notes)
     for name, value in (("lora", 8), ("autocast", "bfloat16"), ("optimizer_states", 2)):
         with pytest.raises(InputError, match=f"{name} {value} belongs to phase training, not to forward"):
-            fit(Request(LLAMA, 1, 32, platform=NVIDIA, **{name: value}), TINY)  # type: ignore[arg-type]
+            fit(Request(LLAMA, 1, 32, platform=NVIDIA, **{name: value}), TINY)
 
 
 # ---- over several devices
