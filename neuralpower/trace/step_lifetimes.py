@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +36,7 @@ from neuralpower.trace.modules import With
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.recipe import Loss, Recipe, checkpointed, default_loss
 from neuralpower.trace.sparse_gradients import check_sparse
-from neuralpower.trace.undisturbed import own_caches, undisturbed, unwrapped
+from neuralpower.trace.undisturbed import own_caches, swapped, undisturbed, unwrapped
 from neuralpower.trace.weights import weights_of
 
 INDEXED = ("aten.index", "aten.index_put", "aten.index_put_")
@@ -259,7 +260,21 @@ def _hidden(model: nn.Module, state: Mapping[str, Tensor], trained: Sequence[nn.
 def _in_training(model: nn.Module) -> Iterator[None]:
     """Training mode with gradients, and nothing of it left in the module afterwards."""
     unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](enable=False)  # unsaid, torch warns
-    with quiet(), undisturbed(model, True), own_caches(model), unchecked, torch.enable_grad():
+    with quiet(), undisturbed(model, True), own_caches(model), unchecked, _unpacked(), torch.enable_grad():
+        yield
+
+
+@contextlib.contextmanager
+def _unpacked() -> Iterator[None]:
+    """Have transformers find one text in each sample, as in a real step; else each layer keeps a mask.
+
+    It reads positions for that, which have no values here.
+    """
+    masks = sys.modules.get("transformers.masking_utils")
+    if not hasattr(masks, "find_packed_sequence_indices"):  # older versions have no such search
+        yield
+        return
+    with swapped(masks, find_packed_sequence_indices=lambda positions: None):
         yield
 
 
