@@ -25,6 +25,7 @@ from neuralpower.layout import ONE, Layout
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
+from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.inputs import InputRequest
@@ -46,6 +47,7 @@ from neuralpower.predict.weights import scheme_asked
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.profiling.settings import Keywords
 from neuralpower.report.notebook import Panel, drawn
+from neuralpower.trace.casts import cast_dtype
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 
@@ -57,6 +59,8 @@ class PredictOptions(TypedDict, total=False):
     recipe: Recipe  # of training: optimizer, accumulation, checkpointing
     run: str | None  # eager, graph, compile or engine
     weights: str | None  # quantisation of weights: "int4:128", "fp8", "q4_k_m"
+    autocast: str | None  # low precision that products are cast to: "bfloat16"
+    lora: str | int | None  # training: rank of adapters, 16 or "16:q_proj,v_proj"
     layout: Layout  # over several devices
     devices: str | Cluster | None  # these devices, such as "8xh100-sxm", in place of a device
     nodes: int  # of these devices each
@@ -164,8 +168,10 @@ class LoadedPredictor:
             **options: `seq_len` (tokens of each sample), `input_shape` (of one sample), `recipe` (of
                 training), `run` ("eager", "graph", "compile" or "engine"; by default "engine" for a language
                 model's phases on a GPU, else "eager"), `weights` (their quantisation: "int4:128", "fp8",
-                "q4_k_m"; by default the checkpoint's), `layout` (a `Layout`, over several devices), `devices`
-                ("8xh100-sxm") and `nodes` (the cluster), `plan` and `strict` (how it is sharded).
+                "q4_k_m"; by default the checkpoint's), `autocast` ("bfloat16": what products are cast to),
+                `lora` (rank of adapters that are trained: 16, or "16:q_proj,v_proj"), `layout` (a `Layout`,
+                over several devices), `devices` ("8xh100-sxm") and `nodes` (the cluster), `plan` and `strict`
+                (how it is sharded).
 
         Raises:
             InputError: an unknown option, phase, way to run or quantisation; sizes in addition to `inputs`;
@@ -183,7 +189,7 @@ class LoadedPredictor:
         network = as_network(model)
         given, note = self._dtype(network, dtype)
         self.predictor.check(given, FORWARD if way == TRAINING else way)
-        source = resolve(network)
+        source = with_lora(resolve(network), options.get("lora"), way, layout)
         run = run_of(self.predictor, options.get("run"), asked, way)
         settings = {"plan": options.get("plan"), "strict": options.get("strict", False)}
         sharding = sharding_of(layout, cluster, run, way, **settings)
@@ -196,6 +202,7 @@ class LoadedPredictor:
             recipe=recipe,
             run=run,
             weights=scheme_asked(options.get("weights")),
+            autocast=_cast(options),
             layout=layout,
             cluster=cluster,
         )
@@ -270,6 +277,12 @@ class LoadedPredictor:
         request = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
         request = {"platform": self.predictor.platform, "cluster": cluster, **request, "dtype": dtype}
         return replace(fit(Request(model, **request), room), device=self.device)
+
+
+def _cast(options: PredictOptions) -> torch.dtype | None:
+    """The dtype of an autocast; None for no casts. Raises InputError."""
+    text = options.get("autocast")
+    return None if text is None else cast_dtype(str(text))
 
 
 @dataclass(frozen=True)

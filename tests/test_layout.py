@@ -24,6 +24,7 @@ PACKAGES: Mapping[str, str] = {
     "files": ALL,
     "processes": "pool text_streams tether",
     "devices": ALL,
+    "optimizers": ALL,
     "layers": """
         base call columns sweep terms workspace expert_load operands
         activation attention collective convolution elementwise embedding experts fused_pointwise
@@ -33,12 +34,13 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases shortened
-        promised_values refusals call_cache requests running sharding size_limits source sources sources.base
-        trust users_code zoo zoo.mnist zoo.paradnn
+        adapters callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases
+        shortened promised_values refusals call_cache requests running sharding size_limits source sources
+        sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        follow lifetimes modules passes passes.quantisation paths question recorder records routing
+        casts follow lifetimes modules passes passes.quantisation paths question recorder records routing
+        weights
         sparse_gradients tracer
         exchanges gradients passes.data_parallel stages
         recipe step_lifetimes undisturbed

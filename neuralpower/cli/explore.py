@@ -450,11 +450,20 @@ class Fit(OptionGroup):
     optimizer: Annotated[
         str,
         optimizer_choice(
-            "Optimizer; here sgd has no momentum, and momentum is sgd with it",
+            "Optimizer: adamw, muon, adamw8bit, ...; here sgd has no momentum, and momentum is sgd with it",
             "momentum",
             rich_help_panel=TRAINING,
         ),
     ] = "adamw"
+    optimizer_states: Annotated[
+        str | None,
+        Option(
+            help="Numbers that an optimizer of any other name keeps per parameter: 2, or 2:bfloat16.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None
+    autocast: shared_options.Autocast = None
+    lora: shared_options.Lora = None
     accumulation: Annotated[int, Option(help="Micro-batches in a step.", rich_help_panel=TRAINING)] = 1
     checkpointing: Annotated[
         bool,
@@ -493,7 +502,7 @@ def fit(asked: Fit) -> None:
     spread = asked.parallel
     spread.check(asked.model)
     room, platform, name = _room(spread.device(asked.device), asked.memory)
-    same = "model phase optimizer checkpointing margin weights".split()
+    same = "model phase optimizer checkpointing margin weights optimizer_states autocast lora".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         seq_len=length,

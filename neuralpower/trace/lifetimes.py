@@ -97,6 +97,11 @@ class Lifetimes:
         """The place in `storages` of the memory that a living tensor lies in; -1 where it is not there."""
         return self._numbers.get(tensor.untyped_storage()._cdata, -1)
 
+    def name(self, tensor: Tensor) -> str:
+        """The name of the parameter or buffer whose memory a living tensor lies in; "" for others."""
+        place = self._known.get(tensor.untyped_storage()._cdata)
+        return "" if place is None else self._seen[place].name
+
     def _count(self, tensor: Tensor, part: str) -> int:
         """Bytes of the tensor's storage if it is new."""
         storage = tensor.untyped_storage()

@@ -15,31 +15,37 @@ from functools import partial
 from numbers import Real
 from typing import Any
 
+import torch
+
 from neuralpower.devices.cluster import Cluster
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.layout import ONE, Layout
+from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.inputs import TOKENS, check_count
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Pass, Phase, pass_of
 from neuralpower.networks.sharding import sharded
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.optimizers.registry import States
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.case import sharding_of
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.parallel import one_micro_batch, stage_memories
 from neuralpower.predict.weights import chosen, scheme_asked
-from neuralpower.quantisation.totals import Quantised
+from neuralpower.quantisation.totals import Quantised, totals
 from neuralpower.shown import Shown
-from neuralpower.trace.follow import Followed, follow, shape_of
+from neuralpower.trace.casts import cast_dtype
+from neuralpower.trace.follow import Followed, follow, frozen, shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.question import Question, checked_run, usual_run
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
-from neuralpower.trace.step_lifetimes import optimizer_named, training_lifetimes
+from neuralpower.trace.step_lifetimes import optimizer_named, recipe_of, training_lifetimes, with_quantised
 from neuralpower.trace.tracer import trace
+from neuralpower.trace.weights import weights_of
 
 PHASES = (FORWARD, TRAINING, PREFILL, DECODE, GENERATE)
 MOST = 2**24  # of a batch or a length: beyond, nobody asks
@@ -66,6 +72,10 @@ class Request:
     run: str | None = None  # one of `trace.question.RUNS`; None: the usual one of the phase, as in `predict`
     weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
     new_tokens: int | None = None  # generate: made after a prompt of `seq_len` tokens; None: as in `predict`
+    # training: what an optimizer of any other name keeps, in numbers per parameter: 2, or "2:bfloat16"
+    optimizer_states: float | str | None = None
+    autocast: str | None = None  # training: the low precision that products are cast to
+    lora: str | int | None = None  # training: rank of adapters, such as 16 or "16:q_proj,v_proj"
 
     layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
     cluster: Cluster | None = None  # these devices
@@ -75,6 +85,16 @@ class Request:
     def replicas(self) -> int:
         """Batches of `batch_size` that all devices have in one step or pass."""
         return self.layout.data * self.accumulation
+
+    @property
+    def states(self) -> States | None:
+        """What an unknown optimizer keeps; raises InputError."""
+        return None if self.optimizer_states is None else States.parsed(self.optimizer_states)
+
+    @property
+    def cast(self) -> torch.dtype | None:
+        """The low precision that products are cast to; raises InputError."""
+        return None if self.autocast is None else cast_dtype(self.autocast)
 
     @property
     def length(self) -> int | None:
@@ -190,7 +210,7 @@ def _checked_margin(request: Request) -> float:
     phase = request.phase
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
-    optimizer_named(request.optimizer)
+    optimizer_named(request.optimizer, request.platform, request.states)
     if request.run is not None:
         checked_run(request.run, phase)
     Recipe(accumulation=request.accumulation)
@@ -204,6 +224,9 @@ def _checked_margin(request: Request) -> float:
             f"new_tokens {request.new_tokens} belongs to phase generate, not to {phase}; leave it out"
         )
     in_flight = phase != TRAINING and request.layout.pipeline > 1
+    for name in ("optimizer_states", "autocast", "lora"):
+        if phase != TRAINING and (value := getattr(request, name)) is not None:
+            raise InputError(f"{name} {value} belongs to phase {TRAINING}, not to {phase}; leave it out")
     how = (request.optimizer, 1 if in_flight else request.accumulation, request.checkpointing)
     if phase != TRAINING and how != (Request.optimizer, Request.accumulation, Request.checkpointing):
         what = "optimizer, accumulation and checkpointing"
@@ -292,12 +315,13 @@ class _Probe:
         self.request = request
         self.run = request.run or usual_run(request.platform, request.phase)
         self.dtype = torch_dtype(request.dtype)
-        self.source: Source = resolve(request.model)
+        self.source: Source = with_lora(resolve(request.model), request.lora, request.phase, request.layout)
         phase = TRAINING if request.phase == TRAINING else FORWARD
-        self.scheme = chosen(scheme_asked(request.weights), self.source.weights, phase)
-        self.quantised: Quantised | None = None
         self.module = self.source.build("meta", self.dtype)
-        self.notes: tuple[str, ...] = ()  # how it is sharded
+        self.scheme = chosen(scheme_asked(request.weights), self.source.weights, phase, self.module)
+        self.quantised: Quantised | None = None
+        # what is frozen, and how it is sharded
+        self.notes: tuple[str, ...] = tuple(frozen(self.module) if phase == TRAINING else ())
         # the memory of each stage, where there are several
         self.stages: dict[tuple[int, int | None], list[Memory]] = {}
         if not request.layout.alone:
@@ -312,7 +336,7 @@ class _Probe:
         how = sharding_of(request.layout, request.cluster, self.run, way, strict=request.strict)
         about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
         self.module, done = sharded(self.module, how, partial(self.source.inputs, self.module, about, "meta"))
-        self.notes = done.notes
+        self.notes += done.notes
 
     @property
     def traces(self) -> int:
@@ -362,7 +386,13 @@ class _Probe:
                 platform=platform,
                 accumulation=request.accumulation,
                 checkpointing=request.checkpointing,
+                states=request.states,
+                autocast=request.cast,
             )
+            if self.scheme is not None:
+                weights = weights_of(self.module)
+                self.quantised = totals(self.scheme, weights, self.scheme.forms(weights, {}), {})
+                step = with_quantised(step, weights, self.scheme)
             self._calls[batch, length] = step.end
             return training_memory(step, platform=platform)
         try:
@@ -380,17 +410,18 @@ class _Probe:
         """Memory of the fullest device of a layout."""
         request = self.request
         trains = request.phase == TRAINING
-        optimizer, _, way = request.optimizer.partition(":")
-        recipe = Recipe(accumulation=request.accumulation)
+        recipe = Recipe(accumulation=request.accumulation).on(request.platform)
         if trains:
-            optimizer = "sgd" if optimizer == "momentum" else optimizer
             recipe = replace(
-                recipe, optimizer=optimizer, implementation=way, checkpointing=request.checkpointing
+                recipe_of(request.optimizer, request.platform, request.states),
+                accumulation=request.accumulation,
+                checkpointing=request.checkpointing,
             )
         question = Question(
             TRAINING if trains else FORWARD,
             request.dtype,
-            recipe.on(request.platform),
+            recipe,
+            autocast=request.cast,
             platform=request.platform,
             run=self.run,
             weights=self.scheme,
@@ -399,10 +430,15 @@ class _Probe:
         )
         found = follow(one, one_micro_batch(question))
         assert isinstance(found, Followed)  # generations come pass by pass
-        if trains and request.optimizer.partition(":")[0] == "sgd":  # here without momentum
-            settings = {"optimizer": request.optimizer, "checkpointing": request.checkpointing}
+        # here without momentum
+        if trains and request.states is None and request.optimizer.partition(":")[0] == "sgd":
+            settings: dict[str, Any] = {
+                "optimizer": request.optimizer,
+                "checkpointing": request.checkpointing,
+            }
+            settings |= {"autocast": request.cast}
             args = (one.module, one.inputs.args, one.inputs.kwargs)
-            step = training_lifetimes(*args, platform=request.platform, **settings)  # type: ignore[arg-type]
+            step = training_lifetimes(*args, platform=request.platform, **settings)
             found = replace(found, lifetimes=step)
         self.quantised = found.work.quantised
         self._calls[batch, length] = len(found.trace.calls) + len(found.trace.unmodelled)

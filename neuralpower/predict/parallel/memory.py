@@ -24,6 +24,7 @@ from neuralpower.predict.memory.peak import (
     memory_of,
     overhead_lines,
 )
+from neuralpower.quantisation.weights import EXPERTS, OTHER
 from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, WORKSPACE, Storage, on_library
 from neuralpower.trace.passes.data_parallel import ZERO_BUCKET, Parameter, parameters_of
 from neuralpower.trace.paths import block_of, module_of
@@ -169,14 +170,22 @@ class _States:
 
         whole = sum(one.bytes for one in trained)
         divided = sum(share(one, one.bytes) for one in trained)
-        weights = sum(weight.bytes for part in parts for weight in part.trace.weights)
+        held = {one.name: one.bytes for one in step.storages if one.name}  # quantised where they are
+        every = {one.name: one for part in parts for one in part.trace.weights}
+        weights = sum(held.get(name, one.bytes) for name, one in every.items())
         gradients = divided if shard in ("zero2", "zero3") else whole
         per_byte, per_step = _state_share(step)
         stepped = divided if shard else whole
         buffers = 0
         if shard == "zero3":
             weights -= sum(one.weight_bytes - share(one, one.weight_bytes) for one in trained)
-            buffers = 2 * _largest_block(trained)  # the block that runs, and the one that is gathered
+            frozen = every.keys() - {one.name for one in trained}
+            others = {name: held.get(name, every[name].bytes) for name in frozen if every[name].sort != OTHER}
+            for name, size in others.items():
+                replicas = layout.expert_replicas if every[name].sort == EXPERTS else layout.data
+                weights -= size - -(-size // replicas)
+            # the block that runs, and the one that is gathered
+            buffers = 2 * _largest_block({**others, **{one.name: one.bytes for one in trained}})
         elif shard:
             buffers = min(whole, ZERO_BUCKET * 4)
         elif layout.data > 1 or layout.expert_replicas > 1:
@@ -194,10 +203,10 @@ def _state_share(step: StepLifetimes) -> tuple[float, float]:
     return states / max(gradients, 1), most / max(gradients, 1)
 
 
-def _largest_block(trained: Sequence[Parameter]) -> int:
-    """Bytes of the block with the most parameters."""
+def _largest_block(parameters: Mapping[str, int]) -> int:
+    """Bytes of the block with the largest parameters, given the bytes of each by name."""
     sizes: dict[str, int] = {}
-    for one in trained:
-        block = block_of(module_of(one.name))
-        sizes[block] = sizes.get(block, 0) + one.bytes
+    for name, size in parameters.items():
+        block = block_of(module_of(name))
+        sizes[block] = sizes.get(block, 0) + size
     return max(sizes.values(), default=0)
