@@ -27,6 +27,7 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.case import sharding_of
+from neuralpower.predict.memory.engines import Asked, EngineMemory
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.parallel import one_micro_batch, stage_memories
 from neuralpower.predict.weights import chosen, scheme_asked
@@ -70,6 +71,7 @@ class Request:
     layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
     cluster: Cluster | None = None  # these devices
     strict: bool = False  # whether a model without a plan for tensor ranks is refused
+    engine: Asked | None = None  # under this engine; None: under PyTorch alone
 
     @property
     def replicas(self) -> int:
@@ -101,6 +103,7 @@ class Fit(Shown):
     request: Request | None = field(default=None, compare=False)
     device: str = ""  # whose memory it is
     stages: tuple[Memory, ...] = ()  # of one device of each pipeline stage; `memory` is the largest
+    engine: EngineMemory | None = None  # its pool, where the request names an engine
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -119,6 +122,7 @@ class Fit(Shown):
             "traces": self.traces,
             "weights": None if self.weights is None else self.weights.to_json(),
             **self._layout_json(),
+            **({} if self.engine is None else {"engine": self.engine.to_json()}),
         }
 
     def _layout_json(self) -> dict[str, Any]:
@@ -158,7 +162,11 @@ def fit(request: Request, room_bytes: float) -> Fit:
     margin = _checked_margin(request)
     if request.run is None:
         request = replace(request, run=usual_run(request.platform, request.phase))
+    if request.engine is not None:
+        check_engine(request)
     probe = _Probe(request)
+    if request.engine is not None:
+        return under_engine(request, probe, room_bytes)
     process_bytes = request.platform.framework.process_bytes
     left_bytes = room_bytes * (1 - margin) - process_bytes
     own = probe(request.batch_size, request.length)
