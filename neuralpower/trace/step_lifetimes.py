@@ -17,7 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.errors import InputError, StepError, UsersError, quoted, unknown
 from neuralpower.layers.optimizer import CLASSES
-from neuralpower.layers.workspace import workspace_blocks
+from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.refusals import check_followable
 from neuralpower.networks.running import Assumed, grouped_product, name_of, quiet
@@ -324,7 +324,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             self.lifetimes.resize(output, output.numel())
         if name in (PRODUCT, SOFTMAX):
             self._products.append((name, self.lifetimes.calls + 1))
-        self.lifetimes.called(new, workspace_blocks(name, args, kwargs, output))
+        self.lifetimes.called(new, workspaces(name, args, kwargs, output))
         return output
 
     def _has_values(self, func: Any, name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> bool:
