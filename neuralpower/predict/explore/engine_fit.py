@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 from neuralpower.errors import InputError
+from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
-from neuralpower.predict.memory.engines import EngineMemory, served
-from neuralpower.predict.memory.peak import Memory
+from neuralpower.predict.memory.engines import ACTIVATIONS, WEIGHTS, EngineMemory, served
+from neuralpower.predict.memory.peak import Memory, MemoryLine
 from neuralpower.trace.recipe import TRAINING
 
 if TYPE_CHECKING:
-    from neuralpower.predict.explore.fit import Request, _Probe
+    from neuralpower.predict.explore.fit import Request
 
 
 def check_engine(request: Request) -> None:
@@ -45,21 +49,41 @@ def check_engine(request: Request) -> None:
     asked.settings()
 
 
-def engine_memory(request: Request, probe: _Probe, room_bytes: float) -> EngineMemory:
-    """The memory of one device under the request's engine; raises InputError."""
-    asked = request.engine
-    assert asked is not None
-    about = InputRequest(1, None, None, probe.dtype)
-    quantised = probe.quantised_bytes()
-    found = served(probe.module, about, str(probe.source.name), quantised, request.layout.tensor)
-    return asked.memory(found, room_bytes)
+def engine_memory(
+    request: Request, module: nn.Module, room_bytes: float, weights_bytes: int | None = None
+) -> EngineMemory:
+    """The memory of one device under the request's engine.
+
+    Args:
+        request: with an engine; a decode step's context, or a prompt, is the length of the sequences.
+        module: one rank, on the meta device.
+        room_bytes: the device's memory, as on its sheet.
+        weights_bytes: of quantised weights; None: as the module has them.
+
+    Raises:
+        InputError: a model without a cache, or options that the engine refuses.
+    """
+    assert request.engine is not None
+    asked, length = request.engine, length_of(request)
+    most = asked.options.get("max_model_len")
+    if length is not None and most is not None and length > most:
+        raise InputError(
+            f"--max-model-len {most}: sequences of {length} tokens are asked for; choose {length} or more"
+        )
+    if most is None and length is not None:
+        asked = replace(asked, options={**asked.options, "max_model_len": length})
+    about = InputRequest(dtype=torch_dtype(request.dtype))
+    network = served(module, about, str(request.model), weights_bytes, request.layout.tensor)
+    found = asked.memory(network, room_bytes)
+    if length is None or most is None:
+        return found
+    return replace(found, length=length, sequences=found.pool.sequences(length))
 
 
 def memory_of(found: EngineMemory, phase: str) -> Memory:
     """The engine's memory in the parts of a pass: its pool is the cache."""
-    high = sum(part.high_bytes - part.value_bytes for part in found.parts)
-    weights, run = found.part("weights"), found.part("profile run") + found.part("compute buffer")
-    others = sum(part.value_bytes for part in found.parts) - weights - run
+    weights, run = found.part(WEIGHTS), found.part(ACTIVATIONS)
+    others = [part for part in found.parts if part.name not in (WEIGHTS, ACTIVATIONS)]
     return Memory(
         phase=phase,
         weights_bytes=weights,
@@ -69,10 +93,11 @@ def memory_of(found: EngineMemory, phase: str) -> Memory:
         inputs_bytes=0,
         activations_bytes=run,
         workspace_bytes=0,
-        framework_bytes=others,
+        framework_bytes=sum(part.value_bytes for part in others),
         heap_bytes=0,
-        margin_bytes=high,
-        tensor_bytes=weights,
+        margin_bytes=sum(part.high_bytes - part.value_bytes for part in found.parts),
+        tensor_bytes=weights + max(found.pool_bytes, 0),
+        lines=tuple(MemoryLine(**vars(part)) for part in others),
     )
 
 

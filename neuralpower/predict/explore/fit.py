@@ -27,6 +27,7 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.case import sharding_of
+from neuralpower.predict.explore.engine_fit import check_engine, engine_memory, memory_of
 from neuralpower.predict.memory.engines import Asked, EngineMemory
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.parallel import one_micro_batch, stage_memories
@@ -166,7 +167,7 @@ def fit(request: Request, room_bytes: float) -> Fit:
         check_engine(request)
     probe = _Probe(request)
     if request.engine is not None:
-        return under_engine(request, probe, room_bytes)
+        return _under_engine(request, probe, room_bytes)
     process_bytes = request.platform.framework.process_bytes
     left_bytes = room_bytes * (1 - margin) - process_bytes
     own = probe(request.batch_size, request.length)
@@ -190,6 +191,26 @@ def fit(request: Request, room_bytes: float) -> Fit:
         weights=probe.quantised,
         request=replace(request, model=str(probe.source.name)),
         stages=tuple(probe.stages.get((request.batch_size, request.length), ())),
+    )
+
+
+def _under_engine(request: Request, probe: _Probe, room_bytes: float) -> Fit:
+    """The answer under the request's engine; raises InputError and ModelError as `fit`."""
+    request = replace(request, model=str(probe.source.name))
+    found = engine_memory(request, probe.module, room_bytes, probe.quantised_bytes())
+    by_model = found.longest == found.positions
+    return Fit(
+        fits=found.fits,
+        memory=memory_of(found, request.phase),
+        room_bytes=room_bytes,
+        largest_batch=found.sequences,
+        longest=found.longest,
+        longest_reason="the model's positions" if by_model else "memory",
+        traces=probe.traces,
+        notes=(*probe.notes, *found.notes),
+        weights=probe.quantised,
+        request=request,
+        engine=found,
     )
 
 
@@ -321,6 +342,14 @@ class _Probe:
         about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
         self.module, done = sharded(self.module, how, partial(self.source.inputs, self.module, about, "meta"))
         self.notes = done.notes
+
+    def quantised_bytes(self) -> int | None:
+        """Bytes of the weights under the scheme; None without one. Traces a pass of two tokens."""
+        if self.scheme is None:
+            return None
+        one = self._asked(1, 2, PREFILL)
+        self._weighed(trace(self.module, one.inputs.args, one.inputs.kwargs))
+        return None if self.quantised is None else self.quantised.bytes
 
     @property
     def traces(self) -> int:

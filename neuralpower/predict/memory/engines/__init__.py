@@ -1,4 +1,4 @@
-"""Inference memory under an engine: the pool of keys and values, and what it holds; one file for each engine."""
+"""Memory under an engine: the pool of keys and values, and what it holds; one file for each engine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from typing import Any
 from neuralpower.errors import InputError, unknown
 from neuralpower.networks.inputs import check_count
 from neuralpower.predict.memory.engines.board import Board, board_of
-from neuralpower.predict.memory.engines.engine_memory import EngineMemory, Part, Pool, Settings
+from neuralpower.predict.memory.engines.engine_memory import (
+    ACTIVATIONS,
+    WEIGHTS,
+    EngineMemory,
+    Part,
+    Pool,
+    Settings,
+)
 from neuralpower.predict.memory.engines.llama_cpp import LlamaCppSettings
 from neuralpower.predict.memory.engines.served import Served, served
 from neuralpower.predict.memory.engines.sglang import SglangSettings
 from neuralpower.predict.memory.engines.vllm import VllmSettings
 
 __all__ = [
+    "ACTIVATIONS",
     "ENGINES",
     "OPTIONS",
     "Asked",
@@ -24,6 +32,7 @@ __all__ = [
     "Part",
     "Pool",
     "Served",
+    "WEIGHTS",
     "board_of",
     "served",
 ]
@@ -47,7 +56,7 @@ class Asked:
     board: Board | None = None  # None: a memory alone is known
 
     def settings(self) -> Settings:
-        """The engine's settings; raises InputError for an unknown engine, and options that it does not have."""
+        """The engine's settings; raises InputError for an unknown engine or options of another."""
         if self.engine not in ENGINES:
             raise unknown("engine", self.engine, ENGINES)
         check_count("concurrency", self.concurrency)

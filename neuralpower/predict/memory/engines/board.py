@@ -1,4 +1,4 @@
-"""The memory of a GPU as an engine finds it: what the driver gives to a process, before anything is loaded."""
+"""The memory of a GPU as an engine finds it: what the driver gives, before anything is loaded."""
 
 from __future__ import annotations
 

@@ -10,11 +10,12 @@ from neuralpower.predict.memory.engines.board import Board
 from neuralpower.predict.memory.engines.served import Served
 
 LONGEST = 2**30  # tokens: beyond, nobody asks
+WEIGHTS, ACTIVATIONS = "weights", "activations"  # names of parts
 
 
 @dataclass(frozen=True)
 class Part:
-    """Memory that the pool does not get: expected bytes, the most that they may be, and where they come from."""
+    """Memory that the pool does not get: expected bytes, the most that they may be, and the source."""
 
     name: str
     value_bytes: int

@@ -15,14 +15,28 @@ from dataclasses import dataclass
 from neuralpower.errors import InputError, unknown
 from neuralpower.predict.memory.engines.board import GIB, Board
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE
-from neuralpower.predict.memory.engines.engine_memory import EngineMemory, Part, Pool, longest_held
+from neuralpower.predict.memory.engines.engine_memory import (
+    ACTIVATIONS,
+    WEIGHTS,
+    EngineMemory,
+    Part,
+    Pool,
+    longest_held,
+)
 from neuralpower.predict.memory.engines.served import Served
 from neuralpower.predict.memory.engines.vllm import check_length
 
 FOLLOWS = "llama.cpp b6500"
 DTYPES = {
     **{"auto": 2.0, "f32": 4.0, "f16": 2.0, "bf16": 2.0},
-    **{"q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32, "q4_0": 18 / 32, "iq4_nl": 18 / 32},
+    **{
+        "q8_0": 34 / 32,
+        "q5_1": 24 / 32,
+        "q5_0": 22 / 32,
+        "q4_1": 20 / 32,
+        "q4_0": 18 / 32,
+        "iq4_nl": 18 / 32,
+    },
 }  # bytes of a number, scales of blocks of 32 included
 MICRO_BATCH = 512  # tokens: --ubatch-size
 PADDED = 256  # tokens of a cache
@@ -54,8 +68,10 @@ class LlamaCppSettings:
         compute = MICRO_BATCH * (served.vocabulary + served.hidden) * 4
         compute = max(compute, MICRO_BATCH * (served.block_numbers + served.hidden) * 4)
         parts = (
-            Part("weights", served.weights_bytes, served.weights_bytes, "types of the mixture"),
-            Part("compute buffer", compute, 2 * compute, f"a micro-batch of {MICRO_BATCH} tokens"),
+            Part(WEIGHTS, served.weights_bytes, served.weights_bytes, "types of the mixture"),
+            Part(
+                ACTIVATIONS, compute, 2 * compute, f"compute buffer of a micro-batch of {MICRO_BATCH} tokens"
+            ),
             Part("context", int(CONTEXT), int(CONTEXT_MOST), "CUDA and cuBLAS"),
         )
         room = board.total_bytes - sum(part.value_bytes for part in parts)

@@ -99,7 +99,7 @@ def _rotary_numbers(weights: Sequence[Weight]) -> int:
 
 
 def _block_numbers(weights: Sequence[Weight], hidden: int) -> int:
-    """The most that the products of one module make: what comes of the hidden state, and what returns to it."""
+    """The widest module: what its products make of the hidden state, and what they read to return to it."""
     made: dict[str, int] = defaultdict(int)
     read: dict[str, int] = defaultdict(int)
     for weight in weights:

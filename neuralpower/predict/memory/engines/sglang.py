@@ -5,7 +5,7 @@
     tokens = pool // bytes of a token in all layers
 
 Source: python/sglang/srt/server_args.py (`_handle_gpu_memory_settings`) and model_executor/model_runner.py
-(`profile_max_num_token`, `set_num_token_hybrid`). No profile run: the rest is for activations and CUDA graphs.
+(`profile_max_num_token`, `set_num_token_hybrid`). It runs no profile: the rest is for activations and graphs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from neuralpower.errors import InputError, unknown
 from neuralpower.predict.memory.engines.board import GIB, MIB, Board
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE
-from neuralpower.predict.memory.engines.engine_memory import EngineMemory, Part, Pool, longest_held
+from neuralpower.predict.memory.engines.engine_memory import WEIGHTS, EngineMemory, Part, Pool, longest_held
 from neuralpower.predict.memory.engines.served import Served
 from neuralpower.predict.memory.engines.vllm import EXCHANGE, check_length
 
@@ -24,8 +24,8 @@ FOLLOWS = "SGLang 0.5"
 DTYPES = {"auto": 0, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 # A process of SGLang before it loads weights: 78.4 to 78.8 of 79.2 GiB are free on an H100.
 CONTEXT, CONTEXT_MOST = 0.6 * GIB, 0.9 * GIB
-# (MiB of a GPU below which the rest of the row holds, tokens of a chunk, batch of the largest graph with up to
-# 3 ranks, with more)
+# (MiB of a GPU below which the row holds, tokens of a chunk, batch of the largest graph with up to 3 ranks,
+# with more ranks)
 BY_MEMORY = (
     (20 * 1024, 2048, 8, 8),
     (35 * 1024, 2048, 24, 80),
@@ -88,7 +88,7 @@ class SglangSettings:
             total_bytes=board.total_bytes,
             budget_bytes=int(left * share) + context,
             parts=(
-                Part("weights", weights, weights, "parameters, and tables of rotary embeddings"),
+                Part(WEIGHTS, weights, weights, "parameters, and tables of rotary embeddings"),
                 Part("context", context, context + lost, "CUDA, and NCCL with several ranks"),
             ),
             pool_bytes=room,
@@ -147,4 +147,6 @@ def _pool(served: Served, room: int, page: int, width: float) -> Pool:
         paged = math.ceil(length / page) * page
         return state + fixed + token[FULL] * paged + token[SLIDING] * min(paged, window or paged)
 
-    return Pool(page, page * each or state, tokens // page if each else slots or 0, tokens, sequences, bytes_of)
+    return Pool(
+        page, page * each or state, tokens // page if each else slots or 0, tokens, sequences, bytes_of
+    )

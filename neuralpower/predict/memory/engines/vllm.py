@@ -5,7 +5,7 @@
     blocks = pool // (bytes of a page of one layer x layers of a group)
 
 The profile run passes `max_num_batched_tokens` through the model and samples for `max_num_seqs` sequences
-(vllm/v1/worker/gpu_worker.py: determine_available_memory; gpu_model_runner.py: _dummy_run, _dummy_sampler_run).
+(vllm/v1/worker: gpu_worker.determine_available_memory, gpu_model_runner._dummy_run, _dummy_sampler_run).
 CUDA graphs are captured after the pool has its size, so up to version 0.20 they do not make it smaller.
 The snapshot that memory beside PyTorch is compared with comes after CUDA's context.
 """
@@ -18,9 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neuralpower.errors import InputError, unknown
-from neuralpower.predict.memory.engines.board import GIB, MIB, Board
+from neuralpower.predict.memory.engines.board import GIB, Board
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE, CacheLayer
-from neuralpower.predict.memory.engines.engine_memory import EngineMemory, Part, Pool, longest_held
+from neuralpower.predict.memory.engines.engine_memory import (
+    ACTIVATIONS,
+    WEIGHTS,
+    EngineMemory,
+    Part,
+    Pool,
+    longest_held,
+)
 from neuralpower.predict.memory.engines.served import Served
 
 FOLLOWS = "vLLM 0.19.0"
@@ -33,8 +40,8 @@ PADDED = 64  # vocabularies are padded to a multiple of it
 # in 30 published runs of 0.19.0 on an H100, 0.46 in three. Boards on PCI Express: what one run of 0.19.0 on
 # a GeForce RTX 4090 leaves beside the peak that is computed here.
 BESIDE, BESIDE_MOST = {True: 0.25 * GIB, False: 0.61 * GIB}, 0.3 * GIB
-# NCCL's buffers with several ranks: 1.8 GiB over NVLink (2.06 to 2.21 GiB beside PyTorch in 12 such runs, with
-# 2 and 4 ranks), 0.16 GiB over PCI Express (0.25 instead of 0.09 GiB on two RTX 4090).
+# NCCL's buffers with several ranks: 1.8 GiB over NVLink (2.06 to 2.21 GiB beside PyTorch in 12 such runs,
+# with 2 and 4 ranks), 0.16 GiB over PCI Express (0.25 instead of 0.09 GiB on two RTX 4090).
 EXCHANGE = {True: 1.83 * GIB, False: 0.16 * GIB}
 
 
@@ -131,8 +138,8 @@ def _parts(served: Served, board: Board, seqs: int, batched: int) -> tuple[Part,
     beside = BESIDE[board.linked] + (EXCHANGE[board.linked] if served.tensor > 1 else 0)
     weights = served.weights_bytes + served.rotary_bytes
     return (
-        Part("weights", weights, weights, "parameters, and tables of rotary embeddings"),
-        Part("profile run", run, int(1.1 * run), f"{batched} tokens and {seqs} sequences"),
+        Part(WEIGHTS, weights, weights, "parameters, and tables of rotary embeddings"),
+        Part(ACTIVATIONS, run, int(1.1 * run), f"a profile run of {batched} tokens and {seqs} sequences"),
         Part("beside PyTorch", int(beside), int(beside + BESIDE_MOST), "CUDA's modules, graphs, NCCL"),
     )
 
@@ -149,7 +156,7 @@ def profile_run(served: Served, board: Board, seqs: int, batched: int) -> int:
     forward = batched * served.block_numbers * served.itemsize + 3 * hidden
     words = PADDED * math.ceil(served.vocabulary / PADDED)
     rows = seqs * words
-    programs = min(2 ** math.ceil(math.log2(max(min(board.cores, seqs), 1))), board.cores)
+    programs = min(1 << (min(board.cores, seqs) - 1).bit_length(), board.cores)
     sampler = rows * (served.itemsize + 3 * 4) + programs * words * 4
     sampler += hidden + seqs * served.hidden * served.itemsize
     return max(forward, sampler) + _mixture(served, batched) + board.workspace_bytes
@@ -166,7 +173,9 @@ def _mixture(served: Served, batched: int) -> int:
 
 @dataclass(frozen=True)
 class Pages:
-    """How layers share the pool: equal pages, equal groups of layers, a block of one page for each of a group.
+    """How layers share the pool: equal pages, and groups of equally many layers.
+
+    A block holds one page for each layer of a group; a sequence has blocks of its own in each group.
 
     Source: vllm/v1/core/kv_cache_utils.py, `_get_kv_cache_groups_uniform_page_size`.
     """
@@ -234,6 +243,6 @@ def _state_page(layer: CacheLayer, served: Served) -> int:
 
 
 def _group_size(counts: Sequence[int]) -> int:
-    """Layers of a group: as many as the rarest sort has; the most of a sort where that is less than half more."""
+    """Layers of a group: those of the rarest sort; of the commonest if it has less than 1.5 times as many."""
     least, most = min(counts), max(counts)
     return most if most < 1.5 * least else least
