@@ -12,7 +12,7 @@ from neuralpower.cli.panels import ENGINE
 from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
-    from neuralpower.predict.memory.engines import Asked
+    from neuralpower.predict.memory.engines import EngineRequest
 
 NAMES = ("vllm", "sglang", "llama.cpp")
 
@@ -48,7 +48,7 @@ class Engine(OptionGroup):
         own = {name: value for name, value in vars(self).items() if name not in ("engine", "concurrency")}
         return {name: value for name, value in own.items() if value is not None}
 
-    def asked(self, device: str, memory_bytes: float) -> Asked | None:
+    def asked(self, device: str, memory_bytes: float) -> EngineRequest | None:
         """The engine with its options on a device of that name and memory; None without an engine.
 
         Raises:
@@ -62,7 +62,7 @@ class Engine(OptionGroup):
                     )
             return None
         from neuralpower.devices.spec import known_spec
-        from neuralpower.predict.memory.engines import Asked, board_of
+        from neuralpower.predict.memory.engines import EngineRequest, board_of
 
         board = board_of(known_spec(device), memory_bytes, device)
-        return Asked(self.engine, self.given, self.concurrency, board)
+        return EngineRequest(self.engine, self.given, self.concurrency, board)

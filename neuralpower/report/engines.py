@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neuralpower.files.terminal import styled, visible
 from neuralpower.predict.explore.fit import Fit, Request
-from neuralpower.predict.memory.engines import EngineMemory
+from neuralpower.predict.memory.engines import LONGEST, EngineMemory
 from neuralpower.report.grid import note_lines
 from neuralpower.report.number_format import binary, counted
 
@@ -36,9 +36,10 @@ def _pool_lines(engine: EngineMemory) -> list[str]:
     most = engine.most_sequences
     capped = f" (runs at most {most} at once)" if most is not None and engine.sequences > most else ""
     limit = " (limit: the model's positions)" if engine.longest == engine.positions else ""
+    longest = f"longest sequence: {engine.longest:,} tokens{limit}"
     one = binary(pool.sequence_bytes(engine.length))
     return [
         f"pool {binary(engine.pool_bytes)} ({low} at least){each}, cache {engine.cache_dtype}: {held}",
         f"sequences of {engine.length:,} tokens, {one} each: {engine.sequences}{capped}",
-        f"longest sequence: {engine.longest:,} tokens{limit}",
+        "longest sequence: any length" if engine.longest >= LONGEST else longest,
     ]

@@ -50,7 +50,11 @@ def check_engine(request: Request) -> None:
 
 
 def engine_memory(
-    request: Request, module: nn.Module, room_bytes: float, weights_bytes: int | None = None
+    request: Request,
+    module: nn.Module,
+    room_bytes: float,
+    weights_bytes: int | None = None,
+    whole: nn.Module | None = None,
 ) -> EngineMemory:
     """The memory of one device under the request's engine.
 
@@ -59,6 +63,7 @@ def engine_memory(
         module: one rank, on the meta device.
         room_bytes: the device's memory, as on its sheet.
         weights_bytes: of quantised weights; None: as the module has them.
+        whole: the unsharded model, where `module` is one rank of several.
 
     Raises:
         InputError: a model without a cache, or options that the engine refuses.
@@ -73,7 +78,7 @@ def engine_memory(
     if most is None and length is not None:
         asked = replace(asked, options={**asked.options, "max_model_len": length})
     about = InputRequest(dtype=torch_dtype(request.dtype))
-    network = served(module, about, str(request.model), weights_bytes, request.layout.tensor)
+    network = served(module, about, str(request.model), weights_bytes, request.layout.tensor, whole)
     found = asked.memory(network, room_bytes)
     if length is None or most is None:
         return found

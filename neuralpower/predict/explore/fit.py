@@ -28,7 +28,7 @@ from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.case import sharding_of
 from neuralpower.predict.explore.engine_fit import check_engine, engine_memory, memory_of
-from neuralpower.predict.memory.engines import Asked, EngineMemory
+from neuralpower.predict.memory.engines import EngineMemory, EngineRequest
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.parallel import one_micro_batch, stage_memories
 from neuralpower.predict.weights import chosen, scheme_asked
@@ -72,7 +72,7 @@ class Request:
     layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
     cluster: Cluster | None = None  # these devices
     strict: bool = False  # whether a model without a plan for tensor ranks is refused
-    engine: Asked | None = None  # under this engine; None: under PyTorch alone
+    engine: EngineRequest | None = None  # under this engine; None: under PyTorch alone
 
     @property
     def replicas(self) -> int:
@@ -197,7 +197,8 @@ def fit(request: Request, room_bytes: float) -> Fit:
 def _under_engine(request: Request, probe: _Probe, room_bytes: float) -> Fit:
     """The answer under the request's engine; raises InputError and ModelError as `fit`."""
     request = replace(request, model=str(probe.source.name))
-    found = engine_memory(request, probe.module, room_bytes, probe.quantised_bytes())
+    whole = None if request.layout.alone else probe.source.build("meta", probe.dtype)
+    found = engine_memory(request, probe.module, room_bytes, probe.quantised_bytes(), whole)
     by_model = found.longest == found.positions
     return Fit(
         fits=found.fits,

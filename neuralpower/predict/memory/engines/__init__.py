@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any
 
 from neuralpower.errors import InputError, unknown
@@ -11,6 +12,7 @@ from neuralpower.networks.inputs import check_count
 from neuralpower.predict.memory.engines.board import Board, board_of
 from neuralpower.predict.memory.engines.engine_memory import (
     ACTIVATIONS,
+    LONGEST,
     WEIGHTS,
     EngineMemory,
     Part,
@@ -26,9 +28,10 @@ __all__ = [
     "ACTIVATIONS",
     "ENGINES",
     "OPTIONS",
-    "Asked",
+    "EngineRequest",
     "Board",
     "EngineMemory",
+    "LONGEST",
     "Part",
     "Pool",
     "Served",
@@ -44,10 +47,11 @@ ENGINES: Mapping[str, type[Any]] = {
 }
 OPTIONS = tuple(dict.fromkeys(each.name for kind in ENGINES.values() for each in fields(kind)))
 COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
+SHARES = ("gpu_memory_utilization", "mem_fraction_static")
 
 
 @dataclass(frozen=True)
-class Asked:
+class EngineRequest:
     """An engine, its options by name, and the sequences that it is to hold at once."""
 
     engine: str
@@ -72,6 +76,8 @@ class Asked:
                 )
             if name in COUNTS:
                 check_count(name, value)
+            if name in SHARES and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise InputError(f"--{name.replace('_', '-')} {value!r}: must be a number; choose 0.9")
         found: Settings = kind(**given)
         return found
 

@@ -11,7 +11,7 @@ What grows between the two lengths is kept for each token; the rest is a state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -37,6 +37,12 @@ class CacheLayer:
     def state_bytes(self, recurrent: float, itemsize: float) -> int:
         """Bytes of the state with `recurrent` bytes for each number of it."""
         return round(self.state_numbers * recurrent + self.conv_numbers * itemsize)
+
+    def shared(self, ranks: int) -> CacheLayer:
+        """A state of one of several ranks."""
+        return replace(
+            self, state_numbers=self.state_numbers // ranks, conv_numbers=self.conv_numbers // ranks
+        )
 
     def tokens_of(self, length: int) -> int:
         """Tokens that it keeps of a sequence of this length."""

@@ -17,6 +17,7 @@ from neuralpower.predict.memory.engines.board import GIB, Board
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE
 from neuralpower.predict.memory.engines.engine_memory import (
     ACTIVATIONS,
+    LONGEST,
     WEIGHTS,
     EngineMemory,
     Part,
@@ -24,7 +25,6 @@ from neuralpower.predict.memory.engines.engine_memory import (
     longest_held,
 )
 from neuralpower.predict.memory.engines.served import Served
-from neuralpower.predict.memory.engines.vllm import check_length
 
 FOLLOWS = "llama.cpp b6500"
 DTYPES = {
@@ -57,9 +57,9 @@ class LlamaCppSettings:
             raise unknown("cache dtype of llama.cpp", self.cache_dtype, DTYPES)
         if served.tensor > 1:
             raise InputError(
-                f"tensor-parallel {served.tensor}: not predicted for llama.cpp; choose 1, or --engine vllm"
+                f"--tensor-parallel {served.tensor}: not predicted for llama.cpp; choose 1, or --engine vllm"
             )
-        check_length(self.max_model_len, served)
+        served.check_length(self.max_model_len)
 
     def memory(self, served: Served, board: Board, concurrency: int | None) -> EngineMemory:
         """The memory under llama.cpp; raises InputError as `check`."""
@@ -91,7 +91,7 @@ class LlamaCppSettings:
             length=length,
             sequences=pool.sequences(length),
             most_sequences=None,
-            longest=longest_held(pool.sequences, served.positions or max(pool.tokens, 1)),
+            longest=longest_held(pool.sequences, served.positions or LONGEST),
             positions=served.positions,
             concurrency=concurrency,
             notes=("all layers and the cache are on the GPU, with flash attention",),

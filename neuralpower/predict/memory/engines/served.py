@@ -45,20 +45,42 @@ class Served:
     wide_state: bool = False  # whether the checkpoint asks for recurrent states in float32
     tensor: int = 1  # ranks
 
-    @property
-    def recurrent(self) -> bool:
-        """Whether some layer keeps a state of fixed size."""
-        return any(layer.kind == STATE for layer in self.layers)
+    def check_length(self, length: int | None) -> None:
+        """Raise InputError for sequences that are longer than the model's positions."""
+        if length is not None and self.positions is not None and length > self.positions:
+            raise InputError(
+                f"--max-model-len {length}: {self.name} is made for {self.positions} positions; choose "
+                f"--max-model-len {self.positions} or less"
+            )
 
 
 def served(
-    module: nn.Module, request: InputRequest, name: str, weights_bytes: int | None = None, tensor: int = 1
+    module: nn.Module,
+    request: InputRequest,
+    name: str,
+    weights_bytes: int | None = None,
+    tensor: int = 1,
+    whole: nn.Module | None = None,
 ) -> Served:
-    """The facts of a module, which may be one rank of several; on the meta device.
+    """The facts of a module on the meta device.
 
-    `weights_bytes` are those of quantised weights. Raises InputError for a model that keeps no cache.
+    Args:
+        module: the model, or one rank of it.
+        request: the dtype.
+        name: of the model, for messages.
+        weights_bytes: of quantised weights; None: as the module has them.
+        tensor: ranks that share each product.
+        whole: the unsharded model, where `module` is one rank; engines share out states that plans leave.
+
+    Raises:
+        InputError: a model that keeps no cache, or has no vocabulary.
     """
-    decoder = Decoder(module, replace(request, batch_size=1, seq_len=None))
+    try:
+        decoder = Decoder(module, replace(request, batch_size=1, seq_len=None))
+    except InputError:
+        raise InputError(
+            f"{name}: has no KV cache, and engines serve language models that have one; leave --engine out"
+        ) from None
     weights = weights_of(module)
     config: Any = decoder.config.get_text_config(decoder=True)
     itemsize = request.dtype.itemsize
@@ -77,11 +99,24 @@ def served(
         hidden=hidden,
         vocabulary=vocabulary,
         block_numbers=_block_numbers(weights, hidden),
-        layers=cache_layers(decoder),
+        layers=_of_rank(cache_layers(decoder), whole, request, tensor),
         experts=_experts(weights, config, hidden),
         positions=positions,
         wide_state=str(getattr(config, "mamba_ssm_dtype", "")) in ("float32", "torch.float32"),
         tensor=tensor,
+    )
+
+
+def _of_rank(
+    layers: tuple[CacheLayer, ...], whole: nn.Module | None, request: InputRequest, tensor: int
+) -> tuple[CacheLayer, ...]:
+    """The layers of one rank, with recurrent states shared out among ranks, as engines do by heads."""
+    if whole is None or all(layer.kind != STATE for layer in layers):
+        return layers
+    uncut = cache_layers(Decoder(whole, replace(request, batch_size=1, seq_len=None)))
+    return tuple(
+        layer.shared(tensor) if layer.kind == STATE and layer == other else layer
+        for layer, other in zip(layers, uncut, strict=True)
     )
 
 

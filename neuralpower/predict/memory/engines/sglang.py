@@ -16,9 +16,15 @@ from dataclasses import dataclass
 from neuralpower.errors import InputError, unknown
 from neuralpower.predict.memory.engines.board import GIB, MIB, Board
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE
-from neuralpower.predict.memory.engines.engine_memory import WEIGHTS, EngineMemory, Part, Pool, longest_held
+from neuralpower.predict.memory.engines.engine_memory import (
+    LONGEST,
+    WEIGHTS,
+    EngineMemory,
+    Part,
+    Pool,
+    longest_held,
+)
 from neuralpower.predict.memory.engines.served import Served
-from neuralpower.predict.memory.engines.vllm import EXCHANGE, check_length
 
 FOLLOWS = "SGLang 0.5"
 DTYPES = {"auto": 0, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -55,7 +61,7 @@ class SglangSettings:
         """Raise InputError for what the engine refuses."""
         if self.mem_fraction_static is not None and not 0 < self.mem_fraction_static < 1:
             raise InputError(
-                f"mem-fraction-static {self.mem_fraction_static:g}: a share of the memory, above 0 and "
+                f"--mem-fraction-static {self.mem_fraction_static:g}: a share of the memory, above 0 and "
                 "below 1; choose 0.85"
             )
         if self.cache_dtype not in DTYPES:
@@ -63,16 +69,16 @@ class SglangSettings:
         chunk = self.max_num_batched_tokens
         if chunk is not None and chunk % self.block_size:
             raise InputError(
-                f"max-num-batched-tokens {chunk}: a chunk is whole pages of {self.block_size} tokens; choose "
-                f"{chunk // self.block_size * self.block_size or self.block_size}"
+                f"--max-num-batched-tokens {chunk}: a chunk has whole pages of {self.block_size} tokens; "
+                f"choose {chunk // self.block_size * self.block_size or self.block_size}"
             )
-        check_length(self.max_model_len, served)
+        served.check_length(self.max_model_len)
 
     def memory(self, served: Served, board: Board, concurrency: int | None) -> EngineMemory:
         """The memory under SGLang; raises InputError as `check`."""
         self.check(served)
         length = self.max_model_len or served.positions or 8192
-        context = int(CONTEXT + (EXCHANGE[board.linked] if served.tensor > 1 else 0))
+        context = int(CONTEXT) + board.exchange_bytes(served.tensor)
         weights = served.weights_bytes + served.rotary_bytes
         left = board.total_bytes - context
         share = self.mem_fraction_static or usual_share(board, served.tensor, self.max_num_batched_tokens)
@@ -98,7 +104,7 @@ class SglangSettings:
             length=length,
             sequences=pool.sequences(length),
             most_sequences=most,
-            longest=longest_held(pool.sequences, served.positions or max(pool.tokens, 1)),
+            longest=longest_held(pool.sequences, served.positions or LONGEST),
             positions=served.positions,
             concurrency=concurrency,
             notes=(f"mem-fraction-static {share:g}: the rest is for activations and CUDA graphs",),

@@ -22,6 +22,7 @@ from neuralpower.predict.memory.engines.board import GIB, Board
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE, CacheLayer
 from neuralpower.predict.memory.engines.engine_memory import (
     ACTIVATIONS,
+    LONGEST,
     WEIGHTS,
     EngineMemory,
     Part,
@@ -40,9 +41,6 @@ PADDED = 64  # vocabularies are padded to a multiple of it
 # in 30 published runs of 0.19.0 on an H100, 0.46 in three. Boards on PCI Express: what one run of 0.19.0 on
 # a GeForce RTX 4090 leaves beside the peak that is computed here.
 BESIDE, BESIDE_MOST = {True: 0.25 * GIB, False: 0.61 * GIB}, 0.3 * GIB
-# NCCL's buffers with several ranks: 1.8 GiB over NVLink (2.06 to 2.21 GiB beside PyTorch in 12 such runs,
-# with 2 and 4 ranks), 0.16 GiB over PCI Express (0.25 instead of 0.09 GiB on two RTX 4090).
-EXCHANGE = {True: 1.83 * GIB, False: 0.16 * GIB}
 
 
 @dataclass(frozen=True)
@@ -60,16 +58,16 @@ class VllmSettings:
         """Raise InputError for what the engine refuses."""
         if not 0 < self.gpu_memory_utilization <= 1:
             raise InputError(
-                f"gpu-memory-utilization {self.gpu_memory_utilization:g}: a share of the memory, "
+                f"--gpu-memory-utilization {self.gpu_memory_utilization:g}: a share of the memory, "
                 "above 0 and at most 1; choose 0.9"
             )
         if self.cache_dtype not in DTYPES:
             raise unknown("cache dtype of vllm", self.cache_dtype, DTYPES)
         if self.block_size is not None and self.block_size not in BLOCK_SIZES:
             raise InputError(
-                f"block-size {self.block_size}: vllm takes {', '.join(map(str, BLOCK_SIZES))}; choose 16"
+                f"--block-size {self.block_size}: vllm takes {', '.join(map(str, BLOCK_SIZES))}; choose 16"
             )
-        check_length(self.max_model_len, served)
+        served.check_length(self.max_model_len)
 
     def memory(self, served: Served, board: Board, concurrency: int | None) -> EngineMemory:
         """The memory under vLLM; raises InputError as `check`."""
@@ -98,7 +96,7 @@ class VllmSettings:
             length=length,
             sequences=pool.sequences(length),
             most_sequences=seqs,
-            longest=longest_held(pool.sequences, served.positions or pool.blocks * pool.block_size),
+            longest=longest_held(pool.sequences, served.positions or LONGEST),
             positions=served.positions,
             concurrency=concurrency,
             notes=notes,
@@ -111,19 +109,10 @@ class VllmSettings:
         seqs = self.max_num_seqs or min(1024 if large else 256, batched)
         if batched < seqs:
             raise InputError(
-                f"max-num-batched-tokens {batched} is below max-num-seqs {seqs}: each sequence takes a token "
-                f"of a step; choose --max-num-batched-tokens {seqs} or more"
+                f"--max-num-batched-tokens {batched} is below max-num-seqs {seqs}: each sequence takes a "
+                f"token of a step; choose --max-num-batched-tokens {seqs} or more"
             )
         return seqs, batched
-
-
-def check_length(length: int | None, served: Served) -> None:
-    """Raise InputError for sequences that are longer than the model's positions."""
-    if length is not None and served.positions is not None and length > served.positions:
-        raise InputError(
-            f"max-model-len {length}: {served.name} is made for {served.positions} positions; choose "
-            f"--max-model-len {served.positions} or less"
-        )
 
 
 def usual_block(served: Served) -> int:
@@ -135,7 +124,7 @@ def usual_block(served: Served) -> int:
 def _parts(served: Served, board: Board, seqs: int, batched: int) -> tuple[Part, ...]:
     """What the pool does not get."""
     run = profile_run(served, board, seqs, batched)
-    beside = BESIDE[board.linked] + (EXCHANGE[board.linked] if served.tensor > 1 else 0)
+    beside = BESIDE[board.linked] + board.exchange_bytes(served.tensor)
     weights = served.weights_bytes + served.rotary_bytes
     return (
         Part(WEIGHTS, weights, weights, "parameters, and tables of rotary embeddings"),
