@@ -3,7 +3,7 @@
 python -m benchmarks.engine_memory PATH
 
 PATH is a folder with `*.meta.json` of runs, or one such file. A file names the GPU (`gpu`), the model
-(`model`) and the engine's arguments (`engine_kwargs`). Some have the logged number, `kv_cache.num_gpu_blocks`.
+(`model`) and the engine's arguments (`engine_kwargs`). Some have the logged `kv_cache.num_gpu_blocks`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Run:
         options["cache_dtype"] = asked.get("kv_cache_dtype") or "auto"
         return cls(
             file.name.removesuffix(".meta.json"),
-            told["model"].rpartition("/")[2].lower(),
+            told["model"],
             find_spec(SERVERS.get(told["gpu"], told["gpu"])),
             options,
             asked.get("tensor_parallel_size") or 1,
@@ -71,7 +71,7 @@ class Run:
 
 def runs(path: Path) -> list[Run]:
     """The runs of a folder or a file."""
-    files = sorted(path.glob("*.meta.json")) if path.is_dir() else [path]
+    files = [path] if path.is_file() else sorted(path.glob("*.meta.json"))
     if not files:
         raise InputError(f"{path}: has no *.meta.json; give the folder of the logs")
     return [Run.read(file) for file in files]

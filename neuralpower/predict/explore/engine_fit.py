@@ -100,8 +100,8 @@ def memory_of(found: EngineMemory, phase: str) -> Memory:
         workspace_bytes=0,
         framework_bytes=sum(part.value_bytes for part in others),
         heap_bytes=0,
-        margin_bytes=sum(part.high_bytes - part.value_bytes for part in found.parts),
-        tensor_bytes=weights + max(found.pool_bytes, 0),
+        margin_bytes=0,  # where parts are larger, the pool is smaller
+        tensor_bytes=weights + max(found.pool_low_bytes, 0),
         lines=tuple(MemoryLine(**vars(part)) for part in others),
     )
 

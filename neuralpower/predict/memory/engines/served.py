@@ -77,6 +77,7 @@ def served(
     """
     try:
         decoder = Decoder(module, replace(request, batch_size=1, seq_len=None))
+        layers = cache_layers(decoder)
     except InputError:
         raise InputError(
             f"{name}: has no KV cache, and engines serve language models that have one; leave --engine out"
@@ -99,7 +100,7 @@ def served(
         hidden=hidden,
         vocabulary=vocabulary,
         block_numbers=_block_numbers(weights, hidden),
-        layers=_of_rank(cache_layers(decoder), whole, request, tensor),
+        layers=_of_rank(layers, whole, request, tensor),
         experts=_experts(weights, config, hidden),
         positions=positions,
         wide_state=str(getattr(config, "mamba_ssm_dtype", "")) in ("float32", "torch.float32"),
