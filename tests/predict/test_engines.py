@@ -106,11 +106,22 @@ def test_a_log_is_read_and_its_blocks_are_met(tmp_path: Path) -> None:
         ("gpt-oss-20b", {CacheLayer(FULL, 2 * 8 * 64): 12, CacheLayer(SLIDING, 2 * 8 * 64, 128): 12}),
         ("mamba-130m", {CacheLayer(STATE, state_numbers=1536 * 16, conv_numbers=1536 * 4): 24}),
         ("whisper-tiny", {CacheLayer(FULL, 2 * 384): 4, CacheLayer(CROSS, 2 * 384, tokens=1500): 4}),
+        (
+            "llama-3.2-11b-vision",
+            {CacheLayer(FULL, 2 * 8 * 128): 32, CacheLayer(CROSS, 2 * 8 * 128, tokens=4 * 1601): 8},
+        ),
     ],
 )
 def test_a_cache_is_read_from_the_model_itself(name: str, layers: dict[CacheLayer, int]) -> None:
     found = network(name).layers
     assert {layer: found.count(layer) for layer in found} == layers
+
+
+def test_vllm_wants_its_budget_to_be_free() -> None:
+    found = asked("vllm", gpu_memory_utilization=1.0)
+    assert not found.fits
+    assert "choose --gpu-memory-utilization 0.97" in str(found)
+    assert asked("vllm", gpu_memory_utilization=0.97).fits
 
 
 def test_a_block_is_a_page_of_every_layer() -> None:

@@ -57,7 +57,23 @@ def cache_layers(decoder: Decoder) -> tuple[CacheLayer, ...]:
     found = [_layer(a, b) for a, b in zip(_parts(short), _parts(longer), strict=True)]
     cross = getattr(short, "cross_attention_cache", None)
     found += [_cross(part) for part in getattr(cross, "layers", ())]
-    return tuple(layer for layer in found if layer is not None)
+    kept = [layer for layer in found if layer is not None]
+    return (*kept, *_of_images(decoder.config, kept))
+
+
+def _of_images(config: Any, kept: Sequence[CacheLayer]) -> list[CacheLayer]:
+    """Layers that read one image, which a cache that is filled by a text alone lacks: Llama 3.2's.
+
+    An image has a token for each patch of each tile, and one more a tile.
+    """
+    places = getattr(config.get_text_config(decoder=True), "cross_attention_layers", None)
+    vision = getattr(config, "vision_config", None)
+    sizes = [getattr(vision, name, None) for name in ("image_size", "patch_size", "max_num_tiles")]
+    if not places or not kept or not all(isinstance(size, int) for size in sizes):
+        return []
+    image, patch, tiles = (int(size or 1) for size in sizes)
+    one = CacheLayer(CROSS, token_numbers=kept[0].token_numbers, tokens=tiles * ((image // patch) ** 2 + 1))
+    return [one] * len(places)
 
 
 def _parts(cache: Any) -> Sequence[Any]:

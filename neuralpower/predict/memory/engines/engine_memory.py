@@ -56,18 +56,21 @@ class EngineMemory:
     longest: int  # tokens of the longest sequence that the pool holds
     positions: int | None  # that the model is made for
     concurrency: int | None = None  # sequences that are asked for
+    refused: str = ""  # why the engine does not start, whatever the pool is
     notes: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
         """Whether the engine starts, and the sequences that are asked for are held at once."""
-        return self.pool_bytes > 0 and self.sequences >= (self.concurrency or 1)
+        return not self.refused and self.pool_bytes > 0 and self.sequences >= (self.concurrency or 1)
 
     @property
     def reason(self) -> str:
         """What is in the way, and what helps; nothing where it fits."""
         if self.fits:
             return ""
+        if self.refused:
+            return self.refused
         if self.pool_bytes <= 0:
             need = sum(part.value_bytes for part in self.parts) / 2**30
             return f"weights and the rest take {need:.2f} GiB; choose more devices, or --weights int4"
@@ -93,6 +96,7 @@ class EngineMemory:
         """As a JSON object; all sizes in bytes or tokens."""
         plain = (str, int, float, bool, type(None))
         own = {name: value for name, value in vars(self).items() if isinstance(value, plain)}
+        own.pop("refused")  # as the reason
         return {
             **own,
             "fits": self.fits,

@@ -7,7 +7,8 @@
 The profile run passes `max_num_batched_tokens` through the model and samples for `max_num_seqs` sequences
 (vllm/v1/worker: gpu_worker.determine_available_memory, gpu_model_runner._dummy_run, _dummy_sampler_run).
 CUDA graphs are captured after the pool has its size, so up to version 0.20 they do not make it smaller.
-The snapshot that memory beside PyTorch is compared with comes after CUDA's context.
+Their memory, 0.5 to 1.9 GiB, comes out of what the budget leaves; later versions take an estimate off the
+pool. Memory beside PyTorch is what comes after CUDA's context and before the end of the profile run.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ class VllmSettings:
             longest=longest_held(pool.sequences, served.positions or LONGEST),
             positions=served.positions,
             concurrency=concurrency,
+            refused=_refused(budget, board, served.tensor),
             notes=notes,
         )
 
@@ -113,6 +115,18 @@ class VllmSettings:
                 f"token of a step; choose --max-num-batched-tokens {seqs} or more"
             )
         return seqs, batched
+
+
+def _refused(budget: int, board: Board, ranks: int) -> str:
+    """Why vLLM does not start: it wants its whole budget to be free."""
+    free = board.free_bytes(ranks)
+    if budget <= free:
+        return ""
+    share = math.floor(100 * free / board.total_bytes) / 100
+    return (
+        f"vllm wants {budget / GIB:.2f} GiB, and CUDA leaves {free / GIB:.2f} GiB; choose "
+        f"--gpu-memory-utilization {share:g}"
+    )
 
 
 def usual_block(served: Served) -> int:
