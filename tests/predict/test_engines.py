@@ -216,7 +216,7 @@ def test_ranks_share_the_pool_and_pay_for_exchanges() -> None:
     assert one is not None and two is not None
     assert two.pool.block_bytes * 2 == one.pool.block_bytes
     assert two.part("weights") < one.part("weights")
-    assert two.part("beside PyTorch") > one.part("beside PyTorch")
+    assert two.part("outside PyTorch") > one.part("outside PyTorch")
 
 
 def test_the_answer_is_of_the_sequences_that_are_asked_for() -> None:

@@ -73,7 +73,7 @@ def engine_memory(
     most = asked.options.get("max_model_len")
     if length is not None and most is not None and length > most:
         raise InputError(
-            f"--max-model-len {most}: sequences of {length} tokens are asked for; choose {length} or more"
+            f"--max-model-len {most}: the request has sequences of {length} tokens; choose {length} or more"
         )
     if most is None and length is not None:
         asked = replace(asked, options={**asked.options, "max_model_len": length})

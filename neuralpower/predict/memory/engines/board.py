@@ -20,7 +20,7 @@ LARGE_WORKSPACE, WORKSPACE = 40 * MIB, 2 * 4 * MIB + 8 * 16 * 2**10
 LARGE_SINCE = 2022
 # CUDA's context, before a kernel is loaded: 527 MiB on an H200 with CUDA 12.8.
 CONTEXT = 527 * MIB
-# NCCL's buffers with several ranks: 1.8 GiB over NVLink (2.06 to 2.21 GiB beside PyTorch in 12 runs of vLLM
+# NCCL's buffers with several ranks: 1.8 GiB over NVLink (2.06 to 2.21 GiB outside PyTorch in 12 runs of vLLM
 # 0.19.0 on 2 and 4 H100), 0.16 GiB over PCI Express (0.25 instead of 0.09 GiB on two RTX 4090).
 EXCHANGE = {True: 1.83 * GIB, False: 0.16 * GIB}
 
@@ -41,12 +41,12 @@ class Board:
         return self.total_bytes - CONTEXT - self.exchange_bytes(ranks)
 
     def exchange_bytes(self, ranks: int) -> int:
-        """Of NCCL on one of several ranks."""
+        """What NCCL takes on one of several ranks."""
         return int(EXCHANGE[self.linked]) if ranks > 1 else 0
 
     @property
     def workspace_bytes(self) -> int:
-        """Of cuBLAS, which PyTorch's allocator holds from the first product on."""
+        """The work space of cuBLAS, which PyTorch's allocator holds from the first product on."""
         return LARGE_WORKSPACE if self.linked and self.year >= LARGE_SINCE else WORKSPACE
 
 

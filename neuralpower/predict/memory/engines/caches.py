@@ -5,7 +5,7 @@
     cross     keys and values of the encoder's tokens, a fixed number
     state     a state of fixed size: linear attention, state-space layers
 
-What grows between the two lengths is kept for each token; the rest is a state.
+What grows between the two lengths is kept for each token; a state does not grow.
 """
 
 from __future__ import annotations

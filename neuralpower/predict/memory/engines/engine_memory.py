@@ -55,13 +55,13 @@ class EngineMemory:
     most_sequences: int | None  # that the engine runs at once; None: no limit
     longest: int  # tokens of the longest sequence that the pool holds
     positions: int | None  # that the model is made for
-    concurrency: int | None = None  # sequences that are asked for
+    concurrency: int | None = None  # sequences that the request wants to be held at once
     refused: str = ""  # why the engine does not start, whatever the pool is
     notes: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
-        """Whether the engine starts, and the sequences that are asked for are held at once."""
+        """Whether the engine starts, and its pool holds the requested sequences at once."""
         return not self.refused and self.pool_bytes > 0 and self.sequences >= (self.concurrency or 1)
 
     @property
@@ -73,7 +73,7 @@ class EngineMemory:
             return self.refused
         if self.pool_bytes <= 0:
             need = sum(part.value_bytes for part in self.parts) / 2**30
-            return f"weights and the rest take {need:.2f} GiB; choose more devices, or --weights int4"
+            return f"nothing is left for the pool: weights and other parts take {need:.2f} GiB; choose more devices, or --weights int4"
         if self.sequences == 0:
             return (
                 f"the pool holds no sequence of {self.length:,} tokens; choose --max-model-len {self.longest}"

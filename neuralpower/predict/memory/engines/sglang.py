@@ -5,7 +5,7 @@
     tokens = pool // bytes of a token in all layers
 
 Source: python/sglang/srt/server_args.py (`_handle_gpu_memory_settings`) and model_executor/model_runner.py
-(`profile_max_num_token`, `set_num_token_hybrid`). It runs no profile: the rest is for activations and graphs.
+(`profile_max_num_token`, `set_num_token_hybrid`). It runs no profile: activations and graphs have what is left.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class SglangSettings:
             longest=longest_held(pool.sequences, served.positions or LONGEST),
             positions=served.positions,
             concurrency=concurrency,
-            notes=(f"mem-fraction-static {share:g}: the rest is for activations and CUDA graphs",),
+            notes=(f"mem-fraction-static {share:g}: activations and CUDA graphs have what is left",),
         )
 
 

@@ -1,14 +1,14 @@
 """vLLM's pool, by the rules of version 0.19.0 (engine V1).
 
     budget = total memory x gpu_memory_utilization
-    pool   = budget - weights - peak of a profile run - memory beside PyTorch
+    pool   = budget - weights - peak of a profile run - memory outside PyTorch
     blocks = pool // (bytes of a page of one layer x layers of a group)
 
 The profile run passes `max_num_batched_tokens` through the model and samples for `max_num_seqs` sequences
 (vllm/v1/worker: gpu_worker.determine_available_memory, gpu_model_runner._dummy_run, _dummy_sampler_run).
 CUDA graphs are captured after the pool has its size, so up to version 0.20 they do not make it smaller.
 Their memory, 0.5 to 1.9 GiB, comes out of what the budget leaves; later versions take an estimate off the
-pool. Memory beside PyTorch is what comes after CUDA's context and before the end of the profile run.
+pool. Memory outside PyTorch is what comes after CUDA's context and before the end of the profile run.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ CHUNK = 16 * 1024  # tokens that a mixture's kernel takes at once (VLLM_FUSED_MO
 PADDED = 64  # vocabularies are padded to a multiple of it
 # What CUDA's modules and graphs of the profile run leave outside of PyTorch. Servers' GPUs: 0.24 to 0.27 GiB
 # in 30 published runs of 0.19.0 on an H100, 0.46 in three. Boards on PCI Express: what one run of 0.19.0 on
-# a GeForce RTX 4090 leaves beside the peak that is computed here.
-BESIDE, BESIDE_MOST = {True: 0.25 * GIB, False: 0.61 * GIB}, 0.3 * GIB
+# a GeForce RTX 4090 leaves in addition to the peak that is computed here.
+OUTSIDE, OUTSIDE_MOST = {True: 0.25 * GIB, False: 0.61 * GIB}, 0.3 * GIB
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,12 @@ def usual_block(served: Served) -> int:
 def _parts(served: Served, board: Board, seqs: int, batched: int) -> tuple[Part, ...]:
     """What the pool does not get."""
     run = profile_run(served, board, seqs, batched)
-    beside = BESIDE[board.linked] + board.exchange_bytes(served.tensor)
+    outside = OUTSIDE[board.linked] + board.exchange_bytes(served.tensor)
     weights = served.weights_bytes + served.rotary_bytes
     return (
         Part(WEIGHTS, weights, weights, "parameters, and tables of rotary embeddings"),
         Part(ACTIVATIONS, run, int(1.1 * run), f"a profile run of {batched} tokens and {seqs} sequences"),
-        Part("beside PyTorch", int(beside), int(beside + BESIDE_MOST), "CUDA's modules, graphs, NCCL"),
+        Part("outside PyTorch", int(outside), int(outside + OUTSIDE_MOST), "CUDA's modules, graphs, NCCL"),
     )
 
 
@@ -241,7 +241,7 @@ class Pages:
 
 
 def _state_page(layer: CacheLayer, served: Served) -> int:
-    """Bytes of a state: in the model's type, unless its configuration says float32."""
+    """Bytes of a state: in the model's type, unless its configuration names float32."""
     return layer.state_bytes(4 if served.wide_state else served.itemsize, served.itemsize)
 
 
