@@ -5,7 +5,8 @@
     tokens = pool // bytes of a token in all layers
 
 Source: python/sglang/srt/server_args.py (`_handle_gpu_memory_settings`) and model_executor/model_runner.py
-(`profile_max_num_token`, `set_num_token_hybrid`). It runs no profile: activations and graphs have what is left.
+(`profile_max_num_token`, `set_num_token_hybrid`).
+It runs no profile: activations and graphs take what is left.
 """
 
 from __future__ import annotations
