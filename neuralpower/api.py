@@ -17,6 +17,7 @@ from typing_extensions import Unpack
 from neuralpower.devices.cluster import Cluster, cluster_of
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.memory_size import bytes_of
+from neuralpower.devices.spec import known_spec
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.files.paths import is_file
@@ -42,6 +43,7 @@ from neuralpower.predict.explore.fit import Fit, Request, fit
 from neuralpower.predict.explore.phases import sweep_grid
 from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep
+from neuralpower.predict.memory.engines import OPTIONS, EngineRequest, board_of
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.weights import scheme_asked
 from neuralpower.profiling import NetworkProfile, profile
@@ -269,6 +271,7 @@ class LoadedPredictor:
         room = bytes_of(memory) if memory is not None else device_memory(self.predictor)
         if room is None:
             raise InputError(f"{self.device}: its memory is unknown; give memory, such as '24GB'")
+        request = self._with_engine(request, room)
         check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
         model = as_network(model)
         dtype = request.get("dtype") or _dtype(model)
@@ -277,6 +280,22 @@ class LoadedPredictor:
         request = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
         request = {"platform": self.predictor.platform, "cluster": cluster, **request, "dtype": dtype}
         return replace(fit(Request(model, **request), room), device=self.device)
+
+    def _with_engine(self, request: Mapping[str, Any], room_bytes: float) -> dict[str, Any]:
+        """The request with the engine and its options as one field; raises InputError for options alone."""
+        names = (*OPTIONS, "concurrency")
+        options = {name: request[name] for name in names if request.get(name) is not None}
+        rest = {name: value for name, value in request.items() if name not in names}
+        engine = rest.get("engine")
+        if engine is None and options:
+            name, value = next(iter(options.items()))
+            raise InputError(f"{name}={value!r} belongs to an engine; add engine='vllm'")
+        if engine is None or isinstance(engine, EngineRequest):
+            return rest
+        own = None if "platform" in request else known_spec(self.predictor.device)
+        board = board_of(own, room_bytes, self.device if own else "a device of this memory")
+        count = options.pop("concurrency", None)
+        return {**rest, "engine": EngineRequest(engine, options, count, board)}
 
 
 def _cast(options: PredictOptions) -> torch.dtype | None:

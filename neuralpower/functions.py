@@ -161,7 +161,10 @@ def fit(
         device: same as in `predict`; by default this machine, or an accelerator if only `memory` is given.
         predictor: same as in `predict`.
         **request: `batch_size`, `seq_len`, `input_shape`, `dtype`, `phase`, `optimizer`, `context`,
-            `accumulation`, `checkpointing`, `margin`, `run`, `weights`; `layout`, `devices`, `nodes`.
+            `accumulation`, `checkpointing`, `margin`, `run`, `weights`; `layout`, `devices`, `nodes`. With
+            `engine` ("vllm", "sglang", "llama.cpp"): `gpu_memory_utilization`, `mem_fraction_static`,
+            `block_size`, `cache_dtype`, `max_num_seqs`, `max_num_batched_tokens`, `max_model_len` and
+            `concurrency`; the result's `engine` describes the pool.
 
     Raises:
         InputError: same as `predict`; or the device's memory is unknown.

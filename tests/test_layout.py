@@ -43,7 +43,7 @@ PACKAGES: Mapping[str, str] = {
         weights
         sparse_gradients tracer
         exchanges gradients passes.data_parallel stages
-        recipe step_lifetimes undisturbed
+        recipe step_lifetimes undisturbed weights
         exchanges gradients passes.data_parallel stages
     """,
     "measure": """
@@ -56,8 +56,8 @@ PACKAGES: Mapping[str, str] = {
         predictor predictor_files predictor_lookup regressor rows train
     """,
     "predict": """
-        case compose evaluate generation measured memory.peak on_gpu parallel parallel.result prediction
-        timeline tree weights explore.compare explore.fit explore.layouts explore.phases
+        case compose evaluate generation measured memory.engines memory.peak on_gpu parallel parallel.result
+        prediction timeline tree weights explore.compare explore.fit explore.layouts explore.phases
         explore.score explore.sweep
     """,
     "report": """

@@ -21,6 +21,7 @@ from neuralpower.cli.choices import (
     optimizer_choice,
 )
 from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.cli.engine_options import Engine
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import checked_side, completed_models, is_cluster, split_layout
 from neuralpower.cli.output import tell
@@ -473,6 +474,7 @@ class Fit(OptionGroup):
             rich_help_panel=TRAINING,
         ),
     ] = False
+    serving: Engine
     parallel: Parallel
     output: shared_options.Output
 
@@ -481,6 +483,7 @@ class Fit(OptionGroup):
     epilog=examples(
         "neuralpower fit llama-3.1-8b --phase decode --context 8192 --device rtx-4090",
         "neuralpower fit transformers:gpt2 --phase training --seq-len 512 --memory 8GB",
+        "neuralpower fit llama-3.1-8b --device l40s --engine vllm --max-model-len 8192",
     )
 )
 @with_options
@@ -516,6 +519,7 @@ def fit(asked: Fit) -> None:
         layout=spread.layout,
         cluster=spread.cluster,
         strict=spread.require_plan,
+        engine=asked.serving.asked(name, room),
         **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)

@@ -13,6 +13,7 @@ from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import LAUNCHES
+from neuralpower.report.engines import engine_lines
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
 from neuralpower.report.number_format import binary, counted, plain, quantity
 from neuralpower.report.tables import memory_line
@@ -129,6 +130,8 @@ def _whole(found: Fit) -> str:
 
 def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False) -> str:
     """Whether the model fits, what takes the memory, and the largest sizes that fit."""
+    if found.engine is not None:
+        return as_asked(engine_lines(found, found.engine, request), marked)
     what = "context" if request.phase == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""

@@ -31,6 +31,8 @@ from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.optimizers.registry import States
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.case import sharding_of
+from neuralpower.predict.explore.engine_fit import check_engine, engine_memory, memory_of
+from neuralpower.predict.memory.engines import EngineMemory, EngineRequest
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.parallel import one_micro_batch, stage_memories
 from neuralpower.predict.weights import chosen, scheme_asked
@@ -80,6 +82,7 @@ class Request:
     layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
     cluster: Cluster | None = None  # these devices
     strict: bool = False  # whether a model without a plan for tensor ranks is refused
+    engine: EngineRequest | None = None  # under this engine; None: under PyTorch alone
 
     @property
     def replicas(self) -> int:
@@ -121,6 +124,7 @@ class Fit(Shown):
     request: Request | None = field(default=None, compare=False)
     device: str = ""  # whose memory it is
     stages: tuple[Memory, ...] = ()  # of one device of each pipeline stage; `memory` is the largest
+    engine: EngineMemory | None = None  # its pool, where the request names an engine
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -139,6 +143,7 @@ class Fit(Shown):
             "traces": self.traces,
             "weights": None if self.weights is None else self.weights.to_json(),
             **self._layout_json(),
+            **({} if self.engine is None else {"engine": self.engine.to_json()}),
         }
 
     def _layout_json(self) -> dict[str, Any]:
@@ -178,7 +183,11 @@ def fit(request: Request, room_bytes: float) -> Fit:
     margin = _checked_margin(request)
     if request.run is None:
         request = replace(request, run=usual_run(request.platform, request.phase))
+    if request.engine is not None:
+        check_engine(request)
     probe = _Probe(request)
+    if request.engine is not None:
+        return _under_engine(request, probe, room_bytes)
     process_bytes = request.platform.framework.process_bytes
     left_bytes = room_bytes * (1 - margin) - process_bytes
     own = probe(request.batch_size, request.length)
@@ -202,6 +211,27 @@ def fit(request: Request, room_bytes: float) -> Fit:
         weights=probe.quantised,
         request=replace(request, model=str(probe.source.name)),
         stages=tuple(probe.stages.get((request.batch_size, request.length), ())),
+    )
+
+
+def _under_engine(request: Request, probe: _Probe, room_bytes: float) -> Fit:
+    """The answer under the request's engine; raises InputError and ModelError as `fit`."""
+    request = replace(request, model=str(probe.source.name))
+    whole = None if request.layout.alone else probe.source.build("meta", probe.dtype)
+    found = engine_memory(request, probe.module, room_bytes, probe.quantised_bytes(), whole)
+    by_model = found.longest == found.positions
+    return Fit(
+        fits=found.fits,
+        memory=memory_of(found, request.phase),
+        room_bytes=room_bytes,
+        largest_batch=found.sequences,
+        longest=found.longest,
+        longest_reason="the model's positions" if by_model else "memory",
+        traces=probe.traces,
+        notes=(*probe.notes, *found.notes),
+        weights=probe.quantised,
+        request=request,
+        engine=found,
     )
 
 
@@ -337,6 +367,14 @@ class _Probe:
         about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
         self.module, done = sharded(self.module, how, partial(self.source.inputs, self.module, about, "meta"))
         self.notes += done.notes
+
+    def quantised_bytes(self) -> int | None:
+        """Bytes of the weights under the scheme; None without one. Traces a pass of two tokens."""
+        if self.scheme is None:
+            return None
+        one = self._asked(1, 2, PREFILL)
+        self._weighed(trace(self.module, one.inputs.args, one.inputs.kwargs))
+        return None if self.quantised is None else self.quantised.bytes
 
     @property
     def traces(self) -> int:
