@@ -25,7 +25,7 @@ from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.platforms import CPU, Platform
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, INPUTS, OPTIMIZER, Lifetimes, Storage
-from neuralpower.trace.modules import With
+from neuralpower.trace.modules import ModuleStack, With
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.recipe import Loss, Recipe, checkpointed, default_loss
 from neuralpower.trace.sparse_gradients import check_sparse
@@ -257,10 +257,12 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._rows = FakeRows()
         self.blocks: dict[str, int] = {}  # path -> operator calls before it runs first
         self._products: list[tuple[str, int]] = []  # products of activations and softmaxes, and their calls
+        self._modules: ModuleStack | None = None
+        self._paths: dict[int, str] = {}  # number of a node of autograd's graph -> module that made it
 
     @contextlib.contextmanager
     def noting_blocks(self, model: nn.Module) -> Iterator[None]:
-        """Note when the model's repeated blocks run first."""
+        """Note when the model's repeated blocks run first, and which module runs."""
         paths = {
             id(module): path for path, module in model.named_modules() if path.rpartition(".")[2].isdigit()
         }
@@ -269,8 +271,21 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             if (path := paths.get(id(module))) is not None:
                 self.blocks.setdefault(path, self.lifetimes.calls)
 
-        with nn.modules.module.register_module_forward_pre_hook(enters):
+        self._modules = ModuleStack(model)
+        with self._modules.attached(), nn.modules.module.register_module_forward_pre_hook(enters):
             yield
+
+    def _path(self) -> str:
+        """Path of the module whose forward or backward pass is running; "" outside of all."""
+        own = self._modules.path if self._modules is not None else ""
+        autograd: Any = torch._C
+        if (node := autograd._current_autograd_node()) is not None:
+            return own or self._paths.get(node._sequence_nr(), "")
+        if (
+            torch.is_grad_enabled()
+        ):  # a call without a node of its own comes after the one that has the number
+            self._paths.setdefault(autograd._autograd._get_sequence_nr() - 1, own)
+        return own
 
     def scores(self) -> list[tuple[int, int]]:
         """(first, last) operator call of what lies between two products of activations, with a softmax."""
@@ -324,7 +339,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             self.lifetimes.resize(output, output.numel())
         if name in (PRODUCT, SOFTMAX):
             self._products.append((name, self.lifetimes.calls + 1))
-        self.lifetimes.called(new, workspaces(name, args, kwargs, output))
+        self.lifetimes.called(new, workspaces(name, args, kwargs, output), (self._path(), name))
         return output
 
     def _has_values(self, func: Any, name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> bool:
