@@ -67,6 +67,7 @@ PACKAGES: Mapping[str, str] = {
     "profiling": ALL,
     "api": "",
     "functions": "",
+    "integrations": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",
     "suites": ALL,

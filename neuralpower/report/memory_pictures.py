@@ -17,7 +17,7 @@ from neuralpower.report.charts import PLOTS, Areas, BarSeries, check_plot
 from neuralpower.report.number_format import SIZES, binary, unit_of
 from neuralpower.report.page import Page, Section, Share, Table
 from neuralpower.report.pictures import draw
-from neuralpower.trace.lifetimes import INPUTS, Storage
+from neuralpower.trace.lifetimes import INPUTS, OPTIMIZER, Storage
 
 SNAPSHOT = ".pickle"
 POINTS = 400  # at most, along the axis of time
@@ -73,7 +73,7 @@ def memory_page(one: Lived, memory: Memory | None = None) -> Page:
 
 
 def _where(one: Lived, found: OverTime) -> str:
-    """The call of the peak in words."""
+    """The call of the peak, as text."""
     return f"at call {found.at:,} of {one.calls:,} ({one.part_at(found.at)})"
 
 
@@ -142,4 +142,5 @@ def _largest(found: OverTime) -> Table:
 
 def made_by(one: Storage) -> str:
     """What made a storage: a parameter's name, or a module's path."""
-    return one.name or one.origin[0] or ("input" if one.part == INPUTS else "outside of the modules")
+    others = {INPUTS: "input", OPTIMIZER: "optimizer"}
+    return one.name or one.origin[0] or others.get(one.part, "outside of the modules")

@@ -253,7 +253,7 @@ def _areas(canvas: Canvas, chart: Areas) -> None:
 
 
 def _stairs(x: Sequence[float], values: Sequence[float]) -> list[tuple[float, float]]:
-    """The corners of a line that goes on level until the next x."""
+    """The corners of a line that stays level until the next x."""
     found: list[tuple[float, float]] = []
     for at, value in zip(x, values, strict=True):
         if found and value != found[-1][1]:

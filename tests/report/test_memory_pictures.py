@@ -52,7 +52,7 @@ def test_the_page_names_the_peak_and_what_is_alive(step: Lived) -> None:
     assert edges[chart.x.index(chart.top[0])] == max(edges)
     assert [name for _, name in chart.marks] == ["forward", "backward", "step"]
     made = {row[0] for row in table.rows}
-    assert {"0", "0.weight", "2.weight", "input"} <= made
+    assert {"1", "2", "0.weight", "2.weight", "input", "optimizer"} <= made
     assert table.rows[0][3] == "512 KiB"
 
 

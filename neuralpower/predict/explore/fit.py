@@ -166,7 +166,7 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
     left_bytes = room_bytes * (1 - margin) - process_bytes
     probe.seen = seen
     own = probe(request.batch_size, request.length)
-    probe.seen = None  # other sizes are not asked for
+    probe.seen = None  # of other sizes, nothing is drawn
     start = request.length or probe.own_length
     batch, longest, reason = 0, None if start is None else 0, "" if start is None else "memory"
     if own.weights_bytes <= left_bytes:  # else there is nothing to be sought

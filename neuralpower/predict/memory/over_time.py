@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neuralpower.layers.base import BACKWARD, FORWARD, TRAINING
 from neuralpower.platforms import Platform
 from neuralpower.predict.memory.cuda_allocator import replayed
 from neuralpower.predict.memory.peak import alive, products, steady
 from neuralpower.trace.lifetimes import PARTS, WORKSPACE, Storage, on_library
-from neuralpower.trace.recipe import BACKWARD, FORWARD, TRAINING
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import StepLifetimes
 
@@ -68,14 +68,14 @@ def lived(model: str, name: str, found: Trace | StepLifetimes, platform: Platfor
 class OverTime:
     """Bytes at each operator call, from 0, which is before the first."""
 
-    parts: Mapping[str, np.ndarray]  # by part, those without a byte left out; KEPT is last
+    parts: Mapping[str, np.ndarray]  # by part, without empty parts; KEPT is last
     at: int  # the call of the peak
     alive: tuple[Storage, ...]  # then, the largest first
 
     @property
     def total(self) -> np.ndarray:
         """Bytes of all parts."""
-        return np.sum([*self.parts.values()], axis=0, dtype=np.int64)
+        return np.asarray(np.sum([*self.parts.values()], axis=0, dtype=np.int64))
 
     @property
     def peak_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """A history of memory in the format of PyTorch's snapshots, which pytorch.org/memory_viz draws.
 
 It is what `torch.cuda.memory._snapshot()` would return after two passes or steps with a recorded history:
-every block that is asked for and freed, and the segments at the end. Times are counted in events, since
+every block that is allocated and freed, and the segments at the end. Times are counted in events, since
 nothing runs. A block's frames name the operator, its module and the modules around it.
 """
 
@@ -67,9 +67,8 @@ class _History:
         self._asked: tuple[int, list[Frame]] = (0, [])  # bytes and frames of the block that is being made
         self._living: dict[int, int] = {}  # place -> address
         self._handles: list[int] = []
-        self._blocks: dict[
-            int, tuple[int, int, list[Frame]]
-        ] = {}  # address -> bytes, those asked for, frames
+        # address -> bytes, bytes of the request, frames
+        self._blocks: dict[int, tuple[int, int, list[Frame]]] = {}
         self._segments: dict[int, int] = {}  # address -> bytes
         self._part = ""
 
@@ -119,7 +118,7 @@ class _History:
                 at = address + taken
 
     def _note(self, action: str, address: int, size: int) -> None:
-        """Of the allocator: a block or a segment comes or goes."""
+        """Note that a block or a segment comes or goes."""
         if action == "alloc":
             self._blocks[address] = (size, *self._asked)
             self._event(action, address, *self._asked)
