@@ -23,6 +23,7 @@ from neuralpower.networks.refusals import check_followable
 from neuralpower.networks.running import Assumed, grouped_product, name_of, quiet
 from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.platforms import CPU, Platform
+from neuralpower.trace.attention_kernels import gpu_attention
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, INPUTS, OPTIMIZER, Lifetimes, Storage
 from neuralpower.trace.modules import ModuleStack, With
@@ -118,7 +119,8 @@ def training_lifetimes(
             if made:
                 follower.begins(_state_of(made))
             follower.follow_gradients(trained)
-            with _in_training(model), follower.noting_blocks(model), fake, follower:
+            kernels = gpu_attention(platform)
+            with _in_training(model), follower.noting_blocks(model), kernels, fake, follower:
                 if checkpointing and not selective:
                     checkpointed(model)
                 run = partial(_passes, model, given, loss or default_loss, accumulation, lifetimes, ends)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from neuralpower.devices.spec import spec_of
 from neuralpower.layers.workspace import workspace_blocks, workspaces
@@ -124,3 +125,57 @@ def test_other_makers_memory_stays_assumed() -> None:
     platform = platform_of(spec_of("amd-instinct-mi300x").hardware())
     found = forward_memory(trace(nn.Linear(8, 8, **META), (torch.empty(4, 8, **META),)), platform=platform)
     assert found.assumed and not found.lines and platform.margin("training") == 0.3
+
+
+class Attention(nn.Module):
+    """Self-attention of 4 heads, with a bias that is trained, or with dropout."""
+
+    def __init__(self, biased: bool, dropout: float) -> None:
+        super().__init__()
+        self.inner, self.dropout = nn.Linear(32, 96), dropout
+        self.bias = nn.Parameter(torch.empty(1, 4, 64, 64)) if biased else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.inner(x).view(*x.shape[:2], 3, 4, 8).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(query, key, value, self.bias, self.dropout)
+
+
+@pytest.mark.parametrize(("biased", "dropout"), [(True, 0.0), (False, 0.1), (True, 0.1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_attention_keeps_no_scores_on_a_gpu(biased: bool, dropout: float, dtype: torch.dtype) -> None:
+    with torch.device("meta"):
+        net, x = Attention(biased, dropout).to(dtype), torch.empty(16, 64, 32, dtype=dtype)
+    scores = 16 * 4 * 64 * 64 * dtype.itemsize
+    steps = [training_lifetimes(net, (x,), platform=PLATFORMS[name]) for name in ("cpu", "nvidia")]
+    cpu, gpu = (training_memory(step, platform=PLATFORMS["nvidia"]).tensor_bytes for step in steps)
+    assert gpu < cpu - scores
+
+
+def test_grouped_heads_and_masks_of_truths_run_in_the_fused_kernel() -> None:
+    class Grouped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(32, 48)
+
+        def forward(self, x: Tensor) -> Tensor:
+            heads = self.inner(x).view(*x.shape[:2], 6, 8).transpose(1, 2)
+            mask = torch.ones(1, 1, 16, 16, dtype=torch.bool, device=x.device).tril()
+            query, key, value = heads.split((4, 1, 1), dim=1)
+            return F.scaled_dot_product_attention(query, key, value, mask, 0.1, enable_gqa=True)
+
+    with torch.device("meta"):
+        net, x = Grouped(), torch.empty(8, 16, 32)
+    step = training_lifetimes(net, (x,), platform=PLATFORMS["nvidia"])
+    assert not [one for one in step.storages if one.bytes == 8 * 4 * 16 * 16 * 4]  # of scores
+
+
+def test_a_captured_pass_has_its_activations_twice() -> None:
+    net, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).to("meta"), torch.empty(32, 64, **META)
+    passes = trace(net, (x,))
+    eager, graph = (
+        forward_memory(passes, platform=PLATFORMS["nvidia"], run=run) for run in ("eager", "graph")
+    )
+    assert graph.value_bytes - eager.value_bytes == eager.activations_bytes > 0
+    assert graph.high_bytes - eager.high_bytes == eager.activations_bytes
+    assert graph.lines[-1].name == "CUDA graph's pool"
+    assert forward_memory(passes, run="graph") == forward_memory(passes)  # a CPU captures nothing

@@ -11,8 +11,8 @@ allocator's peak:
                                  the weight's gradient: a weight for each sample, or the copies if less
     others                       input + weight + output; the weight's gradient: 6 MiB more
 
-They give 85 % of the measured bytes in float32 and 83 % in bfloat16, call by call. Trials of
-`benchmark = True` need more: up to 38 GB for VGG-16 at batch 8.
+Call by call they are off by 5 to 18 % of the measured bytes in float32 and by 3 to 23 % in bfloat16 (`python
+-m benchmarks.gpu_memory`). Trials of `benchmark = True` need more: up to 38 GB for VGG-16 at batch 8.
 """
 
 from __future__ import annotations

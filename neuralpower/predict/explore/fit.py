@@ -384,7 +384,7 @@ class _Probe:
         self._calls[batch, length] = len(traced.calls) + len(traced.unmodelled)
         if self.seen is not None:
             self.seen(lived(self.source.name, one.name, traced, platform))
-        return replace(forward_memory(traced, platform=platform), phase=request.phase)
+        return replace(forward_memory(traced, platform=platform, run=self.run), phase=request.phase)
 
     def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
         """Memory of the fullest device of a layout."""
