@@ -56,17 +56,20 @@ PACKAGES: Mapping[str, str] = {
         predictor predictor_files predictor_lookup regressor rows train
     """,
     "predict": """
-        case compose evaluate generation measured memory.engines memory.peak on_gpu parallel parallel.result
-        prediction timeline tree weights explore.compare explore.fit explore.layouts explore.phases
+        case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
+        on_gpu parallel parallel.result prediction
+        timeline tree weights explore.compare explore.fit explore.layouts explore.phases
         explore.score explore.sweep
     """,
     "report": """
-        cards charts chrome explored grid inspection measured notebook layouts number_format page perfetto
+        cards charts chrome explored grid inspection measured memory_pictures notebook layouts number_format
+        page perfetto
         pictures shown tables training
     """,
     "profiling": ALL,
     "api": "",
     "functions": "",
+    "integrations": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",
     "suites": ALL,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as swept
     from neuralpower.predict.explore.compare import Side
+    from neuralpower.predict.memory.over_time import Lived
 
 Noted = TypeVar("Noted", "swept.Sweep", "fitting.Fit")
 app = Typer()
@@ -477,6 +478,7 @@ class Fit(OptionGroup):
     serving: Engine
     parallel: Parallel
     output: shared_options.Output
+    memory_picture: shared_options.MemoryPicture = None
 
 
 @app.command(
@@ -504,6 +506,7 @@ def fit(asked: Fit) -> None:
     check_out(asked.output.out, form)
     spread = asked.parallel
     spread.check(asked.model)
+    parsing.check_memory_picture(asked.memory_picture, spread.layout.alone)
     room, platform, name = _room(spread.device(asked.device), asked.memory)
     same = "model phase optimizer checkpointing margin weights optimizer_states autocast lora".split()
     request = Request(
@@ -522,7 +525,10 @@ def fit(asked: Fit) -> None:
         engine=asked.serving.asked(name, room),
         **{field: getattr(asked, field) for field in same},
     )
-    found = fitted(request, room)
+    passes: list[Lived] = []
+    found = fitted(request, room, passes.append if asked.memory_picture is not None else None)
+    if asked.memory_picture is not None:
+        _draw(passes, found, asked.memory_picture)
     found = _noted(found, asked.memory)
     shown = found.to_json()
     plain = (str, int, float, type(None))
@@ -538,6 +544,18 @@ def fit(asked: Fit) -> None:
     give(answer, form, asked.output.out)
     if not found.fits:
         raise Exit(1)
+
+
+def _draw(passes: Sequence[Lived], found: fitting.Fit, path: Path) -> None:
+    """Draw the memory over time of the pass with the highest peak."""
+    from neuralpower.predict.memory.over_time import fullest
+    from neuralpower.report.memory_pictures import write_memory
+
+    if not passes:
+        raise InputError(
+            f"--memory-picture {path}: what lives when is not known of such a run; leave --memory-picture out"
+        )
+    write_memory(fullest(passes), found.memory, path)
 
 
 def _prompt(asked: Fit) -> int | None:

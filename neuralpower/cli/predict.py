@@ -79,6 +79,7 @@ class Predict(OptionGroup):
         Option(help="Write the timeline for ui.perfetto.dev to this file.", rich_help_panel=OUTPUT),
     ] = None
     plot: shared_options.Plot = None
+    memory_picture: shared_options.MemoryPicture = None
     no_cache: Annotated[
         bool,
         Option("--no-cache", help="Compute again; ignore the cached answer.", rich_help_panel=OUTPUT),
@@ -95,8 +96,8 @@ class Predict(OptionGroup):
 def predict(model: shared_options.Model, asked: Predict) -> None:
     """Predict the network, print the result, and write the requested files."""
     form = _check(model, asked)
-    files = (asked.output.out, asked.csv, asked.trace_file, asked.plot)
-    if asked.no_cache or files != (None, None, None, None):
+    files = (asked.output.out, asked.csv, asked.trace_file, asked.plot, asked.memory_picture)
+    if asked.no_cache or any(file is not None for file in files):
         _predict(model, asked, form)
     else:
         answered(model, vars(asked), lambda: _predict(model, asked, form))
@@ -122,6 +123,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     from neuralpower.trace.routing import Routing
 
     parsing.check_plot(asked.plot)
+    parsing.check_memory_picture(asked.memory_picture, asked.parallel.layout.alone)
     parsing.check_file(asked.csv, "rows.csv")
     check_out(asked.output.out, form)
     if asked.trace_file is not None:
@@ -149,8 +151,8 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     source = with_lora(resolve(model), asked.lora, asked.phase, spread.layout)
     runs = asked_of(source, request, phase, own_batch=sizes.batch_size is None, sharding=sharding)
     stages: list[Stage | Omitted] = []
-    drawn = asked.plot is not None or form == HTML
-    seen = stages.append if drawn or asked.trace_file is not None else None
+    drawn = (asked.plot, asked.trace_file, asked.memory_picture) != (None, None, None) or form == HTML
+    seen = stages.append if drawn else None
     stage(f"tracing {model}")
     prediction, _ = case.predict(runs, trained, question, model=model, seen=seen)
     _give(asked, form, prediction, stages, trained)
@@ -177,6 +179,11 @@ def _give(
         write(asked.trace_file, parts)
     if asked.plot is not None:
         draw(prediction_page(prediction, stages, trained), asked.plot)
+    if asked.memory_picture is not None:
+        from neuralpower.report.memory_pictures import of_stages, write_memory
+
+        one = of_stages(prediction.model, stages, trained.platform)
+        write_memory(one, prediction.memory, asked.memory_picture)
     if asked.csv is not None:
         write_csv(asked.csv, rows)
     answer = prediction_answer(prediction, lambda: table or _table(prediction, asked.view), asked.view.by)

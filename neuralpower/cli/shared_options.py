@@ -130,6 +130,13 @@ Plot = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+MemoryPicture = Annotated[
+    Path | None,
+    Option(
+        help="Draw memory over time: FILE.html, .png, .svg, or .pickle for pytorch.org/memory_viz.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Context = Annotated[int | None, Option(help="decode: tokens in the cache before the step.")]
 Prompt = Annotated[int | None, Option(help="prefill, generate: tokens of the prompt.")]
 NewTokens = Annotated[int | None, Option(help="generate: tokens to make after the prompt.")]

@@ -32,7 +32,7 @@ from neuralpower.trace.attention_kernels import gpu_attention
 from neuralpower.trace.casts import cast_rules, casting
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, INPUTS, OPTIMIZER, Lifetimes, Storage
-from neuralpower.trace.modules import With
+from neuralpower.trace.modules import ModuleStack, With
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.recipe import Loss, Recipe, checkpointed, default_loss
 from neuralpower.trace.sparse_gradients import check_sparse
@@ -335,10 +335,12 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._products: list[tuple[str, int]] = []  # products of activations and softmaxes, and their calls
         self.weights_read: list[tuple[int, str]] = []  # (operator call, name) of weights of matrix products
         self._steps = False  # whether the optimizer's step runs
+        self._modules: ModuleStack | None = None
+        self._paths: dict[int, str] = {}  # number of a node of autograd's graph -> module that made it
 
     @contextlib.contextmanager
     def noting_blocks(self, model: nn.Module) -> Iterator[None]:
-        """Note when the model's repeated blocks run first."""
+        """Note when the model's repeated blocks run first, and which module runs."""
         paths = {
             id(module): path for path, module in model.named_modules() if path.rpartition(".")[2].isdigit()
         }
@@ -347,7 +349,8 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             if (path := paths.get(id(module))) is not None:
                 self.blocks.setdefault(path, self.lifetimes.calls)
 
-        with nn.modules.module.register_module_forward_pre_hook(enters):
+        self._modules = ModuleStack(model)
+        with self._modules.attached(), nn.modules.module.register_module_forward_pre_hook(enters):
             yield
 
     @contextlib.contextmanager
@@ -358,6 +361,18 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             yield
         finally:
             self._steps = False
+
+    def _path(self) -> str:
+        """Path of the module whose forward or backward pass is running; "" outside of all."""
+        own = self._modules.path if self._modules is not None else ""
+        autograd: Any = torch._C
+        if (node := autograd._current_autograd_node()) is not None:
+            return own or self._paths.get(node._sequence_nr(), "")
+        if (
+            torch.is_grad_enabled()
+        ):  # a call without a node of its own comes after the one that has the number
+            self._paths.setdefault(autograd._autograd._get_sequence_nr() - 1, own)
+        return own
 
     def scores(self) -> list[tuple[int, int]]:
         """(first, last) operator call of what lies between two products of activations, with a softmax."""
@@ -416,7 +431,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if name in PRODUCTS:
             names = filter(None, map(self.lifetimes.name, tensors))
             self.weights_read += [(self.lifetimes.calls + 1, one) for one in names]
-        self.lifetimes.called(new, workspaces(name, args, kwargs, output))
+        self.lifetimes.called(new, workspaces(name, args, kwargs, output), (self._path(), name))
         return output
 
     def _has_values(self, func: Any, name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> bool:

@@ -33,6 +33,7 @@ from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.case import sharding_of
 from neuralpower.predict.explore.engine_fit import check_engine, engine_memory, memory_of
 from neuralpower.predict.memory.engines import EngineMemory, EngineRequest
+from neuralpower.predict.memory.over_time import Lived, lived
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.parallel import one_micro_batch, stage_memories
 from neuralpower.predict.weights import chosen, scheme_asked
@@ -172,8 +173,10 @@ def assumed(memory: str | float) -> tuple[Platform, str]:
     return platform, f"{platform.called} of {memory if isinstance(memory, str) else f'{memory:g} B'}"
 
 
-def fit(request: Request, room_bytes: float) -> Fit:
+def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | None = None) -> Fit:
     """Whether the request fits into `room_bytes`, and the largest sizes that do.
+
+    `seen` receives what lives when in each pass of the request, on one device.
 
     Raises:
         InputError: an unknown phase or optimizer, what belongs to another phase, more positions than the
@@ -190,7 +193,9 @@ def fit(request: Request, room_bytes: float) -> Fit:
         return _under_engine(request, probe, room_bytes)
     process_bytes = request.platform.framework.process_bytes
     left_bytes = room_bytes * (1 - margin) - process_bytes
+    probe.seen = seen
     own = probe(request.batch_size, request.length)
+    probe.seen = None  # of other sizes, nothing is drawn
     start = request.length or probe.own_length
     batch, longest, reason = 0, None if start is None else 0, "" if start is None else "memory"
     if own.weights_bytes <= left_bytes:  # else there is nothing to be sought
@@ -357,6 +362,7 @@ class _Probe:
         if not request.layout.alone:
             self._shard(request)
         self.own_length: int | None = None
+        self.seen: Callable[[Lived], None] | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
         self._calls: dict[tuple[int, int | None], int] = {}
 
@@ -432,6 +438,8 @@ class _Probe:
                 self.quantised = totals(self.scheme, weights, self.scheme.forms(weights, {}), {})
                 step = with_quantised(step, weights, self.scheme)
             self._calls[batch, length] = step.end
+            if self.seen is not None:
+                self.seen(lived(self.source.name, TRAINING, step, platform))
             return training_memory(step, platform=platform)
         try:
             traced = self._weighed(trace(self.module, inputs.args, inputs.kwargs))
@@ -442,6 +450,8 @@ class _Probe:
                 raise InputError(str(error)) from error
             raise
         self._calls[batch, length] = len(traced.calls) + len(traced.unmodelled)
+        if self.seen is not None:
+            self.seen(lived(self.source.name, one.name, traced, platform))
         return replace(forward_memory(traced, platform=platform, run=self.run), phase=request.phase)
 
     def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
