@@ -56,7 +56,7 @@ PACKAGES: Mapping[str, str] = {
     "predict": """
         case compose evaluate generation measured memory.peak on_gpu parallel parallel.result prediction
         timeline tree weights explore.compare explore.fit explore.layouts explore.phases
-        explore.score explore.sweep
+        explore.remedies explore.score explore.sweep explore.verdict
     """,
     "report": """
         cards charts chrome explored grid inspection measured notebook layouts number_format page perfetto

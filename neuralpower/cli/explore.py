@@ -476,7 +476,7 @@ class Fit(OptionGroup):
 )
 @with_options
 def fit(asked: Fit) -> None:
-    """Compare the memory that a model needs with the device's; exit code 1 where it does not fit."""
+    """Compare the memory that a model needs with the device's; exit code 1 where it does not fit, 0 where it is tight."""
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     parsing.check_batch_size(asked.batch_size)
     shape, length = parsing.shape(asked.input_shape), _prompt(asked)
@@ -485,6 +485,7 @@ def fit(asked: Fit) -> None:
     stage("importing torch and transformers")
     from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
+    from neuralpower.predict.explore.verdict import DOES_NOT_FIT
     from neuralpower.report.explored import fit_table
     from neuralpower.trace.question import usual_run
     from neuralpower.trace.recipe import Recipe
@@ -515,7 +516,7 @@ def fit(asked: Fit) -> None:
     plain = (str, int, float, type(None))
     flat = {n: value for n, value in shown.items() if n != "schema" and isinstance(value, plain)}
     answer = Answer(
-        title=f"{asked.model}: {'fits' if found.fits else 'does not fit'}",
+        title=f"{asked.model}: {found.verdict}",
         table=lambda: fit_table(found, request, name, marked=True),
         json=lambda: shown,
         rows=lambda: [[*flat], [*flat.values()]],
@@ -523,7 +524,7 @@ def fit(asked: Fit) -> None:
         lead=lambda: fit_table(found, request, name).splitlines(),
     )
     give(answer, form, asked.output.out)
-    if not found.fits:
+    if found.verdict == DOES_NOT_FIT:
         raise Exit(1)
 
 
