@@ -122,13 +122,15 @@ def name_of(case: dict[str, Any]) -> str:
 
 def lines(predictor: Any, by_kind: bool) -> Iterator[str]:
     """One table row per network, then the errors' summary."""
-    errors, inside = [], 0
+    errors, peaks, inside = [], [], 0
     for case in cases():
         one = predicted(case, predictor)
         busy_ms = sum(row.runtime_s for row in one.rows) * 1e3
         scale = busy_ms / one.runtime_s.value  # the whole may wait for the host, its bounds are as wide
         error = busy_ms / case["busy_ms"] - 1
         errors.append(error)
+        memory = one.memory
+        peaks.append(abs((memory.needed_bytes - memory.framework_bytes) / case["peak_bytes"] - 1))
         inside += one.runtime_s.low * scale <= case["busy_ms"] <= one.runtime_s.high * scale
         yield (
             f"| {name_of(case)} | {case['kernels']} | {case['busy_ms']:.2f} | {busy_ms:.2f} "
@@ -140,7 +142,8 @@ def lines(predictor: Any, by_kind: bool) -> Iterator[str]:
     sizes = [abs(error) for error in errors]
     yield (
         f"\n{len(sizes)} networks: median {statistics.median(sizes):.1%}, mean {statistics.mean(sizes):.1%}, "
-        f"{inside} inside their 90 % bounds"
+        f"{inside} inside their 90 % bounds; bytes allocated at the peak: "
+        f"median {statistics.median(peaks):.1%}, at most {max(peaks):.1%}"
     )
 
 

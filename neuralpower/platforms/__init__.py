@@ -14,7 +14,7 @@ from typing import Any
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import unknown
-from neuralpower.platforms.base import Framework, Platform
+from neuralpower.platforms.base import Framework, Overhead, Platform
 from neuralpower.platforms.cpu import PLATFORM as CPU
 from neuralpower.platforms.views import View
 
@@ -34,9 +34,8 @@ def platform_named(name: str) -> Platform:
 def platform_of(hardware: Hardware) -> Platform:
     """The platform of a device: that of its name or maker, else the one of all devices that run kernels."""
     found = PLATFORMS.get(hardware.platform)
-    return found or next(
-        (p for p in PLATFORMS.values() if hardware.platform in p.makers), PLATFORMS["accelerator"]
-    )
+    made = (p for p in PLATFORMS.values() if hardware.platform in p.makers)
+    return (found or next(made, PLATFORMS["accelerator"])).of(hardware)
 
 
 def platform_name(said: Mapping[str, Any], default: str = "cpu") -> str:
@@ -73,6 +72,7 @@ __all__ = [
     "CPU",
     "PLATFORMS",
     "Framework",
+    "Overhead",
     "Platform",
     "View",
     "hardware_of",

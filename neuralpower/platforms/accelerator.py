@@ -7,7 +7,7 @@ from neuralpower.platforms.base import Framework, Platform
 # A CUDA context with cuBLAS's work space, and the allocator's rounding to 2 MiB: assumed, not measured.
 FRAMEWORK = Framework(600_000_000, 600_000_000, 0.1, 0.1, 0)
 
-# 72 training steps of 40 networks on an A100, float32: predictions were 30 % below the real peaks in the
+# So assumed, 72 training steps of 40 networks on an A100, float32, were 30 % below the real peaks in the
 # median, and 92 % of the peaks above the upper bound. Language models' servers leave a tenth free.
 MARGINS = {FORWARD: 0.1, TRAINING: 0.3}
 ASSUMED = {

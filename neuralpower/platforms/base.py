@@ -6,12 +6,13 @@ A file in this folder with a `PLATFORM` adds one: no other code names the platfo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.base import FORWARD
 from neuralpower.layers.optimizer import LOOP, possible
 from neuralpower.platforms.views import KernelView, PooledKernelView, View
@@ -44,6 +45,16 @@ class Framework:
         return self.forward_bytes if phase == FORWARD else self.training_bytes
 
 
+@dataclass(frozen=True)
+class Overhead:
+    """Memory of a process besides its tensors that one library, or the driver, takes."""
+
+    name: str
+    value_bytes: int
+    high_bytes: int  # the most that was seen
+    source: str  # what was measured, or where it is said
+
+
 @dataclass(frozen=True, kw_only=True)
 class Platform:
     """The rules of all devices of a family; by default they run kernels over many cores."""
@@ -58,10 +69,11 @@ class Platform:
     pooled: View = field(default_factory=PooledKernelView)  # for several devices at once
     # ---- memory
     framework: Framework
-    allocator: str = (
-        ""  # whose model says what freed memory is kept (predict/memory/allocators.py); "": assumed
-    )
-    workspace: bool = False  # whether the work space that layers state is that of the platform's kernels
+    allocator: str = ""  # that is replayed for what it keeps of freed memory (predict/memory); "": assumed
+    library: str = ""  # of kernels, whose work space counts (layers/workspace); "": none is known
+    # What is taken besides tensors, line by line; the sum is `framework.forward_bytes`. None: assumed as one
+    overheads: tuple[Overhead, ...] = ()
+    product_bytes: int = 0  # that the library of products keeps for each thread that multiplies
     margins: Mapping[str, float] = field(default_factory=dict)  # share kept free by phase; others: forward
     memory_notes: Mapping[str, str] = field(
         default_factory=dict
@@ -72,6 +84,8 @@ class Platform:
     step_s: float = 0.0  # of an untrained recurrent layer: a step waits for the one before it
     like: tuple[str, str, str, str] | None = None  # regressor of a memory pass, for untrained kinds
     keeps_weights: bool = False  # whether a small network's weights stay in the cache from pass to pass
+    # ---- one device
+    specialised: Callable[[Platform, Hardware], Platform] | None = None  # what differs from device to device
     # ---- measurement
     rig: str = ""  # module whose `open_rig(device, power, threads, deep_idle)` opens a device; "": none is
 
@@ -83,6 +97,10 @@ class Platform:
     def view(self, devices: int) -> View:
         """How layers are described for training on this number of devices."""
         return self.pooled if devices > 1 else self.alone
+
+    def of(self, hardware: Hardware) -> Platform:
+        """The platform as one of its devices has it."""
+        return self if self.specialised is None else self.specialised(self, hardware)
 
     def margin(self, phase: str) -> float:
         """Share of a device's memory that is kept free by default."""

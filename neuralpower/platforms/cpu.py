@@ -19,7 +19,7 @@ PLATFORM = Platform(
     pooled=PooledView(),
     framework=FRAMEWORK,
     allocator="glibc",
-    workspace=True,
+    library="onednn",
     keeps_weights=True,
     rig="neuralpower.measure.cpu.rig",
 )

@@ -25,6 +25,7 @@ from neuralpower.predict.memory.peak import alive, steady
 from neuralpower.predict.parallel.lanes import Lane
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.streams import Plan, Rank, times_of
+from neuralpower.trace.lifetimes import on_library
 from neuralpower.trace.recipe import OPTIMIZER, RECIPE, TRAINING
 from neuralpower.trace.records import Trace, UnmodelledCall
 from neuralpower.trace.step_lifetimes import StepLifetimes
@@ -162,10 +163,10 @@ def memory_bytes(stage: Stage, calls: Sequence[Timed]) -> list[int]:
     calls are spread evenly over its layers' calls.
     """
     if stage.memory is None:
-        total = alive(stage.trace.storages)
+        total = alive(on_library(stage.trace.storages, ""))
         within = _called(calls, len(total) - 2)
     else:
-        total = alive(steady(stage.memory.storages), stage.memory.end + 2)
+        total = alive(steady(on_library(stage.memory.storages, "")), stage.memory.end + 2)
         within = _spread(stage.memory, calls)
     last = len(total) - 1
     sizes = [int(total[min(first, last) : max(end, first) + 1].max()) for first, end in within]

@@ -31,7 +31,13 @@ class Storage(NamedTuple):
     bytes: int
     part: str
     blocks: tuple[int, ...] = ()  # of work space: what it is made of (`workspace_blocks`)
+    library: str = ""  # of work space: whose kernels need it (`Platform.library`)
     name: str = ""  # of a parameter or buffer, as the model names it
+
+
+def on_library(storages: Iterable[Storage], library: str) -> list[Storage]:
+    """The storages, with the work space of one library alone; "" for none."""
+    return [one for one in storages if one.part != WORKSPACE or one.library == library]
 
 
 class Lifetimes:
@@ -59,12 +65,13 @@ class Lifetimes:
             self.hold([tensor], WEIGHTS)
             self._seen[before:] = [storage._replace(name=name) for storage in self._seen[before:]]
 
-    def called(self, output: Any, workspace: tuple[int, ...] = ()) -> int:
-        """A call has returned `output`, its kernel made these blocks; bytes of what is new in it."""
+    def called(self, output: Any, workspaces: Mapping[str, tuple[int, ...]] | None = None) -> int:
+        """A call has returned `output`, its kernels made these blocks; bytes of what is new in it."""
         self.calls += 1
         check_calls(self.calls, self._most_calls)
-        if workspace:
-            own = Storage(self.calls, self.calls, workspace_bytes(workspace), WORKSPACE, workspace)
+        for library, blocks in (workspaces or {}).items():
+            size = workspace_bytes(library, blocks)
+            own = Storage(self.calls, self.calls, size, WORKSPACE, blocks, library)
             self._seen.append(own)
             self._listed += own.bytes > 0
         return sum(self._count(tensor, ACTIVATIONS) for tensor in _dense(tensors_in(output)))

@@ -27,7 +27,7 @@ from neuralpower.layers.base import check_output
 from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
-from neuralpower.layers.workspace import workspace_blocks
+from neuralpower.layers.workspace import workspaces
 from neuralpower.layout import EXPERT, GROUP
 from neuralpower.networks.call_cache import key_of, tensors_in
 from neuralpower.networks.mixed_dtypes import refused
@@ -436,7 +436,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         whole = self.lifetimes.calls == before  # a call made of parts needs nothing besides theirs
         if self._made_up and (sources := self._comes_from(tensors_in((args, kwargs)))):
             self._made_up.update(dict.fromkeys(tensors_in(output), tuple(sources)))
-        blocks = workspace_blocks(name_of(func), args, kwargs, output) if whole else ()
+        blocks = workspaces(name_of(func), args, kwargs, output) if whole else {}
         self.lifetimes.called(output, blocks)
         if whole and len(self.calls) + len(self.unmodelled) > seen:
             reads = accesses(tensors_in((args, kwargs)), self.lifetimes)

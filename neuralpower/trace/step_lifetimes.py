@@ -17,12 +17,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.errors import InputError, StepError, UsersError, quoted, unknown
 from neuralpower.layers.optimizer import CLASSES
-from neuralpower.layers.workspace import workspace_blocks
+from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.refusals import check_followable
 from neuralpower.networks.running import Assumed, grouped_product, name_of, quiet
 from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.platforms import CPU, Platform
+from neuralpower.trace.attention_kernels import GpuAttention
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, INPUTS, OPTIMIZER, Lifetimes, Storage
 from neuralpower.trace.modules import With
@@ -118,7 +119,8 @@ def training_lifetimes(
             if made:
                 follower.begins(_state_of(made))
             follower.follow_gradients(trained)
-            with _in_training(model), follower.noting_blocks(model), fake, follower:
+            kernels = GpuAttention(platform)
+            with _in_training(model), follower.noting_blocks(model), kernels, fake, follower:
                 if checkpointing and not selective:
                     checkpointed(model)
                 run = partial(_passes, model, given, loss or default_loss, accumulation, lifetimes, ends)
@@ -324,7 +326,7 @@ class _Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             self.lifetimes.resize(output, output.numel())
         if name in (PRODUCT, SOFTMAX):
             self._products.append((name, self.lifetimes.calls + 1))
-        self.lifetimes.called(new, workspace_blocks(name, args, kwargs, output))
+        self.lifetimes.called(new, workspaces(name, args, kwargs, output))
         return output
 
     def _has_values(self, func: Any, name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> bool:

@@ -14,7 +14,7 @@ from neuralpower.errors import InputError, ModelError, StepError
 from neuralpower.layers.workspace import workspace_blocks
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.running import grouped_product
-from neuralpower.platforms import CPU, Platform, platform_named
+from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_named
 from neuralpower.predict.memory.peak import Memory, forward_memory, memory_of, peak, training_memory
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
@@ -225,13 +225,13 @@ def test_work_space_is_a_cpus_and_beside_the_tensors() -> None:
     stored = [
         Storage(0, None, 100, "weights"),
         Storage(1, 2, 30, "activations"),
-        Storage(1, 1, 50, "workspace"),
+        Storage(1, 1, 50, "workspace", (50,), "onednn"),
     ]
     on_cpu, elsewhere = memory_of(stored), memory_of(stored, platform=NVIDIA)
     assert on_cpu.value_bytes == 100 + 30 + 50 + CPU.framework.forward_bytes + CPU.framework.onednn_bytes
     assert on_cpu.tensor_bytes == elsewhere.tensor_bytes == 130
     assert on_cpu.margin_bytes == CPU.framework.forward_bytes + 325  # four times 30 + 50, and a 32nd of 180
-    assert elsewhere.workspace_bytes == 0
+    assert elsewhere.workspace_bytes == NVIDIA.product_bytes
 
 
 def test_micro_batches_add_up_gradients_and_checkpoints_drop_activations() -> None:
@@ -412,7 +412,6 @@ def test_a_loss_of_ones_own_is_used() -> None:
 
 
 def test_memory_without_tensors_is_the_frameworks() -> None:
-    code = NVIDIA.framework.forward_bytes
-    assert memory_of((), platform=NVIDIA) == Memory(
-        "forward", 0, 0, 0, 0, 0, 0, 0, code, 0, code, 0, assumed=True
-    )
+    code = PLATFORMS["accelerator"].framework.forward_bytes
+    found = memory_of((), platform=PLATFORMS["accelerator"])
+    assert found == Memory("forward", 0, 0, 0, 0, 0, 0, 0, code, 0, code, 0, assumed=True)

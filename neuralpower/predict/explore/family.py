@@ -28,7 +28,7 @@ from neuralpower.layers.base import in_tf32
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.explore.forms import Form, Solver, constant
 from neuralpower.predict.memory.peak import peak
-from neuralpower.trace.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage
+from neuralpower.trace.lifetimes import CACHE, MOVING, WEIGHTS, WORKSPACE, Storage, on_library
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.records import Trace
 
@@ -140,7 +140,7 @@ class Table:
         last = max(max(s.birth, s.death or 0) for s, _ in self.storages)
         live = np.zeros((2, last + 2, len(fields)))  # all, and of them what comes and goes
         for storage, form in self.storages:
-            if storage.part == WORKSPACE and not platform.workspace:
+            if storage.part == WORKSPACE and storage.library != platform.library:
                 continue
             size = form(fields)
             parts = live if storage.part in MOVING else live[:1]
@@ -217,9 +217,9 @@ def example_of(traced: Trace, module: nn.Module, dtype: str) -> Example:
         for name, t in tensors
         if t.numel()
     )
-    return Example(
-        layers, unmodelled, parameters, tuple(s for s in traced.storages if s.part != WEIGHTS and s.bytes)
-    )
+    # work space of cuDNN follows no formula
+    own = [s for s in on_library(traced.storages, CPU.library) if s.part != WEIGHTS and s.bytes]
+    return Example(layers, unmodelled, parameters, tuple(own))
 
 
 @dataclass

@@ -26,9 +26,10 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from neuralpower.errors import InputError
-from neuralpower.trace.lifetimes import INPUTS, OPTIMIZER, WEIGHTS, WORKSPACE, Storage
+from neuralpower.trace.lifetimes import CACHE, INPUTS, OPTIMIZER, WEIGHTS, WORKSPACE, Storage
 
 ROUND = 512  # kMinBlockSize
 SMALL = 2**20  # kSmallSize: the largest request of the small pool
@@ -36,9 +37,6 @@ SMALL_SEGMENT = 2 * 2**20  # kSmallBuffer
 LARGE_SEGMENT = 20 * 2**20  # kLargeBuffer
 OWN_SEGMENT = 10 * 2**20  # kMinLargeAlloc: requests from here on have a segment of their size
 ROUND_SEGMENT = 2 * 2**20  # kRoundLarge
-# cuBLAS keeps one for each thread and stream that multiplies: the forward pass has one, autograd's thread
-# another (at::cuda::getChosenWorkspaceSize: 32 MiB on Hopper).
-CUBLAS_WORKSPACE, HANDLES = 32 * 2**20, 2
 STEPS = 2  # the first makes the optimizer's state, the second finds it there
 SPARE = 20 * 2**20  # kLargeBuffer: how much larger an unsplit block may be than its request
 
@@ -239,22 +237,29 @@ def _joined(block: _Block, other: _Block) -> _Block:
     return first
 
 
-def replayed(storages: Sequence[Storage], settings: Settings = Settings()) -> CachingAllocator:
+def replayed(
+    storages: Sequence[Storage], settings: Settings = Settings(), handles: Sequence[int] = ()
+) -> CachingAllocator:
     """The allocator after two passes or steps: its peaks are those of all that follow.
 
-    Work space of a CPU's kernels is not counted, and that of cuDNN is not known.
+    Args:
+        storages: with the work space of the device's library alone; its blocks come and go one by one.
+        settings: of the allocator.
+        handles: bytes of cuBLAS's work spaces, one for each thread that multiplies; they stay.
     """
     allocator = CachingAllocator(settings=settings)
-    for _ in range(HANDLES):
-        allocator.allocate(CUBLAS_WORKSPACE)
+    for size in handles:
+        allocator.allocate(size)
     end = max((max(s.birth, s.death or 0) for s in storages), default=0) + 1
     born: dict[int, list[int]] = defaultdict(list)
     dead: dict[int, list[int]] = defaultdict(list)
+    work: dict[int, tuple[int, ...]] = {}
     living: dict[int, int] = {}
     for place, storage in enumerate(storages):
         if storage.part == WORKSPACE:
+            work[storage.birth] = storage.blocks or (storage.bytes,)
             continue
-        if storage.birth == 0 and storage.part in (WEIGHTS, INPUTS):
+        if storage.birth == 0 and storage.part in (WEIGHTS, INPUTS, CACHE):
             living[place] = allocator.allocate(storage.bytes)
             continue
         born[storage.birth].append(place)
@@ -262,9 +267,11 @@ def replayed(storages: Sequence[Storage], settings: Settings = Settings()) -> Ca
             dead[end if storage.death is None else storage.death].append(place)
     for _ in range(STEPS):
         for call in range(end + 1):
-            for place in born[call]:
-                if place not in living:  # an optimizer's state stays
+            for place, size in zip_longest(born[call], work.get(call, ())):
+                if place is not None and place not in living:  # an optimizer's state stays
                     living[place] = allocator.allocate(storages[place].bytes)
+                if size:  # of the kernel that fills this output
+                    allocator.free(allocator.allocate(size))
             for place in dead[call]:
                 allocator.free(living.pop(place))
     return allocator

@@ -6,7 +6,7 @@
 
     needed = max over operator calls of (bytes of all storages alive + the kernel's work space) + framework
     peak   = needed + freed memory that the allocator keeps: on a CPU, from a replay of glibc's heap
-             (`allocator_replay.py`)
+             (`allocator_replay.py`), on an NVIDIA GPU of PyTorch's caching allocator (`cuda_allocator.py`)
 
 A step that is not the first finds the optimizer's state in place, so that state counts from the beginning.
 """
@@ -21,14 +21,43 @@ import numpy as np
 
 from neuralpower.layers.base import FORWARD
 from neuralpower.platforms import CPU, Platform
-from neuralpower.predict.memory.allocator_replay import PASS, STEP, Habits, heap_peak
-from neuralpower.trace.lifetimes import MOVING, OPTIMIZER, PARTS, WORKSPACE, Storage
+from neuralpower.predict.memory.allocator_replay import PASS, STEP, heap_peak
+from neuralpower.predict.memory.cuda_allocator import replayed
+from neuralpower.trace.lifetimes import MOVING, OPTIMIZER, PARTS, WORKSPACE, Storage, on_library
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import StepLifetimes
 
+WORKSPACES_MORE = 2  # largest work spaces that cuDNN may take besides: VGG-16 on an A100 had two more
+CUBLAS, CUDNN, KEPT = "cuBLAS work space", "cuDNN work space", "kept by the allocator"
+
+
+@dataclass(frozen=True)
+class MemoryLine:
+    """What a library, the driver or the allocator takes, in bytes."""
+
+    name: str
+    value_bytes: int
+    high_bytes: int
+    source: str  # what was measured, or which rules say so
+
+
+def _glibc(storages: Sequence[Storage], phase: str, platform: Platform) -> int:
+    return heap_peak(storages, STEP if phase == TRAINING else PASS)
+
+
+def _cuda(storages: Sequence[Storage], phase: str, platform: Platform) -> int:
+    return replayed(storages, handles=products(phase, platform)).peak_reserved
+
+
 # name that a platform gives its allocator -> model of the bytes that it holds at its peak
-ALLOCATORS: Mapping[str, Callable[[Sequence[Storage], Habits], int]] = {"glibc": heap_peak}
+ALLOCATORS: Mapping[str, Callable[[Sequence[Storage], str, Platform], int]] = {"glibc": _glibc, "cuda": _cuda}
+
+
+def products(phase: str, platform: Platform) -> tuple[int, ...]:
+    """Bytes of each work space for products: autograd's thread has another in training."""
+    count = 2 if phase == TRAINING else 1
+    return (platform.product_bytes,) * count if platform.product_bytes else ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +78,7 @@ class Memory:
     tensor_bytes: int  # the most that tensors take alone, which may be at another time
     communication_bytes: int = 0  # buffers of exchanges with other devices
     assumed: bool = False  # whether no allocator is modelled: `high_bytes` is then no upper bound
+    lines: tuple[MemoryLine, ...] = ()  # what is taken besides tensors, one by one, where it is known
 
     @property
     def value_bytes(self) -> int:
@@ -80,7 +110,8 @@ class Memory:
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; all in bytes."""
         parts = {f"{name}_bytes": size for name, size in self.parts.items()}
-        return {"phase": self.phase, **parts, "assumed": self.assumed}
+        lines = [vars(line) for line in self.lines]
+        return {"phase": self.phase, **parts, "assumed": self.assumed, **({"lines": lines} if lines else {})}
 
     def bounds_json(self) -> dict[str, int]:
         """(value, low, high) as a JSON object."""
@@ -95,8 +126,7 @@ def memory_of(
     `compiler` says that torch's compiler comes into the process with the network, not before it.
     """
     framework = platform.framework
-    if not platform.workspace:  # it has other kernels
-        storages = [storage for storage in storages if storage.part != WORKSPACE]
+    storages = on_library(storages, platform.library)
     code = framework.code_bytes(phase) + (framework.compiler_bytes if compiler else 0)
     if any(storage.part == WORKSPACE for storage in storages):
         code += framework.onednn_bytes
@@ -104,19 +134,40 @@ def memory_of(
     most, parts = peak(later)
     tensors, _ = peak([storage for storage in later if storage.part != WORKSPACE])
     moving = sum(parts[part] for part in MOVING)
+    multiplying = sum(products(phase, platform))
+    parts[WORKSPACE] += multiplying
     heap = 0
     if platform.allocator:
-        habits = STEP if phase == TRAINING else PASS
-        heap = max(0, ALLOCATORS[platform.allocator](storages, habits) - most)
+        held = ALLOCATORS[platform.allocator](storages, phase, platform)
+        heap = max(0, held - most - multiplying)
+    margin, lines = max(int(framework.margin_bytes(phase, moving, most)), heap), tuple[MemoryLine, ...]()
+    if platform.overheads:
+        lines = _lines(storages, platform, multiplying, heap, moving)
+        margin = heap + sum(line.high_bytes - line.value_bytes for line in lines)
     return Memory(
         phase=phase,
         **{f"{part}_bytes": size for part, size in parts.items()},
         framework_bytes=code,
         heap_bytes=heap,
-        margin_bytes=max(int(framework.margin_bytes(phase, moving, most)), heap),
+        margin_bytes=margin,
         tensor_bytes=tensors,
         assumed=not platform.allocator,
+        lines=lines,
     )
+
+
+def _lines(
+    storages: Sequence[Storage], platform: Platform, multiplying: int, heap: int, moving: int
+) -> tuple[MemoryLine, ...]:
+    """What is taken besides tensors, with upper values."""
+    found = [MemoryLine(**vars(one)) for one in platform.overheads]
+    rule = "as PyTorch sizes it, for each thread that multiplies"
+    found.append(MemoryLine(CUBLAS, multiplying, multiplying, rule))
+    if work := max((storage.bytes for storage in storages if storage.part == WORKSPACE), default=0):
+        found.append(MemoryLine(CUDNN, work, (1 + WORKSPACES_MORE) * work, "copies that its kernels work on"))
+    kept = int(platform.framework.forward_kept * moving)
+    found.append(MemoryLine(KEPT, heap, heap + kept, "a replay of PyTorch's caching allocator"))
+    return tuple(found)
 
 
 def forward_memory(traced: Trace, *, platform: Platform = CPU) -> Memory:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from neuralpower.layout import GROUPS, Layout
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.peak import Memory, alive, forward_memory, memory_of
-from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, WORKSPACE, Storage
+from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, WORKSPACE, Storage, on_library
 from neuralpower.trace.passes.data_parallel import ZERO_BUCKET, Parameter, parameters_of
 from neuralpower.trace.paths import block_of, module_of
 from neuralpower.trace.question import Question
@@ -69,8 +69,8 @@ def activations_of(step: StepLifetimes, parts: Sequence[Part], platform: Platfor
     """The activations of each part, from the lifetimes of a step with one micro-batch."""
     begun, forward, backward = dict(step.blocks), step.passes[0], step.passes[1]
     begins = [0, *(begun[part.blocks[0]] + 1 for part in parts[1:]), forward + 1]
-    kinds = (ACTIVATIONS, WORKSPACE) if platform.workspace else (ACTIVATIONS,)
-    storages = [one for one in step.storages if one.part in kinds]
+    kinds = (ACTIVATIONS, WORKSPACE)
+    storages = [one for one in on_library(step.storages, platform.library) if one.part in kinds]
     found = []
     for first, after in pairwise(begins):
         own = [one for one in storages if first <= one.birth < after]
@@ -111,7 +111,10 @@ def training_rank_memory(
     tensors = states.weights + states.gradients + states.optimizer + activations + inputs
     buffers = communicator_bytes(layout, platform) + states.buffers
     moving = states.gradients + activations
-    margin = int(platform.framework.margin_bytes(TRAINING, moving, tensors))
+    kept = platform.framework.margin_bytes(TRAINING, moving, tensors)
+    if platform.overheads:
+        kept = platform.framework.training_kept * moving
+        kept += sum(one.high_bytes - one.value_bytes for one in platform.overheads)
     return replace(
         whole,
         weights_bytes=states.weights,
@@ -122,7 +125,7 @@ def training_rank_memory(
         workspace_bytes=0,
         communication_bytes=buffers,
         heap_bytes=0,
-        margin_bytes=margin,
+        margin_bytes=int(kept),
         tensor_bytes=tensors + buffers,
     )
 

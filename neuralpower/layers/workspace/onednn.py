@@ -1,6 +1,6 @@
-"""Work space of an operator's kernel on a CPU while it runs, besides operands and results.
+"""oneDNN's work space on a CPU.
 
-Convolutions are oneDNN's (torch: aten/src/ATen/native/mkldnn/Conv.cpp): on copies in blocks of 16 channels,
+Convolutions (torch: aten/src/ATen/native/mkldnn/Conv.cpp) work on copies in blocks of 16 channels,
 
     forward    make input' and weight', compute output', free the two, copy output out of output'
     backward   of the input: make gradient' and weight', compute input-gradient', copy it out; while that is
@@ -20,29 +20,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neuralpower.layers.base import Args, Named
 from neuralpower.layers.convolution import small_for_onednn
 
 BLOCK = 16  # channels in a block
 PLAIN = 4  # channels at most that are left in their order
+Rule = Callable[..., tuple[int, ...]]
 
 
-def workspace_blocks(operator: str, args: Args, kwargs: Named, output: Any) -> tuple[int, ...]:
-    """Bytes of a call's own blocks, one after the other; none where no rule is known.
+def most_bytes(blocks: Sequence[int]) -> int:
+    """Bytes that a call's blocks take beyond inputs and outputs, at most at one time.
 
     All but the last are given back before the outputs are made.
     """
-    rule = _RULES.get(operator)
-    blocks = rule(output, *args, **kwargs) if rule is not None else ()
-    return tuple(int(block) for block in blocks) if any(blocks) else ()
-
-
-def workspace_bytes(blocks: Sequence[int]) -> int:
-    """Bytes that such blocks take beyond inputs and outputs, at most at one time."""
     return max(sum(blocks[:-1]), blocks[-1]) if blocks else 0
 
 
-def _convolution(at: int) -> Callable[..., tuple[int, ...]]:
+def _convolution(at: int) -> Rule:
     """The rule of an operator of input [batch, channels, ...], weight and more, where `groups` is at `at`."""
 
     def rule(output: Tensor, input: Tensor, weight: Tensor, *more: Any, **named: Any) -> tuple[int, ...]:
@@ -120,7 +113,7 @@ def _in_blocks(channels: int) -> int:
     return -(-channels // BLOCK) * BLOCK
 
 
-_RULES: Mapping[str, Callable[..., tuple[int, ...]]] = {
+RULES: Mapping[str, Rule] = {
     "aten.convolution": _convolution(6),
     "aten.convolution_backward": _backward,
     "aten.lstm": _lstm,

@@ -1,0 +1,74 @@
+"""Which kernel of attention a GPU runs in training, for the memory of a step that is followed on a CPU.
+
+`scaled_dot_product_attention` on a CPU keeps all scores where it drops some of them or where a mask has a
+gradient. CUDA's kernels never do (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp): flash attention for
+16 bits without a mask, else the memory-efficient kernel, which keeps a logarithm for each row of scores.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from neuralpower.platforms import Platform
+
+FLASH_HEAD = 256  # largest size of a head that flash attention takes
+HALVES = (torch.float16, torch.bfloat16)
+
+
+class GpuAttention(TorchFunctionMode):
+    """Calls the kernels that CUDA would call, on a platform that has them; else changes nothing."""
+
+    def __init__(self, platform: Platform) -> None:
+        super().__init__()
+        self.has_kernels = platform.name == "nvidia"
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one function."""
+        kwargs = kwargs or {}
+        if func is not F.scaled_dot_product_attention or not self.has_kernels:
+            return func(*args, **kwargs)
+        return _attention(*args, **kwargs)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """[batch, heads, rows, size] of the fused kernels; PyTorch's own choice for other shapes."""
+    plain: dict[str, Any] = {
+        "attn_mask": attn_mask,
+        "dropout_p": dropout_p,
+        "is_causal": is_causal,
+        "scale": scale,
+    }
+    if query.dim() != 4 or not (query.dtype == key.dtype == value.dtype):
+        return F.scaled_dot_product_attention(query, key, value, **plain, enable_gqa=enable_gqa)
+    if enable_gqa and key.shape[1] != query.shape[1]:
+        times = query.shape[1] // key.shape[1]
+        key, value = (one.repeat_interleave(times, dim=1) for one in (key, value))
+    if attn_mask is None and query.dtype in HALVES and query.shape[-1] <= FLASH_HEAD:
+        flash: Any = torch.ops.aten._scaled_dot_product_flash_attention
+        return cast(Tensor, flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0])
+    bias = None if attn_mask is None else _bias(attn_mask, query, key)
+    efficient: Any = torch.ops.aten._scaled_dot_product_efficient_attention
+    kept = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value))
+    return cast(Tensor, efficient(query, key, value, bias, kept, dropout_p, is_causal, scale=scale)[0])
+
+
+def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """The mask as numbers that are added, seen as [batch, heads, rows, columns]."""
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -math.inf)
+    return mask.to(query.dtype).expand(*query.shape[:2], query.shape[2], key.shape[2])
