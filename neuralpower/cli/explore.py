@@ -26,7 +26,7 @@ from neuralpower.cli.known_names import checked_side, completed_models, is_clust
 from neuralpower.cli.output import tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TARGET, TRAINING
 from neuralpower.cli.parallel_options import Parallel, SweptParallel, check_used
-from neuralpower.devices.memory_size import bytes_of, reading
+from neuralpower.devices.memory_size import bytes_of, is_size, reading
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.stages import stage
@@ -429,7 +429,7 @@ class Fit(OptionGroup):
     input_shape: shared_options.InputShape = None
     dtype: shared_options.OwnDtype = None
     weights: shared_options.Weights = None
-    device: shared_options.Device = None
+    device: shared_options.FittedDevice = None
     memory: Annotated[
         str | None,
         Option(
@@ -482,6 +482,8 @@ def fit(asked: Fit) -> None:
     shape, length = parsing.shape(asked.input_shape), _prompt(asked)
     if asked.memory is not None:
         bytes_of(asked.memory)  # refused before torch is imported
+    device, memory, spread, note = _target(asked)
+    spread.check(asked.model)
     stage("importing torch and transformers")
     from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
@@ -491,9 +493,7 @@ def fit(asked: Fit) -> None:
     from neuralpower.trace.recipe import Recipe
 
     check_out(asked.output.out, form)
-    spread = asked.parallel
-    spread.check(asked.model)
-    room, platform, name = _room(spread.device(asked.device), asked.memory)
+    room, platform, name = _room(spread.device(device), memory)
     same = "model phase optimizer checkpointing margin weights".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
@@ -511,7 +511,7 @@ def fit(asked: Fit) -> None:
         **{field: getattr(asked, field) for field in same},
     )
     found = fitted(request, room)
-    found = _noted(found, asked.memory)
+    found = _noted(found, memory, note)
     shown = found.to_json()
     plain = (str, int, float, type(None))
     flat = {n: value for n, value in shown.items() if n != "schema" and isinstance(value, plain)}
@@ -542,10 +542,34 @@ def _prompt(asked: Fit) -> int | None:
     return length if prompt is None else prompt
 
 
-def _noted(found: Noted, memory: str | None) -> Noted:
-    """The result, with a note where --memory may mean another size than the user thinks."""
-    read = reading(memory) if memory is not None else ""
-    return dataclasses.replace(found, notes=(*found.notes, read)) if read else found
+def _target(asked: Fit) -> tuple[str | None, str | None, Parallel, str]:
+    """(device, memory, several devices, note): --device may be a memory or several devices.
+
+    Several devices without a layout get the usual one, and a note. Raises InputError for two that contradict.
+    """
+    device, memory, spread = asked.device, asked.memory, asked.parallel
+    if device is not None and is_size(device):
+        if memory is not None:
+            raise InputError(f"--device {device} and --memory {memory} both are a size; leave one out")
+        device, memory = None, device
+    elif device is not None and is_cluster(device):
+        if spread.devices is not None:
+            spread.device(device)  # raises: both name devices
+        device, spread = None, Parallel(**{**vars(spread), "devices": device})
+    cluster = spread.cluster
+    if cluster is None or cluster.devices == 1 or not spread.layout.alone:
+        return device, memory, spread, ""
+    layout = cluster.usual_layout(asked.phase == "training")
+    degrees = {f"{degree}_parallel": getattr(layout, degree) for degree in ("tensor", "pipeline", "data")}
+    spread = Parallel(**{**vars(spread), **degrees, "zero": layout.shard.removeprefix("zero") or None})
+    others = f"neuralpower parallel {asked.model} --devices {spread.devices}"
+    return device, memory, spread, f"no layout is given: {layout} is assumed. Others: {others}"
+
+
+def _noted(found: Noted, memory: str | None, *more: str) -> Noted:
+    """The result, with a note where --memory may mean another size than the user thinks, and others."""
+    notes = (*found.notes, reading(memory) if memory is not None else "", *more)
+    return dataclasses.replace(found, notes=tuple(filter(None, notes)))
 
 
 def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]:

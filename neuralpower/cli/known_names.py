@@ -11,6 +11,7 @@ import typer
 
 from neuralpower.cli.choices import BASELINES
 from neuralpower.devices.cluster import cluster_of
+from neuralpower.devices.memory_size import is_size
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
 from neuralpower.layout import layout_of
@@ -155,6 +156,14 @@ def check_device(text: str) -> None:
             spec_of(name.strip())
 
 
+def check_fitted(text: str) -> None:
+    """The same for what a model is to fit into: also a size, 24GB, or several devices, 8xh100-sxm."""
+    if is_cluster(text):
+        cluster_of(text)
+    elif not is_size(text):
+        check_device(text)
+
+
 def check_place(name: str) -> None:
     """Raise InputError for a device that is not one of this machine's: cpu, cuda or cuda:N."""
     from neuralpower.devices.host import cuda_number
@@ -200,3 +209,4 @@ checked_models, checked_only_model = _checked(check_model_or_list), _alone(check
 checked_predictors_or_baselines = _checked(check_predictors_or_baselines)
 checked_predictors_or_none = _checked(lambda text: None if text == "none" else check_predictor(text))
 checked_predictor, checked_device, checked_place = map(_checked, (check_predictor, check_device, check_place))
+checked_fitted = _checked(check_fitted)

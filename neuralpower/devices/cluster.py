@@ -42,6 +42,14 @@ class Cluster:
                 "choose smaller degrees, or more devices"
             )
 
+    def usual_layout(self, trains: bool) -> Layout:
+        """Where none is said: replicas that share all states in training, else tensor ranks in each node."""
+        if self.devices == 1:
+            return Layout()
+        if trains:
+            return Layout(data=self.devices, shard="zero3")
+        return Layout(tensor=self.per_node, pipeline=self.nodes)
+
     def __str__(self) -> str:
         """As text: `2 nodes of 8 x nvidia-h100-sxm5-80gb`."""
         one = f"{self.per_node} x {self.spec.slug}" if self.per_node > 1 else self.spec.slug

@@ -29,7 +29,7 @@ from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.case import sharding_of
 from neuralpower.predict.explore.remedies import Remedy, Situation, remedies
-from neuralpower.predict.explore.verdict import probability_of, verdict_of
+from neuralpower.predict.explore.verdict import DOES_NOT_FIT, FITS, probability_of, verdict_of
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.parallel import one_micro_batch, stage_memories
 from neuralpower.predict.weights import chosen, scheme_asked
@@ -115,7 +115,8 @@ class Fit(Shown):
     @property
     def verdict(self) -> str:
         """"fits", "tight" or "does not fit": see `verdict.py`."""
-        return verdict_of(self.memory, self.left_bytes)
+        found = verdict_of(self.memory, self.left_bytes)
+        return FITS if self.fits else DOES_NOT_FIT if found == FITS else found
 
     @property
     def probability(self) -> float:
@@ -182,7 +183,7 @@ class Fit(Shown):
 
 def assumed(memory: str | float) -> tuple[Platform, str]:
     """The platform of a memory whose device is not named, and what it is called."""
-    platform = PLATFORMS["accelerator"]
+    platform = PLATFORMS["nvidia"]
     return platform, f"{platform.called} of {memory if isinstance(memory, str) else f'{memory:g} B'}"
 
 
@@ -231,7 +232,8 @@ def fit(request: Request, room_bytes: float) -> Fit:
 
 def _check_room(platform: Platform, room_bytes: float) -> None:
     """Raise InputError for a device's memory that is below what the framework alone takes of it."""
-    least = platform.framework.forward_bytes
+    context = platform.overheads[0].value_bytes if platform.overheads else platform.framework.forward_bytes
+    least = max(context, 0)
     if platform.family != CPU.family and room_bytes <= least:
         raise InputError(
             f"memory of {room_bytes / 2**20:.4g} MiB: the framework alone takes {least / 2**20:.0f} MiB of "
