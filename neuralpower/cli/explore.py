@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from typer import Argument, Exit, Option, Typer
 
 from neuralpower.cli import parsing, shared_options
+from neuralpower.cli.answers import answered
 from neuralpower.cli.choices import (
     FITTED_PHASES,
     PHASES,
@@ -23,7 +24,7 @@ from neuralpower.cli.choices import (
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import checked_side, completed_models, is_cluster, split_layout
-from neuralpower.cli.output import tell
+from neuralpower.cli.output import VERBOSE, level, tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TARGET, TRAINING
 from neuralpower.cli.parallel_options import Parallel, SweptParallel, check_used
 from neuralpower.devices.memory_size import bytes_of, is_size, reading
@@ -466,6 +467,7 @@ class Fit(OptionGroup):
     ] = False
     parallel: Parallel
     output: shared_options.Output
+    no_cache: shared_options.NoCache = False
 
 
 @app.command(
@@ -479,11 +481,19 @@ def fit(asked: Fit) -> None:
     """Compare the memory that a model needs with the device's; exit code 1 where it does not fit, 0 where it is tight."""
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     parsing.check_batch_size(asked.batch_size)
-    shape, length = parsing.shape(asked.input_shape), _prompt(asked)
     if asked.memory is not None:
         bytes_of(asked.memory)  # refused before torch is imported
+    _target(asked)[2].check(asked.model)
+    if asked.no_cache or asked.output.out is not None:
+        _fit(asked, form)
+    else:
+        answered(asked.model, {"command": "fit", **vars(asked)}, lambda: _fit(asked, form))
+
+
+def _fit(asked: Fit, form: str) -> None:
+    """Find the answer and print it; raises Exit where the model does not fit."""
+    shape, length = parsing.shape(asked.input_shape), _prompt(asked)
     device, memory, spread, note = _target(asked)
-    spread.check(asked.model)
     stage("importing torch and transformers")
     from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
@@ -513,11 +523,12 @@ def fit(asked: Fit) -> None:
     found = fitted(request, room)
     found = _noted(found, memory, note)
     shown = found.to_json()
+    detailed = level() >= VERBOSE
     plain = (str, int, float, type(None))
     flat = {n: value for n, value in shown.items() if n != "schema" and isinstance(value, plain)}
     answer = Answer(
         title=f"{asked.model}: {found.verdict}",
-        table=lambda: fit_table(found, request, name, marked=True),
+        table=lambda: fit_table(found, request, name, marked=True, detailed=detailed),
         json=lambda: shown,
         rows=lambda: [[*flat], [*flat.values()]],
         shown=lambda: [["figure", "value"], *([name, value] for name, value in flat.items())],

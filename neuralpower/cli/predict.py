@@ -82,10 +82,7 @@ class Predict(OptionGroup):
         Option(help="Write the timeline for ui.perfetto.dev to this file.", rich_help_panel=OUTPUT),
     ] = None
     plot: shared_options.Plot = None
-    no_cache: Annotated[
-        bool,
-        Option("--no-cache", help="Compute again; ignore the cached answer.", rich_help_panel=OUTPUT),
-    ] = False
+    no_cache: shared_options.NoCache = False
 
 
 @app.command(

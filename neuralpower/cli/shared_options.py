@@ -70,6 +70,10 @@ Device = Annotated[
         completed_devices,
     ),
 ]
+NoCache = Annotated[
+    bool,
+    Option("--no-cache", help="Compute again; ignore the cached answer.", rich_help_panel=OUTPUT),
+]
 FittedDevice = Annotated[
     str | None,
     _target(

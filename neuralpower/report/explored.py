@@ -13,7 +13,7 @@ from neuralpower.predict.explore.remedies import Remedy
 from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.predict.explore.verdict import FITS, TIGHT
-from neuralpower.predict.memory.peak import Memory
+from neuralpower.predict.memory.peak import Memory, MemoryLine
 from neuralpower.predict.prediction import LAUNCHES
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
 from neuralpower.report.number_format import binary, counted, plain, quantity
@@ -129,8 +129,13 @@ def _whole(found: Fit) -> str:
     return f" in one pass of a replica, {found.largest_whole_batch} over all"
 
 
-def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False) -> str:
-    """Whether the model fits, what takes the memory, and the largest sizes that fit."""
+def fit_table(
+    found: Fit, request: Request, device: str, *, marked: bool = False, detailed: bool = False
+) -> str:
+    """Whether the model fits, what takes the memory, and the largest sizes that fit.
+
+    `detailed` adds what is taken besides tensors, line by line with its source.
+    """
     what = "context" if request.phase == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
@@ -145,6 +150,7 @@ def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False
         *([] if found.weights is None else [found.weights.line]),
         _verdict(found, kept),
         memory_line(found.memory) + _of_stages(found.stages),
+        *(_besides_tensors(found.memory) if detailed else []),
         f"largest batch size: {found.largest_batch}" + (_whole(found) if several else ""),
     ]
     if found.longest is not None:
@@ -157,6 +163,19 @@ def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False
     lines.append(f"{counted(found.traces, 'trace')}, checked against the memory's {end}{process}")
     lines += _remedy_lines(found.remedies)
     return as_asked([*lines, *note_lines(found.notes)], marked)
+
+
+def _besides_tensors(memory: Memory) -> list[str]:
+    """What libraries, the driver and the allocator take, one in a row; nothing where it is not known."""
+    if not memory.lines:
+        return []
+    columns: dict[str, Callable[[MemoryLine], str]] = {
+        "besides tensors": lambda line: line.name,
+        "source": lambda line: line.source,
+        "memory": lambda line: binary(line.value_bytes),
+        "up to": lambda line: binary(line.high_bytes),
+    }
+    return ["", listed(memory.lines, columns, left=2), ""]
 
 
 def _verdict(found: Fit, kept: str) -> str:
