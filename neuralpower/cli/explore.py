@@ -23,10 +23,11 @@ from neuralpower.cli.choices import (
 )
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
-from neuralpower.cli.known_names import checked_side, completed_models, is_cluster, split_layout
+from neuralpower.cli.known_names import checked_side, completed_models, split_layout
 from neuralpower.cli.output import VERBOSE, level, tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TARGET, TRAINING
 from neuralpower.cli.parallel_options import Parallel, SweptParallel, check_used
+from neuralpower.devices.cluster import is_cluster
 from neuralpower.devices.memory_size import bytes_of, is_size, reading
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text

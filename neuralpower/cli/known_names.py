@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from neuralpower.cli.choices import BASELINES
-from neuralpower.devices.cluster import cluster_of
+from neuralpower.devices.cluster import cluster_of, is_cluster
 from neuralpower.devices.memory_size import is_size
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
@@ -18,7 +18,6 @@ from neuralpower.layout import layout_of
 
 REPORT = "roofline"  # the name of the only report, accepted before its networks
 LAYOUT = re.compile(r"(tp|pp|ep|dp)\d")  # how a layout in few letters begins
-CLUSTER = re.compile(r"\d+\s*[x*]\s*\D")
 HERE = ("cpu", "cuda", "cuda:0")  # torch's names for devices of this machine
 
 
@@ -70,11 +69,6 @@ def split_layout(place: str) -> tuple[str, str]:
     """(device or predictor, layout) of `h100:tp4pp2`; what has no layout behind a colon is a name."""
     name, colon, layout = place.rpartition(":")
     return (name, layout) if colon and LAYOUT.match(layout) else (place, "")
-
-
-def is_cluster(name: str) -> bool:
-    """Whether it is a count of devices, as 8xh100-sxm."""
-    return CLUSTER.match(name) is not None
 
 
 def check_model_or_list(text: str) -> None:

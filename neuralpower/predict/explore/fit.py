@@ -230,6 +230,16 @@ def fit(request: Request, room_bytes: float) -> Fit:
     )
 
 
+def memory(request: Request) -> Memory:
+    """The memory of the request at its sizes, from one trace; nothing else is predicted.
+
+    Raises InputError and ModelError as `fit`.
+    """
+    _checked_margin(request)
+    check_count("batch_size", request.batch_size)
+    return _Probe(request)(request.batch_size, request.length)
+
+
 def _check_room(platform: Platform, room_bytes: float) -> None:
     """Raise InputError for a device's memory that is below what the framework alone takes of it."""
     context = platform.overheads[0].value_bytes if platform.overheads else platform.framework.forward_bytes
