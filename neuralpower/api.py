@@ -549,7 +549,8 @@ def memory(model: Model, inputs: Any, device: Any, request: Mapping[str, Any]) -
     if (whole := one_shape(inputs)) is not None:
         asked |= {"batch_size": whole[0], "input_shape": whole[1:]}
     elif inputs is not None:
-        raise InputError(f"inputs {inputs!r:.40}: memory takes a shape, batch first, such as (8, 3, 224, 224)")
+        must = "must be a shape, batch first, such as (8, 3, 224, 224)"
+        raise InputError(f"inputs {inputs!r:.40}: {must}")
     model = as_network(model)
     dtype = asked.get("dtype") or _dtype(model)
     dtype = _named(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype

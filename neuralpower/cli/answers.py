@@ -1,7 +1,8 @@
 """Cache of printed predictions: a repeated command imports neither torch nor transformers.
 
-An answer is the text that a command printed, and how it ended. Its key holds all inputs: options, the model and its
-files, predictors, spec sheets, this machine's CPU, the package's own files, and versions of what computes.
+An answer is the text that a command printed, and how it ended. Its key holds all inputs: options, the model
+and its files, predictors, spec sheets, this machine's CPU, the package's own files, and versions of what
+computes.
 Models whose source runs code, or reads a network, are never kept.
 """
 

@@ -479,7 +479,7 @@ class Fit(OptionGroup):
 )
 @with_options
 def fit(asked: Fit) -> None:
-    """Compare the memory that a model needs with the device's; exit code 1 where it does not fit, 0 where it is tight."""
+    """Compare the memory that a model needs with the device's; exit code 1 where it does not fit."""
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     parsing.check_batch_size(asked.batch_size)
     if asked.memory is not None:

@@ -114,7 +114,7 @@ class Fit(Shown):
 
     @property
     def verdict(self) -> str:
-        """"fits", "tight" or "does not fit": see `verdict.py`."""
+        """One of "fits", "tight" and "does not fit": see `verdict.py`."""
         found = verdict_of(self.memory, self.left_bytes)
         return FITS if self.fits else DOES_NOT_FIT if found == FITS else found
 
@@ -313,7 +313,8 @@ def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1,
     """The largest size whose bytes, which grow with it, are at most `room_bytes`; 0 where even 1 takes more.
 
     Exact up to a hundred and where sizes end (their bytes are infinite); beyond, within the share `close` and
-    on the safe side. Every answer has been looked at. Three sizes on one line show that the next takes too much.
+    on the safe side. Every answer has been looked at. That the next is too large may follow from three
+    sizes on one line.
     """
     known: dict[int, float] = {}
     low, high, guess = 0, MOST, max(start, 1)

@@ -310,7 +310,7 @@ def remedies(now: Situation, memory_of: Callable[[Request], Memory]) -> tuple[Re
         if weaker_fits or sum(remedy.fits for _, remedy in found) >= ENOUGH:
             continue
         step = change.of(now)
-        remedy = None if step is None else _tried(now, [(change, step)], step, memory_of)
+        remedy = None if step is None else _tried(now, [(change, step)], memory_of)
         if remedy is not None and remedy.saved_bytes > 0:
             found.append((change, remedy))
     alone = tuple(remedy for _, remedy in found)
@@ -324,45 +324,34 @@ def _together(
 ) -> Iterator[Remedy]:
     """The cheapest changes that fit together, or all of them; the stronger one of each kind."""
     strongest = {type(change): (change, remedy) for change, remedy in found}
-    request, taken, saved = now.request, list[tuple[Change, Step]](), 0
-    adjusted: list[Callable[[Memory], Memory]] = []
+    taken: list[tuple[Change, Step]] = []
+    request, saved = now.request, 0
     best: Remedy | None = None
     for place, (change, remedy) in enumerate(strongest.values(), 1):
         step = change.of(replace(now, request=request))
-        if step is None:
-            continue
-        request, saved = step.request, saved + remedy.saved_bytes
-        taken.append((change, step))
-        adjusted += [step.adjusted] if step.adjusted else []
+        if step is not None:
+            request, saved = step.request, saved + remedy.saved_bytes
+            taken.append((change, step))
         may_fit = now.memory.high_bytes - saved <= now.room_bytes
         if len(taken) < 2 or not (may_fit or place == len(strongest)):
             continue
-        whole = replace(step, adjusted=lambda memory: _all_of(adjusted, memory))
-        best = _tried(now, taken, whole, memory_of) or best
+        best = _tried(now, taken, memory_of) or best
         if best is not None and best.fits:
             break
     if best is not None:
         yield best
 
 
-def _all_of(adjusted: Sequence[Callable[[Memory], Memory]], memory: Memory) -> Memory:
-    for one in adjusted:
-        memory = one(memory)
-    return memory
-
-
 def _tried(
-    now: Situation,
-    taken: Sequence[tuple[Change, Step]],
-    step: Step,
-    memory_of: Callable[[Request], Memory],
+    now: Situation, taken: Sequence[tuple[Change, Step]], memory_of: Callable[[Request], Memory]
 ) -> Remedy | None:
-    """What the steps taken do together, given the last; None where the network refuses them."""
+    """What the steps do together, each made on the one before; None where the network refuses them."""
     try:
-        memory = memory_of(step.request)
+        memory = memory_of(taken[-1][1].request)
     except (InputError, ModelError):
         return None
-    memory = step.adjusted(memory) if step.adjusted else memory
+    for _, step in taken:
+        memory = step.adjusted(memory) if step.adjusted else memory
     return Remedy(
         change=" + ".join(one.words for _, one in taken),
         options=" ".join(one.option for _, one in taken if one.option),

@@ -4,9 +4,9 @@
     tight          the expected peak is within it, the upper bound is not
     does not fit   the expected peak is above it
 
-The probability that the peak is within the memory follows from the value and the upper bound. The rule assumes
-that the logarithm of the real peak is normal: its median is the value, its quantile `COVERED` the upper bound.
-Below the bytes of the tensors alone, which are exact, the probability is 0.
+The probability that the peak is within the memory follows from the value and the upper bound. The rule
+assumes that the logarithm of the real peak is normal: its median is the value, and its quantile `COVERED` is
+the upper bound. Below the bytes of the tensors alone, which are exact, the probability is 0.
 """
 
 from __future__ import annotations
