@@ -14,16 +14,17 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from neuralpower.devices.cluster import Cluster, cluster_of
+from neuralpower.devices.cluster import Cluster, cluster_of, is_cluster
 from neuralpower.devices.host import read_cpu
-from neuralpower.devices.memory_size import bytes_of
-from neuralpower.devices.spec import known_spec
+from neuralpower.devices.memory_size import bytes_of, is_size
+from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.layout import ONE, Layout
 from neuralpower.learn import predictor_lookup
+from neuralpower.learn.here import target
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
 from neuralpower.networks.adapters import with_lora
@@ -36,14 +37,17 @@ from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.options import check_options
+from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.predict.case import device_memory, predict, run_of, sharding_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
 from neuralpower.predict.explore.fit import Fit, Request, fit
+from neuralpower.predict.explore.fit import memory as memory_of
 from neuralpower.predict.explore.phases import sweep_grid
 from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.memory.engines import OPTIONS, EngineRequest, board_of
+from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.weights import scheme_asked
 from neuralpower.profiling import NetworkProfile, profile
@@ -541,6 +545,53 @@ def device_in(device: Any, options: Mapping[str, Any]) -> Any:
     if device is not None:
         raise InputError(f"device {device!r:.40} and devices both name a device; leave device out")
     return cluster.spec.slug
+
+
+def fitted_target(
+    device: Any, memory: str | float | None, request: Mapping[str, Any]
+) -> tuple[Any, str | float | None, dict[str, Any]]:
+    """(device, memory, request) where the device may be a memory, 24GB, or several devices, 8xh100-sxm.
+
+    Several devices without a layout get the usual one. Raises InputError for two that contradict.
+    """
+    request = dict(request)
+    if is_size(device):
+        if memory is not None:
+            raise InputError(f"device {device!r} and memory {memory!r} both are a size; leave one out")
+        return None, device, request
+    if is_cluster(device):
+        if request.get("devices") is not None:
+            device_in(device, request)  # raises: both name devices
+        device, request["devices"] = None, device
+    cluster = cluster_in(request)
+    if cluster is not None and request.get("layout") is None:
+        request["layout"] = cluster.usual_layout(request.get("phase") == TRAINING)
+    return device, memory, request
+
+
+@_on_cpu
+def memory(model: Model, inputs: Any, device: Any, request: Mapping[str, Any]) -> Memory:
+    """The memory of one pass or step on a device, without its time; see `neuralpower.memory`."""
+    device, size, request = fitted_target(device, None, request)
+    check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
+    cluster, device = cluster_in(request), device_in(device, request)
+    platform = _platform(device) if size is None else PLATFORMS["nvidia"]
+    asked = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
+    if (whole := one_shape(inputs)) is not None:
+        asked |= {"batch_size": whole[0], "input_shape": whole[1:]}
+    elif inputs is not None:
+        must = "must be a shape, batch first, such as (8, 3, 224, 224)"
+        raise InputError(f"inputs {inputs!r:.40}: {must}")
+    model = as_network(model)
+    dtype = asked.get("dtype") or _dtype(model)
+    dtype = _named(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype
+    return memory_of(Request(model, **{"platform": platform, "cluster": cluster, **asked, "dtype": dtype}))
+
+
+def _platform(device: str | Path | None) -> Platform:
+    """The platform of a device; raises InputError."""
+    named = target(device)
+    return CPU if named is None else platform_of(spec_of(str(named)).hardware())
 
 
 def _check(batch_size: int | None, recipe: Any, layout: Any) -> None:

@@ -59,7 +59,7 @@ PACKAGES: Mapping[str, str] = {
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
         on_gpu parallel parallel.result prediction
         timeline tree weights explore.compare explore.fit explore.layouts explore.phases
-        explore.score explore.sweep
+        explore.remedies explore.score explore.sweep explore.verdict
     """,
     "report": """
         cards charts chrome explored grid inspection measured memory_pictures notebook layouts number_format

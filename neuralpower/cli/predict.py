@@ -80,10 +80,7 @@ class Predict(OptionGroup):
     ] = None
     plot: shared_options.Plot = None
     memory_picture: shared_options.MemoryPicture = None
-    no_cache: Annotated[
-        bool,
-        Option("--no-cache", help="Compute again; ignore the cached answer.", rich_help_panel=OUTPUT),
-    ] = False
+    no_cache: shared_options.NoCache = False
 
 
 @app.command(

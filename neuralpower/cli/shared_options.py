@@ -22,6 +22,7 @@ from neuralpower.cli.choices import (
 from neuralpower.cli.commands import OptionGroup
 from neuralpower.cli.known_names import (
     checked_device,
+    checked_fitted,
     checked_model,
     checked_place,
     checked_predictor,
@@ -67,6 +68,18 @@ Device = Annotated[
     _target(
         "h100, rtx-4090, ... (`devices --specs`), a spec sheet, or cpu: this machine.",
         checked_device,
+        completed_devices,
+    ),
+]
+NoCache = Annotated[
+    bool,
+    Option("--no-cache", help="Compute again; ignore the cached answer.", rich_help_panel=OUTPUT),
+]
+FittedDevice = Annotated[
+    str | None,
+    _target(
+        "h100, rtx-4090, ..., a spec sheet, or cpu: this machine; a size (24GB); or 8xh100-sxm.",
+        checked_fitted,
         completed_devices,
     ),
 ]

@@ -41,7 +41,8 @@ def chart_of(one: Lived) -> Areas:
 
 
 def table_of(one: Lived) -> Table:
-    return next(part for part in memory_page(one).parts() if part.title == "The largest at the peak")
+    tables = (part for part in memory_page(one).parts() if isinstance(part, Table))
+    return next(part for part in tables if part.title == "The largest at the peak")
 
 
 def test_the_page_names_the_peak_and_what_is_alive(step: Lived) -> None:

@@ -1,7 +1,8 @@
 """Whether a network fits into a memory, and the largest batch and longest context that do.
 
 The memory's upper bound must stay below the device's memory, on a CPU minus what the process itself takes, so
-that the sizes reported do fit. On an accelerator there is no such bound: a share of the memory is kept free.
+that the sizes reported do fit. On an accelerator without such a bound a share of the memory is kept free.
+`verdict.py` has the rule of the verdict, `remedies.py` the changes that make a network fit.
 Memory grows nearly in line with the batch and no faster than squarely with the length: two probes give a
 guess, each further one narrows the bracket. The length is the prompt's in a prefill, the context's in a
 decoder's step; their memory holds the KV cache.
@@ -32,6 +33,8 @@ from neuralpower.optimizers.registry import States
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.case import sharding_of
 from neuralpower.predict.explore.engine_fit import check_engine, engine_memory, memory_of
+from neuralpower.predict.explore.remedies import Remedy, Situation, remedies
+from neuralpower.predict.explore.verdict import DOES_NOT_FIT, FITS, probability_of, verdict_of
 from neuralpower.predict.memory.engines import EngineMemory, EngineRequest
 from neuralpower.predict.memory.over_time import Lived, lived
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
@@ -84,6 +87,7 @@ class Request:
     cluster: Cluster | None = None  # these devices
     strict: bool = False  # whether a model without a plan for tensor ranks is refused
     engine: EngineRequest | None = None  # under this engine; None: under PyTorch alone
+    remedies: bool = True  # whether changes that help are sought where it does not fit
 
     @property
     def replicas(self) -> int:
@@ -110,7 +114,7 @@ class Request:
 class Fit(Shown):
     """The answer; sizes are None where they do not apply. `print` gives the command's table."""
 
-    fits: bool
+    fits: bool  # for sure: the upper bound is within the memory
     memory: Memory
     room_bytes: float
     largest_batch: int | None  # at the request's length; 0 where not even one sample fits
@@ -126,12 +130,45 @@ class Fit(Shown):
     device: str = ""  # whose memory it is
     stages: tuple[Memory, ...] = ()  # of one device of each pipeline stage; `memory` is the largest
     engine: EngineMemory | None = None  # its pool, where the request names an engine
+    remedies: tuple[Remedy, ...] = ()  # what makes it fit, the cheapest first; none where it fits
+
+    @property
+    def left_bytes(self) -> float:
+        """What the network may take: the memory without the process, and without what is kept free."""
+        return self.room_bytes * (1 - self.margin) - self.process_bytes
+
+    @property
+    def verdict(self) -> str:
+        """One of "fits", "tight" and "does not fit": see `verdict.py`."""
+        found = verdict_of(self.memory, self.left_bytes)
+        return FITS if self.fits else DOES_NOT_FIT if found == FITS else found
+
+    @property
+    def probability(self) -> float:
+        """How sure it is that the network fits, 0 to 1."""
+        return probability_of(self.memory, self.left_bytes)
+
+    @property
+    def sequences(self) -> int | None:
+        """The most sequences at a time, over all replicas; None for a phase without a cache of its own."""
+        if self.request is None or self.request.phase not in (DECODE, GENERATE):
+            return None
+        return self.largest_whole_batch
+
+    @property
+    def sequence_bytes(self) -> float | None:
+        """Keys and values of one sequence on one device; None for a phase without a cache of its own."""
+        if self.sequences is None or self.request is None:
+            return None
+        return self.memory.cache_bytes / self.request.batch_size
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         return {
             "schema": 1,
             "fits": self.fits,
+            "verdict": self.verdict,
+            "probability": self.probability,
             "room_bytes": self.room_bytes,
             "process_bytes": self.process_bytes,
             "margin": self.margin,
@@ -141,6 +178,9 @@ class Fit(Shown):
             "largest_batch_size": self.largest_batch,
             "longest_seq_len": self.longest,
             "longest_reason": self.longest_reason or None,
+            "concurrent_sequences": self.sequences,
+            "sequence_cache_bytes": self.sequence_bytes,
+            "remedies": [one.to_json() for one in self.remedies],
             "traces": self.traces,
             "weights": None if self.weights is None else self.weights.to_json(),
             **self._layout_json(),
@@ -169,18 +209,18 @@ class Fit(Shown):
 
 def assumed(memory: str | float) -> tuple[Platform, str]:
     """The platform of a memory whose device is not named, and what it is called."""
-    platform = PLATFORMS["accelerator"]
+    platform = PLATFORMS["nvidia"]
     return platform, f"{platform.called} of {memory if isinstance(memory, str) else f'{memory:g} B'}"
 
 
 def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | None = None) -> Fit:
-    """Whether the request fits into `room_bytes`, and the largest sizes that do.
+    """Whether the request fits into `room_bytes`, the largest sizes that do, and else what would help.
 
     `seen` receives what lives when in each pass of the request, on one device.
 
     Raises:
         InputError: an unknown phase or optimizer, what belongs to another phase, more positions than the
-            model has, a step of a model that keeps no cache.
+            model has, a step of a model that keeps no cache, a memory below the framework's alone.
         ModelError: the model cannot be built or traced as asked, or has no checkpointing of its own.
     """
     margin = _checked_margin(request)
@@ -188,6 +228,7 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         request = replace(request, run=usual_run(request.platform, request.phase))
     if request.engine is not None:
         check_engine(request)
+    _check_room(request.platform, room_bytes)
     probe = _Probe(request)
     if request.engine is not None:
         return _under_engine(request, probe, room_bytes)
@@ -202,20 +243,24 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         batch = largest(lambda size: probe(size, request.length).high_bytes, left_bytes, request.batch_size)
         if start is not None:
             longest, reason = _longest(probe, request.batch_size, start, left_bytes)
+    fits, helpful, tried = own.high_bytes <= left_bytes, tuple[Remedy, ...](), _Changed(probe)
+    if request.remedies and not fits:
+        helpful = remedies(Situation(request, own, left_bytes, batch, longest or 0), tried)
     return Fit(
-        fits=own.high_bytes <= left_bytes,
+        fits=fits,
         memory=own,
         room_bytes=room_bytes,
         largest_batch=batch,
         longest=longest,
         longest_reason=reason,
-        traces=probe.traces,
+        traces=probe.traces + tried.traces,
         process_bytes=process_bytes,
         margin=margin,
         notes=tuple(filter(None, (*probe.notes, request.platform.memory_note(request.phase)))),
         weights=probe.quantised,
         request=replace(request, model=str(probe.source.name)),
         stages=tuple(probe.stages.get((request.batch_size, request.length), ())),
+        remedies=helpful,
     )
 
 
@@ -238,6 +283,27 @@ def _under_engine(request: Request, probe: _Probe, room_bytes: float) -> Fit:
         request=request,
         engine=found,
     )
+
+
+def memory(request: Request) -> Memory:
+    """The memory of the request at its sizes, from one trace; nothing else is predicted.
+
+    Raises InputError and ModelError as `fit`.
+    """
+    _checked_margin(request)
+    check_count("batch_size", request.batch_size)
+    return _Probe(request)(request.batch_size, request.length)
+
+
+def _check_room(platform: Platform, room_bytes: float) -> None:
+    """Raise InputError for a device's memory that is below what the framework alone takes of it."""
+    context = platform.overheads[0].value_bytes if platform.overheads else platform.framework.forward_bytes
+    least = max(context, 0)
+    if platform.family != CPU.family and room_bytes <= least:
+        raise InputError(
+            f"memory of {room_bytes / 2**20:.4g} MiB: the framework alone takes {least / 2**20:.0f} MiB of "
+            f"{platform.called}; choose a larger memory"
+        )
 
 
 def _checked_margin(request: Request) -> float:
@@ -305,7 +371,8 @@ def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1,
     """The largest size whose bytes, which grow with it, are at most `room_bytes`; 0 where even 1 takes more.
 
     Exact up to a hundred and where sizes end (their bytes are infinite); beyond, within the share `close` and
-    on the safe side. Every answer has been looked at.
+    on the safe side. Every answer has been looked at. That the next is too large may follow from three
+    sizes on one line.
     """
     known: dict[int, float] = {}
     low, high, guess = 0, MOST, max(start, 1)
@@ -314,12 +381,27 @@ def largest(bytes_at: Callable[[int], float], room_bytes: float, start: int = 1,
             known[guess] = bytes_at(guess)
         if known[guess] <= room_bytes:
             low = max(low, guess)
+            if _on_line(known, low) and _line(known, low, low + 1) > room_bytes:
+                high = min(high, low + 1)
         else:
             high = min(high, guess)
         if low >= MOST:
             break
         guess = _next(known, low, high, room_bytes)
     return low
+
+
+def _on_line(known: dict[int, float], size: int) -> bool:
+    """Whether the bytes of a size lie on the line through the two sizes below it."""
+    below = sorted(one for one in known if one < size)[-2:]
+    return len(below) == 2 and abs(_line(known, below[1], size) - known[size]) < 1
+
+
+def _line(known: dict[int, float], size: int, at: int) -> float:
+    """Bytes at another size, by the line through a size and the one below it."""
+    before = max(one for one in known if one < size)
+    slope = (known[size] - known[before]) / (size - before)
+    return known[size] + (at - size) * slope
 
 
 def _next(known: dict[int, float], low: int, high: int, room_bytes: float) -> int:
@@ -341,6 +423,25 @@ def _next(known: dict[int, float], low: int, high: int, room_bytes: float) -> in
     if high >= MOST and not above:
         return min(max(2 * low, 1), MOST)
     return (low + high) // 2
+
+
+class _Changed:
+    """Memory of changed requests."""
+
+    def __init__(self, probe: _Probe) -> None:
+        self.probe = probe
+        self.traces = 0  # so far, besides those of the probe
+
+    def __call__(self, request: Request) -> Memory:
+        """At the peak; raises InputError or ModelError."""
+        own, batch, length = self.probe.request, request.batch_size, request.length
+        if replace(own, batch_size=batch, seq_len=request.seq_len, context=request.context) == request:
+            return self.probe(batch, length)
+        if request.layout.pipeline == 1:  # a third micro-batch takes what a second one takes
+            request = replace(request, accumulation=min(request.accumulation, 2))
+        self.traces += 1
+        stage(f"looking for changes that save memory (trace {self.traces})")
+        return _Probe(request)(batch, length)
 
 
 class _Probe:
