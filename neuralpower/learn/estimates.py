@@ -111,6 +111,11 @@ class Estimates:
         """Some of the layers."""
         return Estimates(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
+    def followed_by(self, other: Estimates) -> Estimates:
+        """These layers, then the other's."""
+        names = self.__dataclass_fields__
+        return Estimates(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
+
     def where(self, kept: Array, other: Estimates) -> Estimates:
         """Own values for the layers that `kept` marks, [layers], bool; the other's for all others."""
         names = self.__dataclass_fields__

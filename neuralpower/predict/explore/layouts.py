@@ -6,6 +6,7 @@ expert ranks and batch size, with a few of its blocks where all are equal (`pred
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.layout import SHARDED, Layout
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.remembering import remembering
 from neuralpower.networks.inputs import TOKENS
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
 from neuralpower.networks.requests import asked_of
@@ -25,6 +27,7 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.predict.case import Case, device_memory, run_of, sharding_of
 from neuralpower.predict.compose import check, question_of
+from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.parallel import one_micro_batch
 from neuralpower.predict.parallel.stretching import SHORT, Estimate, Stretched
 from neuralpower.predict.prediction import Interval
@@ -87,7 +90,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Laid:
-    """One layout with its batch; numbers are None where it does not fit."""
+    """One layout with its batch; where it does not fit, all numbers but its memory are None."""
 
     layout: Layout
     batch_size: int
@@ -163,7 +166,7 @@ class _Search:
     """The network at each set of tensor and expert ranks and batch size, followed once."""
 
     def __init__(self, wanted: Wanted, predictor: Predictor) -> None:
-        self.wanted, self.predictor, self.case = wanted, predictor, wanted.case
+        self.wanted, self.predictor, self.case = wanted, remembering(predictor), wanted.case
         self.source: Source = resolve(self.case.model)
         module = self.source.build("meta", torch_dtype(self.case.dtype))
         _, self.blocks = blocks_in(module)
@@ -193,9 +196,9 @@ class _Search:
         return Layouts(wanted, tuple(found), device, self.run, len(self.known), tuple(self.notes))
 
     def _rank(self, one: Laid) -> float:
-        """The smaller, the better."""
+        """The smaller, the better; of those that do not fit, the nearest to it."""
         if one.runtime_s is None:
-            return 0.0
+            return math.inf if one.memory_high_bytes is None else one.memory_high_bytes
         if self.wanted.by == "latency":
             return one.runtime_s.value
         return one.cost or 0.0 if self.wanted.by == "cost" else -(one.samples_per_s or 0.0)
@@ -252,19 +255,30 @@ class _Search:
         return None
 
     def _with_figures(self, layout: Layout, batch: int, count: int) -> Laid:
-        """The layout's numbers; a reason where its memory is too small. Raises InputError."""
-        parts = [(times, self._estimate(phase, layout, batch, count)) for times, phase in self._passes()]
-        laid = Laid(layout, batch, count, **self._figures(parts, layout, batch, count))
-        high, room = laid.memory_high_bytes, self.room
-        if high is None or room is None:
-            return laid
+        """The layout's numbers, its memory alone where that is too small. Raises InputError."""
+        parts = [
+            (times, self._stretched(phase, layout, batch).on(layout, count))
+            for times, phase in self._passes()
+        ]
+        memories = [one.memory for _, one in parts if one.memory is not None]
+        most = max(memories, key=lambda memory: memory.high_bytes, default=None)
+        laid = Laid(layout, batch, count)
+        if most is not None:
+            laid = replace(laid, memory_bytes=most.value_bytes, memory_high_bytes=most.high_bytes)
+            if reason := self._too_little(most):
+                return replace(laid, reason=reason, sort="too little memory")
+        return replace(
+            laid, **self._figures([(times, one.estimate) for times, one in parts], layout, batch, count)
+        )
+
+    def _too_little(self, most: Memory) -> str:
+        """Why a device's memory is too small; "" where it is not."""
+        if self.room is None:
+            return ""
         platform = self.predictor.platform
-        usable = room * (1 - platform.margin(TRAINING if self.trains else FORWARD))
-        needed = high + platform.framework.process_bytes
-        if needed <= usable:
-            return laid
-        text = f"needs {_gib(needed)} of {_gib(usable)}"
-        return replace(laid, reason=text, sort="too little memory")
+        usable = self.room * (1 - platform.margin(TRAINING if self.trains else FORWARD))
+        needed = most.high_bytes + platform.framework.process_bytes
+        return "" if needed <= usable else f"needs {_gib(needed)} of {_gib(usable)}"
 
     def _passes(self) -> list[tuple[int, Phase]]:
         """(times, phase) of what runs: of a generation its prefill, and its steps at their mean context."""
@@ -278,7 +292,7 @@ class _Search:
     def _figures(
         self, parts: Sequence[tuple[int, Estimate]], layout: Layout, batch: int, count: int
     ) -> Mapping[str, Any]:
-        """Times, rates, memory and cost of all passes together."""
+        """Times, rates and cost of all passes together."""
 
         def total(of: Callable[[Estimate], float]) -> float:
             return sum(times * of(one) for times, one in parts)
@@ -288,12 +302,10 @@ class _Search:
             total(lambda one: one.runtime_s.low),
             total(lambda one: one.runtime_s.high),
         )
-        samples = batch * layout.data * count
-        rate = samples / total(lambda one: one.cycle_s)
+        cycle = total(lambda one: one.cycle_s)
+        rate = batch * layout.data * count / cycle
         each = self.wanted.tokens
         tokens = rate * each if each > 1 or self.case.phase.name == DECODE else None
-        memories = [one.memory for _, one in parts if one.memory is not None]
-        most = max(memories, key=lambda memory: memory.high_bytes, default=None)
         price = self.wanted.price
         paid = None if price is None else price * layout.ranks / HOUR_S / (tokens or rate) * 1e6
         return {
@@ -301,14 +313,12 @@ class _Search:
             "samples_per_s": rate,
             "tokens_per_s": tokens,
             "exposed_share": total(lambda one: one.exposed_s) / runtime.value,
-            "bubble_share": total(lambda one: one.bubble_s) / runtime.value,
-            "memory_bytes": None if most is None else most.value_bytes,
-            "memory_high_bytes": None if most is None else most.high_bytes,
+            "bubble_share": total(lambda one: one.bubble_s) / cycle,
             "cost": paid,
         }
 
-    def _estimate(self, phase: Phase, layout: Layout, batch: int, count: int) -> Estimate:
-        """The trace of one pass; raises InputError for ranks that the network does not take."""
+    def _stretched(self, phase: Phase, layout: Layout, batch: int) -> Stretched:
+        """One pass of the ranks' network; raises InputError for ranks that the network does not take."""
         key = (layout.tensor, layout.expert, batch, phase.label)
         if key not in self.known:
             stage(f"following {self.source.name}, tensor {layout.tensor}, batch {batch}")
@@ -319,7 +329,7 @@ class _Search:
         found = self.known[key]
         if isinstance(found, str):
             raise InputError(found)
-        return found.estimate(layout, count)
+        return found
 
     def _followed(self, phase: Phase, layout: Layout, batch: int) -> Stretched:
         """The network of one rank."""

@@ -29,6 +29,7 @@ from neuralpower.predict.parallel.lanes import Lane, lanes_of_stage, lanes_of_st
 from neuralpower.predict.parallel.memory import (
     NOTE,
     Activations,
+    StepMemory,
     activations_of,
     communicators,
     serving_memory,
@@ -36,7 +37,7 @@ from neuralpower.predict.parallel.memory import (
 )
 from neuralpower.predict.parallel.pieces import Piece, merged, pieces_of, repeats_of, sends_s
 from neuralpower.predict.parallel.result import Parallel, StageResult
-from neuralpower.predict.parallel.schedules import Pipeline, ends_s, held, orders
+from neuralpower.predict.parallel.schedules import Pipeline, ends_s, held, order_of
 from neuralpower.predict.prediction import BOUNDS, Interval, Prediction
 from neuralpower.trace.exchanges import per_node
 from neuralpower.trace.follow import Followed
@@ -169,7 +170,8 @@ class _Composed:
         """The schedule's numbers: exchanges between stages of an inference are tasks of its pieces."""
         further = (self.count - 1) / self.count
         timings = [piece.timing for piece in self.pieces]
-        sends = sends_s(self.pieces, self.predictor, self.question) if self.trains else [0.0] * len(timings)
+        outputs = [part.output for part in self.parts[:-1]]
+        sends = sends_s(outputs, self.predictor, self.question) if self.trains else [0.0] * len(timings)
         return Pipeline(
             forward_s=[one.forward_s for one in timings],
             backward_s=[one.backward_s + further * one.further_s for one in timings],
@@ -284,9 +286,15 @@ class _Composed:
             return serving_memory(own, self.layout, platform, self.count)
         if self.lifetimes is None or len(self.lifetimes.passes) < 2:
             return None
-        most = held(orders(self.pipeline, min(self.count, 4 * self.layout.pipeline))[rank])
+        most = held(order_of(self.layout, self.count)[rank])
         own_activations = self._activations[rank :: self.layout.pipeline]
-        return training_rank_memory(self.lifetimes, own, own_activations, most, self.question)
+        return training_rank_memory(self._step_memory, own, own_activations, most, self.question)
+
+    @cached_property
+    def _step_memory(self) -> StepMemory:
+        """What all ranks have in common."""
+        assert self.lifetimes is not None  # the caller has checked it
+        return StepMemory.of(self.lifetimes, self.predictor.platform)
 
     @cached_property
     def _activations(self) -> list[Activations]:

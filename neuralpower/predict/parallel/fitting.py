@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from neuralpower.predict.memory.peak import Memory
-from neuralpower.predict.parallel.memory import activations_of, serving_memory, training_rank_memory
-from neuralpower.predict.parallel.schedules import Pipeline, held, orders
+from neuralpower.predict.parallel.memory import (
+    StepMemory,
+    activations_of,
+    serving_memory,
+    training_rank_memory,
+)
+from neuralpower.predict.parallel.schedules import held, order_of
 from neuralpower.trace.follow import Followed
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.stages import cut
-
-ROUNDS = 4  # micro-batches for each stage: with more, a stage holds no more
 
 
 def stage_memories(found: Followed, question: Question) -> list[Memory]:
@@ -33,12 +36,10 @@ def stage_memories(found: Followed, question: Question) -> list[Memory]:
     if step is None or len(step.passes) < 2:
         return []
     activations = activations_of(step, parts, platform)
-    ones = [1.0] * len(parts)
-    pipeline = Pipeline(ones, ones, ones, stages, layout.schedule)
-    order = orders(pipeline, min(count, ROUNDS * stages))
+    common, order = StepMemory.of(step, platform), order_of(layout, count)
     return [
         training_rank_memory(
-            step, parts[rank::stages], activations[rank::stages], held(order[rank]), question
+            common, parts[rank::stages], activations[rank::stages], held(order[rank]), question
         )
         for rank in range(stages)
     ]

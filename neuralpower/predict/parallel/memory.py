@@ -25,7 +25,15 @@ from neuralpower.predict.memory.peak import (
     overhead_lines,
 )
 from neuralpower.quantisation.weights import EXPERTS, OTHER
-from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, WORKSPACE, Storage, on_library
+from neuralpower.trace.lifetimes import (
+    ACTIVATIONS,
+    GRADIENTS,
+    INPUTS,
+    OPTIMIZER,
+    WORKSPACE,
+    Storage,
+    on_library,
+)
 from neuralpower.trace.passes.data_parallel import ZERO_BUCKET, Parameter, parameters_of
 from neuralpower.trace.paths import block_of, module_of
 from neuralpower.trace.question import Question
@@ -102,8 +110,37 @@ def activations_of(step: StepLifetimes, parts: Sequence[Part], platform: Platfor
     return found
 
 
+@dataclass(frozen=True)
+class StepMemory:
+    """What the ranks of a step have in common: it does not depend on the layout."""
+
+    process: Memory  # of which a rank takes what is no tensor: code, libraries, the driver
+    inputs: int  # bytes
+    state: float  # bytes of an optimizer's state for each byte of gradients
+    update: float  # that an optimizer's step makes for a while, for each byte of gradients
+    named: Mapping[str, int]  # bytes of parameters and buffers, quantised where they are
+
+    @classmethod
+    def of(cls, step: StepLifetimes, platform: Platform) -> StepMemory:
+        """The common part, from the lifetimes of one micro-batch of the whole network.
+
+        No allocator is replayed: what it keeps of freed memory is a share of a rank's own tensors.
+        """
+        bare = replace(platform, allocator="")
+        process = memory_of(step.storages, TRAINING, platform=bare, compiler=step.compiler)
+        end = step.passes[-1]
+        gradients = max(sum(one.bytes for one in step.storages if one.part == GRADIENTS), 1)
+        states = sum(one.bytes for one in step.storages if one.part == OPTIMIZER)
+        made: list[Storage] = [one for one in step.storages if one.part == ACTIVATIONS and one.birth > end]
+        most = int(alive(made).max(initial=0)) if made else 0
+        inputs = sum(one.bytes for one in step.storages if one.part == INPUTS)
+        process = replace(process, assumed=not platform.allocator)
+        named = {one.name: one.bytes for one in step.storages if one.name}
+        return cls(process, inputs, states / gradients, most / gradients, named)
+
+
 def training_rank_memory(
-    step: StepLifetimes,
+    step: StepMemory,
     parts: Sequence[Part],
     pieces: Sequence[Activations],
     held: Mapping[int, int],
@@ -112,7 +149,7 @@ def training_rank_memory(
     """The memory of a rank in a step of training.
 
     Args:
-        step: the lifetimes of one micro-batch of the whole network, and of the optimizer's step.
+        step: what all ranks have in common.
         parts: the pieces that the rank has.
         pieces: their activations.
         held: the micro-batches of each piece, by number, when the rank holds the most.
@@ -123,9 +160,7 @@ def training_rank_memory(
     saved = sum(pieces[number].saved * count for number, count in held.items())
     more = max((pieces[number].more for number in held), default=0)
     activations = max(saved + more, states.update)
-    whole = memory_of(step.storages, TRAINING, platform=platform, compiler=step.compiler)
-    inputs = sum(one.bytes for one in step.storages if one.part == INPUTS)
-    tensors = states.weights + states.gradients + states.optimizer + activations + inputs
+    tensors = states.weights + states.gradients + states.optimizer + activations + step.inputs
     buffers = communicator_bytes(layout, platform) + states.buffers
     moving = states.gradients + activations
     margin, lines = int(platform.framework.margin_bytes(TRAINING, moving, tensors)), tuple[MemoryLine, ...]()
@@ -133,18 +168,17 @@ def training_rank_memory(
         lines = (*overhead_lines(platform), _groups_line(layout, platform), kept_line(platform, 0, moving))
         margin = sum(line.high_bytes - line.value_bytes for line in lines)
     return replace(
-        whole,
+        step.process,
         weights_bytes=states.weights,
         gradients_bytes=states.gradients,
         optimizer_bytes=states.optimizer,
-        inputs_bytes=inputs,
+        inputs_bytes=step.inputs,
         activations_bytes=activations,
         workspace_bytes=0,
         communication_bytes=buffers,
-        heap_bytes=0,
         margin_bytes=margin,
-        lines=lines,
         tensor_bytes=tensors + buffers,
+        lines=lines,
     )
 
 
@@ -159,7 +193,7 @@ class _States:
     buffers: int  # of gradients or weights on their way
 
     @classmethod
-    def of(cls, step: StepLifetimes, parts: Sequence[Part], layout: Layout, recipe: Recipe) -> _States:
+    def of(cls, step: StepMemory, parts: Sequence[Part], layout: Layout, recipe: Recipe) -> _States:
         """The states of some parts of the network."""
         shard = layout.shard
         trained = [one for part in parts for one in parameters_of(part.trace, recipe)]
@@ -170,17 +204,17 @@ class _States:
 
         whole = sum(one.bytes for one in trained)
         divided = sum(share(one, one.bytes) for one in trained)
-        held = {one.name: one.bytes for one in step.storages if one.name}  # quantised where they are
         every = {one.name: one for part in parts for one in part.trace.weights}
-        weights = sum(held.get(name, one.bytes) for name, one in every.items())
+        weights = sum(step.named.get(name, one.bytes) for name, one in every.items())
         gradients = divided if shard in ("zero2", "zero3") else whole
-        per_byte, per_step = _state_share(step)
         stepped = divided if shard else whole
         buffers = 0
         if shard == "zero3":
             weights -= sum(one.weight_bytes - share(one, one.weight_bytes) for one in trained)
             frozen = every.keys() - {one.name for one in trained}
-            others = {name: held.get(name, every[name].bytes) for name in frozen if every[name].sort != OTHER}
+            others = {
+                name: step.named.get(name, every[name].bytes) for name in frozen if every[name].sort != OTHER
+            }
             for name, size in others.items():
                 replicas = layout.expert_replicas if every[name].sort == EXPERTS else layout.data
                 weights -= size - -(-size // replicas)
@@ -190,17 +224,7 @@ class _States:
             buffers = min(whole, ZERO_BUCKET * 4)
         elif layout.data > 1 or layout.expert_replicas > 1:
             buffers = whole  # gradients are copied into their buckets
-        return cls(weights, gradients, round(per_byte * stepped), round(per_step * stepped), buffers)
-
-
-def _state_share(step: StepLifetimes) -> tuple[float, float]:
-    """Bytes of an optimizer's state, and of what its step makes, for a byte of gradients."""
-    end = step.passes[-1]
-    gradients = sum(one.bytes for one in step.storages if one.part == "gradients")
-    states = sum(one.bytes for one in step.storages if one.part == OPTIMIZER)
-    made: list[Storage] = [one for one in step.storages if one.part == ACTIVATIONS and one.birth > end]
-    most = int(alive(made).max(initial=0)) if made else 0
-    return states / max(gradients, 1), most / max(gradients, 1)
+        return cls(weights, gradients, round(step.state * stepped), round(step.update * stepped), buffers)
 
 
 def _largest_block(parameters: Mapping[str, int]) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD
 from neuralpower.layout import ONE
 from neuralpower.learn.network_estimates import Answer, ask
@@ -88,14 +87,18 @@ def _work(part: Part, number: int, count: int, question: Question) -> Trace:
     return replace(work, tasks=tuple(tasks))
 
 
-def sends_s(pieces: Sequence[Piece], predictor: Predictor, question: Question) -> list[float]:
-    """[pieces] seconds in which each sends a micro-batch's result to the next one; 0 of the last."""
-    layers: list[Layer] = []
-    for number, piece in enumerate(pieces[:-1]):
-        dtype, numbers = piece.part.output
-        layers.append(sent(question, number % question.layout.pipeline, dtype, max(numbers, 1)))
-    if not layers:
-        return [0.0] * len(pieces)
+def sends_s(outputs: Sequence[tuple[str, int]], predictor: Predictor, question: Question) -> list[float]:
+    """[pieces] seconds in which each sends a micro-batch's result to the next one; 0 of the last.
+
+    Args:
+        outputs: (dtype, numbers) of each result, but for the last piece's.
+        predictor: of one of the devices.
+        question: its layout and its cluster say how far neighbours are apart.
+    """
+    if not outputs:
+        return [0.0]
+    stages = question.layout.pipeline
+    layers = [sent(question, i % stages, dtype, max(size, 1)) for i, (dtype, size) in enumerate(outputs)]
     found = predictor.estimate_network(layers, np.ones(len(layers)))
     return [*found.runtime_s.tolist(), 0.0]
 

@@ -18,8 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from neuralpower.errors import InputError
+from neuralpower.layout import Layout
 from neuralpower.predict.streams import At, Plan, Rank, Times, times_of
 
+ROUNDS = 4  # micro-batches for each stage: with more, a stage holds no more
 STEADY = 2  # times the stages: from this number of micro-batches on, each takes as long as the one before
 
 
@@ -99,6 +101,17 @@ def orders(pipeline: Pipeline, batches: int) -> list[list[Work]]:
             order += (ahead, back)
         found.append([*order, *backward[len(forward) - first :]])
     return found
+
+
+def order_of(layout: Layout, batches: int) -> list[list[Work]]:
+    """What each rank runs in a training step, as far as it says how many activations a rank holds.
+
+    Raises:
+        InputError: as `orders`.
+    """
+    p = layout.pipeline
+    ones = [1.0] * (p * layout.interleave)
+    return orders(Pipeline(ones, ones, ones, p, layout.schedule), min(batches, ROUNDS * p))
 
 
 def _first(pipeline: Pipeline, rank: int, batches: int) -> int:
