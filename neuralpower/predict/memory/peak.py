@@ -14,7 +14,7 @@ A step that is not the first finds the optimizer's state in place, so that state
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,14 @@ from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.allocator_replay import PASS, STEP, heap_peak
 from neuralpower.predict.memory.cuda_allocator import replayed
 from neuralpower.trace.lifetimes import MOVING, OPTIMIZER, PARTS, WORKSPACE, Storage, on_library
+from neuralpower.trace.question import EAGER, GRAPH
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import StepLifetimes
 
 WORKSPACES_MORE = 2  # largest work spaces that cuDNN may take besides: VGG-16 on an A100 had two more
 CUBLAS, CUDNN, KEPT = "cuBLAS work space", "cuDNN work space", "kept by the allocator"
+GRAPHS = "CUDA graph's pool"
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,21 @@ def _lines(
     return (*found, kept_line(platform, heap, moving))
 
 
-def forward_memory(traced: Trace, *, platform: Platform = CPU) -> Memory:
-    """The peak of the pass that was traced; calls that trace passes removed take none."""
+def forward_memory(traced: Trace, *, platform: Platform = CPU, run: str = EAGER) -> Memory:
+    """The peak of the pass that was traced; calls that trace passes removed take none.
+
+    A captured pass (`run` graph) has a private pool besides what the passes before its capture left.
+    """
     storages = [storage for storage in traced.storages if storage.bytes]
-    return memory_of(storages, FORWARD, platform=platform)
+    found = memory_of(storages, FORWARD, platform=platform)
+    if run != GRAPH or not found.lines:
+        return found
+    again = found.activations_bytes + found.workspace_bytes - sum(products(FORWARD, platform))
+    line = MemoryLine(GRAPHS, again, again, "a captured pass's own activations: passes before it keep theirs")
+    margin = found.margin_bytes + again
+    return replace(
+        found, heap_bytes=found.heap_bytes + again, margin_bytes=margin, lines=(*found.lines, line)
+    )
 
 
 def training_memory(step: StepLifetimes, *, platform: Platform = CPU) -> Memory:
