@@ -232,9 +232,9 @@ class ShorterText(Change):
         request, longest = now.request, now.longest
         if request.length is None or not 0 < longest < request.length:
             return None
-        name = "context" if request.phase == DECODE else "seq_len"
-        option = f"--{name.replace('_', '-')} {longest}"
-        return Step(f"{longest} tokens", option, replace(request, **{name: longest}))
+        if request.phase == DECODE:
+            return Step(f"{longest} tokens", f"--context {longest}", replace(request, context=longest))
+        return Step(f"{longest} tokens", f"--seq-len {longest}", replace(request, seq_len=longest))
 
 
 @dataclass(frozen=True)
