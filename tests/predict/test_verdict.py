@@ -96,7 +96,7 @@ class Fake:
 
 
 def training(**how: object) -> Request:
-    return replace(Request(NET, 8, phase="training", platform=NVIDIA, run="eager"), **how)  # type: ignore[arg-type]
+    return replace(Request(NET, 8, phase="training", platform=NVIDIA, run="eager"), **how)
 
 
 def test_changes_come_cheapest_first_and_the_search_ends_with_enough() -> None:
@@ -228,6 +228,6 @@ def test_memory_alone_is_that_of_a_fit_and_takes_a_shape() -> None:
     assert found == memory(replace(asked, platform=hopper)) != memory(asked)
     assert neuralpower.memory(NET, phase="forward") == memory(Request(NET, platform=CPU))
     with pytest.raises(InputError, match="must be a shape, batch first"):
-        neuralpower.memory(NET, "one")  # type: ignore[arg-type]
+        neuralpower.memory(NET, "one")
     with pytest.raises(InputError, match="batch_size is 0"):
         neuralpower.memory(NET, batch_size=0)
