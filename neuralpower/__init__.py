@@ -4,6 +4,7 @@
     sweep       batch sizes, lengths and dtypes
     compare     two networks, or two devices
     fit         does a network fit into memory; largest batch and context
+    memory      peak memory alone, of a pass or a training step
     score       rank thousands of candidates
     load        load a predictor for many calls
     profile     measure a network on this machine
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 importlib.import_module("neuralpower.predict")
 
 from neuralpower import errors  # noqa: E402
-from neuralpower.functions import compare, fit, load, predict, profile, score, sweep  # noqa: E402
+from neuralpower.functions import compare, fit, load, memory, predict, profile, score, sweep  # noqa: E402
 from neuralpower.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ __all__ = [
     "errors",
     "fit",
     "load",
+    "memory",
     "predict",
     "profile",
     "score",

@@ -14,17 +14,20 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from neuralpower.devices.cluster import Cluster, cluster_of
+from neuralpower.devices.cluster import Cluster, cluster_of, is_cluster
 from neuralpower.devices.host import read_cpu
-from neuralpower.devices.memory_size import bytes_of
+from neuralpower.devices.memory_size import bytes_of, is_size
+from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.layout import ONE, Layout
 from neuralpower.learn import predictor_lookup
+from neuralpower.learn.here import target
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
+from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.inputs import InputRequest
@@ -34,18 +37,23 @@ from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.options import check_options
+from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.predict.case import device_memory, predict, run_of, sharding_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
 from neuralpower.predict.explore.fit import Fit, Request, fit
+from neuralpower.predict.explore.fit import memory as memory_of
 from neuralpower.predict.explore.phases import sweep_grid
 from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep
+from neuralpower.predict.memory.engines import OPTIONS, EngineRequest, board_of
+from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.weights import scheme_asked
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.profiling.settings import Keywords
 from neuralpower.report.notebook import Panel, drawn
+from neuralpower.trace.casts import cast_dtype
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 
@@ -57,6 +65,8 @@ class PredictOptions(TypedDict, total=False):
     recipe: Recipe  # of training: optimizer, accumulation, checkpointing
     run: str | None  # eager, graph, compile or engine
     weights: str | None  # quantisation of weights: "int4:128", "fp8", "q4_k_m"
+    autocast: str | None  # low precision that products are cast to: "bfloat16"
+    lora: str | int | None  # training: rank of adapters, 16 or "16:q_proj,v_proj"
     layout: Layout  # over several devices
     devices: str | Cluster | None  # these devices, such as "8xh100-sxm", in place of a device
     nodes: int  # of these devices each
@@ -164,8 +174,10 @@ class LoadedPredictor:
             **options: `seq_len` (tokens of each sample), `input_shape` (of one sample), `recipe` (of
                 training), `run` ("eager", "graph", "compile" or "engine"; by default "engine" for a language
                 model's phases on a GPU, else "eager"), `weights` (their quantisation: "int4:128", "fp8",
-                "q4_k_m"; by default the checkpoint's), `layout` (a `Layout`, over several devices), `devices`
-                ("8xh100-sxm") and `nodes` (the cluster), `plan` and `strict` (how it is sharded).
+                "q4_k_m"; by default the checkpoint's), `autocast` ("bfloat16": what products are cast to),
+                `lora` (rank of adapters that are trained: 16, or "16:q_proj,v_proj"), `layout` (a `Layout`,
+                over several devices), `devices` ("8xh100-sxm") and `nodes` (the cluster), `plan` and `strict`
+                (how it is sharded).
 
         Raises:
             InputError: an unknown option, phase, way to run or quantisation; sizes in addition to `inputs`;
@@ -183,7 +195,7 @@ class LoadedPredictor:
         network = as_network(model)
         given, note = self._dtype(network, dtype)
         self.predictor.check(given, FORWARD if way == TRAINING else way)
-        source = resolve(network)
+        source = with_lora(resolve(network), options.get("lora"), way, layout)
         run = run_of(self.predictor, options.get("run"), asked, way)
         settings = {"plan": options.get("plan"), "strict": options.get("strict", False)}
         sharding = sharding_of(layout, cluster, run, way, **settings)
@@ -196,6 +208,7 @@ class LoadedPredictor:
             recipe=recipe,
             run=run,
             weights=scheme_asked(options.get("weights")),
+            autocast=_cast(options),
             layout=layout,
             cluster=cluster,
         )
@@ -262,6 +275,7 @@ class LoadedPredictor:
         room = bytes_of(memory) if memory is not None else device_memory(self.predictor)
         if room is None:
             raise InputError(f"{self.device}: its memory is unknown; give memory, such as '24GB'")
+        request = self._with_engine(request, room)
         check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
         model = as_network(model)
         dtype = request.get("dtype") or _dtype(model)
@@ -270,6 +284,28 @@ class LoadedPredictor:
         request = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
         request = {"platform": self.predictor.platform, "cluster": cluster, **request, "dtype": dtype}
         return replace(fit(Request(model, **request), room), device=self.device)
+
+    def _with_engine(self, request: Mapping[str, Any], room_bytes: float) -> dict[str, Any]:
+        """The request with the engine and its options as one field; raises InputError for options alone."""
+        names = (*OPTIONS, "concurrency")
+        options = {name: request[name] for name in names if request.get(name) is not None}
+        rest = {name: value for name, value in request.items() if name not in names}
+        engine = rest.get("engine")
+        if engine is None and options:
+            name, value = next(iter(options.items()))
+            raise InputError(f"{name}={value!r} belongs to an engine; add engine='vllm'")
+        if engine is None or isinstance(engine, EngineRequest):
+            return rest
+        own = None if "platform" in request else known_spec(self.predictor.device)
+        board = board_of(own, room_bytes, self.device if own else "a device of this memory")
+        count = options.pop("concurrency", None)
+        return {**rest, "engine": EngineRequest(engine, options, count, board)}
+
+
+def _cast(options: PredictOptions) -> torch.dtype | None:
+    """The dtype of an autocast; None for no casts. Raises InputError."""
+    text = options.get("autocast")
+    return None if text is None else cast_dtype(str(text))
 
 
 @dataclass(frozen=True)
@@ -509,6 +545,53 @@ def device_in(device: Any, options: Mapping[str, Any]) -> Any:
     if device is not None:
         raise InputError(f"device {device!r:.40} and devices both name a device; leave device out")
     return cluster.spec.slug
+
+
+def fitted_target(
+    device: Any, memory: str | float | None, request: Mapping[str, Any]
+) -> tuple[Any, str | float | None, dict[str, Any]]:
+    """(device, memory, request) where the device may be a memory, 24GB, or several devices, 8xh100-sxm.
+
+    Several devices without a layout get the usual one. Raises InputError for two that contradict.
+    """
+    request = dict(request)
+    if is_size(device):
+        if memory is not None:
+            raise InputError(f"device {device!r} and memory {memory!r} both are a size; leave one out")
+        return None, device, request
+    if is_cluster(device):
+        if request.get("devices") is not None:
+            device_in(device, request)  # raises: both name devices
+        device, request["devices"] = None, device
+    cluster = cluster_in(request)
+    if cluster is not None and request.get("layout") is None:
+        request["layout"] = cluster.usual_layout(request.get("phase") == TRAINING)
+    return device, memory, request
+
+
+@_on_cpu
+def memory(model: Model, inputs: Any, device: Any, request: Mapping[str, Any]) -> Memory:
+    """The memory of one pass or step on a device, without its time; see `neuralpower.memory`."""
+    device, size, request = fitted_target(device, None, request)
+    check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
+    cluster, device = cluster_in(request), device_in(device, request)
+    platform = _platform(device) if size is None else PLATFORMS["nvidia"]
+    asked = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
+    if (whole := one_shape(inputs)) is not None:
+        asked |= {"batch_size": whole[0], "input_shape": whole[1:]}
+    elif inputs is not None:
+        must = "must be a shape, batch first, such as (8, 3, 224, 224)"
+        raise InputError(f"inputs {inputs!r:.40}: {must}")
+    model = as_network(model)
+    dtype = asked.get("dtype") or _dtype(model)
+    dtype = _named(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype
+    return memory_of(Request(model, **{"platform": platform, "cluster": cluster, **asked, "dtype": dtype}))
+
+
+def _platform(device: str | Path | None) -> Platform:
+    """The platform of a device; raises InputError."""
+    named = target(device)
+    return CPU if named is None else platform_of(spec_of(str(named)).hardware())
 
 
 def _check(batch_size: int | None, recipe: Any, layout: Any) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from neuralpower.predict.explore.fit import Fit
     from neuralpower.predict.explore.score import Score
     from neuralpower.predict.explore.sweep import Sweep
+    from neuralpower.predict.memory.peak import Memory
     from neuralpower.predict.prediction import Prediction
     from neuralpower.profiling import NetworkProfile
     from neuralpower.profiling.settings import Keywords
@@ -158,10 +159,15 @@ def fit(
     Args:
         model: same as in `predict`.
         memory: instead of the device's: "24GB", "80GiB", or bytes.
-        device: same as in `predict`; by default this machine, or an accelerator if only `memory` is given.
+        device: same as in `predict`, or a size ("24GB"), or several devices ("8xh100-sxm"); by default this
+            machine, or an NVIDIA GPU if only `memory` is given.
         predictor: same as in `predict`.
         **request: `batch_size`, `seq_len`, `input_shape`, `dtype`, `phase`, `optimizer`, `context`,
-            `accumulation`, `checkpointing`, `margin`, `run`, `weights`; `layout`, `devices`, `nodes`.
+            `accumulation`, `checkpointing`, `margin`, `run`, `weights`; `layout`, `devices`, `nodes`. With
+            `engine` ("vllm", "sglang", "llama.cpp"): `gpu_memory_utilization`, `mem_fraction_static`,
+            `block_size`, `cache_dtype`, `max_num_seqs`, `max_num_batched_tokens`, `max_model_len` and
+            `concurrency`; the result's `engine` describes the pool.
+            `remedies=False` leaves out the search for changes that make it fit.
 
     Raises:
         InputError: same as `predict`; or the device's memory is unknown.
@@ -171,9 +177,12 @@ def fit(
         >>> found = neuralpower.fit("zoo:resnet18", device="h100", batch_size=8)
         >>> found.fits, found.largest_batch > 100
         (True, True)
+        >>> found.verdict, found.probability > 0.98
+        ('fits', True)
     """
     from neuralpower import api
 
+    device, memory, request = api.fitted_target(device, memory, request)
     device = api.device_in(device, request)
     loaded = api.chosen(device, predictor)
     if device is not None or predictor is not None:
@@ -185,6 +194,37 @@ def fit(
     platform, name = assumed(memory)
     found = loaded.fit(model, memory, **{"platform": platform, **request})
     return dataclasses.replace(found, device=f'{name} (assumed; this machine: device="cpu")')
+
+
+def memory(
+    model: Model,
+    inputs: Sequence[int] | None = None,
+    *,
+    device: Device | None = None,
+    phase: str = "training",
+    **request: Any,
+) -> Memory:
+    """Predict the peak memory alone, by part: faster than `predict`, since no times are composed.
+
+    Args:
+        model: same as in `predict`.
+        inputs: the shape of the only input, batch first: (8, 3, 224, 224); by default the model's own inputs.
+        device: same as in `fit`.
+        phase: "training", "forward", "prefill", "decode" or "generate".
+        **request: same as in `fit`.
+
+    Raises:
+        InputError: same as `fit`.
+
+    Example:
+        >>> import neuralpower
+        >>> found = neuralpower.memory("zoo:resnet18", (8, 3, 224, 224), device="h100")
+        >>> found.low_bytes < found.value_bytes < found.high_bytes
+        True
+    """
+    from neuralpower import api
+
+    return api.memory(model, inputs, device, {"phase": phase, **request})
 
 
 def score(

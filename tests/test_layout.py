@@ -24,6 +24,7 @@ PACKAGES: Mapping[str, str] = {
     "files": ALL,
     "processes": "pool text_streams tether",
     "devices": ALL,
+    "optimizers": ALL,
     "layers": """
         base call columns sweep terms workspace expert_load operands
         activation attention collective convolution elementwise embedding experts fused_pointwise
@@ -33,15 +34,16 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases shortened
-        promised_values refusals call_cache requests running sharding size_limits source sources sources.base
-        trust users_code zoo zoo.mnist zoo.paradnn
+        adapters callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases
+        shortened promised_values refusals call_cache requests running sharding size_limits source sources
+        sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        follow lifetimes modules passes passes.quantisation paths question recorder records routing
+        casts follow lifetimes modules passes passes.quantisation paths question recorder records routing
+        weights
         sparse_gradients tracer
         exchanges gradients passes.data_parallel stages
-        recipe step_lifetimes undisturbed
+        recipe step_lifetimes undisturbed weights
         exchanges gradients passes.data_parallel stages
     """,
     "measure": """
@@ -54,17 +56,20 @@ PACKAGES: Mapping[str, str] = {
         predictor predictor_files predictor_lookup regressor rows train
     """,
     "predict": """
-        case compose evaluate generation measured memory.peak on_gpu parallel parallel.result prediction
+        case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
+        on_gpu parallel parallel.result prediction
         timeline tree weights explore.compare explore.fit explore.layouts explore.phases
-        explore.score explore.sweep
+        explore.remedies explore.score explore.sweep explore.verdict
     """,
     "report": """
-        cards charts chrome explored grid inspection measured notebook layouts number_format page perfetto
+        cards charts chrome explored grid inspection measured memory_pictures notebook layouts number_format
+        page perfetto
         pictures shown tables training
     """,
     "profiling": ALL,
     "api": "",
     "functions": "",
+    "integrations": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",
     "suites": ALL,

@@ -1,7 +1,8 @@
 """Cache of printed predictions: a repeated command imports neither torch nor transformers.
 
-An answer is the text that a command printed. Its key holds all inputs: options, the model and its
-files, predictors, spec sheets, this machine's CPU, the package's own files, and versions of what computes.
+An answer is the text that a command printed, and how it ended. Its key holds all inputs: options, the model
+and its files, predictors, spec sheets, this machine's CPU, the package's own files, and versions of what
+computes.
 Models whose source runs code, or reads a network, are never kept.
 """
 
@@ -12,6 +13,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from typer import Exit
 
 from neuralpower.cli.output import USUAL, level, recorded, say, tell
 from neuralpower.cli.versions import version_of
@@ -28,7 +31,7 @@ BESIDE = ("config.json", "hf_quant_config.json")  # of a folder
 def answered(model: str, options: Mapping[str, Any], compute: Callable[[], None]) -> None:
     """Print the cached answer to a command, or compute the answer and cache its text.
 
-    Raises what `compute` raises, and CoverageError again if the cached answer ended with it.
+    Raises what `compute` raises, and CoverageError or Exit again if the cached answer ended with it.
     """
     folder = cache_folder()
     question = None if folder is None else question_of(model, options)
@@ -45,11 +48,14 @@ def answered(model: str, options: Mapping[str, Any], compute: Callable[[], None]
         except CoverageError as error:
             keep(folder, key, {"lines": lines, "coverage_error": str(error)})
             raise
+        except Exit as end:
+            keep(folder, key, {"lines": lines, "exit_code": end.exit_code})
+            raise
     keep(folder, key, {"lines": lines})
 
 
 def _printed(answer: Mapping[str, Any]) -> bool:
-    """Print a cached answer, if there is one; whether it was. Raises CoverageError if the answer did."""
+    """Print a cached answer, if there is one; whether it was. Raises CoverageError or Exit if it did."""
     lines = answer.get("lines")
     if not isinstance(lines, list) or not all(_is_line(line) for line in lines):
         return False
@@ -57,6 +63,8 @@ def _printed(answer: Mapping[str, Any]) -> bool:
         (say if where == "say" else tell)(text)
     if "coverage_error" in answer:
         raise CoverageError(str(answer["coverage_error"]))
+    if isinstance(code := answer.get("exit_code"), int):
+        raise Exit(code)
     return True
 
 

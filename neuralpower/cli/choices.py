@@ -28,7 +28,12 @@ ROWS = ("layer", "module", "kind", "operator")
 SORTS = ("runtime_s", "flops", "bytes", "parameters", "memory", "calls", "order")
 UNITS = ("flop", "mac")
 CONVENTIONS = ("matmul", "all-ops", "thop", "fvcore", "pytorch-api")
-OPTIMIZERS = ("sgd", "rmsprop", "adam", "adamw", "adagrad", "sparseadam")
+OPTIMIZERS = tuple(
+    """
+    sgd rmsprop adam adamw adagrad sparseadam adadelta adamax asgd nadam radam rprop adafactor
+    transformers-adafactor muon lion adam8bit adamw8bit lion8bit pagedadamw pagedadamw8bit pagedlion8bit
+    """.split()
+)
 TABLES = tuple(  # of a dataset: layer kinds, and whole networks
     """
     activation attention collective conv1d conv2d conv3d conv_transpose2d elementwise embedding experts fused
@@ -48,7 +53,6 @@ TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "sp
 FORMATS = ("table", "json", "csv", "md", "html")
 USUAL_DTYPES = ("float32", "bfloat16", "float16", "float64")  # that --help names
 WEIGHTS = tuple("int4 int8 w8a8 fp8 nvfp4 mxfp4 nf4 awq gptq q4_k_m q8_0".split())
-WITH_MOMENTUM = "momentum"  # fit's name for what other commands call sgd
 PARADNN_OPTIMIZERS = ("rms", "sgd", "momentum", "adam")
 RMSPROPS = ("paradnn", "tensorflow", "ifarm", "pytorch", "keras")
 PARADNN_MODES = {"train": "training", "infer": "forward", "inference": "forward"}
@@ -166,14 +170,9 @@ def measured_choice(help: str) -> Any:
 
 def optimizer_choice(help: str, *more: str, **how: Any) -> Any:
     """An option for an optimizer, with its implementation behind a colon: adamw:fused."""
-    known, names = (*OPTIMIZERS, *more), (*OPTIMIZERS, WITH_MOMENTUM)
-    return choice(
-        "optimizer",
-        known,
-        help=help,
-        meant=lambda text: text if text.partition(":")[0] in names else None,
-        **how,
-    )
+    known = (*OPTIMIZERS, *more)
+    # with its states given, an optimizer may have any name
+    return choice("optimizer", lambda: known, help=help, meant=lambda text: text, metavar="<name>", **how)
 
 
 def weights_choice(help: str, **how: Any) -> Any:

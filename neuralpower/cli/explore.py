@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from typer import Argument, Exit, Option, Typer
 
 from neuralpower.cli import parsing, shared_options
+from neuralpower.cli.answers import answered
 from neuralpower.cli.choices import (
     FITTED_PHASES,
     PHASES,
@@ -21,12 +22,14 @@ from neuralpower.cli.choices import (
     optimizer_choice,
 )
 from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.cli.engine_options import Engine
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
-from neuralpower.cli.known_names import checked_side, completed_models, is_cluster, split_layout
-from neuralpower.cli.output import tell
+from neuralpower.cli.known_names import checked_side, completed_models, split_layout
+from neuralpower.cli.output import VERBOSE, level, tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TARGET, TRAINING
 from neuralpower.cli.parallel_options import Parallel, SweptParallel, check_used
-from neuralpower.devices.memory_size import bytes_of, reading
+from neuralpower.devices.cluster import is_cluster
+from neuralpower.devices.memory_size import bytes_of, is_size, reading
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.stages import stage
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from neuralpower.predict.explore import fit as fitting
     from neuralpower.predict.explore import sweep as swept
     from neuralpower.predict.explore.compare import Side
+    from neuralpower.predict.memory.over_time import Lived
 
 Noted = TypeVar("Noted", "swept.Sweep", "fitting.Fit")
 app = Typer()
@@ -429,7 +433,7 @@ class Fit(OptionGroup):
     input_shape: shared_options.InputShape = None
     dtype: shared_options.OwnDtype = None
     weights: shared_options.Weights = None
-    device: shared_options.Device = None
+    device: shared_options.FittedDevice = None
     memory: Annotated[
         str | None,
         Option(
@@ -450,11 +454,20 @@ class Fit(OptionGroup):
     optimizer: Annotated[
         str,
         optimizer_choice(
-            "Optimizer; here sgd has no momentum, and momentum is sgd with it",
+            "Optimizer: adamw, muon, adamw8bit, ...; here sgd has no momentum, and momentum is sgd with it",
             "momentum",
             rich_help_panel=TRAINING,
         ),
     ] = "adamw"
+    optimizer_states: Annotated[
+        str | None,
+        Option(
+            help="Numbers that an optimizer of any other name keeps per parameter: 2, or 2:bfloat16.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None
+    autocast: shared_options.Autocast = None
+    lora: shared_options.Lora = None
     accumulation: Annotated[int, Option(help="Micro-batches in a step.", rich_help_panel=TRAINING)] = 1
     checkpointing: Annotated[
         bool,
@@ -464,14 +477,18 @@ class Fit(OptionGroup):
             rich_help_panel=TRAINING,
         ),
     ] = False
+    serving: Engine
     parallel: Parallel
     output: shared_options.Output
+    memory_picture: shared_options.MemoryPicture = None
+    no_cache: shared_options.NoCache = False
 
 
 @app.command(
     epilog=examples(
         "neuralpower fit llama-3.1-8b --phase decode --context 8192 --device rtx-4090",
         "neuralpower fit transformers:gpt2 --phase training --seq-len 512 --memory 8GB",
+        "neuralpower fit llama-3.1-8b --device l40s --engine vllm --max-model-len 8192",
     )
 )
 @with_options
@@ -479,21 +496,31 @@ def fit(asked: Fit) -> None:
     """Compare the memory that a model needs with the device's; exit code 1 where it does not fit."""
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     parsing.check_batch_size(asked.batch_size)
-    shape, length = parsing.shape(asked.input_shape), _prompt(asked)
     if asked.memory is not None:
         bytes_of(asked.memory)  # refused before torch is imported
+    _target(asked)[2].check(asked.model)
+    if asked.no_cache or asked.output.out is not None or asked.memory_picture is not None:
+        _fit(asked, form)
+    else:
+        answered(asked.model, {"command": "fit", **vars(asked)}, lambda: _fit(asked, form))
+
+
+def _fit(asked: Fit, form: str) -> None:
+    """Find the answer and print it; raises Exit where the model does not fit."""
+    shape, length = parsing.shape(asked.input_shape), _prompt(asked)
+    device, memory, spread, note = _target(asked)
     stage("importing torch and transformers")
     from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
+    from neuralpower.predict.explore.verdict import DOES_NOT_FIT
     from neuralpower.report.explored import fit_table
     from neuralpower.trace.question import usual_run
     from neuralpower.trace.recipe import Recipe
 
     check_out(asked.output.out, form)
-    spread = asked.parallel
-    spread.check(asked.model)
-    room, platform, name = _room(spread.device(asked.device), asked.memory)
-    same = "model phase optimizer checkpointing margin weights".split()
+    parsing.check_memory_picture(asked.memory_picture, spread.layout.alone)
+    room, platform, name = _room(spread.device(device), memory)
+    same = "model phase optimizer checkpointing margin weights optimizer_states autocast lora".split()
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         seq_len=length,
@@ -507,24 +534,41 @@ def fit(asked: Fit) -> None:
         layout=spread.layout,
         cluster=spread.cluster,
         strict=spread.require_plan,
+        engine=asked.serving.asked(name, room),
         **{field: getattr(asked, field) for field in same},
     )
-    found = fitted(request, room)
-    found = _noted(found, asked.memory)
+    passes: list[Lived] = []
+    found = fitted(request, room, passes.append if asked.memory_picture is not None else None)
+    if asked.memory_picture is not None:
+        _draw(passes, found, asked.memory_picture)
+    found = _noted(found, memory, note)
     shown = found.to_json()
+    detailed = level() >= VERBOSE
     plain = (str, int, float, type(None))
     flat = {n: value for n, value in shown.items() if n != "schema" and isinstance(value, plain)}
     answer = Answer(
-        title=f"{asked.model}: {'fits' if found.fits else 'does not fit'}",
-        table=lambda: fit_table(found, request, name, marked=True),
+        title=f"{asked.model}: {found.verdict}",
+        table=lambda: fit_table(found, request, name, marked=True, detailed=detailed),
         json=lambda: shown,
         rows=lambda: [[*flat], [*flat.values()]],
         shown=lambda: [["figure", "value"], *([name, value] for name, value in flat.items())],
         lead=lambda: fit_table(found, request, name).splitlines(),
     )
     give(answer, form, asked.output.out)
-    if not found.fits:
+    if found.verdict == DOES_NOT_FIT:
         raise Exit(1)
+
+
+def _draw(passes: Sequence[Lived], found: fitting.Fit, path: Path) -> None:
+    """Draw the memory over time of the pass with the highest peak."""
+    from neuralpower.predict.memory.over_time import fullest
+    from neuralpower.report.memory_pictures import write_memory
+
+    if not passes:
+        raise InputError(
+            f"--memory-picture {path}: what lives when is not known of such a run; leave --memory-picture out"
+        )
+    write_memory(fullest(passes), found.memory, path)
 
 
 def _prompt(asked: Fit) -> int | None:
@@ -541,10 +585,34 @@ def _prompt(asked: Fit) -> int | None:
     return length if prompt is None else prompt
 
 
-def _noted(found: Noted, memory: str | None) -> Noted:
-    """The result, with a note where --memory may mean another size than the user thinks."""
-    read = reading(memory) if memory is not None else ""
-    return dataclasses.replace(found, notes=(*found.notes, read)) if read else found
+def _target(asked: Fit) -> tuple[str | None, str | None, Parallel, str]:
+    """(device, memory, several devices, note): --device may be a memory or several devices.
+
+    Several devices without a layout get the usual one, and a note. Raises InputError for two that contradict.
+    """
+    device, memory, spread = asked.device, asked.memory, asked.parallel
+    if device is not None and is_size(device):
+        if memory is not None:
+            raise InputError(f"--device {device} and --memory {memory} both are a size; leave one out")
+        device, memory = None, device
+    elif device is not None and is_cluster(device):
+        if spread.devices is not None:
+            spread.device(device)  # raises: both name devices
+        device, spread = None, Parallel(**{**vars(spread), "devices": device})
+    cluster = spread.cluster
+    if cluster is None or cluster.devices == 1 or not spread.layout.alone:
+        return device, memory, spread, ""
+    layout = cluster.usual_layout(asked.phase == "training")
+    degrees = {f"{degree}_parallel": getattr(layout, degree) for degree in ("tensor", "pipeline", "data")}
+    spread = Parallel(**{**vars(spread), **degrees, "zero": layout.shard.removeprefix("zero") or None})
+    others = f"neuralpower parallel {asked.model} --devices {spread.devices}"
+    return device, memory, spread, f"no layout is given: {layout} is assumed. Others: {others}"
+
+
+def _noted(found: Noted, memory: str | None, *more: str) -> Noted:
+    """The result, with a note where --memory may mean another size than the user thinks, and others."""
+    notes = (*found.notes, reading(memory) if memory is not None else "", *more)
+    return dataclasses.replace(found, notes=tuple(filter(None, notes)))
 
 
 def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]:

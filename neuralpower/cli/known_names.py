@@ -10,14 +10,14 @@ from typing import Any
 import typer
 
 from neuralpower.cli.choices import BASELINES
-from neuralpower.devices.cluster import cluster_of
+from neuralpower.devices.cluster import cluster_of, is_cluster
+from neuralpower.devices.memory_size import is_size
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
 from neuralpower.layout import layout_of
 
 REPORT = "roofline"  # the name of the only report, accepted before its networks
 LAYOUT = re.compile(r"(tp|pp|ep|dp)\d")  # how a layout in few letters begins
-CLUSTER = re.compile(r"\d+\s*[x*]\s*\D")
 HERE = ("cpu", "cuda", "cuda:0")  # torch's names for devices of this machine
 
 
@@ -69,11 +69,6 @@ def split_layout(place: str) -> tuple[str, str]:
     """(device or predictor, layout) of `h100:tp4pp2`; what has no layout behind a colon is a name."""
     name, colon, layout = place.rpartition(":")
     return (name, layout) if colon and LAYOUT.match(layout) else (place, "")
-
-
-def is_cluster(name: str) -> bool:
-    """Whether it is a count of devices, as 8xh100-sxm."""
-    return CLUSTER.match(name) is not None
 
 
 def check_model_or_list(text: str) -> None:
@@ -155,6 +150,14 @@ def check_device(text: str) -> None:
             spec_of(name.strip())
 
 
+def check_fitted(text: str) -> None:
+    """The same for what a model is to fit into: also a size, 24GB, or several devices, 8xh100-sxm."""
+    if is_cluster(text):
+        cluster_of(text)
+    elif not is_size(text):
+        check_device(text)
+
+
 def check_place(name: str) -> None:
     """Raise InputError for a device that is not one of this machine's: cpu, cuda or cuda:N."""
     from neuralpower.devices.host import cuda_number
@@ -200,3 +203,4 @@ checked_models, checked_only_model = _checked(check_model_or_list), _alone(check
 checked_predictors_or_baselines = _checked(check_predictors_or_baselines)
 checked_predictors_or_none = _checked(lambda text: None if text == "none" else check_predictor(text))
 checked_predictor, checked_device, checked_place = map(_checked, (check_predictor, check_device, check_place))
+checked_fitted = _checked(check_fitted)

@@ -16,7 +16,15 @@ from typing import Any
 
 from neuralpower.errors import InputError
 
-WRITTEN = ("out", "csv", "plot", "markdown", "trace_file", "monitor_file")  # options, in any command
+WRITTEN = (
+    "out",
+    "csv",
+    "plot",
+    "markdown",
+    "trace_file",
+    "monitor_file",
+    "memory_picture",
+)  # options, in any command
 NAMED = ("predictor", "source")  # can be the name of a predictor, which stands for its file
 READ = re.compile(
     r"(config|dataset|plan|settings)\.json|README\.md|.*\.(csv|parquet|jsonl|gz|safetensors|py)"

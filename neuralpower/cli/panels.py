@@ -3,6 +3,7 @@
 INPUT = "Input"
 TARGET = "Device and predictor"
 SEVERAL = "Several devices"
+ENGINE = "Engine"
 LANGUAGE = "Language models"
 TRAINING = "Training"
 MEASURING = "Measuring"

@@ -236,6 +236,18 @@ def check_plot(file: Path | None) -> None:
         check_file(file, "page.html")
 
 
+def check_memory_picture(file: Path | None, alone: bool) -> None:
+    """Raise InputError if memory over time cannot be drawn or written; `alone`: on one device."""
+    from neuralpower.report import memory_pictures
+
+    if file is None:
+        return
+    if not alone:
+        raise InputError(f"--memory-picture {file}: draws one device's memory; leave it out, or the layout")
+    memory_pictures.check_memory_picture(file)
+    check_file(file, "memory.html")
+
+
 def check_file(file: Path | None, example: str) -> None:
     """Raise InputError if a file cannot be written: call it before long work. Imports numpy."""
     from neuralpower.files.atomic import check_place

@@ -11,14 +11,13 @@ from typer import Option, Typer
 
 from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.answers import answered
-from neuralpower.cli.choices import PHASES, VIEWS, cast_choice, choice
+from neuralpower.cli.choices import PHASES, VIEWS, choice
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.formats import HTML, TABLE, Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import checked_device
-from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT, TRAINING
+from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT
 from neuralpower.cli.parallel_options import Parallel
-from neuralpower.dtypes import AUTOCAST_DTYPES
-from neuralpower.errors import CoverageError, InputError, unknown
+from neuralpower.errors import CoverageError, InputError
 from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
@@ -64,10 +63,8 @@ class Predict(OptionGroup):
         ),
     ] = "uniform"
     training: shared_options.Training
-    autocast: Annotated[
-        str | None,
-        cast_choice("Cast products to this dtype, as torch.autocast does", rich_help_panel=TRAINING),
-    ] = None
+    autocast: shared_options.Autocast = None
+    lora: shared_options.Lora = None
     parallel: Parallel
     view: View
     strict: Annotated[
@@ -82,10 +79,8 @@ class Predict(OptionGroup):
         Option(help="Write the timeline for ui.perfetto.dev to this file.", rich_help_panel=OUTPUT),
     ] = None
     plot: shared_options.Plot = None
-    no_cache: Annotated[
-        bool,
-        Option("--no-cache", help="Compute again; ignore the cached answer.", rich_help_panel=OUTPUT),
-    ] = False
+    memory_picture: shared_options.MemoryPicture = None
+    no_cache: shared_options.NoCache = False
 
 
 @app.command(
@@ -98,8 +93,8 @@ class Predict(OptionGroup):
 def predict(model: shared_options.Model, asked: Predict) -> None:
     """Predict the network, print the result, and write the requested files."""
     form = _check(model, asked)
-    files = (asked.output.out, asked.csv, asked.trace_file, asked.plot)
-    if asked.no_cache or files != (None, None, None, None):
+    files = (asked.output.out, asked.csv, asked.trace_file, asked.plot, asked.memory_picture)
+    if asked.no_cache or any(file is not None for file in files):
         _predict(model, asked, form)
     else:
         answered(model, vars(asked), lambda: _predict(model, asked, form))
@@ -114,8 +109,10 @@ def _predict(model: str, asked: Predict, form: str) -> None:
 
     from neuralpower.files.atomic import check_place
     from neuralpower.layers.base import torch_dtype
+    from neuralpower.networks.adapters import with_lora
     from neuralpower.networks.inputs import InputRequest
     from neuralpower.networks.requests import asked_of
+    from neuralpower.networks.sources import resolve
     from neuralpower.predict import case
     from neuralpower.predict.compose import question_of
     from neuralpower.predict.weights import scheme_asked
@@ -123,6 +120,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     from neuralpower.trace.routing import Routing
 
     parsing.check_plot(asked.plot)
+    parsing.check_memory_picture(asked.memory_picture, asked.parallel.layout.alone)
     parsing.check_file(asked.csv, "rows.csv")
     check_out(asked.output.out, form)
     if asked.trace_file is not None:
@@ -147,10 +145,11 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
     strict = spread.require_plan or asked.strict is not None
     sharding = case.sharding_of(spread.layout, spread.cluster, how["run"], way, strict=strict)
-    runs = asked_of(model, request, phase, own_batch=sizes.batch_size is None, sharding=sharding)
+    source = with_lora(resolve(model), asked.lora, asked.phase, spread.layout)
+    runs = asked_of(source, request, phase, own_batch=sizes.batch_size is None, sharding=sharding)
     stages: list[Stage | Omitted] = []
-    drawn = asked.plot is not None or form == HTML
-    seen = stages.append if drawn or asked.trace_file is not None else None
+    drawn = (asked.plot, asked.trace_file, asked.memory_picture) != (None, None, None) or form == HTML
+    seen = stages.append if drawn else None
     stage(f"tracing {model}")
     prediction, _ = case.predict(runs, trained, question, model=model, seen=seen)
     _give(asked, form, prediction, stages, trained)
@@ -177,6 +176,11 @@ def _give(
         write(asked.trace_file, parts)
     if asked.plot is not None:
         draw(prediction_page(prediction, stages, trained), asked.plot)
+    if asked.memory_picture is not None:
+        from neuralpower.report.memory_pictures import of_stages, write_memory
+
+        one = of_stages(prediction.model, stages, trained.platform)
+        write_memory(one, prediction.memory, asked.memory_picture)
     if asked.csv is not None:
         write_csv(asked.csv, rows)
     answer = prediction_answer(prediction, lambda: table or _table(prediction, asked.view), asked.view.by)
@@ -246,12 +250,10 @@ def _predictor(model: str, asked: Predict) -> Predictor:
 
 def _cast(text: str | None, trained: Predictor) -> torch.dtype | None:
     """The dtype of an autocast; raises InputError, and PredictorError if it was not trained."""
-    from neuralpower.layers.base import torch_dtype
+    from neuralpower.trace.casts import cast_dtype
 
     if text is None:
         return None
-    cast = torch_dtype(parsing.dtype(text))
-    if cast not in map(torch_dtype, AUTOCAST_DTYPES):
-        raise unknown("dtype of an autocast", text, AUTOCAST_DTYPES)
+    cast = cast_dtype(text)
     trained.check(parsing.dtype(text), "forward")
     return cast

@@ -13,6 +13,7 @@ from neuralpower.cli.choices import (
     FORMATS,
     HISTORIC,
     RUNS,
+    cast_choice,
     choice,
     dtype_choice,
     optimizer_choice,
@@ -21,6 +22,7 @@ from neuralpower.cli.choices import (
 from neuralpower.cli.commands import OptionGroup
 from neuralpower.cli.known_names import (
     checked_device,
+    checked_fitted,
     checked_model,
     checked_place,
     checked_predictor,
@@ -66,6 +68,18 @@ Device = Annotated[
     _target(
         "h100, rtx-4090, ... (`devices --specs`), a spec sheet, or cpu: this machine.",
         checked_device,
+        completed_devices,
+    ),
+]
+NoCache = Annotated[
+    bool,
+    Option("--no-cache", help="Compute again; ignore the cached answer.", rich_help_panel=OUTPUT),
+]
+FittedDevice = Annotated[
+    str | None,
+    _target(
+        "h100, rtx-4090, ..., a spec sheet, or cpu: this machine; a size (24GB); or 8xh100-sxm.",
+        checked_fitted,
         completed_devices,
     ),
 ]
@@ -129,10 +143,34 @@ Plot = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+MemoryPicture = Annotated[
+    Path | None,
+    Option(
+        help="Draw memory over time: FILE.html, .png, .svg, or .pickle for pytorch.org/memory_viz.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Context = Annotated[int | None, Option(help="decode: tokens in the cache before the step.")]
 Prompt = Annotated[int | None, Option(help="prefill, generate: tokens of the prompt.")]
 NewTokens = Annotated[int | None, Option(help="generate: tokens to make after the prompt.")]
-Optimizer = Annotated[str, optimizer_choice("Optimizer, as in adamw or adamw:fused")]
+Optimizer = Annotated[
+    str, optimizer_choice("Optimizer: adamw, adamw:fused, sgd, adafactor, muon, lion, adamw8bit, ...")
+]
+OptimizerStates = Annotated[
+    str | None,
+    Option(help="Numbers that an optimizer of any other name keeps per parameter: 2, or 2:bfloat16."),
+]
+Lora = Annotated[
+    str | None,
+    Option(
+        help="Train adapters of this rank alone: 16, or 16:q_proj,v_proj.",
+        rich_help_panel=TRAINING,
+    ),
+]
+Autocast = Annotated[
+    str | None,
+    cast_choice("Cast products to this dtype, as torch.autocast does", rich_help_panel=TRAINING),
+]
 Accumulation = Annotated[int, Option(help="Micro-batches of --batch-size in a step.")]
 Checkpointing = Annotated[
     bool, Option("--checkpointing", help="Recompute blocks instead of keeping activations.")
@@ -220,16 +258,19 @@ class Training(OptionGroup):
     panel = TRAINING
 
     optimizer: Optimizer = "adamw"
+    optimizer_states: OptimizerStates = None
     accumulation: Accumulation = 1
     checkpointing: Checkpointing = False
 
     def recipe(self, phase: str) -> Recipe:
         """The recipe of these options; raises InputError, also without training. Imports torch."""
+        from neuralpower.optimizers.registry import States
         from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
         name, _, way = self.optimizer.partition(":")
         name = "sgd" if name == "momentum" else name  # its name in `fit`
-        found = Recipe(name, way, self.accumulation, self.checkpointing)
+        states = None if self.optimizer_states is None else States.parsed(self.optimizer_states)
+        found = Recipe(name, way, self.accumulation, self.checkpointing, states=states)
         if phase != TRAINING and found != RECIPE:
             text = f"belong to phase training, not to {phase}; leave them out"
             raise InputError(f"{found}: optimizer, accumulation and checkpointing {text}")

@@ -10,6 +10,7 @@ from neuralpower.errors import InputError, is_count
 from neuralpower.layout import Layout
 
 USUAL_PER_NODE = 8  # devices of a node in servers for several accelerators
+_SEVERAL = re.compile(r"\d+\s*[x*]\s*\D")
 _TEXT = re.compile(r"(?:(\d+)\s*[x*]\s*)?(\S.*)")
 
 
@@ -42,10 +43,23 @@ class Cluster:
                 "choose smaller degrees, or more devices"
             )
 
+    def usual_layout(self, trains: bool) -> Layout:
+        """Where none is said: replicas that share all states in training, else tensor ranks in each node."""
+        if self.devices == 1:
+            return Layout()
+        if trains:
+            return Layout(data=self.devices, shard="zero3")
+        return Layout(tensor=self.per_node, pipeline=self.nodes)
+
     def __str__(self) -> str:
         """As text: `2 nodes of 8 x nvidia-h100-sxm5-80gb`."""
         one = f"{self.per_node} x {self.spec.slug}" if self.per_node > 1 else self.spec.slug
         return f"{self.nodes} nodes of {one}" if self.nodes > 1 else one
+
+
+def is_cluster(text: object) -> bool:
+    """Whether a text is a count of devices, as 8xh100-sxm."""
+    return isinstance(text, str) and _SEVERAL.match(text) is not None
 
 
 def cluster_of(text: str, nodes: int = 1) -> Cluster:

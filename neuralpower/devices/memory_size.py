@@ -20,6 +20,14 @@ def bytes_of(text: str | float) -> float:
     return float(match.group(1)) * UNITS[match.group(2)]
 
 
+def is_size(text: object) -> bool:
+    """Whether a text is a size with a unit, such as 24GB, and no device's name."""
+    try:
+        return isinstance(text, str) and bytes_of(text) > 0
+    except InputError:
+        return False
+
+
 def reading(text: str | float) -> str:
     """A note on how a memory with a decimal unit is read; "" for any other."""
     given = str(text).strip().lower()

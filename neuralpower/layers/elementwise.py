@@ -53,7 +53,7 @@ PASSES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("maximum", "minimum"), (1, 2, 2, 2)),  # ties share it
     "add": (),
     **dict.fromkeys(("neg", "sub"), (1,)),
-    "dropout_training": (2, 1),  # grad times the mask, times a number: aten/src/ATen/native/Dropout.cpp
+    "dropout_training": (2,),  # grad times the mask, scaled: aten/src/ATen/native/cuda/Dropout.cu
 }
 SUMS, PRODUCTS = ("add", "sub", "neg"), ("mul", "div")
 FLAT = frozenset(

@@ -14,6 +14,7 @@ from typing_extensions import Self
 from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.pointwise import per_function
+from neuralpower.optimizers.registry import IMPLEMENTATIONS, possible
 
 # Numbers of state per parameter with a dense gradient: momentum; squares; first and second moments.
 STATES = {"sgd": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "adagrad": 1}
@@ -27,15 +28,6 @@ CLASSES: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sparseadam": torch.optim.SparseAdam,
 }
 SPARSE = ("sgd", "adagrad", "sparseadam")  # that take sparse gradients
-LOOP, FOREACH, FUSED = "loop", "foreach", "fused"  # tensor by tensor; lists of them; one kernel for all
-IMPLEMENTATIONS = (LOOP, FOREACH, FUSED)
-
-
-def possible(function: str, implementation: str) -> bool:
-    """Whether torch has it."""
-    if function == "sparseadam":
-        return implementation in ("", LOOP)
-    return (function, implementation) != ("rmsprop", FUSED)
 
 
 @layer_kind("optimizer", "optimizer.step")

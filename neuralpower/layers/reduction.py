@@ -39,6 +39,8 @@ SPREADS, INDICES = ("var", "std", "var_mean", "std_mean"), ("argmax", "argmin")
 WITH_INDICES = (*INDICES, "max", "min")  # max and min along an axis return places, too
 EXTREMA = (*WITH_INDICES, "amax", "amin")
 OF_INTEGERS = (*EXTREMA, "sum", "prod", "any", "all")
+# 512 threads with 16 numbers each: PyTorch splits longer rows, aten/src/ATen/native/cuda/Reduce.cuh
+ELEMENTS_OF_A_BLOCK = 8192
 SHORT_KERNEL_S = 2e-6  # of a short kernel more, up to a factor
 SWEPT = ("sum", "mean", "mean", "mean", "var", "amax", "argmax", "linalg_vector_norm", "logsumexp", "max")
 
@@ -113,10 +115,15 @@ class Reduction(Layer):
         }
 
     def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
-        """Reads across rows, functions of several kernels, and few results, which keep few cores busy."""
+        """Reads across rows, functions of several kernels, and few blocks, which keep few cores busy.
+
+        Several blocks share a long row.
+        """
         across, function = 1 - self.last, np.asarray(self.function)
         size, memory = self.itemsize * self.elements, hardware.memory_bytes_per_s
-        idle = hardware.cores / np.minimum(np.maximum(self.outputs, 1), hardware.cores)
+        row = np.asarray(self.elements) / np.maximum(self.outputs, 1)
+        blocks = np.maximum(self.outputs, 1) * np.maximum(np.ceil(row / ELEMENTS_OF_A_BLOCK), 1)
+        idle = hardware.cores / np.minimum(blocks, hardware.cores)
         others = super().kernel_terms(hardware)
         # Few measured rows write more than a thousandth of their bytes. A weight for that would be fitted to
         # launches, and millions of results would take a hundred times too long.

@@ -37,6 +37,14 @@ class Gradient:
         """The gradients of the leaves."""
         return torch.autograd.grad(self.targets, self.leaves, self.warm, retain_graph=True, allow_unused=True)
 
+    def seeded_by_host(self) -> bool:
+        """Whether an operator reads its random seed from the host's memory: attention with dropout on GPUs.
+
+        Its forward pass leaves the seed there unless a CUDA graph holds both passes. In a graph of the
+        backward pass alone, the device would read the host's address.
+        """
+        return any(_seed_beside(node, self.targets[0].device) for node in _nodes(self.targets))
+
 
 @dataclass(frozen=True)
 class Backward:
@@ -106,6 +114,23 @@ class TensorFloat32:
         """Make the call, with the process's settings restored afterwards."""
         with products(tf32=True):
             return self.function(*args, **kwargs)
+
+
+def _nodes(targets: Sequence[Tensor]) -> Iterator[Any]:
+    """All nodes of the autograd graph behind the targets, each once."""
+    waiting, seen = [target.grad_fn for target in targets], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+            yield node
+
+
+def _seed_beside(node: Any, device: torch.device) -> bool:
+    """Whether a node drops numbers by a seed that lies on another device."""
+    seed = getattr(node, "_saved_philox_seed", None)
+    return seed is not None and getattr(node, "_saved_dropout_p", 0) > 0 and seed.device != device
 
 
 def call_of(layer: Layer, device: torch.device) -> Call:

@@ -1,7 +1,7 @@
 """Devices of any maker that run kernels over many cores; each maker's special rules are in its own file."""
 
 from neuralpower.layers.base import FORWARD, TRAINING
-from neuralpower.layers.optimizer import FOREACH
+from neuralpower.optimizers.registry import FOREACH
 from neuralpower.platforms.base import Framework, Platform
 
 # A CUDA context with cuBLAS's work space, and the allocator's rounding to 2 MiB: assumed, not measured.

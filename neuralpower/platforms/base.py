@@ -14,7 +14,7 @@ import numpy as np
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.base import FORWARD
-from neuralpower.layers.optimizer import LOOP, possible
+from neuralpower.optimizers.registry import KNOWN, LOOP
 from neuralpower.platforms.views import KernelView, PooledKernelView, View
 
 Numbers = Any  # a number, or an array of them
@@ -112,4 +112,4 @@ class Platform:
 
     def optimizer_way(self, optimizer: str) -> str:
         """How torch steps such an optimizer here: loop, foreach or fused."""
-        return self.optimizer if possible(optimizer, self.optimizer) else LOOP
+        return KNOWN[optimizer].way(self.optimizer) if optimizer in KNOWN else LOOP

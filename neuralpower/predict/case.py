@@ -121,7 +121,7 @@ def predict(
         InputError, ModelError: as `follow`.
     """
     check(predictor, question)
-    question = with_weights(question, asked.weights, predictor)
+    question = with_weights(question, asked.weights, predictor, getattr(asked, "module", None))
     found = follow(asked, question if question.layout.alone else one_micro_batch(question))
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)

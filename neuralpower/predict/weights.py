@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from torch import nn
+
 from neuralpower.devices.hardware import Hardware
 from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.quantisation.asked import parsed
 from neuralpower.quantisation.schemes import Scheme
+from neuralpower.quantisation.weights import EXPERTS, HEAD, LINEAR
 from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
+from neuralpower.trace.weights import weights_of
 
 
 def scheme_asked(text: str | None) -> Scheme | None:
@@ -20,11 +24,13 @@ def scheme_asked(text: str | None) -> Scheme | None:
     return None if text is None else parsed(text)
 
 
-def chosen(asked: Scheme | None, own: Scheme | None, phase: str = FORWARD) -> Scheme | None:
+def chosen(
+    asked: Scheme | None, own: Scheme | None, phase: str = FORWARD, module: nn.Module | None = None
+) -> Scheme | None:
     """The requested scheme, or the checkpoint's own.
 
     Raises:
-        InputError: there are both, or the phase trains.
+        InputError: there are both, or the phase trains the weights of the module (None: it does).
     """
     if asked is not None and own is not None:
         raise InputError(
@@ -32,15 +38,23 @@ def chosen(asked: Scheme | None, own: Scheme | None, phase: str = FORWARD) -> Sc
             "--weights out, or write MODEL?quantization_config=null"
         )
     scheme = asked or own
-    if scheme is not None and phase != FORWARD:
+    if scheme is not None and phase != FORWARD and not _frozen(module):
         plain = (
             "--weights" if own is None else "the checkpoint's quantization (MODEL?quantization_config=null)"
         )
         raise InputError(
-            f"weights {scheme.name}: training of quantised weights is not supported; choose phase forward, "
-            f"prefill or decode, or leave {plain} out"
+            f"weights {scheme.name}: training of quantised weights is not supported; train adapters with "
+            f"--lora 16, choose phase forward, prefill or decode, or leave {plain} out"
         )
     return scheme
+
+
+def _frozen(module: nn.Module | None) -> bool:
+    """Whether no weight that a scheme can cover is trained."""
+    if module is None:
+        return False
+    covered = {one.name for one in weights_of(module) if one.sort in (LINEAR, HEAD, EXPERTS)}
+    return not any(one.requires_grad for name, one in module.named_parameters() if name in covered)
 
 
 def as_run(scheme: Scheme | None, hardware: Hardware | None) -> Scheme | None:
@@ -67,7 +81,9 @@ class Weighing:
         return traced
 
 
-def with_weights(question: Question, own: Scheme | None, predictor: Predictor) -> Question:
+def with_weights(
+    question: Question, own: Scheme | None, predictor: Predictor, module: nn.Module | None = None
+) -> Question:
     """The question with the scheme that holds for it, as the device runs it; raises as `chosen`."""
-    scheme = chosen(question.weights, own, question.phase)
+    scheme = chosen(question.weights, own, question.phase, module)
     return replace(question, weights=as_run(scheme, predictor.hardware))

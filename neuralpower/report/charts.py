@@ -259,7 +259,42 @@ class Pies:
         return max(1, math.ceil(len(self.pies) / self.beside))
 
 
-Chart = XY | Bars | Heatmap | Pies
+@dataclass(frozen=True)
+class Areas:
+    """Areas stacked over an axis, each value holding until the next x; lines mark where something begins."""
+
+    title: str
+    x_label: str
+    y_label: str
+    x: tuple[float, ...]  # rising
+    areas: tuple[BarSeries, ...]  # the lowest first; values 0 or more, one for each x
+    marks: tuple[tuple[float, str], ...] = ()  # (x, name) of what begins there
+    top: tuple[float, str] | None = None  # (x, name) of the value that matters
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises InputError if lengths differ."""
+        for one in self.areas:
+            if len(one.values) != len(self.x):
+                counts = f"{len(one.values)} values for {len(self.x)} x"
+                raise InputError(f"areas {one.name!r}: {counts}; give one for each")
+
+    def edges(self) -> list[tuple[float, ...]]:
+        """The upper edge of each area, at each x."""
+        found: list[tuple[float, ...]] = []
+        for one in self.areas:
+            below = found[-1] if found else (0.0,) * len(self.x)
+            found.append(tuple(low + (value or 0.0) for low, value in zip(below, one.values, strict=True)))
+        return found
+
+    def axes(self, most: tuple[int, int]) -> tuple[Axis, Axis]:
+        """Both axes, each with at most about `most` ticks."""
+        high = max(max(edge, default=0.0) for edge in self.edges()) if self.areas else 0.0
+        ends = (self.x[0], max(self.x[-1], self.x[0] + 1.0)) if self.x else (0.0, 1.0)
+        return axis(*ends, False, most[0]), axis(0.0, 1.08 * high or 1.0, False, most[1])
+
+
+Chart = XY | Bars | Heatmap | Pies | Areas
 
 
 def check_plot(path: Path) -> None:

@@ -9,15 +9,18 @@ from neuralpower.files.terminal import styled, visible
 from neuralpower.networks.phases import DECODE
 from neuralpower.predict.explore.compare import Comparison
 from neuralpower.predict.explore.fit import Fit, Request
+from neuralpower.predict.explore.remedies import Remedy
 from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
-from neuralpower.predict.memory.peak import Memory
+from neuralpower.predict.explore.verdict import FITS, TIGHT
+from neuralpower.predict.memory.peak import Memory, MemoryLine
 from neuralpower.predict.prediction import LAUNCHES
+from neuralpower.report.engines import engine_lines
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
 from neuralpower.report.number_format import binary, counted, plain, quantity
 from neuralpower.report.tables import memory_line
 
-FITS = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
+YES_NO = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
 MOST_SAID = 60  # characters of a reason in a cell
 
 
@@ -38,7 +41,7 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
         "energy": lambda p: quantity(p.energy_j, "J"),
         "memory": lambda p: binary(p.memory_bytes),
         "up to": lambda p: binary(p.memory_high_bytes),
-        "fits": lambda p: FITS[p.fits],
+        "fits": lambda p: YES_NO[p.fits],
         "basis": lambda p: p.basis,
     }
     waiting = [p for p in result.points if p.host_bound]
@@ -127,13 +130,19 @@ def _whole(found: Fit) -> str:
     return f" in one pass of a replica, {found.largest_whole_batch} over all"
 
 
-def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False) -> str:
-    """Whether the model fits, what takes the memory, and the largest sizes that fit."""
+def fit_table(
+    found: Fit, request: Request, device: str, *, marked: bool = False, detailed: bool = False
+) -> str:
+    """Whether the model fits, what takes the memory, and the largest sizes that fit.
+
+    `detailed` adds what is taken besides tensors, line by line with its source.
+    """
+    if found.engine is not None:
+        return as_asked(engine_lines(found, found.engine, request), marked)
     what = "context" if request.phase == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
     kept = f" with {found.margin:.0%} of it kept free (--margin)" if found.margin else ""
-    verdict = "fits" if found.fits else "does not fit"
     asked = (
         f"{request.model}, batch {request.batch_size}{length}, {request.dtype}, {request.phase}{optimizer}"
     )
@@ -142,13 +151,60 @@ def fit_table(found: Fit, request: Request, device: str, *, marked: bool = False
     lines = [
         visible(f"{asked}, {request.run}, on {on}"),
         *([] if found.weights is None else [found.weights.line]),
-        styled(f"{verdict} into {binary(found.room_bytes)}{kept}", "bold" if found.fits else "bad"),
+        _verdict(found, kept),
         memory_line(found.memory) + _of_stages(found.stages),
+        *(_besides_tensors(found.memory) if detailed else []),
         f"largest batch size: {found.largest_batch}" + (_whole(found) if several else ""),
     ]
     if found.longest is not None:
         lines.append(f"longest context: {found.longest} (limit: {found.longest_reason})")
+    if found.sequences is not None:
+        each = f"{binary(found.sequence_bytes)} of cache each" if found.sequence_bytes else "no cache"
+        lines.append(f"concurrent sequences: {found.sequences} ({each})")
     process = f" plus {binary(found.process_bytes)} of the process" if found.process_bytes else ""
     end = "high estimate" if found.memory.assumed else "upper bound"
     lines.append(f"{counted(found.traces, 'trace')}, checked against the memory's {end}{process}")
+    lines += _remedy_lines(found.remedies)
     return as_asked([*lines, *note_lines(found.notes)], marked)
+
+
+def _besides_tensors(memory: Memory) -> list[str]:
+    """What libraries, the driver and the allocator take, one in a row; nothing where it is not known."""
+    if not memory.lines:
+        return []
+    columns: dict[str, Callable[[MemoryLine], str]] = {
+        "besides tensors": lambda line: line.name,
+        "source": lambda line: line.source,
+        "memory": lambda line: binary(line.value_bytes),
+        "up to": lambda line: binary(line.high_bytes),
+    }
+    return ["", listed(memory.lines, columns, left=2), ""]
+
+
+def _verdict(found: Fit, kept: str) -> str:
+    """The verdict and how sure it is."""
+    style = {FITS: "bold", TIGHT: "weak"}.get(found.verdict, "bad")
+    into = f"{found.verdict} into {binary(found.room_bytes)}{kept}"
+    if found.verdict == TIGHT:
+        into = f"tight: fits into {binary(found.room_bytes)}{kept} if the peak stays below its upper bound"
+    return styled(f"{into} (probability {_probable(found.probability)})", style)
+
+
+def _probable(share: float) -> str:
+    """A probability in percent; never quite 0 or 100."""
+    return "above 99%" if share > 0.99 else "below 1%" if share < 0.01 else f"{share:.0%}"
+
+
+def _remedy_lines(found: Sequence[Remedy]) -> list[str]:
+    """Changes that would make it fit, one in a row."""
+    if not found:
+        return []
+    columns: dict[str, Callable[[Remedy], str]] = {
+        "change": lambda one: one.change,
+        "costs": lambda one: one.cost,
+        "options": lambda one: one.options or "-",
+        "verdict": lambda one: Cell(one.verdict, "" if one.fits else "weak"),
+        "saves": lambda one: binary(one.saved_bytes),
+        "needs up to": lambda one: binary(one.memory.high_bytes),
+    }
+    return ["", "changes that save memory, the cheapest first", "", listed(found, columns, left=4), ""]

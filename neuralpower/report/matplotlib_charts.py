@@ -13,7 +13,18 @@ from neuralpower.errors import InputError, writing
 from neuralpower.files.atomic import aside
 from neuralpower.files.terminal import visible_lines
 from neuralpower.report.axes import Axis
-from neuralpower.report.charts import NO_MATPLOTLIB, XY, Bars, Chart, Heatmap, Pies, colour, hatch, symbol
+from neuralpower.report.charts import (
+    NO_MATPLOTLIB,
+    XY,
+    Areas,
+    Bars,
+    Chart,
+    Heatmap,
+    Pies,
+    colour,
+    hatch,
+    symbol,
+)
 from neuralpower.report.labels import Plot, named
 
 SMALL = 0.04  # share of a pie below which digits do not fit
@@ -69,7 +80,7 @@ def _size(chart: Chart) -> tuple[float, float]:
             return min(4 + 0.8 * len(chart.columns), 14), min(2.2 + 0.45 * len(chart.rows), 14)
         case Pies():
             return 9.0, 0.9 + 2.7 * chart.below
-        case XY():
+        case XY() | Areas():
             return 9.5, 5.6
 
 
@@ -173,6 +184,27 @@ def _heatmap(figure: Any, chart: Heatmap) -> None:
             axes.text(c, r, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
 
 
+def _areas(figure: Any, chart: Areas) -> None:
+    axes = figure.subplots()
+    axes.set(xlabel=_plain(chart.x_label), ylabel=_plain(chart.y_label))
+    names = [_plain(one.name) for one in chart.areas]
+    colours = [colour(i) for i in range(len(names))]
+    values = [np.array(one.values, float) for one in chart.areas]
+    axes.stackplot(chart.x, values, labels=names, colors=colours, step="post")
+    for side, ends in zip("xy", chart.axes((8, 8)), strict=True):
+        _tick(axes, side, ends)
+    high = axes.get_ylim()[1]
+    for begin, name in chart.marks:
+        axes.axvline(begin, color="#999999", linewidth=0.8)
+        axes.annotate(_plain(name), (begin, high), (3, -9), textcoords="offset points", fontsize=7.5)
+    if chart.top is not None:
+        at, name = chart.top
+        axes.axvline(at, color="#333333", linewidth=1, linestyle=":")
+        aside = {"ha": "right" if at > chart.x[-1] / 2 else "left", "va": "center", "fontsize": 7.5}
+        axes.annotate(_plain(name), (at, high * 0.97), (0, 9), textcoords="offset points", **aside)
+    figure.legend(loc="outside right upper", reverse=True)
+
+
 def _pies(figure: Any, chart: Pies) -> None:
     colours = chart.colours()
     wedges: dict[str, Any] = {}
@@ -203,4 +235,10 @@ def _slice_name(label: str, share: float) -> str:
     return "" if share < SMALL else f"{share:.0%}" if share < NAMED else f"{_plain(label)}\n{share:.0%}"
 
 
-DRAWERS: dict[type, Callable[..., None]] = {XY: _xy, Bars: _bars, Heatmap: _heatmap, Pies: _pies}
+DRAWERS: dict[type, Callable[..., None]] = {
+    XY: _xy,
+    Bars: _bars,
+    Heatmap: _heatmap,
+    Pies: _pies,
+    Areas: _areas,
+}

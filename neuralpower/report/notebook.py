@@ -192,7 +192,7 @@ def _(result: Fit) -> Panel:
     lines = [Line(name, min(size / room, 1.0), (binary(size),)) for size, name in parts]
     m = result.memory
     figures = [
-        Figure("fits", "yes" if result.fits else "no", f"into {binary(result.room_bytes)}"),
+        Figure("verdict", result.verdict, f"into {binary(result.room_bytes)}"),
         Figure("memory", binary(m.value_bytes), f"up to {binary(m.high_bytes)}"),
         Figure("largest batch", str(result.largest_batch)),
     ]

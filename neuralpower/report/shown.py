@@ -121,7 +121,7 @@ def _(result: Fit) -> str:
 def _(result: Fit) -> str:
     asked = result.request
     name = "" if asked is None else f"{asked.model}, batch {asked.batch_size}, {asked.dtype}, {asked.phase}: "
-    verdict = "fits" if result.fits else "does not fit"
+    verdict = result.verdict
     needs = binary(result.memory.high_bytes)
     into = f"{verdict} into {binary(result.room_bytes)}, needs up to {needs}"
     return visible(f"Fit({name}{into}, largest batch {result.largest_batch})")

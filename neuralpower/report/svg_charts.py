@@ -14,7 +14,7 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from neuralpower.report.axes import Axis
-from neuralpower.report.charts import XY, Bars, Chart, Heatmap, Pie, Pies, Series, colour
+from neuralpower.report.charts import XY, Areas, Bars, Chart, Heatmap, Pie, Pies, Series, colour
 from neuralpower.report.labels import Label, Plot, named
 from neuralpower.report.number_format import plain
 from neuralpower.report.svg_canvas import SIZES, Canvas, hex_colour, number, shade, shortened
@@ -212,6 +212,57 @@ def _patch(canvas: Canvas, fill: str) -> Callable[[float, float], None]:
     return lambda x, y: canvas.box(x + 4, y - 5, 14, 10, fill)
 
 
+# ---- areas ----
+
+
+def _areas(canvas: Canvas, chart: Areas) -> None:
+    size, top = canvas.size, 46.0
+    x, y = chart.axes((max(4, int(size.width / 90)), max(4, int(size.height / 42))))
+    left = 12 + max(size.room(text) for _, text in y.ticks)
+    width = size.width - 4 - left
+
+    def across(value: float) -> float:
+        return left + width * x.share(value)
+
+    def up(value: float) -> float:
+        return top + size.height * (1 - y.share(value))
+
+    canvas.text(4, 10, chart.y_label, more=' class="l"')
+    _y_axis(canvas, y, left, top, size.height)
+    _x_axis(canvas, x, left, top, size.height)
+    canvas.text(size.width - 4, canvas.height + 8, chart.x_label, "end", ' class="l"')
+    canvas.height += 20
+    below = (0.0,) * len(chart.x)
+    for i, (one, edge) in enumerate(zip(chart.areas, chart.edges(), strict=True)):
+        points = [*_stairs(chart.x, edge), *reversed(_stairs(chart.x, below))]
+        d = "M" + "L".join(f"{number(across(a))},{number(up(b))}" for a, b in points) + "z"
+        canvas.path(d, f'fill="{colour(i)}"', one.name if size.name == "wide" else "")
+        below = edge
+    for begin, name in chart.marks:
+        canvas.line(across(begin), top, across(begin), top + size.height, "f")
+        canvas.text(
+            min(across(begin) + 3, size.width - size.room(name) - 4), top - 6, name, more=' class="n"'
+        )
+    if chart.top is not None and chart.x:
+        at, name = chart.top
+        high = below[max(0, sum(one <= at for one in chart.x) - 1)]
+        canvas.line(across(at), up(high), across(at), top + size.height, "w")
+        half = size.room(name) / 2
+        canvas.text(min(max(across(at), left + half), size.width - half), up(high) - 9, name, "middle")
+    canvas.legend([(one.name, _patch(canvas, colour(i))) for i, one in enumerate(chart.areas)])
+
+
+def _stairs(x: Sequence[float], values: Sequence[float]) -> list[tuple[float, float]]:
+    """The corners of a line that stays level until the next x."""
+    found: list[tuple[float, float]] = []
+    for at, value in zip(x, values, strict=True):
+        if found and value != found[-1][1]:
+            found.append((at, found[-1][1]))
+        if not found or value != found[-1][1] or at == x[-1]:
+            found.append((at, value))
+    return found
+
+
 # ---- heat maps and pies ----
 
 
@@ -311,4 +362,10 @@ def _around(middle: tuple[float, float], radius: float, share: float) -> tuple[f
     return middle[0] + radius * math.sin(angle), middle[1] - radius * math.cos(angle)
 
 
-DRAWERS: dict[type, Callable[..., None]] = {XY: _xy, Bars: _bars, Heatmap: _heatmap, Pies: _pies}
+DRAWERS: dict[type, Callable[..., None]] = {
+    XY: _xy,
+    Bars: _bars,
+    Heatmap: _heatmap,
+    Pies: _pies,
+    Areas: _areas,
+}

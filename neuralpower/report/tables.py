@@ -162,7 +162,8 @@ def _notes(p: Prediction) -> Iterator[str]:
     if p.training is not None and p.training.derived:
         yield f"no backward data for {', '.join(p.training.derived)}; estimated from their forward products"
     if p.method != "meta":
-        yield f"traced on {p.method} tensors ({'; '.join(p.notes)})"
+        why = f" ({'; '.join(p.notes)})" if p.notes else ""
+        yield f"traced on {p.method} tensors{why}"
     yield from p.remarks
 
 

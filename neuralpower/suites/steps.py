@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.networks.inputs import Inputs
+from neuralpower.optimizers.registry import runnable
 from neuralpower.profiling.steps import Spread, Step, told
 from neuralpower.profiling.stopwatch import Clock, CudaClock
-from neuralpower.trace.step_lifetimes import OPTIMIZERS
 
 Synchronise = Literal["each", "end"]
 
@@ -35,10 +35,10 @@ def make_optimizer(name: str, weights: Iterable[Tensor], **settings: float | boo
     Raises:
         InputError: an unknown optimizer or setting, or a refused value.
     """
-    if name not in OPTIMIZERS:
-        raise unknown("optimizer", name, OPTIMIZERS)
+    if name not in (known := runnable()):
+        raise unknown("optimizer", name, known)
     try:
-        return OPTIMIZERS[name](weights, **settings)
+        return known[name](weights, **settings)
     except (TypeError, ValueError) as error:
         text = f"optimizer {name} with {settings}: {error}; see torch.optim for its settings"
         raise InputError(text) from None

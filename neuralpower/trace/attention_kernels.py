@@ -49,6 +49,9 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """[batch, heads, rows, size] of the fused kernels; PyTorch's own choice for other shapes."""
+    if torch.is_autocast_enabled("cpu"):  # which stands for the GPU's (`neuralpower.trace.casts`)
+        low = torch.get_autocast_dtype("cpu")
+        query, key, value = (one.to(low) for one in (query, key, value))
     plain: dict[str, Any] = {
         "attn_mask": attn_mask,
         "dropout_p": dropout_p,

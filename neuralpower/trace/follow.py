@@ -14,13 +14,14 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.networks.phases import Pass
 from neuralpower.networks.requests import Asked, Generating
 from neuralpower.networks.sharding import placed_experts
+from neuralpower.trace.casts import cast_rules
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.question import Question
 from neuralpower.trace.ragged import each_length
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes, settings_of, training_lifetimes
+from neuralpower.trace.step_lifetimes import StepLifetimes, settings_of, training_lifetimes, with_quantised
 from neuralpower.trace.tracer import trace
 
 SHOWN = 3  # first steps of a generation that are kept, besides the last
@@ -69,14 +70,30 @@ def _pass(one: Pass, question: Question) -> Followed:
     work = applied(found, question)
     lifetimes = None
     if question.phase != FORWARD:
-        settings: dict[str, Any] = {"platform": question.platform, "optimizer": None}
+        settings: dict[str, Any] = {
+            "platform": question.platform,
+            "optimizer": None,
+            "autocast": question.autocast,
+        }
         if question.phase == TRAINING:
             settings |= settings_of(question.recipe)
+            notes += frozen(one.module)
         try:
             lifetimes = training_lifetimes(one.module, one.inputs.args, one.inputs.kwargs, **settings)
+            if question.weights is not None:
+                lifetimes = with_quantised(lifetimes, found.weights, question.weights)
         except StepError as error:
             notes.append(f"its memory is not known: {error}")
     return Followed(one, found, work, lifetimes, tuple(notes))
+
+
+def frozen(module: nn.Module) -> list[str]:
+    """A note on how much of a network is trained, where that is not all of it."""
+    trained = sum(one.numel() for one in module.parameters() if one.requires_grad)
+    every = sum(one.numel() for one in module.parameters())
+    return (
+        [f"{trained:,} of {every:,} parameters are trained, the others are frozen"] if trained < every else []
+    )
 
 
 def _generation(asked: Generating, question: Question) -> Grown:
@@ -112,15 +129,16 @@ def _recorded(one: Pass, question: Question) -> Trace:
         return each_length(shorter, _recorded(one.longer, question), one)
     inputs = one.inputs
     try:
-        found = trace(
-            one.module,
-            inputs.args,
-            inputs.kwargs,
-            training=question.phase != FORWARD,
-            loss=default_loss if question.phase == TRAINING else None,
-            autocast=question.autocast,
-            routing=question.routing,
-        )
+        with cast_rules(question.platform, question.autocast):
+            found = trace(
+                one.module,
+                inputs.args,
+                inputs.kwargs,
+                training=question.phase != FORWARD,
+                loss=default_loss if question.phase == TRAINING else None,
+                autocast=question.autocast,
+                routing=question.routing,
+            )
     except ModelError as error:
         raise (ModelError(f"{error}; {inputs.note}") if inputs.note else error) from error.__cause__
     said = () if one.sharding is None else one.sharding.notes

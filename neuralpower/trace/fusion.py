@@ -9,7 +9,7 @@ products, attention, sorts and scans stay calls of libraries, and nothing is joi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from neuralpower.layers.softmax import Softmax
 from neuralpower.trace.accesses import Access, Flow, total_bytes
 from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.lifetimes import Storage
-from neuralpower.trace.paths import prefixes
+from neuralpower.trace.paths import block_of, prefixes
 from neuralpower.trace.records import LayerCall, Trace
 
 MOVED = "copy cast cat append pad roll repeat fill triangle index gather".split()  # computed where it is read
@@ -208,6 +208,7 @@ def joined_call(flow: Dataflow, members: Sequence[int]) -> tuple[LayerCall, Flow
         layer=layer,
         operator="",
         gradient=max(call.gradient for call in layers),
+        again=any(call.again for call in layers),
         asked=None,
         inputs=tuple(shape for call in layers for shape in call.inputs)[:2],
         parts=tuple(part for call in layers for part in call.parts or (part_name(call),)),
@@ -260,11 +261,12 @@ def _path(calls: Sequence[LayerCall]) -> str:
     return next((p for p in reversed(common) if all(f"{c.path}.".startswith(f"{p}.") for c in calls)), "")
 
 
-def rewritten(trace: Trace, flow: Dataflow, groups: Iterable[Group]) -> Trace:
+def rewritten(trace: Trace, flow: Dataflow, groups: Sequence[Group]) -> Trace:
     """The trace with groups of several nodes as one call each, and without what only they held in memory."""
     calls: list[LayerCall] = []
     flows = dict(trace.flows)
     gone: set[int] = set()
+    repeats = tuple(call for group in groups for call in _again(flow, group.members))
     for group in groups:
         if len(group.members) == 1:
             calls += (c for c in flow.nodes[group.members[0]].calls if isinstance(c, LayerCall))
@@ -276,7 +278,25 @@ def rewritten(trace: Trace, flow: Dataflow, groups: Iterable[Group]) -> Trace:
             gone |= {access.storage for access in flow.nodes[i].flow.writes} - written
             flows.pop(flow.nodes[i].at, None)
         flows[call.at] = crossing
-    return replace(trace, calls=tuple(calls), flows=flows, storages=without(trace, gone))
+    storages = without(trace, gone)
+    return replace(trace, calls=tuple(calls), flows=flows, storages=storages, repeats=repeats)
+
+
+def _again(flow: Dataflow, members: Sequence[int]) -> Iterator[LayerCall]:
+    """What runs of a group when checkpointed blocks run again: those of one block are one call.
+
+    A kernel may join the end of a block with the next one's beginning, but each block runs again by itself.
+    """
+    blocks: dict[str, list[int]] = {}
+    for i in members:
+        for call in flow.nodes[i].calls:
+            if isinstance(call, LayerCall) and call.again:
+                blocks.setdefault(block_of(call.path), []).append(i)
+    for some in blocks.values():
+        if len(set(some)) > 1:
+            yield joined_call(flow, some)[0]
+        else:
+            yield from (call for call in flow.nodes[some[0]].calls if isinstance(call, LayerCall))
 
 
 def without(trace: Trace, gone: Collection[int]) -> tuple[Storage, ...]:

@@ -33,6 +33,7 @@ class Storage(NamedTuple):
     blocks: tuple[int, ...] = ()  # of work space: what it is made of (`workspace_blocks`)
     library: str = ""  # of work space: whose kernels need it (`Platform.library`)
     name: str = ""  # of a parameter or buffer, as the model names it
+    origin: tuple[str, str] = ("", "")  # path of the module and operator that made it
 
 
 def on_library(storages: Iterable[Storage], library: str) -> list[Storage]:
@@ -65,16 +66,21 @@ class Lifetimes:
             self.hold([tensor], WEIGHTS)
             self._seen[before:] = [storage._replace(name=name) for storage in self._seen[before:]]
 
-    def called(self, output: Any, workspaces: Mapping[str, tuple[int, ...]] | None = None) -> int:
+    def called(
+        self,
+        output: Any,
+        workspaces: Mapping[str, tuple[int, ...]] | None = None,
+        origin: tuple[str, str] = ("", ""),
+    ) -> int:
         """A call has returned `output`, its kernels made these blocks; bytes of what is new in it."""
         self.calls += 1
         check_calls(self.calls, self._most_calls)
         for library, blocks in (workspaces or {}).items():
             size = workspace_bytes(library, blocks)
-            own = Storage(self.calls, self.calls, size, WORKSPACE, blocks, library)
+            own = Storage(self.calls, self.calls, size, WORKSPACE, blocks, library, origin=origin)
             self._seen.append(own)
             self._listed += own.bytes > 0
-        return sum(self._count(tensor, ACTIVATIONS) for tensor in _dense(tensors_in(output)))
+        return sum(self._count(tensor, ACTIVATIONS, origin) for tensor in _dense(tensors_in(output)))
 
     def assign(self, tensors: Iterable[Any], part: str) -> None:
         """Set the part of living tensors; those not seen before are held from now on."""
@@ -97,7 +103,12 @@ class Lifetimes:
         """The place in `storages` of the memory that a living tensor lies in; -1 where it is not there."""
         return self._numbers.get(tensor.untyped_storage()._cdata, -1)
 
-    def _count(self, tensor: Tensor, part: str) -> int:
+    def name(self, tensor: Tensor) -> str:
+        """The name of the parameter or buffer whose memory a living tensor lies in; "" for others."""
+        place = self._known.get(tensor.untyped_storage()._cdata)
+        return "" if place is None else self._seen[place].name
+
+    def _count(self, tensor: Tensor, part: str, origin: tuple[str, str] = ("", "")) -> int:
         """Bytes of the tensor's storage if it is new."""
         storage = tensor.untyped_storage()
         identity = storage._cdata
@@ -108,7 +119,7 @@ class Lifetimes:
         if size:
             self._numbers[identity] = self._listed
             self._listed += 1
-        self._seen.append(Storage(self.calls, None, size, part))
+        self._seen.append(Storage(self.calls, None, size, part, origin=origin))
         self.live += size
         self.peak = max(self.peak, self.live)
         weakref.finalize(storage, self._free, identity, place).atexit = False

@@ -13,7 +13,19 @@ from torch.utils._pytree import tree_iter
 from neuralpower.errors import InputError, ModelError, is_count, unknown
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.base import TRAINING as TRAINING
-from neuralpower.layers.optimizer import CLASSES, IMPLEMENTATIONS, possible
+from neuralpower.optimizers.registry import (
+    FOREACH,
+    FUSED,
+    IMPLEMENTATIONS,
+    KNOWN,
+    LOOP,
+    RECIPES,
+    States,
+    canonical,
+    possible,
+    runnable,
+    unknown_optimizer,
+)
 from neuralpower.platforms import Platform
 
 OPTIMIZER = "optimizer"
@@ -34,15 +46,19 @@ class Recipe:
     selective: bool = False  # of these, the scores of attention alone run again
     # weights of 16 bits have masters, gradients and an optimizer in float32, as in Megatron-LM
     masters: bool = False
+    states: States | float | None = None  # what an unknown optimizer keeps: numbers per parameter
 
     def __post_init__(self) -> None:
         """Raise InputError for an invalid recipe."""
-        if self.optimizer not in CLASSES:
-            raise unknown("optimizer", self.optimizer, CLASSES)
+        object.__setattr__(self, "optimizer", canonical(self.optimizer))
+        if self.states is not None and not isinstance(self.states, States):
+            object.__setattr__(self, "states", States.parsed(self.states))
+        if self.states is None and self.optimizer not in RECIPES:
+            raise unknown_optimizer(self.optimizer)
         if self.implementation not in ("", *IMPLEMENTATIONS):
             raise unknown("implementation of an optimizer", self.implementation, IMPLEMENTATIONS)
-        if not possible(self.optimizer, self.implementation):
-            ways = " or ".join(way for way in IMPLEMENTATIONS if possible(self.optimizer, way))
+        if not possible(self.known, self.implementation):
+            ways = " or ".join(way for way in IMPLEMENTATIONS if possible(self.known, way))
             raise InputError(f"{self.optimizer}: torch has no {self.implementation} one; choose {ways}")
         if self.selective and not self.checkpointing:
             raise InputError("selective: which parts checkpointing runs again; choose checkpointing, too")
@@ -56,12 +72,14 @@ class Recipe:
 
     def on(self, platform: Platform) -> Recipe:
         """The same, with the implementation that torch chooses on the platform where none is said."""
-        return replace(self, implementation=self.implementation or platform.optimizer_way(self.optimizer))
+        return replace(self, implementation=self.implementation or platform.optimizer_way(self.known))
 
     def __str__(self) -> str:
         """As text, without default values."""
         usual = self.implementation in ("", "loop")
         parts = [self.optimizer if usual else f"{self.optimizer} ({self.implementation})"]
+        if self.states is not None:
+            parts[0] += f", {self.states} states per parameter"
         if self.accumulation > 1:
             parts.append(f"{self.accumulation} micro-batches")
         if self.checkpointing:
@@ -72,17 +90,29 @@ class Recipe:
             parts.append("float32 masters")
         return ", ".join(parts)
 
+    @property
+    def known(self) -> str:
+        """The name in the registry of optimizers; "" for one of which the states alone are known."""
+        return "" if self.states is not None else self.optimizer
+
     def gradient_dtype(self, dtype: str) -> str:
         """The type in which the gradient of a weight is kept, given the weight's."""
         return "float32" if self.masters and dtype in HALVES else dtype
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer; plain gradient descent has momentum. No other setting changes the cost."""
-        said = ("foreach", "fused") if self.implementation else ()
-        ways = {way: way == self.implementation for way in said if possible(self.optimizer, way)}
-        momentum = {"momentum": 0.9} if self.optimizer == "sgd" else {}
+        """The optimizer; plain gradient descent has momentum. No other setting changes the cost.
+
+        Raises InputError where no class of torch steps all parameters.
+        """
+        name = "momentum" if self.known == "sgd" else self.known
+        make = runnable().get(name)
+        if make is None:
+            raise InputError(f"optimizer {self.optimizer}: its steps are predicted, not run; choose adamw")
+        known = KNOWN[name].ways
+        said = () if not self.implementation or known == (LOOP,) else (FOREACH, FUSED)
+        ways = {way: way == self.implementation for way in said if way in known}
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        return CLASSES[self.optimizer](trained, lr=1e-5, **momentum, **ways)
+        return make(trained, lr=1e-5, **ways)
 
 
 RECIPE = Recipe()

@@ -436,8 +436,9 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         whole = self.lifetimes.calls == before  # a call made of parts needs nothing besides theirs
         if self._made_up and (sources := self._comes_from(tensors_in((args, kwargs)))):
             self._made_up.update(dict.fromkeys(tensors_in(output), tuple(sources)))
-        blocks = workspaces(name_of(func), args, kwargs, output) if whole else {}
-        self.lifetimes.called(output, blocks)
+        name = name_of(func)
+        blocks = workspaces(name, args, kwargs, output) if whole else {}
+        self.lifetimes.called(output, blocks, (self.path, name))
         if whole and len(self.calls) + len(self.unmodelled) > seen:
             reads = accesses(tensors_in((args, kwargs)), self.lifetimes)
             self.flows[self.lifetimes.calls] = Flow(reads, accesses(tensors_in(output), self.lifetimes))

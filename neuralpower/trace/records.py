@@ -162,6 +162,8 @@ class Trace:
     # calls of a backward pass besides the calls' own (`trace.gradients`)
     gradients: tuple[LayerCall, ...] = ()
     own_backward: tuple[OwnBackward, ...] = ()  # in the order of their operator calls
+    # what checkpointed blocks run again, where passes have joined calls; None: the calls that say so
+    repeats: tuple[LayerCall, ...] | None = None
     trained: tuple[tuple[str, int], ...] = ()  # (dtype, numbers) of parameters that get a dense gradient
     trained_names: tuple[str, ...] = ()  # of these
     of_experts: frozenset[str] = frozenset()  # of these: parameters that expert ranks share out
@@ -179,6 +181,12 @@ class Trace:
     quantised: Quantised | None = None  # what a scheme has made of the weights
     baseline: tuple[int, int] | None = None  # calls and bytes of eager mode, where passes join calls
     savings: Savings | None = None  # effect of joining them
+
+    @property
+    def repeated(self) -> tuple[LayerCall, ...]:
+        """The calls that a backward pass makes once more, since their blocks keep their inputs alone."""
+        again = tuple(call for call in self.calls if call.again)
+        return again if self.repeats is None else self.repeats
 
     @property
     def layers(self) -> tuple[Layer, ...]:

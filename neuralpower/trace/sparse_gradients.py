@@ -20,8 +20,9 @@ from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
-from neuralpower.layers.optimizer import CLASSES, FUSED, SPARSE
+from neuralpower.layers.optimizer import SPARSE
 from neuralpower.layers.reduction import Reduction
+from neuralpower.optimizers.registry import FUSED, KNOWN
 
 PLACE_BYTES = 8  # a place is an int64
 BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
@@ -209,7 +210,8 @@ def step_of_rows(function: str, rows: Rows) -> Iterator[Layer]:
 
 def check_sparse(optimizer: str, implementation: str, sparse: Sequence[str], dense: Sequence[str]) -> None:
     """Raise InputError for gradients that PyTorch's optimizer refuses, given their parameters' names."""
-    kind = getattr(CLASSES[optimizer], "__name__", optimizer)
+    known = KNOWN[optimizer].make if optimizer in KNOWN else optimizer
+    kind = known if isinstance(known, str) else optimizer
     others = f"choose {' or '.join(name for name in SPARSE if name != 'sparseadam')}"
     if sparse and (optimizer not in SPARSE or implementation == FUSED):
         way = f"{kind} (fused)" if optimizer in SPARSE else kind

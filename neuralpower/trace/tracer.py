@@ -24,6 +24,7 @@ from neuralpower.networks.refusals import check_followable, way_out
 from neuralpower.networks.running import WAYS, Run
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
+from neuralpower.trace.casts import casting
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.own_backward import OwnBackwardError
 from neuralpower.trace.recorder import Recorder
@@ -93,8 +94,7 @@ def trace(
 @contextlib.contextmanager
 def _prepared(model: nn.Module, training: bool | None, autocast: torch.dtype | None) -> Iterator[None]:
     """The mode of the pass, and nothing of it left in the module afterwards."""
-    cast = torch.autocast("cpu", autocast) if autocast is not None else contextlib.nullcontext()
-    with undisturbed(model, training), own_caches(model), slow_attention(), cast:
+    with undisturbed(model, training), own_caches(model), slow_attention(), casting(autocast):
         yield
 
 

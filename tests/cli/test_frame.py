@@ -23,13 +23,13 @@ from neuralpower.cli.output import VERBOSE, at_level
 from neuralpower.errors import InputError
 from neuralpower.files.terminal import unstyled
 from neuralpower.layers import KINDS
-from neuralpower.layers.optimizer import CLASSES
 from neuralpower.learn.train import LEARNERS
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.networks.catalogue import TASKS
 from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.phases import PREDICTED
 from neuralpower.networks.zoo import ZOO
+from neuralpower.optimizers.registry import RECIPES
 from neuralpower.predict.explore.fit import PHASES as FITTED
 from neuralpower.predict.explore.score import BY
 from neuralpower.predict.measured import BEST, ROOFLINE
@@ -123,7 +123,7 @@ def test_help_of_a_command_by_its_name() -> None:
         (choices.SORTS, SORTS),
         (choices.UNITS, UNITS),
         (choices.CONVENTIONS, CONVENTIONS),
-        (choices.OPTIMIZERS, CLASSES),
+        (choices.OPTIMIZERS, RECIPES),
         (choices.TABLES, [*sorted(KINDS), "network"]),
         (choices.SCORES, BY),
         (choices.LEARNERS, LEARNERS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,42 @@ def test_a_table_instead_of_a_dataset_is_answered_with_the_command_that_makes_on
     assert ran.err.strip().endswith(f"Fix: neuralpower dataset check {table} --device NAME --out FOLDER")
     ran = run("dataset", "check", table)
     assert "--map runtime_s=latency_ms/1000" in ran.out + ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("predict", "zoo:deep_mnist", "--memory-picture", "memory.bmp"),
+            "the ending must be one of .html, ",
+        ),
+        (("fit", "zoo:deep_mnist", "--memory-picture", "memory.bmp"), "the ending must be one of .html, "),
+        (("predict", "zoo:deep_mnist", "--memory-picture", "/dev/null/m.html"), "m.html: cannot be written"),
+        (
+            (
+                "fit",
+                "zoo:alexnet",
+                "--devices",
+                "2xh100-sxm",
+                "--data-parallel",
+                "2",
+                "--memory-picture",
+                "memory.html",
+            ),
+            "draws one device's memory; leave it out",
+        ),
+    ],
+)
+def test_a_picture_of_memory_that_cannot_be_drawn_is_refused(arguments: tuple[str, ...], words: str) -> None:
+    ran = run(*arguments)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert words in ran.err
+    assert not Path("memory.html").exists()
+
+
+def test_a_picture_of_memory_is_drawn_by_predict_and_fit(tmp_path: Path) -> None:
+    page, snapshot = tmp_path / "memory.html", tmp_path / "memory.pickle"
+    done("predict", "zoo:deep_mnist", "--phase", "training", "--device", "t4", "--memory-picture", str(page))
+    assert "The peak is " in page.read_text()
+    done("fit", "zoo:deep_mnist", "--device", "t4", "--memory-picture", str(snapshot))
+    assert pickle.loads(snapshot.read_bytes())["segments"]

@@ -225,11 +225,16 @@ def test_a_host_that_is_not_known_is_less_certain_and_named() -> None:
     assert there.of_another_host() == there
 
 
-@pytest.mark.parametrize("outputs", [1, 45, 4096])
-def test_few_results_of_a_reduction_keep_few_cores_busy(outputs: int) -> None:
+@pytest.mark.parametrize(
+    ("elements", "outputs", "blocks"),
+    [(2**15, 1, 4), (2**15, 45, 45), (2**16, 4, 8), (2**22, 1, 132), (2**22, 4096, 132)],
+)
+def test_few_results_of_short_rows_keep_few_cores_busy_and_long_rows_are_shared(
+    elements: int, outputs: int, blocks: int
+) -> None:
     hardware = find_spec("nvidia-h200-sxm-141gb").hardware()
     kind: Any = KINDS["reduction"]
-    layer = kind(function="sum", elements=2**22, outputs=outputs, dtype="bfloat16")
+    layer = kind(function="sum", elements=elements, outputs=outputs, dtype="bfloat16")
     seconds = layer.kernel_terms(hardware)["bytes_few_results"]
-    idle = hardware.cores / min(outputs, hardware.cores)
-    assert seconds == pytest.approx(2**23 * idle / hardware.memory_bytes_per_s)
+    assert hardware.cores == 132
+    assert seconds == pytest.approx(2 * elements * (132 / blocks) / hardware.memory_bytes_per_s)

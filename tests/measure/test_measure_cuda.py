@@ -37,7 +37,7 @@ from neuralpower.measure.cuda.rig import SENTINEL_CALLS, Queue, open_cuda_rig
 from neuralpower.measure.cuda.runtime import POWER_CAP, Condition, NvmlCondition, to_columns
 from neuralpower.measure.cuda.timer import MOST_CALLS, Block, converged, median_interval
 from neuralpower.measure.power.selftest import SelfTest
-from tests.simulated_cuda import SimulatedCuda, SimulatedMark, kernel, rig_of
+from tests.simulated_cuda import META, SimulatedCuda, SimulatedMark, kernel, rig_of
 
 CPU = torch.device("cpu")
 HOT, CAPPED, FINE = Condition(reasons=0x40), Condition(reasons=POWER_CAP), Condition(reasons=0)
@@ -139,6 +139,31 @@ def test_a_call_that_waits_for_the_device_is_timed_eagerly_and_says_so() -> None
     assert (row["status"], row["timing"]) == ("ok", "eager")
     assert row["runtime_s"] == pytest.approx(45e-6, rel=0.02)
     assert row["host_bound"]
+
+
+class Dropping(torch.autograd.Function):
+    """Saves what fused attention saves: the share to drop, and the seed, here on the device META."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, cuda: SimulatedCuda, dropped: float) -> torch.Tensor:
+        ctx.cuda, ctx._saved_dropout_p = cuda, dropped
+        ctx._saved_philox_seed = torch.empty((), dtype=torch.int64, device=META)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        ctx.cuda.launch(5e-3, 5e-6)
+        return gradient.clone(), None, None
+
+
+@pytest.mark.parametrize(("dropped", "timing"), [(0.1, "eager"), (0.0, "graph")])
+def test_a_backward_pass_whose_seed_lies_elsewhere_is_in_no_graph(dropped: float, timing: str) -> None:
+    cuda = SimulatedCuda()
+    x = torch.randn(10)
+    call = Call(Backward(lambda x: torch.relu(Dropping.apply(x, cuda, dropped))), (x,))
+    (row,) = rig_of(cuda).time([call])
+    assert (row["status"], row["timing"]) == ("ok", timing)
+    assert cuda.replays == 0 or timing == "graph"
 
 
 # ---- condition ----

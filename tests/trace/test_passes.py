@@ -78,6 +78,24 @@ def test_a_step_takes_the_passes_that_its_recipe_asks_for(recipe: Recipe, names:
     assert any(task.again for task in found.tasks) == recipe.checkpointing
 
 
+@pytest.mark.parametrize(("dtype", "scaled"), [(torch.float16, True), (torch.bfloat16, False)], ids=str)
+@pytest.mark.parametrize("batches", [1, 3])
+def test_masters_add_gradients_as_they_are_made_and_float16_scales_them_back(
+    dtype: torch.dtype, scaled: bool, batches: int
+) -> None:
+    net = nn.Linear(8, 4).to(META, dtype)
+    found = trace(net, (torch.empty(2, 8, device=META, dtype=dtype),), training=True, loss=default_loss)
+    recipe = Recipe("adam", "loop", batches, masters=True)
+    work = applied(found, Question("training", recipe=recipe))
+    numbers = 8 * 4 + 4
+    added = [task.layer for task in work.tasks if task.layer.kind == "fused"]
+    # 4 bytes in and out instead of 2 out
+    assert [layer.bytes()[::2] for layer in added] == [(4 * numbers, 2 * numbers)] * batches
+    in_place = [(t.step, t.layer.to_row()["elements"]) for t in work.tasks if t.layer.to_row().get("inplace")]
+    assert in_place == [("optimizer", numbers)] * scaled  # nothing else is added to gradients
+    assert ("loss_scaling" in work.passes) == scaled
+
+
 def test_products_compute_in_tensorfloat32_where_that_is_asked_for() -> None:
     found = applied(traced(False), Question(dtype="tensorfloat32"))
     assert found.passes == ("forward", "tensorfloat32")

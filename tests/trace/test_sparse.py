@@ -16,6 +16,7 @@ from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.networks.running import META
+from neuralpower.optimizers.registry import KNOWN
 from neuralpower.platforms import CPU
 from neuralpower.predict.memory.peak import training_memory
 from neuralpower.profiling import profile
@@ -26,7 +27,7 @@ from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import TRAINING, Recipe, default_loss
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.sparse_gradients import Rows
-from neuralpower.trace.step_lifetimes import OPTIMIZERS, training_lifetimes
+from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 from tests.program import done, run
 
@@ -193,7 +194,7 @@ class Seen(torch.utils._python_dispatch.TorchDispatchMode):
 @pytest.mark.parametrize("optimizer", ["adagrad", "sparseadam"])
 def test_an_optimizers_step_does_to_rows_what_pytorchs_does(optimizer: str) -> None:
     net = Net(LOOK_UPS["embedding"], head=False)
-    made = OPTIMIZERS[optimizer](net.parameters(), lr=1e-3)
+    made = KNOWN[optimizer].maker(optimizer)(net.parameters(), lr=1e-3)
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
         for _ in range(2):
             made.zero_grad()
@@ -234,7 +235,7 @@ def test_an_optimizers_step_does_to_rows_what_pytorchs_does(optimizer: str) -> N
 def test_what_pytorchs_optimizers_refuse_is_refused(recipe: Recipe, message: str) -> None:
     with pytest.raises(InputError, match=message):
         training_tasks(traced(LOOK_UPS["embedding"]), recipe.on(CPU), lambda *_: True)
-    kind, way = OPTIMIZERS[recipe.optimizer], recipe.implementation
+    kind, way = KNOWN[recipe.optimizer].maker(recipe.optimizer), recipe.implementation
     net = Net(LOOK_UPS["embedding"])
     default_loss(net(places())).backward()
     with pytest.raises(RuntimeError, match=r"does not support (sparse|dense) grad"):
@@ -272,7 +273,14 @@ def test_memory_of_a_step_is_what_a_real_one_holds(look_up: Any, optimizer: str)
         return
     predicted = training_memory(training_lifetimes(net, (places(),), optimizer=optimizer))
     ways = {} if optimizer == "sparseadam" else {"foreach": False}
-    one = Step(net, (places(),), {}, TRAINING, None, OPTIMIZERS[optimizer](net.parameters(), lr=1e-4, **ways))
+    one = Step(
+        net,
+        (places(),),
+        {},
+        TRAINING,
+        None,
+        KNOWN[optimizer].maker(optimizer)(net.parameters(), lr=1e-4, **ways),
+    )
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
         one.run(HostClock())
         real = accounted(one, HostClock(), None)[1]

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from neuralpower.errors import InputError
 from neuralpower.layers.attention import Attention
@@ -25,7 +26,7 @@ from neuralpower.trace.dataflow import Dataflow
 from neuralpower.trace.follow import Followed, Grown, follow
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import RUNS, Question, checked_run, usual_run
-from neuralpower.trace.records import LayerCall, Task, Trace
+from neuralpower.trace.records import LOSS, LayerCall, Task, Trace
 from neuralpower.trace.tracer import trace
 
 SIZES = "num_hidden_layers=2&hidden_size=256&num_attention_heads=4&vocab_size=1000&intermediate_size=512"
@@ -162,6 +163,39 @@ def test_training_fuses_the_forward_pass_and_takes_the_gradient_of_the_kernel() 
     (back,) = forward.backward()
     assert back.bytes().input == sum(forward.bytes())
     assert back.bytes().output == forward.bytes().input
+
+
+class Blocks(nn.Module):
+    """Two blocks that run again: a product, then what reaches into the next block's norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add each block's dropped result to what it reads."""
+        for layer in self.layers:
+            x = checkpoint(lambda x, layer=layer: x + F.dropout(F.silu(layer(x)) * 2), x, use_reentrant=False)
+        return x
+
+
+def test_kernels_of_checkpointed_blocks_are_joined_forward_and_when_they_run_again() -> None:
+    found = trace(
+        Blocks().to(META),
+        (torch.empty(32, 64, device=META),),
+        training=True,
+        loss=lambda y: y.square().mean(),
+    )
+    plain = applied(found, Question("training"))
+    work = applied(found, Question("training", run="compile"))
+    again = [(task.layer.kind, task.parts) for task in work.tasks if task.again]
+    chain = ("silu", "mul", "dropout")
+    assert again == [("norm", ()), ("linear", ()), ("fused", chain)] * 2
+    assert [task.layer.kind for task in plain.tasks if task.again].count("elementwise") == 2 * 2
+    forward = [task for task in work.tasks if task.step == "forward" and task.path != LOSS]
+    # the first block's end and the second one's norm are one kernel, but each block runs again by itself
+    assert [task.layer.kind for task in forward] == ["norm", "linear", "fused", "linear", "fused"]
+    assert forward[2].parts == (*chain, "add", "layer_norm")
 
 
 def test_a_graph_changes_no_call() -> None:

@@ -25,7 +25,7 @@ import torch
 
 from neuralpower.errors import PoisonedError
 from neuralpower.layers.call import Call
-from neuralpower.measure.calls import Step, call_bytes, copy_call, settings_of, step_of
+from neuralpower.measure.calls import Gradient, Step, call_bytes, copy_call, settings_of, step_of
 from neuralpower.measure.cuda.runtime import Condition, Cuda, NotCapturable, Properties, to_columns
 
 BLOCK_S = 1e-3  # of a replay, so that marks, which resolve 0.5 us, are exact
@@ -217,6 +217,8 @@ class CudaTimer:
         return max(min(cold, MOST_COPIES, int(MEMORY_SHARE * self.cuda.free_bytes() / size)), 1)
 
     def _captured(self, copies: tuple[Step, ...], size: int) -> Block:
+        if isinstance(copies[0], Gradient) and copies[0].seeded_by_host():
+            return Block(copies, size, None)
         try:
             return Block(copies, size, self.cuda.capture([copies[i % len(copies)] for i in range(size)]))
         except NotCapturable:

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NamedTuple
 
 from neuralpower.errors import InputError
 from neuralpower.trace.lifetimes import CACHE, INPUTS, OPTIMIZER, WEIGHTS, WORKSPACE, Storage
@@ -39,6 +40,10 @@ OWN_SEGMENT = 10 * 2**20  # kMinLargeAlloc: requests from here on have a segment
 ROUND_SEGMENT = 2 * 2**20  # kRoundLarge
 STEPS = 2  # the first makes the optimizer's state, the second finds it there
 SPARE = 20 * 2**20  # kLargeBuffer: how much larger an unsplit block may be than its request
+HANDLE, WORK = -1, -2  # what asks besides the storages: a library's handle, a kernel
+
+Record = Callable[[str, int, int], None]
+"""Receives (action, address, bytes), with the actions of PyTorch's own memory history."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,13 @@ class _Block:
 class CachingAllocator:
     """Nothing is in it at first; `device_bytes` is what segments may take, None for no limit."""
 
-    def __init__(self, device_bytes: int | None = None, settings: Settings = Settings()) -> None:
-        self.device_bytes, self.settings = device_bytes, settings
+    def __init__(
+        self,
+        device_bytes: int | None = None,
+        settings: Settings = Settings(),
+        record: Record = lambda action, address, size: None,
+    ) -> None:
+        self.device_bytes, self.settings, self._record = device_bytes, settings, record
         self.allocated = self.reserved = 0
         self.peak_allocated = self.peak_reserved = 0
         self.given_back = 0  # segments that were returned to the driver for others
@@ -102,12 +112,14 @@ class CachingAllocator:
         self._used[block.address] = block
         self.allocated += block.bytes
         self.peak_allocated = max(self.peak_allocated, self.allocated)
+        self._record("alloc", block.address, block.bytes)
         return block.address
 
     def free(self, address: int) -> None:
         """Give a block back to its pool, joined with its free neighbours."""
         block = self._used.pop(address)
         self.allocated -= block.bytes
+        self._record("free", address, block.bytes)
         block.free = True
         for other in (block.preceding, block.following):
             if other is not None and other.free:
@@ -173,6 +185,7 @@ class CachingAllocator:
         self._make_room(took)
         block = _Block(self._next, took, large)
         self._next += took + ROUND_SEGMENT
+        self._record("segment_alloc", block.address, took)
         return block
 
     def _expanded(self, size: int, large: bool) -> _Block:
@@ -184,10 +197,12 @@ class CachingAllocator:
         self._make_room(grown)
         if end is not None and end.free:
             block = self._take(end)
+            self._record("segment_map", block.address + block.bytes, grown)
             block.bytes += grown
             return block
         address = end.address + end.bytes if end is not None else (1 << (61 if large else 60))
         block = _Block(address, grown, large)
+        self._record("segment_map", address, grown)
         if end is not None:
             end.following, block.preceding = block, end
         self._end[large] = block
@@ -208,6 +223,7 @@ class CachingAllocator:
 
     def _give_back(self, block: _Block) -> None:
         self._take(block)
+        self._record("segment_free", block.address, block.bytes)
         self.reserved -= block.bytes
         self.given_back += 1
         if self._end[block.large] is block:
@@ -237,6 +253,46 @@ def _joined(block: _Block, other: _Block) -> _Block:
     return first
 
 
+class Ask(NamedTuple):
+    """What a step asks of the allocator."""
+
+    step: int  # from 0
+    call: int  # operator call of the step
+    place: int  # among the storages; HANDLE or WORK
+    bytes: int | None  # of a new block; None: the place's block is freed
+
+
+def asked(storages: Sequence[Storage], handles: Sequence[int] = ()) -> Iterator[Ask]:
+    """What two passes or steps ask of the allocator, in order; arguments as in `replayed`."""
+    for size in handles:
+        yield Ask(0, 0, HANDLE, size)
+    end = max((max(s.birth, s.death or 0) for s in storages), default=0) + 1
+    born: dict[int, list[int]] = defaultdict(list)
+    dead: dict[int, list[int]] = defaultdict(list)
+    work: dict[int, tuple[int, ...]] = {}
+    for place, storage in enumerate(storages):
+        if storage.part == WORKSPACE:
+            work[storage.birth] = storage.blocks or (storage.bytes,)
+            continue
+        if storage.birth == 0 and storage.part in (WEIGHTS, INPUTS, CACHE):
+            yield Ask(0, 0, place, storage.bytes)
+            continue
+        born[storage.birth].append(place)
+        if storage.part != OPTIMIZER:
+            dead[end if storage.death is None else storage.death].append(place)
+    for step in range(STEPS):
+        for call in range(end + 1):
+            for place, size in zip_longest(born[call], work.get(call, ())):
+                # an optimizer's state stays
+                if place is not None and (step == 0 or storages[place].part != OPTIMIZER):
+                    yield Ask(step, call, place, storages[place].bytes)
+                if size:  # of the kernel that fills this output
+                    yield Ask(step, call, WORK, size)
+                    yield Ask(step, call, WORK, None)
+            for place in dead[call]:
+                yield Ask(step, call, place, None)
+
+
 def replayed(
     storages: Sequence[Storage], settings: Settings = Settings(), handles: Sequence[int] = ()
 ) -> CachingAllocator:
@@ -247,31 +303,10 @@ def replayed(
         settings: of the allocator.
         handles: bytes of cuBLAS's work spaces, one for each thread that multiplies; they stay.
     """
-    allocator = CachingAllocator(settings=settings)
-    for size in handles:
-        allocator.allocate(size)
-    end = max((max(s.birth, s.death or 0) for s in storages), default=0) + 1
-    born: dict[int, list[int]] = defaultdict(list)
-    dead: dict[int, list[int]] = defaultdict(list)
-    work: dict[int, tuple[int, ...]] = {}
-    living: dict[int, int] = {}
-    for place, storage in enumerate(storages):
-        if storage.part == WORKSPACE:
-            work[storage.birth] = storage.blocks or (storage.bytes,)
-            continue
-        if storage.birth == 0 and storage.part in (WEIGHTS, INPUTS, CACHE):
-            living[place] = allocator.allocate(storage.bytes)
-            continue
-        born[storage.birth].append(place)
-        if storage.part != OPTIMIZER:
-            dead[end if storage.death is None else storage.death].append(place)
-    for _ in range(STEPS):
-        for call in range(end + 1):
-            for place, size in zip_longest(born[call], work.get(call, ())):
-                if place is not None and place not in living:  # an optimizer's state stays
-                    living[place] = allocator.allocate(storages[place].bytes)
-                if size:  # of the kernel that fills this output
-                    allocator.free(allocator.allocate(size))
-            for place in dead[call]:
-                allocator.free(living.pop(place))
+    allocator, living = CachingAllocator(settings=settings), dict[int, int]()
+    for one in asked(storages, handles):
+        if one.bytes is not None:
+            living[one.place] = allocator.allocate(one.bytes)
+        else:
+            allocator.free(living.pop(one.place))
     return allocator

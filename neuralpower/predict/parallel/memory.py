@@ -24,6 +24,7 @@ from neuralpower.predict.memory.peak import (
     memory_of,
     overhead_lines,
 )
+from neuralpower.quantisation.weights import EXPERTS, OTHER
 from neuralpower.trace.lifetimes import (
     ACTIVATIONS,
     GRADIENTS,
@@ -117,6 +118,7 @@ class StepMemory:
     inputs: int  # bytes
     state: float  # bytes of an optimizer's state for each byte of gradients
     update: float  # that an optimizer's step makes for a while, for each byte of gradients
+    named: Mapping[str, int]  # bytes of parameters and buffers, quantised where they are
 
     @classmethod
     def of(cls, step: StepLifetimes, platform: Platform) -> StepMemory:
@@ -133,7 +135,8 @@ class StepMemory:
         most = int(alive(made).max(initial=0)) if made else 0
         inputs = sum(one.bytes for one in step.storages if one.part == INPUTS)
         process = replace(process, assumed=not platform.allocator)
-        return cls(process, inputs, states / gradients, most / gradients)
+        named = {one.name: one.bytes for one in step.storages if one.name}
+        return cls(process, inputs, states / gradients, most / gradients, named)
 
 
 def training_rank_memory(
@@ -201,13 +204,22 @@ class _States:
 
         whole = sum(one.bytes for one in trained)
         divided = sum(share(one, one.bytes) for one in trained)
-        weights = sum(weight.bytes for part in parts for weight in part.trace.weights)
+        every = {one.name: one for part in parts for one in part.trace.weights}
+        weights = sum(step.named.get(name, one.bytes) for name, one in every.items())
         gradients = divided if shard in ("zero2", "zero3") else whole
         stepped = divided if shard else whole
         buffers = 0
         if shard == "zero3":
             weights -= sum(one.weight_bytes - share(one, one.weight_bytes) for one in trained)
-            buffers = 2 * _largest_block(trained)  # the block that runs, and the one that is gathered
+            frozen = every.keys() - {one.name for one in trained}
+            others = {
+                name: step.named.get(name, every[name].bytes) for name in frozen if every[name].sort != OTHER
+            }
+            for name, size in others.items():
+                replicas = layout.expert_replicas if every[name].sort == EXPERTS else layout.data
+                weights -= size - -(-size // replicas)
+            # the block that runs, and the one that is gathered
+            buffers = 2 * _largest_block({**others, **{one.name: one.bytes for one in trained}})
         elif shard:
             buffers = min(whole, ZERO_BUCKET * 4)
         elif layout.data > 1 or layout.expert_replicas > 1:
@@ -215,10 +227,10 @@ class _States:
         return cls(weights, gradients, round(step.state * stepped), round(step.update * stepped), buffers)
 
 
-def _largest_block(trained: Sequence[Parameter]) -> int:
-    """Bytes of the block with the most parameters."""
+def _largest_block(parameters: Mapping[str, int]) -> int:
+    """Bytes of the block with the largest parameters, given the bytes of each by name."""
     sizes: dict[str, int] = {}
-    for one in trained:
-        block = block_of(module_of(one.name))
-        sizes[block] = sizes.get(block, 0) + one.bytes
+    for name, size in parameters.items():
+        block = block_of(module_of(name))
+        sizes[block] = sizes.get(block, 0) + size
     return max(sizes.values(), default=0)

@@ -13,8 +13,8 @@ from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.parallel.timing import FURTHER, Timing, timed_part
 from neuralpower.trace.exchanges import exchanged_by_ends, sent
-from neuralpower.trace.gradients import addition
 from neuralpower.trace.passes import applied
+from neuralpower.trace.passes.accumulation import further
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import OPTIMIZER, TRAINING
 from neuralpower.trace.records import Task, Trace
@@ -81,8 +81,7 @@ def _work(part: Part, number: int, count: int, question: Question) -> Trace:
         layer = exchanged_by_ends(question, question.recipe.gradient_dtype(dtype), part.twice)
         at = next((i for i, task in enumerate(tasks) if task.step == OPTIMIZER), len(tasks))
         tasks.insert(at, Task("", layer, BACKWARD, last=True))
-    kept = question.recipe.gradient_dtype
-    sums = (addition(kept(dtype), numbers) for dtype, numbers in part.trace.trained)
+    sums = further(part.trace, question.recipe)
     tasks += (Task("", layer, BACKWARD, event=FURTHER) for layer in sums)
     return replace(work, tasks=tuple(tasks))
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD
 from neuralpower.trace.gradients import addition
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
-from neuralpower.trace.recipe import TRAINING
+from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Task, Trace
 from neuralpower.trace.sparse_gradients import joined, stored
 
@@ -33,6 +34,13 @@ def accumulation(trace: Trace, question: Question) -> Trace:
     return replace(trace, tasks=tuple(tasks), unmodelled=unmodelled)
 
 
+def further(trace: Trace, recipe: Recipe) -> Iterator[Layer]:
+    """Additions of one more micro-batch's gradients; weights with masters have them as they are made."""
+    for dtype, numbers in trace.trained:
+        if recipe.gradient_dtype(dtype) == dtype:
+            yield addition(dtype, numbers)
+
+
 def _repeated(trace: Trace, last: bool) -> Iterator[Task]:
     """The tasks of one micro-batch: exchanges between replicas follow the last one alone."""
     return (task for task in trace.tasks if last or not task.last)
@@ -41,8 +49,7 @@ def _repeated(trace: Trace, last: bool) -> Iterator[Task]:
 def _accumulated(trace: Trace, question: Question, number: int) -> Iterator[Task]:
     """Calls that add a micro-batch's gradients, by its number from 0, to those before it."""
     if number:
-        kept = ((question.recipe.gradient_dtype(dtype), numbers) for dtype, numbers in trace.trained)
-        yield from (Task("", addition(dtype, numbers), BACKWARD) for dtype, numbers in kept)
+        yield from (Task("", layer, BACKWARD) for layer in further(trace, question.recipe))
     for name, rows in trace.sparse:
         layers = joined(rows.times(number + 1)) if number else stored(rows)
         yield from (Task(module_of(name), layer, BACKWARD) for layer in layers)

@@ -21,7 +21,7 @@ def backward(trace: Trace, question: Question) -> Trace:
     A kind whose backward pass was not measured does what its formulas say, as forward passes. What is not
     modelled takes as long backward as forward, so a step of training has it twice.
     """
-    again, sums = by_block(call for call in trace.calls if call.again), by_block(trace.gradients)
+    again, sums = by_block(trace.repeated), by_block(trace.gradients)
     tasks: list[Task] = []
     passed = backward_calls(trace.calls, trace.own_backward)
     for block, calls in groupby(passed, key=lambda call: block_of(call.path)):
@@ -52,7 +52,8 @@ def _sum(call: LayerCall) -> Task:
 
 def _own(call: LayerCall) -> Task:
     """A call that a backward pass makes unchanged: its own call, or one that runs again."""
-    return Task(call.path, call.layer, BACKWARD, again=call.again, operator=call.operator)
+    again = call.again
+    return Task(call.path, call.layer, BACKWARD, again=again, operator=call.operator, parts=call.parts)
 
 
 def _reversed(call: LayerCall, knows: Knows) -> Iterator[Task]:

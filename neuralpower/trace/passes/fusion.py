@@ -19,7 +19,7 @@ def fusion(trace: Trace, question: Question) -> Trace:
     flow = Dataflow(trace)
     trace = dropped(trace, flow, lambda _, node: is_copy_of_attention(flow, node) or is_cast(flow, node))
     flow = Dataflow(trace)
-    own = {one.at for one in trace.own_backward} | {call.at for call in trace.calls if call.again}
+    own = {one.at for one in trace.own_backward}
     if question.run == ENGINE:  # engines have a kernel of their own for it
         own |= {call.at for call in trace.calls if isinstance(call.layer, Embedding)}
     apart = [i for i, node in enumerate(flow.nodes) if node.at in own]

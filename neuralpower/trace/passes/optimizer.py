@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from neuralpower.dtypes import DTYPES
 from neuralpower.errors import InputError
 from neuralpower.layers.movement import Movement
-from neuralpower.layers.optimizer import Optimizer
+from neuralpower.layers.optimizer import STATES, Optimizer
+from neuralpower.optimizers.registry import KNOWN, LOOP, States, possible
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
 from neuralpower.trace.question import Question
@@ -32,19 +34,58 @@ def optimizer(trace: Trace, question: Question) -> Trace:
     check_sparse(recipe.optimizer, recipe.implementation, rows, trace.trained_names)
     if rows and recipe.optimizer == "sgd":
         granted = (*granted, grows(trace.sparse, recipe.accumulation))
+    if recipe.known not in (*STATES, "sparseadam"):
+        granted = (*granted, _said(recipe))
     return replace(trace, tasks=(*trace.tasks, *_step(trace, recipe)), granted=granted)
 
 
 def _step(trace: Trace, recipe: Recipe) -> Iterator[Task]:
     """The tasks of the step."""
-    how: dict[str, Any] = {"function": recipe.optimizer, "implementation": recipe.implementation}
     for dtype in dict.fromkeys(dtype for dtype, _ in trace.trained):
         sizes = [numbers for other, numbers in trace.trained if other == dtype]
         kept = recipe.gradient_dtype(dtype)
-        step = Optimizer(dtype=kept, tensors=len(sizes), elements=sum(sizes), **how)
-        yield Task("", step, OPTIMIZER)
+        yield Task("", _update(recipe, kept, len(sizes), sum(sizes)), OPTIMIZER)
         if kept != dtype:  # the weights become the masters, rounded
             yield Task("", Movement(dtype=dtype, function="cast", elements=sum(sizes)), OPTIMIZER)
     for name, rows in trace.sparse:
         parts = step_of_rows(recipe.optimizer, rows.times(recipe.accumulation))
         yield from (Task(module_of(name), layer, OPTIMIZER) for layer in parts)
+
+
+def _update(recipe: Recipe, dtype: str, tensors: int, numbers: int) -> Optimizer:
+    """The step over all dense gradients; an optimizer without a regressor moves its bytes as another does."""
+    how: dict[str, Any] = {"dtype": dtype, "tensors": tensors, "implementation": recipe.implementation}
+    if recipe.known in STATES or recipe.known == "sparseadam":
+        return Optimizer(function=recipe.optimizer, elements=numbers, **how)
+    itemsize = DTYPES[dtype].itemsize
+    states = _state_bytes(recipe, itemsize) / itemsize
+    function = _stand_in(recipe)
+    # parameters and states in and out, gradients in
+    share = (3 + 2 * states) / (3 + 2 * STATES[function])
+    if not possible(function, recipe.implementation):
+        how["implementation"] = LOOP
+    return Optimizer(function=function, elements=max(round(share * numbers), tensors), **how)
+
+
+def _state_bytes(recipe: Recipe, itemsize: float) -> float:
+    """Bytes of states per parameter whose own type has `itemsize` bytes."""
+    if isinstance(recipe.states, States):
+        return recipe.states.numbers * (
+            DTYPES[recipe.states.dtype].itemsize if recipe.states.dtype else itemsize
+        )
+    known = KNOWN[recipe.known]
+    return known.states * itemsize + known.state_bytes
+
+
+def _stand_in(recipe: Recipe) -> str:
+    """The optimizer with a regressor whose step is taken: by its bytes in float32."""
+    return "sgd" if _state_bytes(recipe, 4.0) < 6 else "adamw"
+
+
+def _said(recipe: Recipe) -> str:
+    """A note on the stand-in."""
+    matrices = "; its matrix products are not included" if recipe.known and KNOWN[recipe.known].rest else ""
+    return (
+        f"the time of {recipe.optimizer}'s step is assumed: that of {_stand_in(recipe)} over as many "
+        f"bytes{matrices}"
+    )

@@ -1,0 +1,87 @@
+"""Memory under an engine: the pool of keys and values, and what it holds; one file for each engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from numbers import Real
+from typing import Any
+
+from neuralpower.errors import InputError, unknown
+from neuralpower.networks.inputs import check_count
+from neuralpower.predict.memory.engines.board import Board, board_of
+from neuralpower.predict.memory.engines.engine_memory import (
+    ACTIVATIONS,
+    LONGEST,
+    WEIGHTS,
+    EngineMemory,
+    Part,
+    Pool,
+    Settings,
+)
+from neuralpower.predict.memory.engines.llama_cpp import LlamaCppSettings
+from neuralpower.predict.memory.engines.served import Served, served
+from neuralpower.predict.memory.engines.sglang import SglangSettings
+from neuralpower.predict.memory.engines.vllm import VllmSettings
+
+__all__ = [
+    "ACTIVATIONS",
+    "ENGINES",
+    "OPTIONS",
+    "EngineRequest",
+    "Board",
+    "EngineMemory",
+    "LONGEST",
+    "Part",
+    "Pool",
+    "Served",
+    "WEIGHTS",
+    "board_of",
+    "served",
+]
+
+ENGINES: Mapping[str, type[Any]] = {
+    "vllm": VllmSettings,
+    "sglang": SglangSettings,
+    "llama.cpp": LlamaCppSettings,
+}
+OPTIONS = tuple(dict.fromkeys(each.name for kind in ENGINES.values() for each in fields(kind)))
+COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
+SHARES = ("gpu_memory_utilization", "mem_fraction_static")
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """An engine, its options by name, and the sequences that it is to hold at once."""
+
+    engine: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    concurrency: int | None = None
+    board: Board | None = None  # None: a memory alone is known
+
+    def settings(self) -> Settings:
+        """The engine's settings; raises InputError for an unknown engine or options of another."""
+        if self.engine not in ENGINES:
+            raise unknown("engine", self.engine, ENGINES)
+        check_count("concurrency", self.concurrency)
+        kind = ENGINES[self.engine]
+        own = {each.name for each in fields(kind)}
+        given = {name: value for name, value in self.options.items() if value is not None}
+        for name, value in given.items():
+            if name not in own:
+                others = [e for e, other in ENGINES.items() if name in {one.name for one in fields(other)}]
+                raise InputError(
+                    f"--{name.replace('_', '-')} {value} belongs to --engine {' or '.join(others)}, not to "
+                    f"{self.engine}; leave it out"
+                )
+            if name in COUNTS:
+                check_count(name, value)
+            if name in SHARES and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise InputError(f"--{name.replace('_', '-')} {value!r}: must be a number; choose 0.9")
+        found: Settings = kind(**given)
+        return found
+
+    def memory(self, network: Served, room_bytes: float) -> EngineMemory:
+        """The memory of a device of `room_bytes` under the engine; raises InputError as `settings`."""
+        board = self.board or board_of(None, room_bytes, "a device")
+        return self.settings().memory(network, board, self.concurrency)

@@ -1,0 +1,112 @@
+"""What one layer keeps of a sequence, read from the model's own cache after 2 and after 3 tokens.
+
+    full      keys and values, or latents, of every token
+    sliding   the same of the last `window` tokens
+    cross     keys and values of the encoder's tokens, a fixed number
+    state     a state of fixed size: linear attention, state-space layers
+
+What grows between the two lengths is kept for each token; a state does not grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from neuralpower.networks.phases import Decoder
+from neuralpower.networks.promised_values import tensors_within
+
+FULL, SLIDING, CROSS, STATE = "full", "sliding", "cross", "state"
+WIDE = 4  # bytes of a number of a recurrent state in transformers, which keeps it in float32
+
+
+@dataclass(frozen=True)
+class CacheLayer:
+    """The cache of one layer of one rank, for one sequence."""
+
+    kind: str
+    token_numbers: int = 0  # for each token
+    window: int = 0  # sliding: tokens
+    tokens: int = 0  # cross: of the encoder
+    state_numbers: int = 0  # recurrent, that transformers keeps in float32
+    conv_numbers: int = 0  # of a convolution's last inputs, in the model's type
+
+    def state_bytes(self, recurrent: float, itemsize: float) -> int:
+        """Bytes of the state with `recurrent` bytes for each number of it."""
+        return round(self.state_numbers * recurrent + self.conv_numbers * itemsize)
+
+    def shared(self, ranks: int) -> CacheLayer:
+        """A state of one of several ranks."""
+        return replace(
+            self, state_numbers=self.state_numbers // ranks, conv_numbers=self.conv_numbers // ranks
+        )
+
+    def tokens_of(self, length: int) -> int:
+        """Tokens that it keeps of a sequence of this length."""
+        if self.kind == SLIDING:
+            return min(length, self.window)
+        return self.tokens if self.kind == CROSS else length if self.kind == FULL else 0
+
+
+def cache_layers(decoder: Decoder) -> tuple[CacheLayer, ...]:
+    """The layers of a decoder's cache, for a batch of 1; raises as `Decoder.cache`."""
+    short, longer = decoder.cache(2), decoder.cache(3)
+    found = [_layer(a, b) for a, b in zip(_parts(short), _parts(longer), strict=True)]
+    cross = getattr(short, "cross_attention_cache", None)
+    found += [_cross(part) for part in getattr(cross, "layers", ())]
+    kept = [layer for layer in found if layer is not None]
+    return (*kept, *_of_images(decoder.config, kept))
+
+
+def _of_images(config: Any, kept: Sequence[CacheLayer]) -> list[CacheLayer]:
+    """Layers that read one image, which a cache that is filled by a text alone lacks: Llama 3.2's.
+
+    An image has a token for each patch of each tile, and one more a tile.
+    """
+    places = getattr(config.get_text_config(decoder=True), "cross_attention_layers", None)
+    vision = getattr(config, "vision_config", None)
+    sizes = [getattr(vision, name, None) for name in ("image_size", "patch_size", "max_num_tiles")]
+    if not places or not kept or not all(isinstance(size, int) for size in sizes):
+        return []
+    image, patch, tiles = (int(size or 1) for size in sizes)
+    one = CacheLayer(CROSS, token_numbers=kept[0].token_numbers, tokens=tiles * ((image // patch) ** 2 + 1))
+    return [one] * len(places)
+
+
+def _parts(cache: Any) -> Sequence[Any]:
+    """The layers of a cache; itself where it has none."""
+    own = getattr(cache, "self_attention_cache", cache)
+    return list(getattr(own, "layers", ())) or [own]
+
+
+def _tensors(part: Any) -> Iterator[Tensor]:
+    """The tensors of a layer, without counters."""
+    return (tensor for tensor in tensors_within(part) if tensor.dim() > 0)
+
+
+def _layer(short: Any, longer: Any) -> CacheLayer | None:
+    """What a layer keeps; None for one that keeps nothing."""
+    before, after = list(_tensors(short)), list(_tensors(longer))
+    token = sum(b.numel() - a.numel() for a, b in zip(before, after, strict=True))
+    if token:
+        window = getattr(short, "sliding_window", None)
+        kind = FULL if window is None else SLIDING
+        return CacheLayer(kind, token_numbers=token, window=int(window or 0))
+    wide = [tensor.numel() for tensor in before if tensor.element_size() == WIDE and tensor.dim() > 2]
+    recurrent = max(wide, default=0) if len(before) > 1 else sum(wide)
+    convolution = sum(tensor.numel() for tensor in before) - recurrent
+    if recurrent + convolution == 0:
+        return None
+    return CacheLayer(STATE, state_numbers=recurrent, conv_numbers=convolution)
+
+
+def _cross(part: Any) -> CacheLayer | None:
+    """The keys and values of an encoder's tokens."""
+    kept = list(_tensors(part))
+    if not kept:
+        return None
+    tokens = int(kept[0].shape[-2])
+    return CacheLayer(CROSS, token_numbers=sum(t.numel() for t in kept) // max(tokens, 1), tokens=tokens)

@@ -1,0 +1,119 @@
+"""Automatic casts of `torch.autocast`, as a device's platform does them, on tensors of a CPU without values.
+
+Products run in the low type on each device. What runs in float32 differs: on a GPU norms, softmaxes, powers,
+exponentials, sums and losses, too (torch/csrc: `AT_FORALL_FP32` and `AT_FORALL_FP32_SET_OPT_DTYPE` of
+ATen/autocast_mode.h, torch 2.6 to 2.13). Outside of a CPU these rules are registered for the time of a pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.library import Library
+from torch.utils._pytree import tree_map_only
+
+from neuralpower.dtypes import AUTOCAST_DTYPES, full_name
+from neuralpower.errors import unknown
+from neuralpower.layers.base import torch_dtype
+from neuralpower.platforms import CPU, Platform
+
+LOW = (torch.bfloat16, torch.float16)
+# operators that run in float32 on a GPU, and as their inputs are on a CPU
+WIDE = """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
+    pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm group_norm cosine_similarity
+    huber_loss l1_loss binary_cross_entropy_with_logits dist renorm logsumexp
+    norm.Scalar norm.ScalarOpt_dim
+    sum sum.dim_IntList prod prod.dim_int cumprod cumsum linalg_vector_norm
+""".split()
+FUSED = ("softmax.int", "log_softmax.int")  # their kernels read 16 bits and write 32
+
+
+def cast_dtype(text: str) -> torch.dtype:
+    """The type of a name that products can be cast to; raises InputError."""
+    name = full_name(text)
+    if name not in AUTOCAST_DTYPES:
+        raise unknown("dtype of an autocast", text, AUTOCAST_DTYPES)
+    return torch_dtype(name)
+
+
+def casting(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
+    """A block whose products run in `dtype`; copies of weights last until its end. None: no casts."""
+    return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype)
+
+
+@contextlib.contextmanager
+def cast_rules(platform: Platform, dtype: torch.dtype | None) -> Iterator[None]:
+    """Have `casting(dtype)` follow the platform's rules, in blocks within this one."""
+    if dtype is None or platform.family == CPU.family:
+        yield
+        return
+    library: Any = Library("aten", "IMPL", "AutocastCPU")  # type: ignore[no-untyped-call]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a newer torch may have the rule already
+            for name in WIDE:
+                library.impl(name, _in_float32(_operator(name)))
+            for name in FUSED:
+                library.impl(name, _widening(_operator(name)))
+        yield
+    finally:
+        library._destroy()
+
+
+def _operator(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _without_casts() -> Any:
+    key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    return torch._C._ExcludeDispatchKeyGuard(key)
+
+
+def _in_float32(operator: Any) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _without_casts():
+            return operator(*tree_map_only(Tensor, _widened, args), **kwargs)
+
+    return run
+
+
+def _widening(operator: Any) -> Callable[..., Any]:
+    """A softmax in float32; a step without values has no copy of its input in float32."""
+
+    def run(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        with _without_casts():
+            memory_alone = isinstance(x, FakeTensor) and not torch.is_inference_mode_enabled()
+            if dtype is None and x.dtype in LOW and memory_alone:
+                return _Softmax.apply(x)  # type: ignore[no-untyped-call]
+            return operator(_widened(x) if dtype is None else x, dim, dtype)
+
+    return run
+
+
+class _Softmax(torch.autograd.Function):
+    """Memory of a softmax of 16 bits with a result of 32, which its backward pass reads."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Keep the result."""
+        result = torch.empty_like(x, dtype=torch.float32)
+        ctx.save_for_backward(result)
+        ctx.dtype = x.dtype
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """A gradient of 16 bits."""
+        return torch.empty_like(ctx.saved_tensors[0], dtype=ctx.dtype)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in LOW else tensor

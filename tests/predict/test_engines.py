@@ -1,0 +1,273 @@
+"""The pools of engines, against what their logs say and against their rules worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import engine_memory as logged
+from neuralpower.devices.spec import find_spec
+from neuralpower.errors import InputError
+from neuralpower.layout import Layout
+from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.sources import resolve
+from neuralpower.platforms import CPU, PLATFORMS
+from neuralpower.predict.explore.fit import Fit, Request, fit
+from neuralpower.predict.memory.engines import (
+    ENGINES,
+    LONGEST,
+    Board,
+    EngineMemory,
+    EngineRequest,
+    Served,
+    board_of,
+    served,
+)
+from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE, CacheLayer
+from neuralpower.predict.memory.engines.vllm import Pages, VllmSettings, profile_run
+
+GIB = 2**30
+H100 = Board("H100", 80 * GIB, int(79.19 * GIB), cores=132, linked=True, year=2022)
+SMALL = "tinyllama-1.1b?num_hidden_layers=2&vocab_size=1024&max_position_embeddings=4096"
+
+
+def network(name: str, dtype: torch.dtype = torch.bfloat16) -> Served:
+    """A model as an engine serves it."""
+    return served(resolve(name).build("meta", dtype), InputRequest(dtype=dtype), name)
+
+
+def asked(engine: str, room_bytes: float = 24 * GIB, **given: Any) -> Fit:
+    """The answer of a small model under an engine."""
+    count = given.pop("concurrency", None)
+    own = {name: given.pop(name) for name in ("phase", "layout", "margin", "batch_size") if name in given}
+    request = EngineRequest(engine, given, count)
+    platform = own.pop("platform", PLATFORMS["nvidia"])
+    return fit(Request(SMALL, dtype="bfloat16", platform=platform, engine=request, **own), room_bytes)
+
+
+def pool(name: str, room: int, **settings: Any) -> EngineMemory:
+    """The memory of a model under vLLM on a board whose budget is `room` bytes."""
+    board = Board("a board", room, room)
+    return EngineRequest("vllm", {"gpu_memory_utilization": 1.0, **settings}, board=board).memory(
+        network(name), room
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "run_gib"),
+    [
+        ("llama-3.1-8b", 1.89),
+        ("qwen2.5-7b", 2.21),
+        ("gemma-2-2b", 3.62),
+        ("phi-4", 1.52),
+        ("phi-2", 0.79),
+        ("qwen3-30b-a3b", 2.68),
+        ("deepseek-v2-lite", 1.93),
+        ("codellama-7b", 0.77),  # the one whose widest block takes more than its sampler
+    ],
+)
+def test_the_profile_run_takes_what_vllm_logged_on_an_h100(name: str, run_gib: float) -> None:
+    found = profile_run(network(name), H100, 1024, 8192) / GIB
+    assert found == pytest.approx(run_gib, abs=0.045 if name == "codellama-7b" else 0.015)
+
+
+def test_the_pool_of_an_h100_is_what_vllm_logged() -> None:
+    found = VllmSettings(gpu_memory_utilization=0.95).memory(network("llama-3.1-8b"), H100, None)
+    assert found.part("weights") / GIB == pytest.approx(14.99, abs=0.005)
+    assert found.pool_bytes / GIB == pytest.approx(58.11, rel=0.002)
+    assert found.pool.tokens == pytest.approx(476_016, rel=0.002)
+    halved = VllmSettings(gpu_memory_utilization=0.95, cache_dtype="fp8")
+    assert halved.memory(network("llama-3.1-8b"), H100, None).pool.tokens == pytest.approx(952_032, rel=0.002)
+
+
+def test_a_log_is_read_and_its_blocks_are_met(tmp_path: Path) -> None:
+    asked = {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "max_model_len": 32768, "dtype": "bfloat16"}
+    log = {"gpu": "RTX4090", "model": "llama-3.1-8b", "engine_kwargs": asked}
+    (tmp_path / "a.meta.json").write_text(json.dumps({**log, "kv_cache": {"num_gpu_blocks": 2588}}))
+    (tmp_path / "b.meta.json").write_text(json.dumps(log))
+    first, second = map(logged.row, logged.runs(tmp_path))
+    assert first[0] == "a"
+    assert abs(float(first[-1].rstrip("%"))) < 3
+    assert second[-2:] == ["-", "-"]
+    with pytest.raises(InputError, match=r"has no \*.meta.json"):
+        logged.runs(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("llama-3.1-8b", {CacheLayer(FULL, 2 * 8 * 128): 32}),
+        ("deepseek-v2-lite", {CacheLayer(FULL, 512 + 64): 27}),
+        ("gpt-oss-20b", {CacheLayer(FULL, 2 * 8 * 64): 12, CacheLayer(SLIDING, 2 * 8 * 64, 128): 12}),
+        ("mamba-130m", {CacheLayer(STATE, state_numbers=1536 * 16, conv_numbers=1536 * 4): 24}),
+        ("whisper-tiny", {CacheLayer(FULL, 2 * 384): 4, CacheLayer(CROSS, 2 * 384, tokens=1500): 4}),
+        (
+            "llama-3.2-11b-vision",
+            {CacheLayer(FULL, 2 * 8 * 128): 32, CacheLayer(CROSS, 2 * 8 * 128, tokens=4 * 1601): 8},
+        ),
+    ],
+)
+def test_a_cache_is_read_from_the_model_itself(name: str, layers: dict[CacheLayer, int]) -> None:
+    found = network(name).layers
+    assert {layer: found.count(layer) for layer in found} == layers
+
+
+def test_vllm_wants_its_budget_to_be_free() -> None:
+    found = asked("vllm", gpu_memory_utilization=1.0)
+    assert not found.fits
+    assert "choose --gpu-memory-utilization 0.97" in str(found)
+    assert asked("vllm", gpu_memory_utilization=0.97).fits
+
+
+def test_a_block_is_a_page_of_every_layer() -> None:
+    found = pool("llama-3.1-8b", 28 * GIB, max_model_len=1000)
+    page = 16 * 2 * 8 * 128 * 2
+    assert found.pool.block_bytes == 32 * page
+    assert found.pool.blocks == found.pool_bytes // (32 * page)
+    assert found.pool.sequence_bytes(1000) == 63 * 32 * page  # 63 blocks of 16 hold 1000 tokens
+    assert found.sequences == found.pool.blocks // 63
+    assert found.longest == found.pool.blocks * 16
+
+
+def test_windows_and_global_layers_share_pages_in_groups() -> None:
+    found = pool("gpt-oss-20b", 60 * GIB, max_num_batched_tokens=2048)
+    assert found.pool.block_bytes == 12 * 16 * 2 * 8 * 64 * 2
+    assert found.pool.tokens == found.pool.blocks // 2 * 16
+    window = -(-(128 - 1 + 2048) // 16) + 1  # of the tokens of one more step
+    assert found.pool.sequence_bytes(100_000) == (6250 + window) * found.pool.block_bytes
+
+
+def test_the_rarest_sort_of_layers_sets_the_size_of_groups() -> None:
+    gemma = network("gemma-3-1b")  # 22 layers with windows and 4 without
+    pages = Pages.of(gemma, 16, 2, 2048, 8192)
+    assert pages.group_size == 4
+    assert [layer.kind for layer, _ in pages.groups].count(SLIDING) == 6  # of 4, the last one padded
+    near = dataclasses.replace(gemma, layers=(*gemma.layers[:6], *[gemma.layers[5]] * 4))
+    assert Pages.of(near, 16, 2, 2048, 8192).group_size == 5
+
+
+def test_blocks_grow_until_a_page_holds_a_state() -> None:
+    layers = (CacheLayer(FULL, 1024), CacheLayer(STATE, state_numbers=40_000, conv_numbers=1_000))
+    hybrid = dataclasses.replace(network("llama-3.2-1b"), layers=layers)
+    pages = Pages.of(hybrid, 16, 2, 2048, 4096)
+    assert pages.block_size == 48  # 16 x 1024 numbers are fewer than 41,000; three times that are more
+    assert pages.blocks_of(4096) == -(-4096 // 48) + 1
+    wide = Pages.of(dataclasses.replace(hybrid, wide_state=True), 16, 2, 2048, 4096)
+    assert wide.block_size == 80
+    assert "a page holds a state" in str(pages.note)
+
+
+def test_a_model_of_states_alone_takes_sequences_of_any_length() -> None:
+    found = pool("mamba-130m", 8 * GIB)
+    assert found.longest == LONGEST
+    assert found.sequences == found.pool.blocks
+
+
+def test_an_encoders_keys_count_once_for_each_sequence() -> None:
+    found = pool("whisper-tiny", 8 * GIB)
+    assert found.pool.sequence_bytes(448) == (28 + 94) * found.pool.block_bytes
+
+
+def test_llama_cpp_reserves_the_buffer_that_it_logs() -> None:
+    for name, mib in (("llama-3.1-8b", 258.5), ("qwen2.5-0.5b", 298.5)):
+        found = ENGINES["llama.cpp"]().memory(network(name), H100, None)
+        assert found.part("activations") / 2**20 == mib
+    eight = ENGINES["llama.cpp"](cache_dtype="q8_0", max_model_len=8192).memory(network(name), H100, None)
+    full = ENGINES["llama.cpp"](max_model_len=8192).memory(network(name), H100, None)
+    assert eight.pool.sequence_bytes(8192) * 2 * 32 == full.pool.sequence_bytes(8192) * 34
+    assert full.pool.sequence_bytes(1) == full.pool.sequence_bytes(256)  # a cache has whole 256 tokens
+
+
+def test_sglang_chooses_its_share_by_the_memory() -> None:
+    found = ENGINES["sglang"]().memory(network("llama-3.1-8b"), H100, None)
+    assert "mem-fraction-static 0.836" in found.notes[0]  # 80 GiB: chunks of 8192, graphs of up to 256
+    assert found.pool.tokens == found.pool_bytes // (32 * 2 * 8 * 128 * 2)
+    given = ENGINES["sglang"](mem_fraction_static=0.9).memory(network("llama-3.1-8b"), H100, None)
+    assert given.pool_bytes - found.pool_bytes == pytest.approx(
+        0.064 * (H100.total_bytes - 0.6 * GIB), rel=0.01
+    )
+
+
+def test_sglang_keeps_fewer_tokens_of_windows() -> None:
+    found = ENGINES["sglang"]().memory(network("gpt-oss-20b"), H100, None)
+    layer = 2 * 8 * 64 * 2
+    assert found.pool.block_bytes == 12 * layer + int(12 * layer * 0.8 + 0.999)
+
+
+def test_boards_have_less_than_their_sheets_say() -> None:
+    for name, gib in (
+        ("rtx-4090", 23.516),
+        ("l40s", 44.3),
+        ("h100-sxm", 79.19),
+        ("rtx-pro-6000-server", 94.97),
+    ):
+        spec = find_spec(name)
+        size = spec.get("memory_bytes") or 0
+        assert board_of(spec, size).total_bytes / GIB == pytest.approx(gib, rel=0.006)
+
+
+def test_ranks_share_the_pool_and_pay_for_exchanges() -> None:
+    one, two = asked("vllm").engine, asked("vllm", layout=Layout(tensor=2)).engine
+    assert one is not None and two is not None
+    assert two.pool.block_bytes * 2 == one.pool.block_bytes
+    assert two.part("weights") < one.part("weights")
+    assert two.part("outside PyTorch") > one.part("outside PyTorch")
+
+
+def test_the_answer_is_of_the_sequences_that_are_asked_for() -> None:
+    found = asked("vllm", concurrency=10)
+    assert found.fits
+    assert found.engine is not None
+    assert found.to_json()["engine"]["sequences"] == found.largest_batch == found.engine.sequences
+    assert found.memory.cache_bytes == found.engine.pool_bytes
+    assert found.longest == 4096 and found.longest_reason == "the model's positions"
+    many = asked("vllm", concurrency=10**6)
+    assert not many.fits
+    assert "not 1000000" in str(many)
+    tight = asked("vllm", 0.9 * GIB)
+    assert not tight.fits and "choose more devices" in str(tight)
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "words"),
+    [
+        ("vllm", {"gpu_memory_utilization": 0}, "above 0 and at most 1"),
+        ("vllm", {"gpu_memory_utilization": 1.01}, "above 0 and at most 1"),
+        ("vllm", {"gpu_memory_utilization": "much"}, "must be a number"),
+        ("vllm", {"block_size": 20}, "vllm takes 16, 32"),
+        ("vllm", {"max_model_len": 5000}, "made for 4096 positions"),
+        ("vllm", {"max_num_seqs": 4096, "max_num_batched_tokens": 512}, "is below max-num-seqs 4096"),
+        ("vllm", {"mem_fraction_static": 0.8}, "belongs to --engine sglang, not to vllm"),
+        ("vllm", {"cache_dtype": "q8_0"}, "unknown cache dtype of vllm"),
+        ("vllm", {"phase": "training"}, "engines serve and do not train"),
+        ("vllm", {"batch_size": 8}, "say --concurrency 8"),
+        ("vllm", {"margin": 0.1}, "keeps memory free by itself"),
+        ("vllm", {"layout": Layout(pipeline=2)}, "tensor ranks alone"),
+        ("vllm", {"concurrency": 0}, "concurrency is 0"),
+        ("vllm", {"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ("sglang", {"mem_fraction_static": 1.0}, "below 1"),
+        ("sglang", {"block_size": 64, "max_num_batched_tokens": 100}, "whole pages of 64"),
+        ("sglang", {"gpu_memory_utilization": 0.8}, "belongs to --engine vllm, not to sglang"),
+        ("llama.cpp", {"block_size": 16}, "belongs to --engine vllm or sglang"),
+        ("llama.cpp", {"layout": Layout(tensor=2)}, "not predicted for llama.cpp"),
+        ("tgi", {}, "unknown engine 'tgi'"),
+    ],
+)
+def test_what_an_engine_refuses(engine: str, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        asked(engine, **given)
+    assert "\n" not in str(refused.value)
+
+
+def test_engines_serve_language_models_on_gpus() -> None:
+    for model in ("zoo:resnet18", "transformers:bert?num_hidden_layers=1"):
+        request = Request(model, platform=PLATFORMS["nvidia"], engine=EngineRequest("vllm"))
+        with pytest.raises(InputError, match="leave --engine out"):
+            fit(request, 24 * GIB)
+    with pytest.raises(InputError, match="the device is a CPU"):
+        fit(Request(SMALL, platform=CPU, engine=EngineRequest("vllm")), 24 * GIB)
