@@ -154,7 +154,7 @@ def _on_one_device(found: Followed, predictor: Predictor, question: Question, *,
     batch_size = found.asked.batch_size
     prediction = composed(found.work, predictor, question, model=model, batch_size=batch_size)
     if question.phase == FORWARD:
-        memory = forward_memory(found.work, platform=predictor.platform)
+        memory = forward_memory(found.work, platform=predictor.platform, run=question.run)
     elif found.lifetimes is not None:
         memory = training_memory(found.lifetimes, platform=predictor.platform)
     return replace(prediction, memory=memory, assumptions=(*prediction.assumptions, *found.notes))

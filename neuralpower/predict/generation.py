@@ -127,7 +127,7 @@ def predict_generation(
         energy = _sum([energy, joules], (1, 1))
     whole = joined(first, _typical(nodes, grown.weights), runtime, energy)
     ends = (grown.work, *grown.end)  # between them nothing needs more
-    memories = [forward_memory(one, platform=predictor.platform) for one in ends]
+    memories = [forward_memory(one, platform=predictor.platform, run=question.run) for one in ends]
     if first.parallel is not None:
         whole = replace(whole, parallel=whole_of(first.parallel, nodes, grown.weights, whole))
         memories = [one for work in ends if (one := predicted(work).memory) is not None]

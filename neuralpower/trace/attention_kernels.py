@@ -7,13 +7,15 @@ gradient. CUDA's kernels never do (aten/src/ATen/native/transformers/cuda/sdp_ut
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from neuralpower.platforms import Platform
 
@@ -21,22 +23,22 @@ FLASH_HEAD = 256  # largest size of a head that flash attention takes
 HALVES = (torch.float16, torch.bfloat16)
 
 
-class GpuAttention(TorchFunctionMode):
-    """Calls the kernels that CUDA would call, on a platform that has them; else changes nothing."""
-
-    def __init__(self, platform: Platform) -> None:
-        super().__init__()
-        self.has_kernels = platform.name == "nvidia"
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one function."""
-        kwargs = kwargs or {}
-        if func is not F.scaled_dot_product_attention or not self.has_kernels:
-            return func(*args, **kwargs)
-        return _attention(*args, **kwargs)
+@contextlib.contextmanager
+def gpu_attention(platform: Platform) -> Iterator[None]:
+    """Call the kernels that CUDA would call, where the platform has them; blocks that run again do, too."""
+    if platform.name != "nvidia":
+        yield
+        return
+    usual = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = partial(_attention, usual)
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = usual
 
 
 def _attention(
+    usual: Callable[..., Tensor],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -54,7 +56,7 @@ def _attention(
         "scale": scale,
     }
     if query.dim() != 4 or not (query.dtype == key.dtype == value.dtype):
-        return F.scaled_dot_product_attention(query, key, value, **plain, enable_gqa=enable_gqa)
+        return usual(query, key, value, **plain, enable_gqa=enable_gqa)
     if enable_gqa and key.shape[1] != query.shape[1]:
         times = query.shape[1] // key.shape[1]
         key, value = (one.repeat_interleave(times, dim=1) for one in (key, value))

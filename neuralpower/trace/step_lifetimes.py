@@ -23,7 +23,7 @@ from neuralpower.networks.refusals import check_followable
 from neuralpower.networks.running import Assumed, grouped_product, name_of, quiet
 from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.platforms import CPU, Platform
-from neuralpower.trace.attention_kernels import GpuAttention
+from neuralpower.trace.attention_kernels import gpu_attention
 from neuralpower.trace.fake_sparse import FakeRows, is_sparse
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, INPUTS, OPTIMIZER, Lifetimes, Storage
 from neuralpower.trace.modules import With
@@ -119,7 +119,7 @@ def training_lifetimes(
             if made:
                 follower.begins(_state_of(made))
             follower.follow_gradients(trained)
-            kernels = GpuAttention(platform)
+            kernels = gpu_attention(platform)
             with _in_training(model), follower.noting_blocks(model), kernels, fake, follower:
                 if checkpointing and not selective:
                     checkpointed(model)

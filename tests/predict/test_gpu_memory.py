@@ -167,3 +167,15 @@ def test_grouped_heads_and_masks_of_truths_run_in_the_fused_kernel() -> None:
         net, x = Grouped(), torch.empty(8, 16, 32)
     step = training_lifetimes(net, (x,), platform=PLATFORMS["nvidia"])
     assert not [one for one in step.storages if one.bytes == 8 * 4 * 16 * 16 * 4]  # of scores
+
+
+def test_a_captured_pass_has_its_activations_twice() -> None:
+    net, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).to("meta"), torch.empty(32, 64, **META)
+    passes = trace(net, (x,))
+    eager, graph = (
+        forward_memory(passes, platform=PLATFORMS["nvidia"], run=run) for run in ("eager", "graph")
+    )
+    assert graph.value_bytes - eager.value_bytes == eager.activations_bytes > 0
+    assert graph.high_bytes - eager.high_bytes == eager.activations_bytes
+    assert graph.lines[-1].name == "CUDA graph's pool"
+    assert forward_memory(passes, run="graph") == forward_memory(passes)  # a CPU captures nothing

@@ -374,7 +374,7 @@ class _Probe:
                 raise InputError(str(error)) from error
             raise
         self._calls[batch, length] = len(traced.calls) + len(traced.unmodelled)
-        return replace(forward_memory(traced, platform=platform), phase=request.phase)
+        return replace(forward_memory(traced, platform=platform, run=self.run), phase=request.phase)
 
     def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
         """Memory of the fullest device of a layout."""

@@ -14,7 +14,7 @@ A step that is not the first finds the optimizer's state in place, so that state
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,14 @@ from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.allocator_replay import PASS, STEP, heap_peak
 from neuralpower.predict.memory.cuda_allocator import replayed
 from neuralpower.trace.lifetimes import MOVING, OPTIMIZER, PARTS, WORKSPACE, Storage, on_library
+from neuralpower.trace.question import EAGER, GRAPH
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import StepLifetimes
 
 WORKSPACES_MORE = 2  # largest work spaces that cuDNN may take besides: VGG-16 on an A100 had two more
 CUBLAS, CUDNN, KEPT = "cuBLAS work space", "cuDNN work space", "kept by the allocator"
+GRAPHS = "CUDA graph's pool"
 
 
 @dataclass(frozen=True)
@@ -156,24 +158,44 @@ def memory_of(
     )
 
 
+def overhead_lines(platform: Platform) -> list[MemoryLine]:
+    """What the driver and its libraries take in any process."""
+    return [MemoryLine(**vars(one)) for one in platform.overheads]
+
+
+def kept_line(platform: Platform, heap: int, moving: int) -> MemoryLine:
+    """What the caching allocator keeps of freed memory, of which `moving` bytes come and go."""
+    most = heap + int(platform.framework.training_kept * moving)
+    return MemoryLine(KEPT, heap, most, "a replay of PyTorch's caching allocator")
+
+
 def _lines(
     storages: Sequence[Storage], platform: Platform, multiplying: int, heap: int, moving: int
 ) -> tuple[MemoryLine, ...]:
     """What is taken besides tensors, with upper values."""
-    found = [MemoryLine(**vars(one)) for one in platform.overheads]
+    found = overhead_lines(platform)
     rule = "as PyTorch sizes it, for each thread that multiplies"
     found.append(MemoryLine(CUBLAS, multiplying, multiplying, rule))
     if work := max((storage.bytes for storage in storages if storage.part == WORKSPACE), default=0):
         found.append(MemoryLine(CUDNN, work, (1 + WORKSPACES_MORE) * work, "copies that its kernels work on"))
-    kept = int(platform.framework.forward_kept * moving)
-    found.append(MemoryLine(KEPT, heap, heap + kept, "a replay of PyTorch's caching allocator"))
-    return tuple(found)
+    return (*found, kept_line(platform, heap, moving))
 
 
-def forward_memory(traced: Trace, *, platform: Platform = CPU) -> Memory:
-    """The peak of the pass that was traced; calls that trace passes removed take none."""
+def forward_memory(traced: Trace, *, platform: Platform = CPU, run: str = EAGER) -> Memory:
+    """The peak of the pass that was traced; calls that trace passes removed take none.
+
+    A captured pass (`run` graph) has a private pool besides what the passes before its capture left.
+    """
     storages = [storage for storage in traced.storages if storage.bytes]
-    return memory_of(storages, FORWARD, platform=platform)
+    found = memory_of(storages, FORWARD, platform=platform)
+    if run != GRAPH or not found.lines:
+        return found
+    again = found.activations_bytes + found.workspace_bytes - sum(products(FORWARD, platform))
+    line = MemoryLine(GRAPHS, again, again, "a captured pass's own activations: passes before it keep theirs")
+    margin = found.margin_bytes + again
+    return replace(
+        found, heap_bytes=found.heap_bytes + again, margin_bytes=margin, lines=(*found.lines, line)
+    )
 
 
 def training_memory(step: StepLifetimes, *, platform: Platform = CPU) -> Memory:

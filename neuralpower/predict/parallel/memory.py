@@ -15,7 +15,15 @@ from itertools import pairwise
 
 from neuralpower.layout import GROUPS, Layout
 from neuralpower.platforms import CPU, Platform
-from neuralpower.predict.memory.peak import Memory, alive, forward_memory, memory_of
+from neuralpower.predict.memory.peak import (
+    Memory,
+    MemoryLine,
+    alive,
+    forward_memory,
+    kept_line,
+    memory_of,
+    overhead_lines,
+)
 from neuralpower.trace.lifetimes import ACTIVATIONS, INPUTS, OPTIMIZER, WORKSPACE, Storage, on_library
 from neuralpower.trace.passes.data_parallel import ZERO_BUCKET, Parameter, parameters_of
 from neuralpower.trace.paths import block_of, module_of
@@ -40,6 +48,12 @@ def communicator_bytes(layout: Layout, platform: Platform) -> int:
     return 0 if platform.family == CPU.family else communicators(layout) * COMMUNICATOR
 
 
+def _groups_line(layout: Layout, platform: Platform) -> MemoryLine:
+    """The buffers of all groups that exchange something."""
+    size = communicator_bytes(layout, platform)
+    return MemoryLine("communicators", size, size, "NCCL's 32 channels of 4 MiB for each group")
+
+
 def serving_memory(parts: Sequence[Part], layout: Layout, platform: Platform, in_flight: int) -> Memory:
     """The memory of a rank in a forward pass, with `in_flight` batches."""
     found = [forward_memory(part.trace, platform=platform) for part in parts]
@@ -48,8 +62,10 @@ def serving_memory(parts: Sequence[Part], layout: Layout, platform: Platform, in
     cache = in_flight * sum(one.cache_bytes for one in found)
     more = weights + cache - most.weights_bytes - most.cache_bytes
     buffers = communicator_bytes(layout, platform)
+    lines = (*most.lines, _groups_line(layout, platform)) if most.lines else ()
     return replace(
         most,
+        lines=lines,
         weights_bytes=weights,
         cache_bytes=cache,
         communication_bytes=buffers,
@@ -111,10 +127,10 @@ def training_rank_memory(
     tensors = states.weights + states.gradients + states.optimizer + activations + inputs
     buffers = communicator_bytes(layout, platform) + states.buffers
     moving = states.gradients + activations
-    kept = platform.framework.margin_bytes(TRAINING, moving, tensors)
+    margin, lines = int(platform.framework.margin_bytes(TRAINING, moving, tensors)), tuple[MemoryLine, ...]()
     if platform.overheads:
-        kept = platform.framework.training_kept * moving
-        kept += sum(one.high_bytes - one.value_bytes for one in platform.overheads)
+        lines = (*overhead_lines(platform), _groups_line(layout, platform), kept_line(platform, 0, moving))
+        margin = sum(line.high_bytes - line.value_bytes for line in lines)
     return replace(
         whole,
         weights_bytes=states.weights,
@@ -125,7 +141,8 @@ def training_rank_memory(
         workspace_bytes=0,
         communication_bytes=buffers,
         heap_bytes=0,
-        margin_bytes=int(kept),
+        margin_bytes=margin,
+        lines=lines,
         tensor_bytes=tensors + buffers,
     )
 
