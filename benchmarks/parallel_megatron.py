@@ -40,8 +40,9 @@ CHECKPOINTING = {
 class Attention(nn.Module):
     """Scores of all pairs of tokens, with dropout.
 
-    Megatron-LM scales within the product, and masks within its kernel of the softmax: neither takes time. It has
-    tokens before samples, so that heads are views. The memory of x is read so here: what is mixed takes no time.
+    Megatron-LM scales within the product, and masks within its kernel of the softmax: neither takes time. It
+    has tokens before samples, so that heads are views. The memory of x is read so here: what is mixed takes
+    no time.
     """
 
     def __init__(self, hidden: int, heads: int, size: int) -> None:
