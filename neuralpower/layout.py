@@ -104,11 +104,12 @@ class Layout:
 
     @property
     def short(self) -> str:
-        """In few letters, as engines write it: `tp8 pp2`."""
+        """In few letters, as engines write it: `tp8 pp2`; `vpp2` is two pieces for each pipeline rank."""
         degrees = [
             f"{letters}{getattr(self, name)}" for letters, name in SHORT.items() if getattr(self, name) > 1
         ]
-        return " ".join([*degrees, *filter(None, [self.shard])]) or "one device"
+        pieces = f"vpp{self.interleave}" if self.interleave > 1 else ""
+        return " ".join([*degrees, *filter(None, [pieces, self.shard])]) or "one device"
 
     def __str__(self) -> str:
         """As text: `tensor 8, pipeline 2`."""

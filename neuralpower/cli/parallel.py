@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from neuralpower.trace.recipe import Recipe
 
 app = Typer()
-SHOWN_SCHEDULES = SCHEDULES[:2]  # interleaved has pieces, which are not searched
 
 
 class Parallel(OptionGroup):
@@ -48,9 +47,7 @@ class Parallel(OptionGroup):
     sequence_parallel: Annotated[
         bool, Option("--sequence-parallel", help="Split norms along the sequence, too.")
     ] = False
-    schedule: Annotated[
-        str, choice("pipeline schedule", SHOWN_SCHEDULES, help="Order of pipeline stages")
-    ] = "1f1b"
+    schedule: Annotated[str, choice("pipeline schedule", SCHEDULES, help="Order of pipeline stages")] = "1f1b"
     require_plan: parallel_options.RequirePlan = False
     by: Annotated[
         str, choice("ranking", RANKED, help="What ranks them; cost needs --price", rich_help_panel=OUTPUT)

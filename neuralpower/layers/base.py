@@ -94,6 +94,8 @@ class Layer(ABC):
     # What `group` and its like can give: a predictor's file has no regressor of another.
     group_names: ClassVar[Collection[str]] = ("all",)
     alone: ClassVar[frozenset[str]] = frozenset()  # groups that no other stands in for
+    # Features of kernels: the residual is a curve along the first, one for each value of the second.
+    curve: ClassVar[tuple[str, ...]] = ()
     rule: ClassVar[str] = ""  # as text: how its fields must agree
     # Allowed values of its text fields, besides dtype and phase.
     words: ClassVar[Mapping[str, Collection[str]]] = {}

@@ -102,6 +102,7 @@ class Collective(Layer):
         f"{f} {library}{where}" for f in FUNCTIONS for library in LIBRARIES for where in ("", " network")
     )
     alone: ClassVar[frozenset[str]] = frozenset(group_names)
+    curve: ClassVar[tuple[str, ...]] = ("links", "ranks_at")
     rule: ClassVar[str] = "2 ranks or more, on as many nodes at most; send_recv has 2"
 
     @classmethod

@@ -67,6 +67,7 @@ def describe(
         shares=tuple(shares),
         optional=tuple(name for name in own if "_past_" in name),
         degrees=degrees,
+        curve=columns.curve if set(columns.curve) <= set(seen) else (),
         plain=plain,
     )
 

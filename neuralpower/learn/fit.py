@@ -9,6 +9,9 @@ d counts the octaves outside the sampled box, summed over its axes. a_k says, fr
 accelerator's memory and tiles (`slopes`): sizes of networks are round, those of a sweep are not, and what
 that saves applies outside the box as well.
 
+Some kinds, such as exchanges, have few sizes, octaves apart. Their trees are fitted to straight lines between
+neighbouring sizes, so that a size between them has a residual between theirs.
+
 This module handles arrays and names only. The polynomial with a Lasso and ten-fold cross-validation is
 NeuralPower's (Cai et al., arXiv:1710.05420, section 3.2). Dividing each row by its time makes the error
 relative; non-negative weights keep every prediction positive and growing. Intervals are split-conformal (Vovk

@@ -14,6 +14,7 @@ from neuralpower.learn.slopes import OUTLIER, robust_deviation
 from neuralpower.learn.trees import Trees, boost
 
 FOLDS = 10
+PIECES = 16  # of a line between two neighbours
 FEWEST_SHAPES = 50  # that whole shapes are held out of
 STRUCTURE = 0.7  # of log(t / t0): up to this a residual may be structure, however good the base is elsewhere
 
@@ -43,8 +44,30 @@ def fit_residual(problem: Problem, base: Regressor, size: tuple[int, int, float]
         spread, middle = max(robust_deviation(target), 0.02), float(np.median(target))
         widest = max(OUTLIER * spread, STRUCTURE)
         target = np.clip(target, middle - widest, middle + widest)  # no single row may make its own leaf
-    x = np.column_stack([problem.features, np.log2(t0)])
-    return boost(x, target, importance_of(problem.target), (*problem.feature_names, BASE_FEATURE), size)
+    x, weight = np.column_stack([problem.features, np.log2(t0)]), importance_of(problem.target)
+    if problem.curve and len(devices) == 1:
+        x, target, weight = _drawn(x, target, weight, *map(problem.feature_names.index, problem.curve))
+    return boost(x, target, weight, (*problem.feature_names, BASE_FEATURE), size)
+
+
+def _drawn(x: Array, target: Array, weight: Array, along: int, apart: int) -> tuple[Array, Array, Array]:
+    """Rows of straight lines between neighbours along one feature, for each value of another; all else is 0.
+
+    From the rows alone, trees would give a size that was not measured the residual of the nearest one.
+    """
+    curves = []
+    for number in np.unique(x[:, apart]):
+        here = x[:, apart] == number
+        places, at = np.unique(x[here, along], return_inverse=True)
+        rows = np.bincount(at)
+        known = (np.bincount(at, one[here]) / rows for one in (target, weight))
+        step = np.linspace(0, len(places) - 1, PIECES * (len(places) - 1) + 1)
+        drawn = [np.interp(step, np.arange(len(places)), one) for one in (places, *known)]
+        curves.append((np.full(len(step), number), *drawn))
+    numbers, places, targets, weights = (np.concatenate(parts) for parts in zip(*curves, strict=True))
+    lines = np.zeros((len(numbers), x.shape[1]))
+    lines[:, along], lines[:, apart] = places, numbers
+    return lines, targets, weights
 
 
 @dataclass(frozen=True)

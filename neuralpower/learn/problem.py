@@ -60,6 +60,8 @@ class Problem:
     shares: tuple[str, ...] = ()  # special columns that are no terms: how well a row fits the device, 0 to 1
     optional: tuple[str, ...] = ()  # special terms tried with and without: they can mislead beyond the rows
     apart: frozenset[int] = frozenset()  # devices whose level gives no information on a new one's
+    # Two features: the residual is a curve along the first, one for each value of the second.
+    curve: tuple[str, ...] = ()
     plain: tuple[str, ...] = ()  # the table's own dimensions, for a polynomial besides the kind's terms
 
     def __len__(self) -> int:

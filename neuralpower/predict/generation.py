@@ -167,7 +167,8 @@ def whole_of(
     def needed(one: Parallel) -> int:
         return max((stage.memory.high_bytes for stage in one.stages if stage.memory), default=0)
 
-    runtime = whole.runtime_s
+    runtime, cycle = whole.runtime_s, summed(lambda one: one.cycle_s)
+    each = Interval(*(cycle * getattr(runtime, bound) / runtime.value for bound in BOUNDS))
     exposed = summed(lambda one: one.exposed_s.value)
     tokens = prefill.samples * (1 + round(sum(weights)))
     energies = [prefill.energy_j, *(one.energy_j for one in steps)]
@@ -178,11 +179,13 @@ def whole_of(
         communication_s=summed(lambda one: one.communication_s),
         exposed_s=Interval(*(exposed * getattr(runtime, bound) / runtime.value for bound in BOUNDS)),
         bubble_s=summed(lambda one: one.bubble_s),
-        samples_per_s=_rate(prefill.samples, runtime),
-        tokens_per_s=_rate(tokens, runtime),
+        samples_per_s=_rate(prefill.samples, each),
+        tokens_per_s=_rate(tokens, each),
         energy_j=_sum(energies, (1.0, *weights)),
         stages=last.stages,
         runtime_s=runtime.value,
+        cycle_s=cycle,
+        idle_s=summed(lambda one: one.idle_s),
     )
 
 

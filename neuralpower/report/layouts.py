@@ -84,6 +84,9 @@ def command(found: Layouts, one: Laid) -> str:
     degrees = {option: getattr(one.layout, name) for name, option in OPTIONS.items()}
     words += [f"{option} {size}" for option, size in degrees.items() if size > 1]
     words += [f"--zero {one.layout.shard[-1]}"] if one.layout.shard else []
+    words += [f"--schedule {one.layout.schedule}"] if one.layout.schedule != "1f1b" else []
+    words += [f"--interleave {one.layout.interleave}"] if one.layout.interleave > 1 else []
+    words += ["--sequence-parallel"] if one.layout.sequence else []
     words += [f"--micro-batches {one.micro_batches}"] if one.micro_batches > 1 else []
     words.append(f"--devices {cluster.per_node}x{cluster.spec.slug}")
     words += [f"--nodes {cluster.nodes}"] if cluster.nodes > 1 else []

@@ -177,3 +177,12 @@ def test_a_run_is_printed_as_it_was(kept: Path) -> None:
     assert "was published in bfloat16" in first.err
     assert isinstance(first, Ran)
     assert run("predict", "smollm2-135m?num_hidden_layers=1", "--predictor", "nvidia-t4") == first
+
+
+def test_a_fit_that_says_no_is_kept_with_its_exit_code(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("fit", "zoo:deep_mnist", "--device", "cpu", "--memory", "1MB")
+    first = run(*asked)
+    assert first.code == 1 and "does not fit" in first.out
+    assert len(list(kept.glob("*.json"))) == 1
+    monkeypatch.setattr("neuralpower.predict.explore.fit.fit", None)  # not asked again
+    assert run(*asked) == first

@@ -1030,7 +1030,7 @@ def test_a_calibration_that_says_nothing_is_not_written(
 def test_what_cannot_be_calibrated_is_refused(predictor: Path, tmp_path: Path) -> None:
     refused(run("calibrate", "--from", predictor, "--samples", 2), "samples 2", "10 or more")
     refused(run("calibrate", "--from", tmp_path / "none.json"), "unknown predictor")
-    refused(run("calibrate", "--from", "nvidia-t4"), "an accelerator, but this machine is a CPU")
+    refused(run("calibrate", "--from", "nvidia-t4"), "an NVIDIA GPU, but this machine is a CPU")
     flipped = json.loads(predictor.read_text())
     flipped["hardware"] |= {"accelerator": True, "platform": "nvidia"}  # a GPU's layers have other terms
     file = tmp_path / "gpu.json"

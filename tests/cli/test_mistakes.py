@@ -42,9 +42,9 @@ def test_a_batch_in_the_shape_is_answered_with_its_own_option() -> None:
     assert ran.err.strip().endswith(way)
 
 
-def test_a_memory_without_a_device_is_an_accelerators_and_the_first_line_says_so() -> None:
+def test_a_memory_without_a_device_is_an_nvidia_gpus_and_the_first_line_says_so() -> None:
     first = done("fit", "zoo:deep_mnist", "--memory", "24GiB").splitlines()[0]
-    assert first.endswith("on an accelerator of 24GiB (assumed; this machine: --device cpu)")
+    assert first.endswith("on an NVIDIA GPU of 24GiB (assumed; this machine: --device cpu)")
     here = done("fit", "zoo:deep_mnist", "--memory", "24GiB", "--device", "cpu")
     assert "assumed; this machine" not in here and "kept free" not in here
 

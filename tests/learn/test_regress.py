@@ -496,6 +496,24 @@ def test_the_residual_of_several_devices_is_without_their_levels() -> None:
     assert np.abs(found).max() < 0.05
 
 
+def test_between_sizes_that_were_measured_a_curve_s_residual_is_a_line() -> None:
+    sizes, ranks = np.tile(np.arange(20.0), 8), np.repeat([1.0, 2.0] * 4, 20)
+    plain = dataclasses.replace(
+        problem(160),
+        features=np.column_stack([np.arange(160.0), sizes, ranks]),
+        feature_names=("number", "size", "ranks"),
+        target=np.exp(np.where(sizes < 10, 0.2, -0.2) * (ranks == 1)),  # another protocol from 10 on
+    )
+    base = lasso.fit_base(plain, [lasso.Part([Term()], 1e-4, 0)])
+    asked = np.array([(0, size, 1, 0) for size in (5, 9.25, 9.75, 15)])
+    found = {}
+    for curve in ((), ("size", "ranks")):
+        trees = held_out.fit_residual(dataclasses.replace(plain, curve=curve), base)
+        found[bool(curve)] = trees.predict(asked) + np.log(base.base(plain)[0])
+    np.testing.assert_allclose(found[True], [0.2, 0.1, -0.1, -0.2], atol=0.03)
+    np.testing.assert_allclose(found[False], [0.2, 0.2, -0.2, -0.2], atol=0.03)  # of the nearest size
+
+
 def test_a_feature_is_split_between_its_values_or_at_quantiles() -> None:
     values = np.array([3.0, 1.0, 1.0, 2.0])
     assert cuts_of(values).tolist() == [1.5, 2.5]

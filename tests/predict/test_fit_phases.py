@@ -81,7 +81,10 @@ def test_a_context_ends_with_the_memory_or_with_the_models_positions() -> None:
 def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
     room = 2 * CPU.framework.training_bytes + 6e6 + CPU.framework.process_bytes
     plain, more, again = (
-        fit(Request(SHALLOW, 8, 64, phase="training", accumulation=count, checkpointing=on), room)
+        fit(
+            Request(SHALLOW, 8, 64, phase="training", accumulation=count, checkpointing=on, remedies=False),
+            room,
+        )
         for count, on in ((1, False), (2, False), (1, True))
     )
     assert more.memory.value_bytes >= plain.memory.value_bytes
@@ -117,7 +120,10 @@ def test_what_no_step_can_have_is_refused(request_: Request, message: str) -> No
 def test_the_command_ends_with_0_1_or_2() -> None:
     step = ("fit", LLAMA, "--device", "cpu", "--phase", "decode", "--context", 200)
     text = done(*step, "--memory", "1GB")
-    assert "context 200, float32, decode, eager, on a CPU of 1GB\nfits into 954 MiB\n" in text
+    assert (
+        "context 200, float32, decode, eager, on a CPU of 1GB\nfits into 954 MiB (probability above 99%)\n"
+        in text
+    )
     ran = run(*step, "--memory", "1MB", "--json")
     answer = json.loads(ran.out)
     assert (answer["fits"], answer["largest_batch_size"], answer["longest_seq_len"]) == (False, 0, 0)
@@ -125,7 +131,10 @@ def test_the_command_ends_with_0_1_or_2() -> None:
     here = ("fit", LLAMA, "--device", "cpu", "--memory", "1GB")
     generation = (*here, "--phase", "generate", "--prompt", 20, "--new-tokens", 30)
     text = done(*generation)
-    assert "length 20, float32, generate, eager, on a CPU of 1GB\nfits into 954 MiB\n" in text
+    assert (
+        "length 20, float32, generate, eager, on a CPU of 1GB\nfits into 954 MiB (probability above 99%)\n"
+        in text
+    )
     assert "both are the prompt's length" in run(*generation, "--seq-len", 21).err
     ran = run(*step[:-1], 300, "--memory", "1GB")
     assert ran.code == 2

@@ -39,6 +39,9 @@ def wanted(way: str, **how: Any) -> Wanted:
 
 @cache
 def found(way: str) -> Layouts:
+    if way == "interleaved":
+        asked, few = wanted("training", schedule=way), Cluster(SPEC, 2)
+        return layouts(replace(asked, cluster=few, case=replace(asked.case, cluster=few)), PREDICTOR)
     return layouts(wanted(way), PREDICTOR)
 
 
@@ -54,6 +57,8 @@ def test_every_layout_uses_all_devices_and_the_best_comes_first(way: str) -> Non
 @pytest.mark.parametrize(
     ("way", "layout"),
     [
+        ("interleaved", Layout(pipeline=2, schedule="interleaved", interleave=2)),
+        ("interleaved", Layout(pipeline=2, schedule="interleaved", interleave=4)),
         ("decode", Layout(tensor=4)),
         ("decode", Layout(pipeline=4)),
         ("training", Layout(tensor=2, pipeline=2)),
@@ -70,6 +75,15 @@ def test_a_stretched_network_takes_as_long_as_a_whole_one(way: str, layout: Layo
     assert one.runtime_s.value == pytest.approx(whole.runtime_s.value, rel=0.02)
     assert one.samples_per_s == pytest.approx(whole.parallel.samples_per_s.value, rel=0.02)
     assert one.memory_bytes == pytest.approx(whole.memory.value_bytes, rel=0.02)
+
+
+def test_micro_batches_that_interleaved_stages_do_not_divide_are_a_reason() -> None:
+    asked, few = wanted("training", schedule="interleaved", global_batch=3), Cluster(SPEC, 2)
+    every = layouts(replace(asked, cluster=few, case=replace(asked.case, cluster=few)), PREDICTOR)
+    assert {one.layout.pipeline for one in every.found if "multiple of 2 stages" in one.reason} == {2}
+    assert "--schedule interleaved --interleave 4" in command(
+        every, next(one for one in every.found if one.layout.short == "pp2 vpp4")
+    )
 
 
 def test_heads_that_ranks_do_not_divide_are_a_reason() -> None:
@@ -90,6 +104,9 @@ def test_a_device_that_is_too_small_is_a_reason_with_both_sizes(monkeypatch: pyt
     every = layouts(wanted("decode"), PREDICTOR)
     assert not every.fitting and every.reasons == {"too little memory": len(every.found)}
     assert "of 1 GiB" in every.found[0].reason
+    needed = [one.memory_high_bytes or 0 for one in every.found]
+    assert needed == sorted(needed) and needed[0] > 2**30
+    assert {one.runtime_s for one in every.found} == {None}
     assert layouts_table(every).startswith("no layout fits")
 
 
@@ -115,6 +132,7 @@ def test_cost_follows_from_a_price() -> None:
         ({"by": "beauty"}, "unknown ranking 'beauty'"),
         ({"price": -1.0}, "must be more than 0"),
         ({"global_batch": 8}, "samples of a training step"),
+        ({"schedule": "interleaved"}, "orders passes of training"),
     ],
 )
 def test_what_cannot_be_ranked_is_refused(how: dict[str, object], said: str) -> None:

@@ -195,6 +195,10 @@ def test_batches_in_flight_fill_the_stages() -> None:
     one, four = (parallel(predicted(Layout(pipeline=2), DECODE, count)) for count in (1, 4))
     assert four.samples == 4 * one.samples
     assert 1.2 < four.tokens_per_s.value / one.tokens_per_s.value <= 2.01  # type: ignore[union-attr]
+    assert four.bubble_s == one.bubble_s  # of each batch's own way through the stages
+    assert one.bubble_share == pytest.approx(one.bubble_s / one.runtime_s)
+    slowest = four.stages[four.slowest].busy_s
+    assert four.bubble_share == pytest.approx(1 - 4 * slowest / four.cycle_s) and four.bubble_share < 0.1
 
 
 def test_a_generation_sums_its_steps() -> None:

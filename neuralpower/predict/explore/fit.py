@@ -244,7 +244,7 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         if start is not None:
             longest, reason = _longest(probe, request.batch_size, start, left_bytes)
     fits, helpful, tried = own.high_bytes <= left_bytes, tuple[Remedy, ...](), _Changed(probe)
-    if request.remedies and not fits:
+    if request.remedies and not fits and left_bytes > own.framework_bytes:  # else nothing helps
         helpful = remedies(Situation(request, own, left_bytes, batch, longest or 0), tried)
     return Fit(
         fits=fits,

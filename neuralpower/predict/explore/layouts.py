@@ -40,6 +40,7 @@ from neuralpower.trace.recipe import MOST_MICRO_BATCHES, RECIPE, TRAINING, Recip
 RANKED = ("throughput", "latency", "cost")
 MOST = 5_000  # layouts
 EACH = 4  # samples of a step for each device, where no whole batch is given
+PIECES = (2, 4, 8)  # of a rank, where the schedule is interleaved
 HOUR_S = 3600.0
 
 
@@ -71,6 +72,8 @@ class Wanted:
                 f"global batch {self.global_batch}: samples of a training step, 1 or more; "
                 "leave it out in other phases"
             )
+        if self.schedule == "interleaved" and self.way != TRAINING:
+            raise InputError("schedule interleaved: orders passes of training; choose 1f1b in other phases")
 
     @property
     def samples(self) -> int:
@@ -213,12 +216,23 @@ class _Search:
                 data = cluster.devices // tensor // pipeline
                 for expert in self._expert_degrees(tensor, data):
                     for shard in SHARDED if self.trains and data > 1 else ("",):
-                        schedule = wanted.schedule if pipeline > 1 else "1f1b"
                         sequence = wanted.sequence and tensor > 1
-                        layout = Layout(tensor, pipeline, expert, data, shard, sequence, schedule)
-                        for batch in wanted.batch_sizes:
-                            for count in self._micro_batches(layout, batch):
-                                yield layout, batch, count
+                        for schedule, pieces in self._schedules(pipeline):
+                            degrees = tensor, pipeline, expert, data
+                            layout = Layout(*degrees, shard, sequence, schedule, pieces)
+                            for batch in wanted.batch_sizes:
+                                for count in self._micro_batches(layout, batch):
+                                    yield layout, batch, count
+
+    def _schedules(self, pipeline: int) -> list[tuple[str, int]]:
+        """(schedule, pieces of a rank): interleaved with as many pieces as there are blocks for."""
+        if pipeline == 1:
+            return [("1f1b", 1)]
+        if self.wanted.schedule != "interleaved":
+            return [(self.wanted.schedule, 1)]
+        return [
+            ("interleaved", pieces) for pieces in PIECES if pieces <= max(self.blocks // pipeline, PIECES[0])
+        ]
 
     def _expert_degrees(self, tensor: int, data: int) -> list[int]:
         """How experts are placed: split as tensor ranks, or spread over these, or over replicas, too."""
@@ -247,8 +261,13 @@ class _Search:
 
     def _refused(self, layout: Layout, batch: int, count: int) -> tuple[str, str] | None:
         """(reason, its sort) of what is known before anything is followed."""
-        if self.blocks and layout.pipeline > self.blocks:
-            return f"{layout.pipeline} stages for {self.blocks} blocks", "more stages than blocks"
+        pieces = layout.pipeline * layout.interleave
+        if self.blocks and pieces > self.blocks:
+            what = "stages" if layout.interleave == 1 else "pieces"
+            return f"{pieces} {what} for {self.blocks} blocks", "more stages than blocks"
+        if layout.interleave > 1 and count % layout.pipeline:
+            text = f"{count} micro-batches are no multiple of {layout.pipeline} stages"
+            return text, "micro-batches that interleaved stages do not divide"
         if count == 0:
             text = f"{self.wanted.samples} samples are no multiple of {batch} x {layout.data} replicas"
             return text, "replicas and batches that do not divide the whole batch"

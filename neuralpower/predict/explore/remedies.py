@@ -153,7 +153,7 @@ class CacheOf8Bits(Change):
     cost = "rounding of keys and values"
 
     def of(self, now: Situation) -> Step | None:
-        """Of an engine: the pass keeps its cache, and nothing else of it, in 8 bits."""
+        """The engine's pass keeps its cache, and nothing else, in 8 bits."""
         size = WIDE.get(now.request.dtype, 2)
         if now.memory.cache_bytes == 0 or now.request.run != ENGINE:
             return None
@@ -167,12 +167,12 @@ class CacheOf8Bits(Change):
 
 
 class Checkpointing(Change):
-    """Repeated blocks keep their inputs and compute the rest again."""
+    """Repeated blocks keep their inputs and compute their activations again."""
 
     cost = "a second forward pass"
 
     def of(self, now: Situation) -> Step | None:
-        """Of a training step without it."""
+        """Switch it on in a training step."""
         if now.request.phase != TRAINING or now.request.checkpointing:
             return None
         return Step("activation checkpointing", "--checkpointing", replace(now.request, checkpointing=True))
@@ -187,7 +187,7 @@ class Weights(Change):
     cost: ClassVar[str] = "rounding of weights"
 
     def of(self, now: Situation) -> Step | None:
-        """Of weights that are not quantised."""
+        """Quantise weights that are not quantised yet."""
         request = now.request
         if request.phase == TRAINING or request.weights not in (None, "int8"):
             return None
@@ -235,22 +235,21 @@ class ShorterText(Change):
         request, longest = now.request, now.longest
         if request.length is None or not 0 < longest < request.length:
             return None
-        name = "context" if request.phase == DECODE else "seq_len"
-        option = f"--{name.replace('_', '-')} {longest}"
-        shorter: dict[str, Any] = {name: longest}
-        return Step(f"{longest} tokens", option, replace(request, **shorter))
+        if request.phase == DECODE:
+            return Step(f"{longest} tokens", f"--context {longest}", replace(request, context=longest))
+        return Step(f"{longest} tokens", f"--seq-len {longest}", replace(request, seq_len=longest))
 
 
 @dataclass(frozen=True)
 class Adapters(Change):
-    """Trained adapters beside frozen weights (LoRA)."""
+    """Trained adapters in addition to frozen weights (LoRA)."""
 
     rank: int
 
     cost: ClassVar[str] = "weights stay as they are"
 
     def of(self, now: Situation) -> Step | None:
-        """Of a training step of all weights."""
+        """Instead of a training step of all weights."""
         request = now.request
         if request.phase != TRAINING or request.lora is not None:
             return None
@@ -267,7 +266,7 @@ class MoreDevices(Change):
     cost: ClassVar[str] = "more devices"
 
     def of(self, now: Situation) -> Step | None:
-        """Where that many may be enough: what ranks share must fit beside the rest."""
+        """Where `ranks` may be enough: a share of weights and states must fit, with inputs and framework."""
         request, memory = now.request, now.memory
         most = MOST_RANKS if request.cluster is None else request.cluster.devices
         shared = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
@@ -306,7 +305,7 @@ CHANGES: Sequence[Change] = (
 def remedies(now: Situation, memory_of: Callable[[Request], Memory]) -> tuple[Remedy, ...]:
     """Changes that save memory, in the order of `CHANGES`; the last may be several together.
 
-    `memory_of` gives the memory of a request. A change that it refuses with an error is left out.
+    `memory_of` gives the memory of a request. Changes that it refuses with an error are omitted.
     """
     found: list[tuple[Change, Remedy]] = []
     for change in CHANGES:

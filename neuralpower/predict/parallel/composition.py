@@ -306,10 +306,11 @@ class _Composed:
         """What is said of all devices."""
         layout, runtime = self.layout, found.runtime_s
         samples = self.batch_size * layout.data * self.count
-        rate = _rate(samples, runtime)
+        cycle, work = self.runtime_s, self.busy_s[slowest]
         if not self.trains and self.count > 1:
-            cycle = max(self.count * max(self.busy_s), self.runtime_s)
-            rate = _rate(samples, _times(runtime, cycle / self.runtime_s))
+            work *= self.count
+            cycle = max(work, cycle)
+        rate = _rate(samples, _times(runtime, cycle / self.runtime_s))
         tokens = self._tokens
         timings = [piece.timing for piece in self.of_rank(slowest)]
         count = self.count if self.trains else 1
@@ -332,6 +333,8 @@ class _Composed:
             energy_j=self._energy(runtime),
             stages=tuple(self._stage(rank, memories[rank]) for rank in range(layout.pipeline)),
             runtime_s=runtime.value,
+            cycle_s=cycle,
+            idle_s=max(cycle - work, 0.0),
             notes=tuple(self._notes()),
         )
 

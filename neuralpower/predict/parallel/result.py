@@ -48,13 +48,15 @@ class Parallel:
     tokens: int  # the same; 0 where the network reads none
     communication_s: float  # of all exchanges of the slowest rank, one after the other
     exposed_s: Interval  # the part of the time that is longer for exchanges
-    bubble_s: float  # that the slowest rank waits for other stages
+    bubble_s: float  # of `runtime_s`, that the slowest rank waits for other stages
     samples_per_s: Interval  # of all devices
     tokens_per_s: Interval | None
     utilisation: float | None  # of all devices' peak by the model's own FLOP (MFU)
     energy_j: Interval | None  # of all devices
     stages: tuple[StageResult, ...]
     runtime_s: float
+    cycle_s: float  # until the same is done again: shorter than all batches in flight one after the other
+    idle_s: float  # of `cycle_s`, that the slowest rank waits for other stages
     notes: tuple[str, ...] = ()
 
     @property
@@ -69,8 +71,8 @@ class Parallel:
 
     @property
     def bubble_share(self) -> float:
-        """The share of the time that the slowest rank waits for other stages."""
-        return self.bubble_s / self.runtime_s
+        """The share of the time that the slowest rank waits, with all batches in flight."""
+        return self.idle_s / self.cycle_s
 
     @property
     def slowest(self) -> int:

@@ -1,7 +1,7 @@
 """Loss scaling: small gradients of float16 would round to 0, so a scaled loss makes larger ones.
 
-Before the step, one pass scales the gradients of weights with float32 masters back, and looks for overflows
-(`torch._amp_foreach_non_finite_check_and_unscale_`).
+Before the step, one pass scales the gradients of all weights with float32 masters back, and looks for
+overflows (`torch._amp_foreach_non_finite_check_and_unscale_`).
 """
 
 from __future__ import annotations

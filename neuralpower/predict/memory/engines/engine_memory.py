@@ -69,14 +69,14 @@ class EngineMemory:
         """What is in the way, and what helps; nothing where it fits."""
         if self.fits:
             return ""
-        if self.refused:
-            return self.refused
         if self.pool_bytes <= 0:
             need = sum(part.value_bytes for part in self.parts) / 2**30
             return (
                 f"nothing is left for the pool: weights and other parts take {need:.2f} GiB; "
                 "choose more devices, or --weights int4"
             )
+        if self.refused:
+            return self.refused
         if self.sequences == 0:
             return (
                 f"the pool holds no sequence of {self.length:,} tokens; choose --max-model-len {self.longest}"
