@@ -149,7 +149,7 @@ def test_a_sum_has_nothing_to_do_backward() -> None:
         ("where", 2, 3),  # grad and mask in, grad out
         ("masked_fill", 2, 3),
         ("dropout", 1, 3),
-        ("dropout_training", 1, 5),  # grad and mask in, their product out (3); that in, times a number (2)
+        ("dropout_training", 1, 3),  # grad and mask in, their scaled product out: one kernel
         ("exp", 1, 3),  # grad and y in, grad out
         ("cube", 1, 7),  # x^2 (2), times 3 (2), times grad (3)
     ],
