@@ -53,7 +53,7 @@ PACKAGES: Mapping[str, str] = {
     """,
     "learn": """
         any_device calibrate carried_power codec estimates here keys network_estimates network_rows pace
-        predictor predictor_files predictor_lookup regressor rows train
+        predictor predictor_files predictor_lookup regressor remembering rows train
     """,
     "predict": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
