@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--section", nargs="+", choices=sections(), default=sections())
     parser.add_argument("--system", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="of collectives")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="of holding out")
-    parser.add_argument("--run", default="eager", help="how Megatron's steps run: eager or compile")
+    parser.add_argument(
+        "--run", default="eager", help="how Megatron's steps run: eager, as its own, or compile"
+    )
     parser.add_argument("--predictor", help="of one thread of this machine, for the section gloo")
     given = parser.parse_args()
     if given.path is None:

@@ -4,6 +4,10 @@ PATH/calculon_dev.csv: facts of github calculon-ai/calculon (Apache-2.0), which 
 "Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198): NVIDIA's Selene, nodes
 of eight A100 of 80 GB, float16 with float32 masters, attention written out, dropout, blocks alone. Memory is
 that of the first pipeline stage, read off a chart.
+
+Megatron-LM runs eagerly: the host launches each kernel, and softmax, dropout, norms and sums of gradients are
+kernels of their own. It joins a bias with GELU, and dropout with the sum after it. `compile` joins far more,
+as TorchInductor does: softmax with dropout, and sums with the norms after them.
 """
 
 from __future__ import annotations
@@ -41,8 +45,13 @@ class Attention(nn.Module):
     """Scores of all pairs of tokens, with dropout.
 
     Megatron-LM scales within the product, and masks within its kernel of the softmax: neither takes time. It
+<<<<<<< HEAD
+    has tokens before samples, so heads are views without copies. Here, x is read as if it lay so: numbers are
+    mixed up, but sizes and calls are right.
+=======
     has tokens before samples, so that heads are views. The memory of x is read so here: what is mixed takes
     no time.
+>>>>>>> core
     """
 
     def __init__(self, hidden: int, heads: int, size: int) -> None:
