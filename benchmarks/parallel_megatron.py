@@ -45,13 +45,13 @@ class Attention(nn.Module):
     """Scores of all pairs of tokens, with dropout.
 
     Megatron-LM scales within the product, and masks within its kernel of the softmax: neither takes time. It
-<<<<<<< HEAD
+    <<<<<<< HEAD
     has tokens before samples, so heads are views without copies. Here, x is read as if it lay so: numbers are
     mixed up, but sizes and calls are right.
-=======
+    =======
     has tokens before samples, so that heads are views. The memory of x is read so here: what is mixed takes
     no time.
->>>>>>> core
+    >>>>>>> core
     """
 
     def __init__(self, hidden: int, heads: int, size: int) -> None:
