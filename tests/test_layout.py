@@ -39,12 +39,9 @@ PACKAGES: Mapping[str, str] = {
         sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        casts follow lifetimes modules passes passes.quantisation paths question recorder records routing
-        weights
-        sparse_gradients tracer
-        exchanges gradients passes.data_parallel stages
-        recipe step_lifetimes undisturbed weights
-        exchanges gradients passes.data_parallel stages
+        casts exchanges follow gradients lifetimes modules passes passes.accumulation
+        passes.data_parallel passes.quantisation paths question recipe recorder records routing
+        sparse_gradients stages step_lifetimes tracer undisturbed weights
     """,
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect
@@ -53,7 +50,7 @@ PACKAGES: Mapping[str, str] = {
     """,
     "learn": """
         any_device calibrate carried_power codec estimates here keys network_estimates network_rows pace
-        predictor predictor_files predictor_lookup regressor rows train
+        predictor predictor_files predictor_lookup regressor remembering rows train
     """,
     "predict": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot

@@ -14,7 +14,7 @@ from neuralpower.learn.predictor import Predictor
 
 @dataclass
 class _Memory:
-    """Estimates of the layers that were asked about so far, by their places."""
+    """Estimates of all layers so far, by their places."""
 
     places: dict[Layer, int] = field(default_factory=dict)
     found: Estimates | None = None

@@ -132,7 +132,7 @@ def training_lifetimes(
     try:
         with users_code(name):
             check_followable(model, (args, kwargs))
-            trained = _followed(model, (args, kwargs), (how, make), follower, ends)
+            trained, storages = _followed(model, (args, kwargs), (how, make), follower, ends)
     except UsersError as error:
         if error.what != name:
             raise
@@ -143,7 +143,6 @@ def training_lifetimes(
         ) from cause
     of_transformers = any(type(module).__module__.startswith("transformers.") for module in model.modules())
     compiler = make is not None and not of_transformers
-    storages = follower.lifetimes.storages()
     if how.selective:
         storages = scores_made_again(storages, follower.scores(), ends)
     if how.masters:
@@ -158,8 +157,11 @@ def _followed(
     asked: tuple[StepSettings, Optimizers | None],
     follower: _Follower,
     ends: list[int],
-) -> list[nn.Parameter]:
-    """Run a step on fake tensors below the follower; the trained parameters. Notes the passes' ends."""
+) -> tuple[list[nn.Parameter], tuple[Storage, ...]]:
+    """Run a step on fake tensors below the follower; the trained parameters, and what lived when.
+
+    Notes the passes' ends.
+    """
     (how, make), (args, kwargs) = asked, inputs
     lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
     given = tree_map_only(Tensor, lambda one: _faked(one, fake), (tuple(args), dict(kwargs or {})))
@@ -183,7 +185,7 @@ def _followed(
                 for one in made:
                     one.step()
             follower.assign(_state_of(made), OPTIMIZER)
-    return trained
+    return trained, lifetimes.storages()  # while inputs, buffers and the optimizer's state live
 
 
 def scores_made_again(

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -184,5 +185,5 @@ def test_a_fit_that_says_no_is_kept_with_its_exit_code(kept: Path, monkeypatch: 
     first = run(*asked)
     assert first.code == 1 and "does not fit" in first.out
     assert len(list(kept.glob("*.json"))) == 1
-    monkeypatch.setattr("neuralpower.predict.explore.fit.fit", None)  # not asked again
+    monkeypatch.setattr(import_module("neuralpower.predict.explore.fit"), "fit", None)  # not asked again
     assert run(*asked) == first

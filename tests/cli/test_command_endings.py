@@ -94,8 +94,11 @@ def test_a_margin_decides_what_fits() -> None:
         "--memory",
         f"{high * 1.25:.0f}B",
     )  # of which 1 / 1.25 = 0.8 is taken: 0.19 can be kept free, 0.21 cannot
-    assert run(*FIT, *room, "--margin", "0.19").code == 0
-    assert run(*FIT, *room, "--margin", "0.21").code == 1
+    verdicts = [
+        json.loads(done(*FIT, *room, "--json", "--margin", share))["verdict"] for share in ("0.19", "0.21")
+    ]
+    assert verdicts == ["fits", "tight"]
+    assert run(*FIT, *room, "--margin", "0.9").code == 1
     for share in ("1", "-0.1", "nan"):
         ran = run(*FIT, *room, "--margin", share)
         assert (ran.code, ran.err.count("\n")) == (2, 1)

@@ -109,7 +109,7 @@ def test_an_uneven_padding_is_a_copy_that_is_padded_on_one_side_as_pytorch_runs_
     assert parts["activations"] == 8 * 16 * 9 * 8 + 8 * 32 * 64
     # the general operator of convolutions works on copies in blocks of 16 channels: the image and the
     # weights, freed before the result is copied
-    (room,) = (storage.bytes for storage in found.storages if storage.part == "workspace")
+    (room,) = (storage.bytes for storage in found.storages if storage.library == "onednn")
     assert room == 4 * (2 * 16 * 72 + 32 * 16 * 12)
 
 

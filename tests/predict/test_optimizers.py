@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.optimizers.registry import KNOWN, States, canonical, optimizers_of
 from neuralpower.platforms import CPU, Platform, platform_named
-from neuralpower.predict.explore.fit import Request, fit
+from neuralpower.predict.explore.fit import Request, fit, memory
 from neuralpower.predict.memory.cuda_allocator import replayed
 from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.trace.casts import cast_dtype, cast_rules, casting
@@ -34,7 +35,7 @@ LLAMA = (
     "&intermediate_size=128&vocab_size=100"
 )
 MIB = 2**20
-TINY = 1.0  # bytes of a device in which nothing fits: no larger sizes are tried
+TINY = 528.0 * 2**20  # bytes of a device in which little fits but CUDA's context
 
 
 class Net(nn.Module):
@@ -379,9 +380,8 @@ def test_weights_that_are_trained_cannot_be_quantised() -> None:
 
 def test_fit_answers_for_adapters_on_quantised_weights() -> None:
     request = Request(LLAMA, 1, 32, dtype="bfloat16", phase=TRAINING, platform=NVIDIA)
-    whole = fit(request, TINY).memory
-    adapted = fit(Request(**{**vars(request), "lora": "8"}), TINY).memory
-    found = fit(Request(**{**vars(request), "lora": "8", "weights": "nf4"}), TINY)
+    whole, adapted = memory(request), memory(replace(request, lora="8"))
+    found = fit(replace(request, lora="8", weights="nf4", remedies=False), TINY)
     assert found.memory.weights_bytes < adapted.weights_bytes
     assert adapted.optimizer_bytes < whole.optimizer_bytes
     assert any("parameters are trained, the others are frozen" in note for note in found.notes)
@@ -396,7 +396,7 @@ def test_fit_answers_for_adapters_on_quantised_weights() -> None:
 def test_replicas_share_out_the_states_of_each_optimizer_and_frozen_weights() -> None:
     def on(layout: Layout, **how: Any) -> Any:
         request = Request(LLAMA, 2, 32, phase=TRAINING, platform=NVIDIA, layout=layout, **how)
-        return fit(request, TINY).memory
+        return memory(request)
 
     alone, zero1 = Layout(data=2), Layout(data=2, shard="zero1")
     assert on(zero1, optimizer="lion").optimizer_bytes == pytest.approx(

@@ -110,13 +110,13 @@ def test_a_sweep_and_a_prediction_agree(loaded: LoadedPredictor) -> None:
     alone = loaded.predict(MODEL, batch_size=4, seq_len=32, weights="int4:64")
     assert point.runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-6)
     assert alone.memory is not None
-    assert point.memory_bytes == pytest.approx(alone.memory.value_bytes)
+    assert point.memory_bytes == pytest.approx(alone.memory.needed_bytes)  # without what is kept
     assert "weights int4, groups of 64" in found.notes
     mixed = loaded.sweep(MODEL, batch_sizes=(1, 2), lengths=(16,), weights="q4_k_m")
     alone = loaded.predict(MODEL, batch_size=2, seq_len=16, weights="q4_k_m")
     assert mixed.points[1].runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-6)
     assert alone.memory is not None
-    assert mixed.points[1].memory_bytes == pytest.approx(alone.memory.value_bytes)
+    assert mixed.points[1].memory_bytes == pytest.approx(alone.memory.needed_bytes)
 
 
 def test_a_device_without_the_arithmetic_says_what_runs() -> None:

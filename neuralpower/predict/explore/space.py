@@ -117,7 +117,9 @@ def explore(points: Sequence[Point], predictor: Predictor, weights: Scheme | Non
             tensors, moving = table.peaks(fields, depth, predictor.platform)
             from_library = any(storage.part == WORKSPACE for storage, _ in table.storages)
             library = framework.onednn_bytes if from_library else 0
-            memory[where] = tensors + framework.code_bytes(FORWARD) + library
+            # what an accelerator's allocator keeps depends on the order of all calls: the bound has a share
+            products = predictor.platform.product_bytes
+            memory[where] = tensors + framework.code_bytes(FORWARD) + library + products
             high[where] = memory[where] + framework.margin_bytes(FORWARD, moving, tensors)
     notes |= recorded.notes
     parts = {how: pool.work(predictor, how[0]).outcomes(predictor) for how, pool in pools.items()}

@@ -114,7 +114,7 @@ def activations_of(step: StepLifetimes, parts: Sequence[Part], platform: Platfor
 class StepMemory:
     """What the ranks of a step have in common: it does not depend on the layout."""
 
-    process: Memory  # of which a rank takes what is no tensor: code, libraries, the driver
+    process: Memory  # a rank takes its share besides tensors: code, libraries, the driver
     inputs: int  # bytes
     state: float  # bytes of an optimizer's state for each byte of gradients
     update: float  # that an optimizer's step makes for a while, for each byte of gradients

@@ -145,7 +145,7 @@ class StretchedLayout:
 
     @property
     def stages(self) -> int:
-        """Of the short network, whose stages stand for all pieces."""
+        """Stages of the short network, which stand for all pieces."""
         return 1 if self.number == 1 else TRIPLE
 
     def place(self, piece: int) -> int:
@@ -229,7 +229,7 @@ class StretchedLayout:
 
     @cached_property
     def memory(self) -> Memory | None:
-        """Of a device of the fullest stage; None where a step's lifetimes are not known."""
+        """A device's memory in the fullest stage; None where a step's lifetimes are not known."""
         step, most = self.base.found.lifetimes, self.layout.pipeline - 1
         if not self.base.trains:
             found = [self._serving(piece) for piece in sorted({0, min(1, most), most})]
