@@ -57,7 +57,7 @@ def _backward(output: Any, gradient: Tensor, input: Tensor, weight: Tensor, *mor
 
 def _pass_bytes(input: Tensor, weight: Tensor, output: Tensor, stride: Any, groups: int) -> int:
     """Bytes of a forward pass, or of the input's gradient."""
-    if _own(input, weight, groups) or (_plain(input, weight, stride) or _few_small(input, weight, stride)):
+    if _own(input, weight, groups) or _plain(input, weight, stride) or _few_small(input, weight, stride):
         return 0
     return _copies(input, weight, output)
 
@@ -81,8 +81,7 @@ def _plain(input: Tensor, weight: Tensor, stride: Any) -> bool:
     if math.prod(weight.shape[2:]) > 1:
         return False
     channels = min(weight.shape[:2])
-    strides = stride if isinstance(stride, (list, tuple)) else (stride,)
-    if max(strides) > 1:
+    if _widest(stride) > 1:
         return input.shape[1] <= WIDE // 2
     return math.prod(input.shape[2:]) % 4 == 0 or channels < WIDE
 
@@ -92,8 +91,12 @@ def _few(input: Tensor) -> bool:
 
 
 def _few_small(input: Tensor, weight: Tensor, stride: Any) -> bool:
-    strides = stride if isinstance(stride, (list, tuple)) else (stride,)
-    return _few(input) and (max(weight.shape[2:]) < LARGE or max(strides) == 1)
+    return _few(input) and (max(weight.shape[2:]) < LARGE or _widest(stride) == 1)
+
+
+def _widest(stride: Any) -> int:
+    """The largest of a convolution's strides, given one or several."""
+    return max(stride) if isinstance(stride, (list, tuple)) else int(stride)
 
 
 def _copies(input: Tensor, weight: Tensor, output: Tensor) -> int:
