@@ -82,7 +82,7 @@ def engine_memory(
     found = asked.memory(network, room_bytes)
     if length is None or most is None:
         return found
-    return replace(found, length=length, sequences=found.pool.sequences(length))
+    return replace(found, length=length)
 
 
 def memory_of(found: EngineMemory, phase: str) -> Memory:

@@ -10,6 +10,8 @@ from neuralpower.predict.memory.engines.board import Board
 from neuralpower.predict.memory.engines.served import Served
 
 LONGEST = 2**30  # tokens: beyond, nobody asks
+# Bytes of a number in the cache of vLLM and SGLang; 0: as the model
+CACHE_BYTES = {"auto": 0, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 WEIGHTS, ACTIVATIONS = "weights", "activations"  # names of parts
 
 
@@ -51,13 +53,21 @@ class EngineMemory:
     cache_dtype: str
     pool: Pool
     length: int  # tokens of a sequence in what follows
-    sequences: int  # of that length, that the pool holds at once
     most_sequences: int | None  # that the engine runs at once; None: no limit
-    longest: int  # tokens of the longest sequence that the pool holds
     positions: int | None  # that the model is made for
     concurrency: int | None = None  # sequences that the request wants to be held at once
     refused: str = ""  # why the engine does not start, whatever the pool is
     notes: tuple[str, ...] = ()
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of `length` tokens that the pool holds at once."""
+        return self.pool.sequences(self.length)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that the pool holds."""
+        return longest_held(self.pool.sequences, self.positions or LONGEST)
 
     @property
     def fits(self) -> bool:
@@ -102,6 +112,8 @@ class EngineMemory:
         own.pop("refused")  # as the reason
         return {
             **own,
+            "sequences": self.sequences,
+            "longest": self.longest,
             "fits": self.fits,
             "reason": self.reason or None,
             "parts": [vars(part) for part in self.parts],

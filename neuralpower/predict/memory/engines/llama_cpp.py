@@ -17,7 +17,6 @@ from neuralpower.predict.memory.engines.board import GIB, Board
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE
 from neuralpower.predict.memory.engines.engine_memory import (
     ACTIVATIONS,
-    LONGEST,
     WEIGHTS,
     EngineMemory,
     Part,
@@ -89,9 +88,7 @@ class LlamaCppSettings:
             cache_dtype="f16" if self.cache_dtype == "auto" else self.cache_dtype,
             pool=pool,
             length=length,
-            sequences=pool.sequences(length),
             most_sequences=None,
-            longest=longest_held(pool.sequences, served.positions or LONGEST),
             positions=served.positions,
             concurrency=concurrency,
             notes=("all layers and the cache are on the GPU, with flash attention",),

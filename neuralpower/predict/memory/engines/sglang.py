@@ -18,17 +18,15 @@ from neuralpower.errors import InputError, unknown
 from neuralpower.predict.memory.engines.board import GIB, MIB, Board
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE
 from neuralpower.predict.memory.engines.engine_memory import (
-    LONGEST,
+    CACHE_BYTES,
     WEIGHTS,
     EngineMemory,
     Part,
     Pool,
-    longest_held,
 )
 from neuralpower.predict.memory.engines.served import Served
 
 FOLLOWS = "SGLang 0.5"
-DTYPES = {"auto": 0, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 # A process of SGLang before it loads weights: 78.4 to 78.8 of 79.2 GiB are free on an H100.
 CONTEXT, CONTEXT_MOST = 0.6 * GIB, 0.9 * GIB
 # (MiB of a GPU below which the row holds, tokens of a chunk, batch of the largest graph with up to 3 ranks,
@@ -65,8 +63,8 @@ class SglangSettings:
                 f"--mem-fraction-static {self.mem_fraction_static:g}: a share of the memory, above 0 and "
                 "below 1; choose 0.85"
             )
-        if self.cache_dtype not in DTYPES:
-            raise unknown("cache dtype of sglang", self.cache_dtype, DTYPES)
+        if self.cache_dtype not in CACHE_BYTES:
+            raise unknown("cache dtype of sglang", self.cache_dtype, CACHE_BYTES)
         chunk = self.max_num_batched_tokens
         if chunk is not None and chunk % self.block_size:
             raise InputError(
@@ -84,7 +82,7 @@ class SglangSettings:
         left = board.total_bytes - context
         share = self.mem_fraction_static or usual_share(board, served.tensor, self.max_num_batched_tokens)
         room = int(left * share) - weights
-        pool = _pool(served, max(room, 0), self.block_size, DTYPES[self.cache_dtype] or served.itemsize)
+        pool = _pool(served, max(room, 0), self.block_size, CACHE_BYTES[self.cache_dtype] or served.itemsize)
         most = self.max_num_seqs or min(max(pool.tokens * AT_FULL // max(length, 1), FEWEST), MOST)
         lost = int((CONTEXT_MOST - CONTEXT) * share)
         return EngineMemory(
@@ -103,9 +101,7 @@ class SglangSettings:
             cache_dtype=self.cache_dtype,
             pool=pool,
             length=length,
-            sequences=pool.sequences(length),
             most_sequences=most,
-            longest=longest_held(pool.sequences, served.positions or LONGEST),
             positions=served.positions,
             concurrency=concurrency,
             notes=(f"mem-fraction-static {share:g}: activations and CUDA graphs have what is left",),

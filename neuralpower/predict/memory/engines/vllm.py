@@ -23,17 +23,15 @@ from neuralpower.predict.memory.engines.board import GIB, Board
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE, CacheLayer
 from neuralpower.predict.memory.engines.engine_memory import (
     ACTIVATIONS,
-    LONGEST,
+    CACHE_BYTES,
     WEIGHTS,
     EngineMemory,
     Part,
     Pool,
-    longest_held,
 )
 from neuralpower.predict.memory.engines.served import Served
 
 FOLLOWS = "vLLM 0.19.0"
-DTYPES = {"auto": 0, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}  # bytes; 0: as the model
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # multiples of 16: FlashAttention's pages
 LARGE = 70 * GIB  # from here on, more sequences and tokens (vllm/engine/arg_utils.py)
 CHUNK = 16 * 1024  # tokens that a mixture's kernel takes at once (VLLM_FUSED_MOE_CHUNK_SIZE)
@@ -62,8 +60,8 @@ class VllmSettings:
                 f"--gpu-memory-utilization {self.gpu_memory_utilization:g}: a share of the memory, "
                 "above 0 and at most 1; choose 0.9"
             )
-        if self.cache_dtype not in DTYPES:
-            raise unknown("cache dtype of vllm", self.cache_dtype, DTYPES)
+        if self.cache_dtype not in CACHE_BYTES:
+            raise unknown("cache dtype of vllm", self.cache_dtype, CACHE_BYTES)
         if self.block_size is not None and self.block_size not in BLOCK_SIZES:
             raise InputError(
                 f"--block-size {self.block_size}: vllm takes {', '.join(map(str, BLOCK_SIZES))}; choose 16"
@@ -75,7 +73,7 @@ class VllmSettings:
         self.check(served)
         seqs, batched = self._batch(board)
         length = self.max_model_len or served.positions or batched
-        width = DTYPES[self.cache_dtype] or served.itemsize
+        width = CACHE_BYTES[self.cache_dtype] or served.itemsize
         parts = _parts(served, board, seqs, batched)
         budget = int(board.total_bytes * self.gpu_memory_utilization)
         room = budget - sum(part.value_bytes for part in parts)
@@ -95,9 +93,7 @@ class VllmSettings:
             cache_dtype=self.cache_dtype,
             pool=pool,
             length=length,
-            sequences=pool.sequences(length),
             most_sequences=seqs,
-            longest=longest_held(pool.sequences, served.positions or LONGEST),
             positions=served.positions,
             concurrency=concurrency,
             refused=_refused(budget, board, served.tensor),
