@@ -39,17 +39,17 @@ def linked(hardware: Hardware, device: str) -> Hardware:
     )
 
 
-def added(old: Predictor, learnt: Predictor) -> Predictor:
+def added(old: Predictor, retrained: Predictor) -> Predictor:
     """The old predictor with the regressors of the other's kinds; levels by the old one's devices."""
-    kept = {key: one for key, one in old.regressors.items() if key[0] not in learnt.kinds}
+    kept = {key: one for key, one in old.regressors.items() if key[0] not in retrained.kinds}
     devices = old.dataset.get("devices") or {}
-    order = list(learnt.dataset.get("devices") or {})
+    order = list(retrained.dataset.get("devices") or {})
 
     def levelled(key: Key, one: Regressor) -> Regressor:
         known = dict(zip(order, one.levels, strict=False))
         return dataclasses.replace(one, levels=tuple(known.get(name) for name in devices))
 
-    new = {key: levelled(key, one) for key, one in learnt.regressors.items()}
+    new = {key: levelled(key, one) for key, one in retrained.regressors.items()}
     said = {name: hardware_to_json(linked(hardware_of(one), name)) for name, one in devices.items()}
     return dataclasses.replace(
         old,
@@ -111,8 +111,8 @@ def main() -> None:
     if given.pooled:
         datasets = pooled(given.path, given.only)
         file = given.out / f"{NAME}.json"
-        learnt = train(datasets, jobs=given.jobs, show=show).predictor
-        write_predictor(added(load(file), learnt), file)
+        retrained = train(datasets, jobs=given.jobs, show=show).predictor
+        write_predictor(added(load(file), retrained), file)
         print(f"{file}: {file.stat().st_size / 1e6:.2f} MB")
 
 

@@ -100,7 +100,7 @@ def _from_others(device: str, datasets: Sequence[Dataset]) -> Iterator[tuple[str
     """A GPU's exchanges by the predictor of the others."""
     hardware = known_hardware(device)
     assert hardware is not None
-    learnt = train([one for one in datasets if one.device != device]).predictor.on(hardware, device)
+    held_out = train([one for one in datasets if one.device != device]).predictor.on(hardware, device)
     for one in datasets:
         if one.device != device:
             continue
@@ -108,6 +108,6 @@ def _from_others(device: str, datasets: Sequence[Dataset]) -> Iterator[tuple[str
         columns, labels = columns_of_table(kind, table), columns_of_table(kind, table).group()
         for name in np.unique(labels):
             index = np.flatnonzero(labels == name)
-            found = learnt.estimate_columns(take(columns, index))
+            found = held_out.estimate_columns(take(columns, index))
             seconds = table.runtime_s.to_numpy()[index]
             yield str(name), Errors(seconds, found.runtime_s, found.low_s, found.high_s)

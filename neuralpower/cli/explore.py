@@ -566,7 +566,7 @@ def _draw(passes: Sequence[Lived], found: fitting.Fit, path: Path) -> None:
 
     if not passes:
         raise InputError(
-            f"--memory-picture {path}: what lives when is not known of such a run; leave --memory-picture out"
+            f"--memory-picture {path}: no pass was followed on one device; leave --memory-picture out"
         )
     write_memory(fullest(passes), found.memory, path)
 

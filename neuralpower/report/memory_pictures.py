@@ -40,7 +40,7 @@ def of_stages(model: str, stages: Sequence[Stage | Omitted], platform: Platform)
     some = [lived(model, one.name, one.memory or one.trace, platform) for one in known]
     if not any(one.storages for one in some):
         raise InputError(
-            f"{model}: what lives when is not known, so there is no picture; leave --memory-picture out"
+            f"{model}: no pass was followed on one device, so there is no picture; leave --memory-picture out"
         )
     return fullest([one for one in some if one.storages])
 

@@ -501,7 +501,7 @@ IMAGE = 2 * 2 * 36 * 9 * 3 * 4  # of 2 images of 6 x 6 positions, 9 taps of 3 * 
 ROW = 2 * 2 * 8 * 3 * 3 * 4  # of 2 rows of 8 positions, 3 taps of 3 * 4 channels
 
 
-@pytest.mark.parametrize("learnt", [False, True])
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize(
     ("model", "x", "multiplied", "rest"),
     [
@@ -523,10 +523,10 @@ ROW = 2 * 2 * 8 * 3 * 3 * 4  # of 2 rows of 8 positions, 3 taps of 3 * 4 channel
     ],
 )
 def test_each_gradient_is_made_where_it_is_asked_for(
-    model: nn.Module, x: Tensor, multiplied: int, rest: int, learnt: bool
+    model: nn.Module, x: Tensor, multiplied: int, rest: int, known: bool
 ) -> None:
-    tasks = backward(model, x, knows=learnt)
-    if learnt and multiplied:  # one task, of a pass that was measured as a whole
+    tasks = backward(model, x, knows=known)
+    if known and multiplied:  # one task, of a pass that was measured as a whole
         (task,) = tasks
         assert task.flops_and_bytes()[0] == multiplied + rest
         assert task.share == multiplied / (2 * task.layer.flops())
@@ -649,8 +649,8 @@ class Shifted(nn.Module):
 def test_what_is_broadcast_is_summed_where_its_gradient_is_asked_for(
     function: Callable[[Tensor, Tensor], Tensor], trained: bool, x: Tensor, flops: int
 ) -> None:
-    for learnt in (False, True):
-        assert done(backward(Shifted(function, trained), x, knows=learnt)) == (0, flops)
+    for known in (False, True):
+        assert done(backward(Shifted(function, trained), x, knows=known)) == (0, flops)
 
 
 @pytest.mark.parametrize("convolution", [nn.Conv2d, nn.ConvTranspose2d, nn.Conv3d, nn.ConvTranspose3d])
