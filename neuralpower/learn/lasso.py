@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, combinations_with_replacement, starmap
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from neuralpower.learn.non_negative import non_negative
 from neuralpower.learn.problem import (
     BEYOND,
     FEWEST_FOR_BOUND,
@@ -30,7 +30,6 @@ IMPORTANCE, MOST_IMPORTANT = 0.25, 5.0  # a row's weight grows with this power o
 # Times a plausible row's weight: a row below, some 60 times too fast, must not set the terms' scales.
 IMPOSSIBLE = 1e-3
 PRIOR = (0.4, 0.2)  # of the exponent with which layers follow the machine's speed: mean, standard deviation
-LASSO: Mapping[str, Any] = {"tol": 1e-5, "max_iter": 3000, "check_input": False}
 FEWEST_FOR_TERM = 10  # rows in which a term is above 0
 LEVELLING_ALPHA, LEVELLING_ROUNDS = (1e-4,), 4  # of the fits that find each device's level
 # Times the least error of the kind's own terms: a plain polynomial, or a constant, must err less than that to
@@ -151,34 +150,26 @@ def unaligned(problem: Problem, base: Array, folds: Array) -> tuple[Problem, Ali
 
 def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) -> Array:
     """Weights [alphas, terms] of the non-negative Lasso on relative error, where rows far off count less."""
-    from sklearn import config_context
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import lasso_path
-
     relative = matrix / target[:, None]
     plausible = _plausible(relative)
     scale = np.sqrt(np.mean(relative[plausible > IMPOSSIBLE] ** 2, axis=0))
     used = (scale > 0) & (np.count_nonzero(relative, axis=0) >= min(FEWEST_FOR_TERM, len(relative) // 2))
-    scaled = np.asfortranarray(relative[:, used] / scale[used])
+    scaled, least = relative[:, used] / scale[used], int(np.argmin(alphas))
     weights = np.zeros((len(alphas), matrix.shape[1]))
     plausible = emphasis = plausible * importance_of(target)
+    path: Array | None = None
     for _ in range(2):
-        root = np.sqrt(emphasis)[:, None]
-        # Fits are small and many: scikit-learn's checks of its arguments took more time than the fits.
-        with warnings.catch_warnings(), config_context(skip_parameter_validation=True):
-            warnings.simplefilter("ignore", ConvergenceWarning)  # columns are nearly collinear
-            path = lasso_path(scaled * root, root[:, 0], alphas=alphas, positive=True, **LASSO)[1]
-        residual = scaled @ path[:, -1] - 1
+        weighted = scaled * emphasis[:, None] / len(scaled)
+        path = non_negative(scaled.T @ weighted, weighted.sum(axis=0), alphas, path)
+        residual = scaled @ path[least] - 1
         spread = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
         emphasis = plausible * np.minimum(1.0, (OUTLIER * spread / np.maximum(np.abs(residual), 1e-12)) ** 2)
-    order = np.argsort(np.argsort(-np.asarray(alphas)))
     # The median row sets the level. Squares of relative errors are least where predictions are too low, by
     # exp(-1.5 s^2) under log-normal noise s. Layers' noise cancels in a network, such a bias does not. A mean
     # would follow the rows that the terms do not describe, most of them slower than the terms say; so would a
     # median in which long rows count for more.
-    path = path[:, order]
-    level = np.median(scaled @ path, axis=0)
-    weights[:, used] = (path / np.where(level > 0, level, 1.0) / scale[used][:, None]).T
+    level = np.median(scaled @ path.T, axis=0)[:, None]
+    weights[:, used] = path / np.where(level > 0, level, 1.0) / scale[used]
     return weights
 
 
