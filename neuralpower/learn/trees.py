@@ -52,44 +52,31 @@ class Trees:
     @cached_property
     def _tables(self) -> tuple[list[Array], list[Array], Array]:
         """By feature thresholds [cuts] and leaves left alive [cuts + 1, trees]; values [trees, leaves]."""
-        spans = [_leaves(self.feature, self.right, root) for root in self.roots.tolist()]
-        most = max(len(order) for order, _ in spans)
+        inner = self.feature >= 0
+        tree = np.searchsorted(self.roots, np.arange(len(inner)), side="right") - 1
+        leaf = np.cumsum(~inner) - ~inner  # in preorder, leaves stand from left to right
+        leaves = np.bincount(tree, weights=~inner, minlength=len(self.roots)).astype(np.uint64)
+        leaf -= leaf[self.roots][tree]  # how many of the same tree stand before a node
+        most = int(leaves.max())
         word = next(t for t in (np.uint8, np.uint16, np.uint32, np.uint64) if np.iinfo(t).bits >= most)
-        values = np.zeros((len(spans), most))
+        values = np.zeros((len(self.roots), most))
+        values[tree[~inner], leaf[~inner]] = self.number[~inner]
+        everything = (~np.uint64(0) >> (np.uint64(64) - leaves)).astype(word)
         thresholds, alive = [], []
-        ruled_out: list[list[tuple[float, int, int]]] = [[] for _ in self.features]
-        for tree, (order, nodes) in enumerate(spans):
-            values[tree, : len(order)] = self.number[order]
-            for node, first, last in nodes:
-                leaves = ((1 << last) - 1) ^ ((1 << first) - 1)
-                ruled_out[self.feature[node]].append((self.number[node], tree, leaves))
-        everything = np.array([(1 << len(order)) - 1 for order, _ in spans], dtype=word)
-        for cuts in ruled_out:
-            unique = np.unique([cut for cut, _, _ in cuts])
+        for feature in range(len(self.features)):
+            nodes = np.flatnonzero(self.feature == feature)
+            unique, place = np.unique(self.number[nodes], return_inverse=True)
+            kept = ~(_lowest(leaf[self.right[nodes]]) ^ _lowest(leaf[nodes]))  # not those on the left
             masks = np.tile(everything, (len(unique) + 1, 1))
-            for cut, tree, leaves in cuts:
-                masks[np.searchsorted(unique, cut) + 1, tree] &= word(~leaves & np.iinfo(word).max)
+            np.bitwise_and.at(masks, (place + 1, tree[nodes]), kept.astype(word))
             thresholds.append(unique)
             alive.append(np.bitwise_and.accumulate(masks, axis=0))
         return thresholds, alive, values
 
 
-def _leaves(feature: Array, right: Array, root: int) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """(leaves from left to right, inner nodes with the span of leaves [first, last) on their left)."""
-    leaves: list[int] = []
-    inner: list[tuple[int, int, int]] = []
-
-    def walk(node: int) -> None:
-        if feature[node] < 0:
-            leaves.append(node)
-            return
-        first = len(leaves)
-        walk(node + 1)
-        inner.append((node, first, len(leaves)))
-        walk(int(right[node]))
-
-    walk(root)
-    return leaves, inner
+def _lowest(bits: Array) -> Array:
+    """Words of 64 bits whose lowest `bits`, fewer than 64, are set."""
+    return (np.uint64(1) << bits.astype(np.uint64)) - np.uint64(1)
 
 
 def starts(inner: Array) -> Array | None:
