@@ -20,6 +20,10 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "neuralpower needs Python 3.10 or newer")'
 	$(PYTHON) -m venv $(VENV)
 
+# Python keeps what it compiles, even where the environment says no: else each of the tests' hundred processes would
+# compile torch again, which takes three times as long as the import alone.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Done again only when what is to be installed has changed. Python compiles a module when it is first imported: pip
 # would compile 20,000, of which few ever are.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
