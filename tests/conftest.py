@@ -1,5 +1,6 @@
 """What every test run has to itself, and the measuring processes that tests of collections ask for."""
 
+import gc
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -36,6 +37,13 @@ def _no_answers_of_earlier_runs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEURALPOWER_CACHE", "off")
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_old_to_collect() -> None:
+    """Keep the garbage collector off what modules hold: measurements call it, and a test run holds a lot."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -308,7 +308,7 @@ RESULTS = [
     (("sweep", NETWORK, "--phase", "training", "-b", "1"), "phase"),
     (("fit", NETWORK, "--memory", "8GB"), "fits"),
     (("score", "candidates.jsonl"), "rank"),
-    (("models", "resnet*"), "parameters"),
+    (("models", "resnet-50", "deep_mnist"), "parameters"),
     (("devices",), "what"),
     (("devices", "--specs"), "device"),
 ]
