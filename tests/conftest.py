@@ -39,6 +39,13 @@ def _no_answers_of_earlier_runs() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _all_is_collected_at_the_end() -> Iterator[None]:
+    """Undo what the next fixture does: libraries look through referrers, which leaves out what is frozen."""
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_old_to_collect() -> None:
     """Keep the garbage collector off what modules hold: measurements call it, and a test run holds a lot."""

@@ -2,8 +2,8 @@
 
     minimise  w' G w / 2 - (b - alpha) w,  w >= 0
 
-A weight is free, or held at 0. The free ones are solved for; where that takes some below 0, all move as far as
-the first reaches 0, which is held from then on. Else the weight that the gradient would raise most becomes
+A weight is free, or held at 0. The free ones are solved for. Where that takes some below 0, all move as far
+as the first reaches 0, which is held from then on. Else the weight that the gradient would raise most becomes
 free, until it would raise none (Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23). That
 takes about one step per weight, where coordinate descent on nearly collinear columns takes thousands.
 """
