@@ -2,7 +2,7 @@
 
 Networks repeat their blocks, and torch takes half a millisecond of Python to compute the output shape of a
 call. Calls are alike where the operator, the numbers among its arguments, and its tensors' types, shapes,
-strides and shared memory are.
+strides and shared memory are. Nothing else decides on a shape, so all traces of a process share what is known.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 PLAIN = frozenset(
     (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 )
+MOST_CALLS = 20_000  # that are remembered, some 20 MB; a large network has a thousand that differ
 
 
 class _Shape(NamedTuple):
@@ -47,8 +48,14 @@ class Repeats:
             return known.tensor() if isinstance(known, _Shape) else tuple(shape.tensor() for shape in known)
         output = func(*args, **kwargs)
         if key not in self._seen:
+            if len(self._seen) >= MOST_CALLS:
+                self._seen.clear()
             self._seen[key] = _shapes(output, tensors_in((args, kwargs)))
         return output
+
+
+REPEATS = Repeats()
+"""What this process has seen."""
 
 
 def key_of(*values: Any) -> Hashable | None:

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from neuralpower.networks.call_cache import Repeats, tensors_in
+from neuralpower.networks.call_cache import REPEATS, tensors_in
 from neuralpower.networks.known_values import Known, values_of
 from neuralpower.networks.promised_values import promised, tensors_within
 from neuralpower.networks.promised_values import with_values as with_values
@@ -135,7 +135,7 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.made = Repeats()
+        self.made = REPEATS
         self.assumed = Assumed()
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neuralpower.networks import running
+from neuralpower.networks import call_cache, running
 from neuralpower.networks.call_cache import Repeats, key_of
 from neuralpower.networks.running import META
 from neuralpower.networks.sources import InputRequest, resolve
@@ -83,6 +83,14 @@ def test_views_values_and_unknown_arguments_are_not_remembered() -> None:
     assert key_of({"weight": torch.nn.Parameter(meta(1)), "bias": torch.ones(1)}) is None
 
 
+def test_no_more_calls_are_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_cache, "MOST_CALLS", 2)
+    made, add = Repeats(), Counted(aten.add.Tensor)
+    for size in (1, 2, 2, 3, 1, 3):  # the third size takes the place of both before
+        assert made(add, (meta(size), meta(size)), {}).shape == (size,)
+    assert add.calls == 4
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -100,5 +108,5 @@ def test_a_trace_is_what_it_is_without_a_memory(
     inputs = source.inputs(module, InputRequest(2))
     remembered = trace.trace(module, inputs.args, inputs.kwargs, training=training)
     monkeypatch.setattr(recorder, "key_of", lambda *values: None)
-    monkeypatch.setattr(running, "Repeats", lambda: lambda func, args, kwargs: func(*args, **kwargs))
+    monkeypatch.setattr(running, "REPEATS", lambda func, args, kwargs: func(*args, **kwargs))
     assert trace.trace(module, inputs.args, inputs.kwargs, training=training) == remembered
