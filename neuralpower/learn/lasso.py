@@ -157,10 +157,10 @@ def non_negative_lasso(matrix: Array, target: Array, alphas: Sequence[float]) ->
     scaled, least = relative[:, used] / scale[used], int(np.argmin(alphas))
     weights = np.zeros((len(alphas), matrix.shape[1]))
     plausible = emphasis = plausible * importance_of(target)
-    path: Array | None = None
+    near: Array | None = None
     for _ in range(2):
         weighted = scaled * emphasis[:, None] / len(scaled)
-        path = non_negative(scaled.T @ weighted, weighted.sum(axis=0), alphas, path)
+        near = path = non_negative(scaled.T @ weighted, weighted.sum(axis=0), alphas, near)
         residual = scaled @ path[least] - 1
         spread = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
         emphasis = plausible * np.minimum(1.0, (OUTLIER * spread / np.maximum(np.abs(residual), 1e-12)) ** 2)

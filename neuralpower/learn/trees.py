@@ -54,7 +54,7 @@ class Trees:
         """By feature thresholds [cuts] and leaves left alive [cuts + 1, trees]; values [trees, leaves]."""
         inner = self.feature >= 0
         tree = np.searchsorted(self.roots, np.arange(len(inner)), side="right") - 1
-        leaf = np.cumsum(~inner) - ~inner  # in preorder, leaves stand from left to right
+        leaf: Array = np.cumsum(~inner) - ~inner  # in preorder, leaves stand from left to right
         leaves = np.bincount(tree, weights=~inner, minlength=len(self.roots)).astype(np.uint64)
         leaf -= leaf[self.roots][tree]  # how many of the same tree stand before a node
         most = int(leaves.max())

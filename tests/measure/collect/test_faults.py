@@ -617,7 +617,7 @@ request = Request(
 collect(request, lambda progress: None, Local(Worker(1, command)))
 """
 # kills in all, of both processes, at failpoints, and while the tables are written
-KILLS = [(20, 5, 6, 2), pytest.param((50, 12, 9, 4), marks=pytest.mark.full)]
+KILLS = [(12, 4, 3, 1), pytest.param((50, 12, 9, 4), marks=pytest.mark.full)]
 
 
 def started(
