@@ -2,7 +2,7 @@
 
 Networks repeat their blocks, and torch takes half a millisecond of Python to compute the output shape of a
 call. Calls are alike where the operator, the numbers among its arguments, and its tensors' types, shapes,
-strides and shared memory are. Nothing else decides on a shape, so all traces of a process share what is known.
+strides and shared memory are. Nothing else decides on a shape: all traces of a process share what is known.
 """
 
 from __future__ import annotations
