@@ -14,9 +14,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-RIDGE = 1e-9  # times the mean diagonal of G: where columns are equal, one set of weights is the answer
+RIDGE = 1e-9  # times the mean diagonal of G, added to it: nearly collinear columns have one answer
 STEPS = 5  # at most, times the number of weights
-ROUNDING = 1e-10  # times the largest of b: no smaller gradient raises a weight
+# Times the largest of b: no smaller gradient raises a weight. The ridge's own is less: of equal columns, one
+# has all the weight.
+ROUNDING = 1e-7
 
 
 def non_negative(

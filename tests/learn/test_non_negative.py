@@ -30,18 +30,19 @@ def test_weights_are_those_of_the_least_sum(rows: int, terms: int) -> None:
         assert_least(gram, products, non_negative(gram, products, ALPHAS))
 
 
-def test_equal_columns_have_an_answer() -> None:
+def test_of_equal_columns_one_has_all_the_weight() -> None:
     gram, products = question(40, 6, 0)
     twice = np.arange(6).repeat(2)
     found = non_negative(gram[twice[:, None], twice], products[twice], ALPHAS)
     assert_least(gram, products, found[:, ::2] + found[:, 1::2])
+    assert not np.minimum(found[:, ::2], found[:, 1::2]).any()
 
 
 def test_the_order_of_alphas_and_the_start_change_nothing() -> None:
     gram, products = question(60, 20, 1)
     found = non_negative(gram, products, ALPHAS)
     np.testing.assert_allclose(non_negative(gram, products, ALPHAS[::-1])[::-1], found, atol=1e-9)
-    np.testing.assert_allclose(non_negative(gram, products, ALPHAS, np.flip(found, axis=0)), found, atol=1e-7)
+    np.testing.assert_allclose(non_negative(gram, products, ALPHAS, np.flip(found, axis=0)), found, atol=1e-4)
 
 
 def test_a_penalty_above_all_leaves_no_weight() -> None:

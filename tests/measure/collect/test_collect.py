@@ -586,7 +586,7 @@ def test_the_command_ends_well_when_the_budget_is_spent(
     assert ran.out == f"{out}\n"
     first = statuses(out)
     assert 0 < len(first) < 200
-    assert re.search(rf" {len(first)} rows? in ", ran.err)
+    assert re.search(rf"\b{len(first)} rows? in", ran.err)
     ran = command("collect-data", "--out", out)
     assert ran.code == 0, ran.err
     assert statuses(out) == dict.fromkeys(names(200), "ok")
