@@ -41,8 +41,9 @@ from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.predict.case import device_memory, predict, run_of, sharding_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
-from neuralpower.predict.explore.fit import Fit, Request, fit
+from neuralpower.predict.explore.fit import Fit, fit
 from neuralpower.predict.explore.fit import memory as memory_of
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.explore.phases import sweep_grid
 from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep
@@ -267,7 +268,7 @@ class LoadedPredictor:
     def fit(self, model: Model, memory: str | float | None = None, **request: Any) -> Fit:
         """Whether a model fits into the device's memory, or into a given one: "24GB", or bytes.
 
-        `request` has the fields of `explore.fit.Request`; its `dtype` is by default a module's, or float32.
+        `request` has the fields of `fit_request.Request`; its `dtype` is by default a module's, or float32.
 
         Raises:
             InputError: the device's memory is unknown and none is given, or an unknown field of `Request`.

@@ -39,7 +39,7 @@ PACKAGES: Mapping[str, str] = {
         sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        casts exchanges follow gradients lifetimes modules passes passes.accumulation
+        casts deepening exchanges follow gradients lifetimes modules passes passes.accumulation
         passes.data_parallel passes.quantisation paths question recipe recorder records routing
         sparse_gradients stages step_lifetimes tracer undisturbed weights
     """,
@@ -55,8 +55,8 @@ PACKAGES: Mapping[str, str] = {
     "predict": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
         on_gpu parallel parallel.result prediction
-        timeline tree weights explore.compare explore.fit explore.layouts explore.phases
-        explore.remedies explore.score explore.sweep explore.verdict
+        timeline tree weights explore.compare explore.fit explore.fit_request explore.largest explore.layouts
+        explore.phases explore.remedies explore.score explore.sweep explore.verdict
     """,
     "report": """
         cards charts chrome explored grid inspection measured memory_pictures notebook layouts number_format

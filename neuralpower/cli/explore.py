@@ -510,8 +510,8 @@ def _fit(asked: Fit, form: str) -> None:
     shape, length = parsing.shape(asked.input_shape), _prompt(asked)
     device, memory, spread, note = _target(asked)
     stage("importing torch and transformers")
-    from neuralpower.predict.explore.fit import Request
     from neuralpower.predict.explore.fit import fit as fitted
+    from neuralpower.predict.explore.fit_request import Request
     from neuralpower.predict.explore.verdict import DOES_NOT_FIT
     from neuralpower.report.explored import fit_table
     from neuralpower.trace.question import usual_run

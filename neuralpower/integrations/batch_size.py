@@ -18,7 +18,8 @@ from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.errors import InputError, NeuralPowerError, is_count
 from neuralpower.learn.here import target
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
-from neuralpower.predict.explore.fit import assumed, largest
+from neuralpower.predict.explore.fit import assumed
+from neuralpower.predict.explore.largest import largest
 from neuralpower.predict.memory.peak import training_memory
 from neuralpower.trace.recipe import TRAINING, Loss
 from neuralpower.trace.step_lifetimes import training_lifetimes

@@ -17,7 +17,8 @@ from neuralpower.layout import Layout
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS
-from neuralpower.predict.explore.fit import Fit, Request, fit
+from neuralpower.predict.explore.fit import Fit, fit
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.memory.engines import (
     ENGINES,
     LONGEST,
