@@ -16,13 +16,13 @@ from typing_extensions import Unpack
 
 from neuralpower.devices.cluster import Cluster, cluster_of, is_cluster
 from neuralpower.devices.host import read_cpu
+from neuralpower.devices.layout import ONE, Layout
 from neuralpower.devices.memory_size import bytes_of, is_size
 from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, ModelError, is_count
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.layout import ONE, Layout
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.here import target
 from neuralpower.learn.predictor import Predictor

@@ -17,9 +17,7 @@ PACKAGES: Mapping[str, str] = {
     "version": "",
     "errors": "",
     "options": "",
-    "shown": "",
     "dtypes": "",
-    "layout": "",
     "quantisation": ALL,
     "files": ALL,
     "processes": "pool text_streams tether",
@@ -54,7 +52,7 @@ PACKAGES: Mapping[str, str] = {
     """,
     "predict": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
-        on_gpu parallel parallel.result prediction
+        on_gpu parallel parallel.result prediction shown
         timeline tree weights explore.compare explore.fit explore.layouts explore.phases
         explore.remedies explore.score explore.sweep explore.verdict
     """,

@@ -36,7 +36,7 @@ from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
     from neuralpower.devices.cluster import Cluster
-    from neuralpower.layout import Layout
+    from neuralpower.devices.layout import Layout
     from neuralpower.learn.predictor import Predictor
     from neuralpower.platforms import Platform
     from neuralpower.predict.explore import fit as fitting
@@ -321,7 +321,7 @@ def _sides(asked: Compare) -> list[Side]:
 def _placed(asked: Compare, model: str, place: str) -> tuple[str, Layout, Cluster | None]:
     """(predictor or device, layout, devices) of a side: its own, else those of the options."""
     from neuralpower.devices.cluster import cluster_of
-    from neuralpower.layout import layout_of
+    from neuralpower.devices.layout import layout_of
 
     name, own = split_layout(place)
     layout = layout_of(own) if own else asked.parallel.layout

@@ -21,9 +21,9 @@ from neuralpower.learn.estimates import (
     in_words,
 )
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.predict.shown import Shown
 from neuralpower.predict.tree import ModuleShape, Tree, tree_of
 from neuralpower.quantisation.totals import Quantised
-from neuralpower.shown import Shown, drawn_by
 from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
 from neuralpower.trace.records import Savings
@@ -360,7 +360,7 @@ class Prediction(Shown):
         Raises:
             InputError: another `by`, or there is no matplotlib.
         """
-        axes: Axes = drawn_by().plot(self, by, top, ax)
+        axes: Axes = self._drawing.plot(self, by, top, ax)
         return axes
 
     def to_pandas(self) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, is_count
-from neuralpower.shown import Shown
+from neuralpower.predict.shown import Shown
 
 if TYPE_CHECKING:
     from torch import nn

@@ -20,6 +20,7 @@ from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
+from neuralpower.devices.layout import EXPERT, GROUP
 from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import InputError, Unmodelled, quoted
 from neuralpower.layers import BY_OPERATOR, KINDS, Layer
@@ -28,7 +29,6 @@ from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.layers.workspace import workspaces
-from neuralpower.layout import EXPERT, GROUP
 from neuralpower.networks.call_cache import key_of, tensors_in
 from neuralpower.networks.mixed_dtypes import refused
 from neuralpower.networks.phases import CACHES

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from neuralpower.devices.layout import Layout
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import Layer
-from neuralpower.layout import Layout
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Decoder, Phase
 from neuralpower.networks.requests import asked_of

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD
-from neuralpower.layout import Layout
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import DECODE, Phase

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from neuralpower.devices.layout import TENSOR, Layout
 from neuralpower.errors import InputError, unknown
-from neuralpower.layout import TENSOR, Layout
 from neuralpower.networks.sharding import exchanges
 from neuralpower.networks.sharding.styles import Style, style_named
 

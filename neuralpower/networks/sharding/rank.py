@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from neuralpower.layout import Layout
+from neuralpower.devices.layout import Layout
 from neuralpower.networks.sharding.exchanges import Group
 from neuralpower.networks.sharding.placements import BETWEEN, PARTIAL, WHOLE, Placement, turned
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
+from neuralpower.devices.layout import EXPERT, GROUP, TENSOR, Layout
 from neuralpower.errors import InputError
-from neuralpower.layout import EXPERT, GROUP, TENSOR, Layout
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sharding import exchanges, heads, styles
 from neuralpower.networks.sharding.plan import (

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError, ModelError, unknown
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.layout import ONE, Layout
 from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.inputs import TOKENS, check_count
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Pass, Phase, pass_of
@@ -39,9 +39,9 @@ from neuralpower.predict.memory.engines import EngineMemory, EngineRequest
 from neuralpower.predict.memory.over_time import Lived, lived
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.parallel import one_micro_batch, stage_memories
+from neuralpower.predict.shown import Shown
 from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised, totals
-from neuralpower.shown import Shown
 from neuralpower.trace.casts import cast_dtype
 from neuralpower.trace.follow import Followed, follow, frozen, shape_of
 from neuralpower.trace.passes import OF_CALLS, applied

@@ -9,10 +9,10 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError, NeuralPowerError, one_line
 from neuralpower.files.stages import counted
 from neuralpower.layers.base import FORWARD
-from neuralpower.layout import ONE, Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.source import Source

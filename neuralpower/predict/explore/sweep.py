@@ -11,9 +11,9 @@ import numpy as np
 from typing_extensions import Unpack
 
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError, is_count
 from neuralpower.layers.base import FORWARD
-from neuralpower.layout import Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.options import check_options
 from neuralpower.predict.case import device_memory
@@ -21,8 +21,8 @@ from neuralpower.predict.explore.doubts import doubts
 from neuralpower.predict.explore.outcomes import finite
 from neuralpower.predict.explore.space import Explored, Point, explore
 from neuralpower.predict.prediction import HOST_BOUND
+from neuralpower.predict.shown import Shown
 from neuralpower.predict.weights import scheme_asked
-from neuralpower.shown import Shown
 from neuralpower.trace.question import EAGER, checked_run
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from neuralpower.devices.cluster import Cluster, enough_for
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.base import BACKWARD
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.embedding import Embedding
-from neuralpower.layout import Layout
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.compose import Whole, assembled, energy_of, rows_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from neuralpower.devices.cluster import Cluster
-from neuralpower.layout import Layout
+from neuralpower.devices.layout import Layout
 from neuralpower.predict.memory.peak import Memory
 
 if TYPE_CHECKING:

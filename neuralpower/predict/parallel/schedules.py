@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
-from neuralpower.layout import Layout
 from neuralpower.predict.streams import At, Plan, Rank, Times, times_of
 
 ROUNDS = 4  # micro-batches for each stage: with more, a stage holds no more

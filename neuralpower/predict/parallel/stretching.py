@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from neuralpower.layout import Layout
+from neuralpower.devices.layout import Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.parallel.memory import (
