@@ -52,8 +52,8 @@ PACKAGES: Mapping[str, str] = {
     """,
     "predict": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
-        on_gpu parallel parallel.result prediction shown
-        timeline tree weights explore.compare explore.fit explore.layouts explore.phases
+        on_gpu parallel prediction rows several_devices shown timeline tree weights
+        explore.compare explore.fit explore.layouts explore.phases
         explore.remedies explore.score explore.sweep explore.verdict
     """,
     "report": """

@@ -18,7 +18,7 @@ from torch import nn
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.layers import BY_OPERATOR, Layer
-from neuralpower.predict.prediction import ranges
+from neuralpower.predict.rows import ranges
 from neuralpower.profiling.conventions import PRODUCTS, layer_flops, product_flops
 from neuralpower.profiling.steps import Runs
 from neuralpower.profiling.stopwatch import ACCUMULATE

@@ -21,7 +21,8 @@ from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose
 from neuralpower.predict.generation import Generation, Step, _sum, with_step
-from neuralpower.predict.prediction import Interval, Prediction
+from neuralpower.predict.prediction import Prediction
+from neuralpower.predict.rows import Interval
 from neuralpower.trace.decoder_steps import Growing, between, lined
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import Routing

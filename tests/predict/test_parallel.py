@@ -20,8 +20,8 @@ from neuralpower.networks.requests import asked_of
 from neuralpower.predict.case import Case, predict_case, sharding_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.parallel import lanes, one_micro_batch, predict_layout
-from neuralpower.predict.parallel.result import Parallel
 from neuralpower.predict.prediction import BUBBLE, Prediction
+from neuralpower.predict.several_devices import Parallel
 from neuralpower.predict.timeline import Stage
 from neuralpower.report.perfetto import predicted as drawn
 from neuralpower.trace.follow import Followed, follow

@@ -30,7 +30,7 @@ from neuralpower.predict.compose import check, question_of
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.parallel import one_micro_batch
 from neuralpower.predict.parallel.stretching import SHORT, Estimate, Stretched
-from neuralpower.predict.prediction import Interval
+from neuralpower.predict.rows import Interval
 from neuralpower.predict.shown import Shown
 from neuralpower.predict.weights import scheme_asked, with_weights
 from neuralpower.trace.follow import Followed, follow

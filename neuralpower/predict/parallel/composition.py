@@ -36,9 +36,10 @@ from neuralpower.predict.parallel.memory import (
     training_rank_memory,
 )
 from neuralpower.predict.parallel.pieces import Piece, merged, pieces_of, repeats_of, sends_s
-from neuralpower.predict.parallel.result import Parallel, StageResult
 from neuralpower.predict.parallel.schedules import Pipeline, ends_s, held, order_of
-from neuralpower.predict.prediction import BOUNDS, Interval, Prediction
+from neuralpower.predict.prediction import Prediction
+from neuralpower.predict.rows import BOUNDS, Interval
+from neuralpower.predict.several_devices import Parallel, StageResult
 from neuralpower.trace.exchanges import per_node
 from neuralpower.trace.follow import Followed
 from neuralpower.trace.question import Question

@@ -28,7 +28,7 @@ from neuralpower.predict.parallel.memory import (
 from neuralpower.predict.parallel.pieces import Piece, pieces_of, sends_s
 from neuralpower.predict.parallel.schedules import Pipeline, ends_s, held, order_of
 from neuralpower.predict.parallel.timing import Sums, Timing
-from neuralpower.predict.prediction import Interval
+from neuralpower.predict.rows import Interval
 from neuralpower.trace.follow import Followed
 from neuralpower.trace.passes.data_parallel import ZERO_BUCKET
 from neuralpower.trace.question import Question
