@@ -16,7 +16,6 @@ ALL = "*"  # nearly every module is used from outside, or by the commands alone:
 PACKAGES: Mapping[str, str] = {
     "version": "",
     "errors": "",
-    "options": "",
     "dtypes": "",
     "quantisation": ALL,
     "files": ALL,
@@ -62,8 +61,7 @@ PACKAGES: Mapping[str, str] = {
         pictures shown tables training
     """,
     "profiling": ALL,
-    "api": "",
-    "functions": "",
+    "api": "functions loaded options",
     "integrations": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 import neuralpower
-from neuralpower.api import fitted_target
+from neuralpower.api.options import fitted_target
 from neuralpower.devices.cluster import cluster_of
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import spec_of

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _len_torch_dispatch_stack  # type: igno
 
 import neuralpower
 from benchmarks.flops import counted, networks
-from neuralpower import functions
+from neuralpower.api import functions
 from neuralpower.errors import DeviceError, InputError, ModelError
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.running import is_composite

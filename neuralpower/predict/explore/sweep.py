@@ -15,7 +15,6 @@ from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError, is_count
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
-from neuralpower.options import check_options
 from neuralpower.predict.case import device_memory
 from neuralpower.predict.explore.doubts import doubts
 from neuralpower.predict.explore.outcomes import finite
@@ -118,7 +117,6 @@ def sweep(
             many, or the way to run is unknown.
         PredictorError: a predictor was not trained on the dtype.
     """
-    check_options("option of a sweep", options, Options.__annotations__)
     run = checked_run(options.get("run") or EAGER)
     input_shape, weights = options.get("input_shape"), scheme_asked(options.get("weights"))
     memory_bytes = options.get("memory_bytes")
