@@ -48,11 +48,6 @@ class Pipeline:
         """That each rank has."""
         return len(self.forward_s) // self.ranks
 
-    def work_s(self, rank: int, batches: int) -> float:
-        """What a rank works in a step of `batches` micro-batches."""
-        own = range(rank, len(self.forward_s), self.ranks)
-        return batches * sum(self.forward_s[k] + self.backward_s[k] for k in own)
-
 
 def step_s(pipeline: Pipeline, batches: int) -> float:
     """Seconds from the first micro-batch's begin to the last one's end; raises InputError as `orders`."""
