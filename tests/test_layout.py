@@ -31,9 +31,9 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        adapters callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases
-        shortened promised_values refusals call_cache requests running sharding size_limits source sources
-        sources.base trust users_code zoo zoo.mnist zoo.paradnn
+        adapters caches call_cache callables catalogue decoder families given_shapes hub inputs known_names
+        mixed_dtypes phases promised_values refusals requests running sharding shortened size_limits
+        source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
         casts exchanges follow gradients lifetimes modules passes passes.accumulation

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.phases import GENERATE, PREFILL, Pass
+from neuralpower.networks.decoder import Pass
+from neuralpower.networks.phases import GENERATE, PREFILL
 from neuralpower.predict.compose import composed
 from neuralpower.predict.memory.peak import forward_memory
 from neuralpower.predict.parallel import lanes, predict_work

@@ -29,9 +29,9 @@ from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.layers.workspace import workspaces
+from neuralpower.networks.caches import CACHES
 from neuralpower.networks.call_cache import key_of, tensors_in
 from neuralpower.networks.mixed_dtypes import refused
-from neuralpower.networks.phases import CACHES
 from neuralpower.networks.promised_values import made_up, tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device, tracing
 from neuralpower.networks.sharding import placed_experts

@@ -39,7 +39,8 @@ from neuralpower.measure.collect.settings import read_settings
 from neuralpower.measure.cpu.timer import ROUNDS
 from neuralpower.measure.rig import Rig, failure, open_rig
 from neuralpower.measure.steps import TrainingStep
-from neuralpower.networks.phases import Phase, cached_call
+from neuralpower.networks.decoder import cached_call
+from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.processes.text_streams import quiet
 from neuralpower.trace.recipe import RECIPE, TRAINING
