@@ -41,12 +41,12 @@ PACKAGES: Mapping[str, str] = {
         sparse_gradients stages step_lifetimes tracer undisturbed weights
     """,
     "measure": """
-        rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect
-        collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
+        rig calls steps this_machine cpu.timer cuda.runtime meters meters.base meters.nvml power.energy
+        collect collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
         collect.request collect.schedule collect.supervisor exchanges.dataset
     """,
     "learn": """
-        any_device calibrate carried_power estimates here keys network_estimates network_rows pace
+        any_device calibrate carried_power estimates keys network_estimates network_rows pace
         predictor predictor_files predictor_lookup predictor_writing regressor remembering rows train
     """,
     "predict": """

@@ -36,9 +36,9 @@ from neuralpower.errors import InputError
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn import predictor_lookup
-from neuralpower.learn.here import target
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
+from neuralpower.measure.this_machine import target
 from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape

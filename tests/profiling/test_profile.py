@@ -25,7 +25,8 @@ from neuralpower.networks.running import is_composite
 from neuralpower.networks.sources import resolve
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.profiling.conventions import CONVENTIONS
-from neuralpower.profiling.rows import OVERHEAD, REMAINDER, Builder
+from neuralpower.profiling.row_builder import Builder
+from neuralpower.profiling.rows import OVERHEAD, REMAINDER
 from neuralpower.profiling.steps import Repeat, Runs, Spread
 from neuralpower.profiling.stopwatch import Account, Event
 from neuralpower.trace.tracer import trace
