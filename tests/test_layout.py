@@ -23,7 +23,7 @@ PACKAGES: Mapping[str, str] = {
     "devices": ALL,
     "optimizers": ALL,
     "layers": """
-        base call columns sweep terms workspace expert_load operands
+        base call columns sweep tensors terms workspace expert_load operands
         activation attention collective convolution elementwise embedding experts fused_pointwise
         latent_attention linear linear_attention matmul matrix_product movement norm optimizer
         recurrent reduction scan softmax

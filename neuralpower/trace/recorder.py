@@ -24,10 +24,10 @@ from neuralpower.devices.layout import EXPERT, GROUP
 from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import InputError, Unmodelled, quoted
 from neuralpower.layers import BY_OPERATOR, KINDS, Layer
-from neuralpower.layers.base import check_output
 from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
+from neuralpower.layers.tensors import check_output
 from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.caches import CACHES
 from neuralpower.networks.call_cache import key_of, tensors_in
