@@ -30,7 +30,7 @@ class Repeated(NamedTuple):
         return (self.blocks - self.lead) // self.each
 
     def with_groups(self, groups: int) -> int:
-        """The blocks of a network with so many groups."""
+        """The blocks of a network with that number of groups."""
         return self.blocks - (self.groups - groups) * self.each
 
 
@@ -46,7 +46,7 @@ def repeated(module: nn.Module) -> Repeated:
         return Repeated()
     sorts = _sorts(module, outer[found[0]])
     for each, lead in product(range(1, MOST_EACH + 1), range(MOST_LEAD + 1)):
-        if lead + each < most and sorts[lead : most - each] == sorts[lead + each :]:
+        if lead + 2 * each <= most and sorts[lead : most - each] == sorts[lead + each :]:
             return Repeated(found[0], most, lead, each)
     return Repeated(blocks=most) if most == 1 else Repeated()
 

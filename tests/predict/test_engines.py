@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from benchmarks import engine_memory as logged
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
-from neuralpower.layout import Layout
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS

@@ -32,7 +32,7 @@ from neuralpower.predict.explore.largest import largest
 from neuralpower.predict.explore.space import Explored, Point, explore
 from neuralpower.predict.explore.sweep import SweepPoint, pareto, sweep, to_json
 from neuralpower.predict.memory.peak import forward_memory
-from neuralpower.predict.prediction import Interval
+from neuralpower.predict.rows import Interval
 from neuralpower.report.explored import fit_table, sweep_table
 from neuralpower.report.number_format import binary
 from neuralpower.trace.tracer import trace

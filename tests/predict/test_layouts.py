@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import Layout, layout_of
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
-from neuralpower.layout import Layout, layout_of
 from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.networks.phases import Phase
 from neuralpower.predict.case import Case, predict_case

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import neuralpower
+from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError, ModelError
-from neuralpower.layout import Layout
 from neuralpower.networks.adapters import Lora, with_adapters, with_lora
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.sources import resolve

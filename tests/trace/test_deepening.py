@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from neuralpower.networks.phases import Phase, pass_of
+from neuralpower.networks.decoder import pass_of
+from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import PLATFORMS
 from neuralpower.predict.explore.fit_request import Request

@@ -27,8 +27,8 @@ from neuralpower.predict.explore.verdict import DOES_NOT_FIT, FITS, probability_
 from neuralpower.predict.memory.engines import EngineMemory
 from neuralpower.predict.memory.over_time import Lived
 from neuralpower.predict.memory.peak import Memory
+from neuralpower.predict.shown import Shown
 from neuralpower.quantisation.totals import Quantised
-from neuralpower.shown import Shown
 from neuralpower.trace.question import usual_run
 
 

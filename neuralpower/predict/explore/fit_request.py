@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers.base import FORWARD
-from neuralpower.layout import ONE, Layout
 from neuralpower.networks.inputs import check_count
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
 from neuralpower.optimizers.registry import States

@@ -13,8 +13,9 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.networks.adapters import with_lora
+from neuralpower.networks.decoder import Pass, pass_of
 from neuralpower.networks.inputs import TOKENS
-from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Pass, Phase, pass_of
+from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
 from neuralpower.networks.sharding import sharded
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
