@@ -55,4 +55,4 @@ def test_a_shortened_mamba_has_fewer_blocks() -> None:
     # its configuration derives the sorts of its layers from their number
     source = resolve("mamba-130m")
     built = (one.build("meta", torch.float32) for one in (source, shortened(source, 3)))
-    assert [len(network.get_submodule("backbone.layers")) for network in built] == [24, 3]  # type: ignore[arg-type]
+    assert [len(network.get_submodule("backbone.layers")) for network in built] == [24, 3]
