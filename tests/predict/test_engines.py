@@ -29,7 +29,9 @@ from neuralpower.predict.memory.engines import (
     served,
 )
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE, CacheLayer
-from neuralpower.predict.memory.engines.vllm import Pages, VllmSettings, profile_run
+from neuralpower.predict.memory.engines.pages import Pages
+from neuralpower.predict.memory.engines.profile_run import profile_run
+from neuralpower.predict.memory.engines.vllm import VllmSettings
 
 GIB = 2**30
 H100 = Board("H100", 80 * GIB, int(79.19 * GIB), cores=132, linked=True, year=2022)
@@ -108,7 +110,7 @@ def test_a_log_is_read_and_its_blocks_are_met(tmp_path: Path) -> None:
         ("whisper-tiny", {CacheLayer(FULL, 2 * 384): 4, CacheLayer(CROSS, 2 * 384, tokens=1500): 4}),
         (
             "llama-3.2-11b-vision",
-            {CacheLayer(FULL, 2 * 8 * 128): 32, CacheLayer(CROSS, 2 * 8 * 128, tokens=4 * 1025): 8},
+            {CacheLayer(FULL, 2 * 8 * 128): 32, CacheLayer(CROSS, 2 * 8 * 128, tokens=4 * 1601): 8},
         ),
     ],
 )
@@ -146,7 +148,7 @@ def test_the_rarest_sort_of_layers_sets_the_size_of_groups() -> None:
     gemma = network("gemma-3-1b")  # 22 layers with windows and 4 without
     pages = Pages.of(gemma, 16, 2, 2048, 8192)
     assert pages.group_size == 4
-    assert [layer.kind for layer, _ in pages.groups].count(SLIDING) == 6  # of 4, the last one padded
+    assert [group.layer.kind for group in pages.groups].count(SLIDING) == 6  # of 4, the last one padded
     near = dataclasses.replace(gemma, layers=(*gemma.layers[:6], *[gemma.layers[5]] * 4))
     assert Pages.of(near, 16, 2, 2048, 8192).group_size == 5
 
@@ -247,14 +249,13 @@ def test_the_answer_is_of_the_sequences_that_are_asked_for() -> None:
         ("vllm", {"phase": "training"}, "engines serve and do not train"),
         ("vllm", {"batch_size": 8}, "say --concurrency 8"),
         ("vllm", {"margin": 0.1}, "keeps memory free by itself"),
-        ("vllm", {"layout": Layout(pipeline=2)}, "tensor ranks alone"),
         ("vllm", {"concurrency": 0}, "concurrency is 0"),
         ("vllm", {"max_num_seqs": 0}, "max_num_seqs is 0"),
         ("sglang", {"mem_fraction_static": 1.0}, "below 1"),
         ("sglang", {"block_size": 64, "max_num_batched_tokens": 100}, "whole pages of 64"),
         ("sglang", {"gpu_memory_utilization": 0.8}, "belongs to --engine vllm, not to sglang"),
         ("llama.cpp", {"block_size": 16}, "belongs to --engine vllm or sglang"),
-        ("llama.cpp", {"layout": Layout(tensor=2)}, "not predicted for llama.cpp"),
+        ("llama.cpp", {"layout": Layout(tensor=2)}, "predicted on one device"),
         ("tgi", {}, "unknown engine 'tgi'"),
     ],
 )

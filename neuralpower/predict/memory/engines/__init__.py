@@ -12,6 +12,7 @@ from neuralpower.networks.inputs import check_count
 from neuralpower.predict.memory.engines.board import Board, board_of
 from neuralpower.predict.memory.engines.engine_memory import (
     ACTIVATIONS,
+    IMAGES,
     LONGEST,
     WEIGHTS,
     EngineMemory,
@@ -21,6 +22,7 @@ from neuralpower.predict.memory.engines.engine_memory import (
 )
 from neuralpower.predict.memory.engines.llama_cpp import LlamaCppSettings
 from neuralpower.predict.memory.engines.served import Served, served
+from neuralpower.predict.memory.engines.shares import check_layout, check_ranks, check_stages
 from neuralpower.predict.memory.engines.sglang import SglangSettings
 from neuralpower.predict.memory.engines.vllm import VllmSettings
 
@@ -31,12 +33,16 @@ __all__ = [
     "EngineRequest",
     "Board",
     "EngineMemory",
+    "IMAGES",
     "LONGEST",
     "Part",
     "Pool",
     "Served",
     "WEIGHTS",
     "board_of",
+    "check_layout",
+    "check_ranks",
+    "check_stages",
     "served",
 ]
 
@@ -66,7 +72,7 @@ class EngineRequest:
         check_count("concurrency", self.concurrency)
         kind = ENGINES[self.engine]
         own = {each.name for each in fields(kind)}
-        given = {name: value for name, value in self.options.items() if value is not None}
+        given = {name: value for name, value in self.options.items() if value is not None and value is not False}
         for name, value in given.items():
             if name not in own:
                 others = [e for e, other in ENGINES.items() if name in {one.name for one in fields(other)}]
@@ -74,6 +80,8 @@ class EngineRequest:
                     f"--{name.replace('_', '-')} {value} belongs to --engine {' or '.join(others)}, not to "
                     f"{self.engine}; leave it out"
                 )
+            if name == "engine_version" and not isinstance(value, str):
+                raise InputError(f"--engine-version {value!r}: must be a text; choose '0.19'")
             if name in COUNTS:
                 check_count(name, value)
             if name in SHARES and (isinstance(value, bool) or not isinstance(value, Real)):

@@ -21,8 +21,9 @@ LARGE_SINCE = 2022
 # CUDA's context, before a kernel is loaded: 527 MiB on an H200 with CUDA 12.8.
 CONTEXT = 527 * MIB
 # NCCL's buffers with several ranks: 1.8 GiB over NVLink (2.06 to 2.21 GiB outside PyTorch in 12 runs of vLLM
-# 0.19.0 on 2 and 4 H100), 0.16 GiB over PCI Express (0.25 instead of 0.09 GiB on two RTX 4090).
-EXCHANGE = {True: 1.83 * GIB, False: 0.16 * GIB}
+# 0.19.0 on 2 and 4 H100). Over PCI Express none are seen: 0.23 GiB in all outside PyTorch on 4 L40S.
+EXCHANGE = {True: 1.83 * GIB, False: 0.0}
+GAMING = "GeForce"  # boards whose driver keeps more outside PyTorch
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Board:
     cores: int = 128  # streaming multiprocessors
     linked: bool = False  # whether it has links of its own to others: NVLink
     year: int = LARGE_SINCE
+    gaming: bool = False
 
     def free_bytes(self, ranks: int) -> int:
         """What is left when CUDA and NCCL have started."""
@@ -65,6 +67,7 @@ def board_of(spec: DeviceSpec | None, memory_bytes: float, name: str = "") -> Bo
         int(spec.get("cores") or Board.cores),
         linked,
         spec.year or LARGE_SINCE,
+        GAMING in spec.name,
     )
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from torch import nn
 
 from neuralpower.errors import InputError
+from neuralpower.layout import ONE, Layout
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Decoder
 from neuralpower.predict.memory.engines.caches import STATE, CacheLayer, cache_layers
+from neuralpower.predict.memory.engines.encoder import ImageEncoder, image_encoder
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
+from neuralpower.trace.paths import block_of, pattern
 from neuralpower.trace.weights import weights_of
 
 TOP = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k", "moe_top_k", "experts_top_k")
@@ -29,8 +33,18 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where a rank's weights lie, in bytes: in which blocks, before them, after them, or on every stage."""
+
+    blocks: tuple[int, ...]
+    first: int  # tables of embeddings
+    last: int  # the head; with tied weights the same table again
+    every: int  # norms, and what encodes images
+
+
+@dataclass(frozen=True)
 class Served:
-    """One rank of a network."""
+    """One rank of a network, or one pipeline stage of it."""
 
     name: str
     itemsize: int  # bytes of a number of the network's type
@@ -43,7 +57,22 @@ class Served:
     experts: Experts | None = None
     positions: int | None = None  # that the model is made for
     wide_state: bool = False  # whether the checkpoint asks for recurrent states in float32
-    tensor: int = 1  # ranks
+    layout: Layout = ONE
+    images: ImageEncoder | None = None
+    first: bool = True  # whether it has the table of embeddings
+    last: bool = True  # whether it makes the logits
+    places: Places = field(default=Places((), 0, 0, 0), repr=False)
+    experts_bytes: int = 0  # of the weights
+
+    @property
+    def tensor(self) -> int:
+        """Ranks that share each product."""
+        return self.layout.tensor
+
+    @cached_property
+    def exchanges(self) -> bool:
+        """Whether the profile run exchanges anything: sums of tensor ranks, tokens of experts' ranks."""
+        return self.tensor > 1 or (self.experts is not None and self.layout.data > 1)
 
     def check_length(self, length: int | None) -> None:
         """Raise InputError for sequences that are longer than the model's positions."""
@@ -53,13 +82,49 @@ class Served:
                 f"--max-model-len {self.positions} or less"
             )
 
+    def experts_over(self, ranks: int) -> Served:
+        """The same with all experts shared out over `ranks` ranks, as engines do beyond tensor ranks."""
+        own = self.layout.expert if self.layout.expert > 1 else self.tensor
+        if self.experts is None or ranks == own:
+            return self
+        kept = self.experts_bytes * own // ranks
+        places, lost = self.places, self.experts_bytes - kept
+        with_experts = sum(size > 0 for size in places.blocks) or 1
+        blocks = tuple(size - lost // with_experts for size in places.blocks)
+        width = 1 if self.layout.expert > 1 else ranks // own  # experts of one rank are whole, or cut
+        experts = replace(
+            self.experts, wide=self.experts.wide // width, inner=self.experts.inner // width
+        )
+        return replace(
+            self,
+            weights_bytes=self.weights_bytes - lost,
+            experts_bytes=kept,
+            experts=experts,
+            places=replace(places, blocks=blocks),
+        )
+
+    def stages(self, shares: Sequence[int]) -> tuple[Served, ...]:
+        """Its pipeline stages, with these numbers of blocks each."""
+        if len(shares) == 1:
+            return (self,)
+        found, done = [], 0
+        for number, share in enumerate(shares):
+            first, last = number == 0, number == len(shares) - 1
+            inside = range(done, done + share)
+            weights = sum(self.places.blocks[done : done + share]) + self.places.every
+            weights += self.places.first * first + self.places.last * last
+            layers = tuple(layer for layer in self.layers if layer.block in inside)
+            found.append(replace(self, weights_bytes=weights, layers=layers, first=first, last=last))
+            done += share
+        return tuple(found)
+
 
 def served(
     module: nn.Module,
     request: InputRequest,
     name: str,
     weights_bytes: int | None = None,
-    tensor: int = 1,
+    layout: Layout = ONE,
     whole: nn.Module | None = None,
 ) -> Served:
     """The facts of a module on the meta device.
@@ -69,7 +134,7 @@ def served(
         request: the dtype.
         name: of the model, for messages.
         weights_bytes: of quantised weights; None: as the module has them.
-        tensor: ranks that share each product.
+        layout: the ranks that share the model.
         whole: the unsharded model, where `module` is one rank; engines share out states that plans leave.
 
     Raises:
@@ -92,19 +157,26 @@ def served(
     own = getattr(config, "hidden_size", None)  # a model with images has other tables
     hidden = own if isinstance(own, int) else table.matrices[2]
     positions = decoder.limit or _positions(config)
+    sizes = _sizes(weights, weights_bytes)
+    images = image_encoder(decoder.config, weights, hidden)
+    towers = () if images is None else images.modules
+    text = [w for w in weights if not w.name.startswith(towers)] if towers else list(weights)
     return Served(
         name=name,
         itemsize=itemsize,
-        weights_bytes=sum(w.bytes for w in weights) if weights_bytes is None else weights_bytes,
-        rotary_bytes=_rotary_numbers(weights) * (positions or 0) * itemsize,
+        weights_bytes=sum(sizes.values()),
+        rotary_bytes=_rotary_numbers(text, config, positions or 0) * itemsize,
         hidden=hidden,
         vocabulary=vocabulary,
-        block_numbers=_block_numbers(weights, hidden),
-        layers=_of_rank(layers, whole, request, tensor),
+        block_numbers=_block_numbers(text, hidden),
+        layers=_of_rank(layers, whole, request, layout.tensor),
         experts=_experts(weights, config, hidden),
         positions=positions,
         wide_state=str(getattr(config, "mamba_ssm_dtype", "")) in ("float32", "torch.float32"),
-        tensor=tensor,
+        layout=layout,
+        images=images,
+        places=_places(weights, sizes, int(getattr(config, "num_hidden_layers", 0) or 0)),
+        experts_bytes=sum(sizes[w.name] for w in weights if w.sort == EXPERTS),
     )
 
 
@@ -121,17 +193,69 @@ def _of_rank(
     )
 
 
+def _sizes(weights: Sequence[Weight], total: int | None) -> dict[str, int]:
+    """Bytes of each weight; where quantised ones are `total` together, products share what is saved."""
+    plain = {w.name: w.bytes for w in weights}
+    if total is None:
+        return plain
+    packed = [w.name for w in weights if w.sort in (LINEAR, EXPERTS)]
+    before = sum(plain[name] for name in packed)
+    after = total - (sum(plain.values()) - before)
+    if not packed or after <= 0:  # other weights are quantised, too
+        packed, before, after = list(plain), sum(plain.values()), total
+    shares = {name: plain[name] * after // max(before, 1) for name in packed}
+    shares[packed[-1]] += after - sum(shares.values())
+    return {**plain, **shares}
+
+
+def _places(weights: Sequence[Weight], sizes: Mapping[str, int], count: int) -> Places:
+    """Where weights lie; the decoder's blocks are the last list with as many members as it has layers."""
+    lists: dict[str, list[str]] = defaultdict(list)
+    for weight in weights:
+        block = block_of(weight.module)
+        if block and block not in lists[pattern(block)]:
+            lists[pattern(block)].append(block)
+    own = next((blocks for blocks in reversed(lists.values()) if len(blocks) == count), [])
+    inside = dict.fromkeys(own, 0)
+    first = last = every = 0
+    for weight in weights:
+        size, block = sizes[weight.name], block_of(weight.module)
+        if block in inside:
+            inside[block] += size
+        elif weight.sort == EMBEDDING and not block:
+            first, last = first + size, last + size * weight.tied
+        elif weight.sort == HEAD:
+            last += size
+        else:
+            every += size
+    return Places(tuple(inside.values()), first, last, every)
+
+
 def _positions(config: Any) -> int | None:
     """Positions that the configuration names, of models that have no table of them."""
     found = getattr(config, "max_position_embeddings", None)
     return found if isinstance(found, int) and found > 0 else None
 
 
-def _rotary_numbers(weights: Sequence[Weight]) -> int:
-    """Numbers of each position in the tables of rotary embeddings; layers share them."""
-    names = [w for w in weights if w.name.endswith("inv_freq") and "original" not in w.name]
-    kept = {(w.name.rpartition(".")[2], w.shape) for w in names}
-    return sum(2 * shape[-1] for _, shape in kept)
+def _rotary_numbers(weights: Sequence[Weight], config: Any, positions: int) -> int:
+    """Numbers in the tables of rotary embeddings; layers share them.
+
+    Tables of embeddings that are stretched linearly have a row for each position times the factor
+    (vllm/model_executor/layers/rotary_embedding/linear_scaling_rope.py): 0.5 GiB of Gemma 3.
+    """
+    kept = {
+        (w.name.rpartition(".")[2], w.shape[-1])
+        for w in weights
+        if w.name.endswith("inv_freq") and "original" not in w.name
+    }
+    return sum(2 * size * int(positions * _stretched(config, name)) for name, size in kept)
+
+
+def _stretched(config: Any, table: str) -> float:
+    """By how much the rows of a table are more than the positions."""
+    found = getattr(config, "rope_parameters", None) or {}
+    own = found.get(table.removesuffix("_inv_freq"), found)
+    return float(own.get("factor", 1)) if own.get("rope_type") in ("linear", "dynamic") else 1.0
 
 
 def _block_numbers(weights: Sequence[Weight], hidden: int) -> int:
