@@ -40,13 +40,20 @@ class Engine(OptionGroup):
     max_model_len: Annotated[
         int | None, Option(help="Tokens of the longest sequence; default: the model's positions.")
     ] = None
+    enforce_eager: Annotated[
+        bool,
+        Option("--enforce-eager", help="vllm from 0.21 on: without CUDA graphs, which the pool pays for."),
+    ] = False
+    engine_version: Annotated[
+        str | None, Option(help="vllm: the version whose rules hold; default: 0.19.0.")
+    ] = None
     concurrency: Annotated[int | None, Option(help="Sequences that have to be held at once.")] = None
 
     @property
     def given(self) -> dict[str, Any]:
         """Name -> value of the options that are given, without the engine and the sequences."""
         own = {name: value for name, value in vars(self).items() if name not in ("engine", "concurrency")}
-        return {name: value for name, value in own.items() if value is not None}
+        return {name: value for name, value in own.items() if value is not None and value is not False}
 
     def asked(self, device: str, memory_bytes: float) -> EngineRequest | None:
         """The engine with its options on a device of that name and memory; None without an engine.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -84,7 +84,7 @@ def engine_memory(
         asked = replace(asked, options={**asked.options, "max_model_len": length})
     about = InputRequest(dtype=torch_dtype(request.dtype))
     name = str(request.model)
-    config = getattr(module if whole is None else whole, "config", None)
+    config: Any = getattr(module if whole is None else whole, "config", None)
     if hasattr(config, "get_text_config"):
         check_ranks(config.get_text_config(decoder=True), request.layout, name)
     network = served(module, about, name, weights_bytes, request.layout, whole)
@@ -92,8 +92,8 @@ def engine_memory(
     found = asked.memory(network, room_bytes)
     if most is not None and 0 < found.longest < most and asked.settings().starts_with_longest:
         raise InputError(
-            f"--max-model-len {most}: the pool holds {found.longest} tokens, and {asked.engine} does not start "
-            f"unless it holds one sequence of that length; choose --max-model-len {found.longest} or less"
+            f"--max-model-len {most}: {asked.engine} starts only if its pool holds a sequence of that "
+            f"length; choose --max-model-len {found.longest} or less"
         )
     if length is None or most is None:
         return found

@@ -46,7 +46,7 @@ from neuralpower.trace.casts import cast_dtype
 from neuralpower.trace.follow import Followed, follow, frozen, shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
-from neuralpower.trace.question import Question, checked_run, usual_run
+from neuralpower.trace.question import ENGINE, Question, checked_run, usual_run
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import optimizer_named, recipe_of, training_lifetimes, with_quantised
@@ -470,7 +470,8 @@ class _Probe:
     def _shard(self, request: Request) -> None:
         """Make the module that of one rank; raises InputError as `sharded`."""
         way = TRAINING if request.phase == TRAINING else FORWARD
-        how = sharding_of(request.layout, request.cluster, self.run, way, strict=request.strict)
+        run = self.run if request.engine is None else ENGINE
+        how = sharding_of(request.layout, request.cluster, run, way, strict=request.strict)
         about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
         self.module, done = sharded(self.module, how, partial(self.source.inputs, self.module, about, "meta"))
         self.notes += done.notes

@@ -22,8 +22,8 @@ from neuralpower.predict.memory.engines.engine_memory import (
 )
 from neuralpower.predict.memory.engines.llama_cpp import LlamaCppSettings
 from neuralpower.predict.memory.engines.served import Served, served
-from neuralpower.predict.memory.engines.shares import check_layout, check_ranks, check_stages
 from neuralpower.predict.memory.engines.sglang import SglangSettings
+from neuralpower.predict.memory.engines.shares import check_layout, check_ranks, check_stages
 from neuralpower.predict.memory.engines.vllm import VllmSettings
 
 __all__ = [
@@ -72,16 +72,18 @@ class EngineRequest:
         check_count("concurrency", self.concurrency)
         kind = ENGINES[self.engine]
         own = {each.name for each in fields(kind)}
-        given = {name: value for name, value in self.options.items() if value is not None and value is not False}
+        given = {
+            name: value for name, value in self.options.items() if value is not None and value is not False
+        }
         for name, value in given.items():
             if name not in own:
                 others = [e for e, other in ENGINES.items() if name in {one.name for one in fields(other)}]
+                shown = name.replace("_", "-") if value is True else f"{name.replace('_', '-')} {value}"
                 raise InputError(
-                    f"--{name.replace('_', '-')} {value} belongs to --engine {' or '.join(others)}, not to "
-                    f"{self.engine}; leave it out"
+                    f"--{shown} belongs to --engine {' or '.join(others)}, not to {self.engine}; leave it out"
                 )
             if name == "engine_version" and not isinstance(value, str):
-                raise InputError(f"--engine-version {value!r}: must be a text; choose '0.19'")
+                raise InputError(f"--engine-version {value!r}: must be a text; choose '0.19.0'")
             if name in COUNTS:
                 check_count(name, value)
             if name in SHARES and (isinstance(value, bool) or not isinstance(value, Real)):

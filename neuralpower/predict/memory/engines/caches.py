@@ -39,11 +39,17 @@ class CacheLayer:
         """Bytes of the state with `recurrent` bytes for each number of it."""
         return round(self.state_numbers * recurrent + self.conv_numbers * itemsize)
 
-    def shared(self, ranks: int) -> CacheLayer:
-        """A state of one of several ranks."""
-        return replace(
-            self, state_numbers=self.state_numbers // ranks, conv_numbers=self.conv_numbers // ranks
-        )
+    def shared(self, ranks: int, heads: int, whole: int) -> CacheLayer:
+        """The layer on one of several ranks: `whole` numbers of a token are `heads` keys and values.
+
+        Heads that are fewer than ranks are repeated. Latents, which have no heads, stay whole.
+        """
+        if self.kind == STATE:
+            return replace(
+                self, state_numbers=self.state_numbers // ranks, conv_numbers=self.conv_numbers // ranks
+            )
+        own = max(heads // ranks, 1) * whole // heads
+        return replace(self, token_numbers=own) if self.token_numbers == whole else self
 
     def tokens_of(self, length: int) -> int:
         """Tokens that it keeps of a sequence of this length."""

@@ -23,9 +23,7 @@ SAMPLED = 3 * 4  # bytes of a logit in float32: itself, its probability, a rando
 SORTED = SAMPLED + 24
 
 
-def profile_run(
-    served: Served, board: Board, seqs: int, batched: int, sampled: int = SAMPLED
-) -> int:
+def profile_run(served: Served, board: Board, seqs: int, batched: int, *, sorts: bool = False) -> int:
     """Bytes of the peak of the profile run of one stage, without the weights.
 
     Args:
@@ -33,7 +31,7 @@ def profile_run(
         board: where it runs.
         seqs: sequences that it samples for.
         batched: tokens of the step.
-        sampled: bytes of a logit in the sampler, in addition to the model's type.
+        sorts: whether the sampler sorts, in place of a top-k kernel.
     """
     hidden = batched * served.hidden * served.itemsize
     held = 0 if served.first else 2 * hidden
@@ -42,8 +40,8 @@ def profile_run(
     sampler = 0
     if served.last:
         words = PADDED * math.ceil(served.vocabulary / PADDED)
-        programs = min(1 << (min(board.cores, seqs) - 1).bit_length(), board.cores)
-        sampler = seqs * words * (served.itemsize + sampled) + programs * words * 4
+        programs = 0 if sorts else min(1 << (min(board.cores, seqs) - 1).bit_length(), board.cores)
+        sampler = seqs * words * (served.itemsize + (SORTED if sorts else SAMPLED)) + programs * words * 4
         sampler += hidden + seqs * served.hidden * served.itemsize
     return held + max(forward, sampler) + _mixture(served, batched) + board.workspace_bytes
 

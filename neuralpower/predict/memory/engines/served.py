@@ -14,7 +14,7 @@ from neuralpower.errors import InputError
 from neuralpower.layout import ONE, Layout
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Decoder
-from neuralpower.predict.memory.engines.caches import STATE, CacheLayer, cache_layers
+from neuralpower.predict.memory.engines.caches import CacheLayer, cache_layers
 from neuralpower.predict.memory.engines.encoder import ImageEncoder, image_encoder
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
 from neuralpower.trace.paths import block_of, pattern
@@ -40,6 +40,7 @@ class Places:
     first: int  # tables of embeddings
     last: int  # the head; with tied weights the same table again
     every: int  # norms, and what encodes images
+    experts: tuple[bool, ...] = ()  # whether a block has some
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Served:
     last: bool = True  # whether it makes the logits
     places: Places = field(default=Places((), 0, 0, 0), repr=False)
     experts_bytes: int = 0  # of the weights
+    experts_ranks: int = 1  # that share the experts in `weights_bytes`
 
     @property
     def tensor(self) -> int:
@@ -83,22 +85,24 @@ class Served:
             )
 
     def experts_over(self, ranks: int) -> Served:
-        """The same with all experts shared out over `ranks` ranks, as engines do beyond tensor ranks."""
-        own = self.layout.expert if self.layout.expert > 1 else self.tensor
+        """The same with all experts shared out over `ranks` ranks, as engines do whatever a plan says."""
+        own = self.experts_ranks
         if self.experts is None or ranks == own:
             return self
         kept = self.experts_bytes * own // ranks
         places, lost = self.places, self.experts_bytes - kept
-        with_experts = sum(size > 0 for size in places.blocks) or 1
-        blocks = tuple(size - lost // with_experts for size in places.blocks)
-        width = 1 if self.layout.expert > 1 else ranks // own  # experts of one rank are whole, or cut
-        experts = replace(
-            self.experts, wide=self.experts.wide // width, inner=self.experts.inner // width
+        count = max(sum(places.experts), 1)
+        blocks = tuple(
+            size - lost * has // count for size, has in zip(places.blocks, places.experts, strict=True)
         )
+        experts = self.experts
+        if self.layout.expert == 1:  # each is cut, else whole
+            experts = replace(experts, wide=experts.wide * own // ranks, inner=experts.inner * own // ranks)
         return replace(
             self,
             weights_bytes=self.weights_bytes - lost,
             experts_bytes=kept,
+            experts_ranks=ranks,
             experts=experts,
             places=replace(places, blocks=blocks),
         )
@@ -169,7 +173,7 @@ def served(
         hidden=hidden,
         vocabulary=vocabulary,
         block_numbers=_block_numbers(text, hidden),
-        layers=_of_rank(layers, whole, request, layout.tensor),
+        layers=_of_rank(layers, whole, request, config, layout.tensor),
         experts=_experts(weights, config, hidden),
         positions=positions,
         wide_state=str(getattr(config, "mamba_ssm_dtype", "")) in ("float32", "torch.float32"),
@@ -177,18 +181,21 @@ def served(
         images=images,
         places=_places(weights, sizes, int(getattr(config, "num_hidden_layers", 0) or 0)),
         experts_bytes=sum(sizes[w.name] for w in weights if w.sort == EXPERTS),
+        experts_ranks=1 if whole is None else _experts_ranks(weights, whole),
     )
 
 
 def _of_rank(
-    layers: tuple[CacheLayer, ...], whole: nn.Module | None, request: InputRequest, tensor: int
+    layers: tuple[CacheLayer, ...], whole: nn.Module | None, request: InputRequest, config: Any, tensor: int
 ) -> tuple[CacheLayer, ...]:
-    """The layers of one rank, with recurrent states shared out among ranks, as engines do by heads."""
-    if whole is None or all(layer.kind != STATE for layer in layers):
+    """The layers of one rank. Engines share out heads, and states by heads, also where a plan leaves them."""
+    if whole is None or tensor == 1:
         return layers
     uncut = cache_layers(Decoder(whole, replace(request, batch_size=1, seq_len=None)))
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None) or 1
+    size = getattr(config, "head_dim", None) or (getattr(config, "hidden_size", None) or 0) // heads
     return tuple(
-        layer.shared(tensor) if layer.kind == STATE and layer == other else layer
+        layer if layer != other else layer.shared(tensor, heads, 2 * heads * size)
         for layer, other in zip(layers, uncut, strict=True)
     )
 
@@ -216,19 +223,26 @@ def _places(weights: Sequence[Weight], sizes: Mapping[str, int], count: int) -> 
         if block and block not in lists[pattern(block)]:
             lists[pattern(block)].append(block)
     own = next((blocks for blocks in reversed(lists.values()) if len(blocks) == count), [])
-    inside = dict.fromkeys(own, 0)
+    inside, mixed = dict.fromkeys(own, 0), dict.fromkeys(own, False)
     first = last = every = 0
     for weight in weights:
         size, block = sizes[weight.name], block_of(weight.module)
         if block in inside:
             inside[block] += size
+            mixed[block] |= weight.sort == EXPERTS
         elif weight.sort == EMBEDDING and not block:
             first, last = first + size, last + size * weight.tied
         elif weight.sort == HEAD:
             last += size
         else:
             every += size
-    return Places(tuple(inside.values()), first, last, every)
+    return Places(tuple(inside.values()), first, last, every, tuple(mixed.values()))
+
+
+def _experts_ranks(weights: Sequence[Weight], whole: nn.Module) -> int:
+    """Ranks among which a rank's weights share the experts of the whole model."""
+    own, every = (sum(w.numbers for w in some if w.sort == EXPERTS) for some in (weights, weights_of(whole)))
+    return round(every / own) if own else 1
 
 
 def _positions(config: Any) -> int | None:

@@ -8,9 +8,8 @@ Source: python/sglang/srt/server_args.py (`_handle_gpu_memory_settings`) and mod
 (`profile_max_num_token`, `set_num_token_hybrid`).
 It runs no profile: activations and graphs take what is left.
 
-Expert ranks beyond tensor ranks mean that attention has replicas, and that experts lie on all of them
-(`--enable-dp-attention`); without them, each replica has all experts. A pipeline stage has its own layers, and the
-stage with the fewest tokens decides for all.
+With expert ranks, attention has replicas, and the experts lie on all ranks (`--enable-dp-attention`). Without
+them, each replica has all experts. The pipeline stage with the fewest tokens decides for all.
 """
 
 from __future__ import annotations

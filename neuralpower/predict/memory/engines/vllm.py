@@ -10,9 +10,9 @@ Memory outside PyTorch is what comes after CUDA's context and before the end of 
 
 Versions differ in three rules: before 0.17 the sampler sorts, before 0.18 less lies outside of PyTorch, and
 from 0.21 on an estimate of CUDA graphs' memory comes off the pool. Before that, graphs take what the budget
-leaves. The estimate is a measurement: some graphs are captured, and the others are extrapolated from the second.
+leaves. The estimate is a measurement: two graphs of a sort are captured, the others extrapolated from these.
 
-Each replica of `data` ranks is an engine of its own, but a mixture's experts lie on all tensor and data ranks.
+Each of `data` replicas is an engine of its own, but experts of a mixture lie on all tensor and data ranks.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from neuralpower.predict.memory.engines.engine_memory import (
     Part,
 )
 from neuralpower.predict.memory.engines.pages import Pages, usual_block
-from neuralpower.predict.memory.engines.profile_run import SAMPLED, SORTED, profile_run
+from neuralpower.predict.memory.engines.profile_run import profile_run
 from neuralpower.predict.memory.engines.served import Served
 from neuralpower.predict.memory.engines.shares import middle_first
 
-USUAL = "0.19"
+USUAL = "0.19.0"
 OLDEST = (0, 8)
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # multiples of 16: FlashAttention's pages
 LARGE = 70 * GIB  # from here on, more sequences and tokens (vllm/engine/arg_utils.py)
@@ -151,11 +151,9 @@ class VllmSettings:
             )
         return seqs, batched
 
-    def _parts(
-        self, stage: Served, board: Board, seqs: int, batched: int, length: int
-    ) -> tuple[Part, ...]:
+    def _parts(self, stage: Served, board: Board, seqs: int, batched: int, length: int) -> tuple[Part, ...]:
         """What the pool of a stage does not get."""
-        run = profile_run(stage, board, seqs, batched, SORTED if self._version < (0, 17) else SAMPLED)
+        run = profile_run(stage, board, seqs, batched, sorts=self._version < (0, 17))
         usual = OLDER if self._version < (0, 18) else OUTSIDE
         outside = max(usual[board.gaming] - (0 if stage.last else SAMPLER), 0)
         outside += board.exchange_bytes(2) if stage.exchanges else 0
@@ -163,7 +161,9 @@ class VllmSettings:
         found = [
             Part(WEIGHTS, weights, weights, "parameters, and tables of rotary embeddings"),
             Part(ACTIVATIONS, run, int(1.1 * run), f"a profile run of {batched} tokens and {seqs} sequences"),
-            Part("outside PyTorch", int(outside), int(outside + OUTSIDE_MOST), "CUDA's modules, graphs, NCCL"),
+            Part(
+                "outside PyTorch", int(outside), int(outside + OUTSIDE_MOST), "CUDA's modules, graphs, NCCL"
+            ),
         ]
         if (images := stage.images) is not None:
             found.append(_images_part(images.images(batched, seqs, length), stage, run))
@@ -181,7 +181,7 @@ def graphs(seqs: int) -> int:
     """
     most = min(2 * seqs, CAPTURED)
     sizes = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, CAPTURED + 1, 16)) if size <= most]
-    return len(sizes) + sum(size <= seqs for size in sizes)
+    return len(sizes) + len([size for size in sizes if size <= seqs])
 
 
 def _images_part(count: int, stage: Served, run: int) -> Part:
