@@ -40,6 +40,9 @@ class Engine(OptionGroup):
     max_model_len: Annotated[
         int | None, Option(help="Tokens of the longest sequence; default: the model's positions.")
     ] = None
+    kv_cache_memory_bytes: Annotated[
+        int | None, Option(help="vllm: bytes of the pool; default: what the other parts leave.")
+    ] = None
     enforce_eager: Annotated[
         bool,
         Option("--enforce-eager", help="vllm from 0.21 on: without CUDA graphs, which the pool pays for."),

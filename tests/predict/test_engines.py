@@ -311,6 +311,15 @@ def test_heads_are_shared_out_where_a_plan_leaves_them_whole() -> None:
     )
 
 
+def test_a_pool_of_given_bytes_needs_no_budget() -> None:
+    found = memory(kv_cache_memory_bytes=GIB, gpu_memory_utilization=0.5)
+    assert found.pool_bytes == GIB and found.fits
+    assert found.budget_bytes == found.used_bytes
+    large = memory(kv_cache_memory_bytes=79 * GIB)
+    most = int(large.reason.split("--kv-cache-memory-bytes ")[1].split()[0])
+    assert not large.fits and memory(kv_cache_memory_bytes=most).fits
+
+
 def test_versions_differ_in_three_rules() -> None:
     model = (
         "tinyllama-1.1b?num_hidden_layers=2&max_position_embeddings=4096"  # with words enough for the sampler
@@ -400,6 +409,7 @@ def test_the_answer_is_of_the_sequences_that_are_asked_for() -> None:
         ("vllm", {"layout": Layout(tensor=2, data=2, expert=2)}, "all 4 tensor x data ranks; choose 4 or 1"),
         ("sglang", {"enforce_eager": True}, "--enforce-eager belongs to --engine vllm"),
         ("vllm", {"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ("vllm", {"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes is 0"),
         ("sglang", {"mem_fraction_static": 1.0}, "below 1"),
         ("sglang", {"block_size": 64, "max_num_batched_tokens": 100}, "whole pages of 64"),
         ("sglang", {"gpu_memory_utilization": 0.8}, "belongs to --engine vllm, not to sglang"),

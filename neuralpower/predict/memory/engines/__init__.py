@@ -52,7 +52,7 @@ ENGINES: Mapping[str, type[Any]] = {
     "llama.cpp": LlamaCppSettings,
 }
 OPTIONS = tuple(dict.fromkeys(each.name for kind in ENGINES.values() for each in fields(kind)))
-COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
+COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_memory_bytes")
 SHARES = ("gpu_memory_utilization", "mem_fraction_static")
 
 

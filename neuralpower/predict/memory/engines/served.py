@@ -14,7 +14,7 @@ from neuralpower.errors import InputError
 from neuralpower.layout import ONE, Layout
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Decoder
-from neuralpower.predict.memory.engines.caches import CacheLayer, cache_layers
+from neuralpower.predict.memory.engines.caches import STATE, CacheLayer, cache_layers
 from neuralpower.predict.memory.engines.encoder import ImageEncoder, image_encoder
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
 from neuralpower.trace.paths import block_of, pattern
@@ -191,7 +191,9 @@ def _of_rank(
     """The layers of one rank. Engines share out heads, and states by heads, also where a plan leaves them."""
     if whole is None or tensor == 1:
         return layers
-    uncut = cache_layers(Decoder(whole, replace(request, batch_size=1, seq_len=None)))
+    uncut = layers
+    if any(layer.kind == STATE for layer in layers):
+        uncut = cache_layers(Decoder(whole, replace(request, batch_size=1, seq_len=None)))
     heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None) or 1
     size = getattr(config, "head_dim", None) or (getattr(config, "hidden_size", None) or 0) // heads
     return tuple(

@@ -65,6 +65,7 @@ class VllmSettings:
     max_num_seqs: int | None = None  # 256; from 70 GiB on 1024
     max_num_batched_tokens: int | None = None  # 2048; from 70 GiB on 8192
     max_model_len: int | None = None  # the model's positions
+    kv_cache_memory_bytes: int | None = None  # of the pool, whatever the share and the profile run say
     enforce_eager: bool = False  # without CUDA graphs
     engine_version: str = USUAL
 
@@ -92,12 +93,11 @@ class VllmSettings:
 
     @property
     def _version(self) -> tuple[int, int]:
-        """Major and minor number; raises InputError for what is no version."""
+        """Major and minor number; raises InputError for any other text."""
         found = re.match(r"v?(\d+)\.(\d+)(\.|$)", self.engine_version)
         if found is None:
             raise InputError(
-                f"--engine-version {self.engine_version}: a version is two numbers, such as {USUAL}; choose "
-                f"{USUAL}"
+                f"--engine-version {self.engine_version}: write a version as two numbers, such as {USUAL}"
             )
         return int(found[1]), int(found[2])
 
@@ -112,7 +112,11 @@ class VllmSettings:
         whole = served.experts_over(served.tensor * served.layout.data)
         stages = whole.stages(middle_first(len(served.places.blocks), served.layout.pipeline))
         parts = [self._parts(stage, board, seqs, batched, length) for stage in stages]
-        rooms = [budget - sum(part.value_bytes for part in own) for own in parts]
+        taken = [sum(part.value_bytes for part in own) for own in parts]
+        given = self.kv_cache_memory_bytes
+        if given is not None:
+            budget = given + max(taken)
+        rooms = [budget - own if given is None else given for own in taken]
         sizes = [pages.block_bytes(stage.layers) for stage in stages]
         blocks = [max(room, 0) // each if each else room for room, each in zip(rooms, sizes, strict=True)]
         fullest = min(range(len(stages)), key=lambda stage: (blocks[stage], rooms[stage]))
@@ -128,14 +132,14 @@ class VllmSettings:
             budget_bytes=budget,
             parts=parts[fullest],
             pool_bytes=rooms[fullest],
-            pool_low_bytes=budget - sum(part.high_bytes for part in parts[fullest]),
+            pool_low_bytes=given or budget - sum(part.high_bytes for part in parts[fullest]),
             cache_dtype=self.cache_dtype,
             pool=pages.pool(blocks[fullest], sizes[fullest]),
             length=length,
             most_sequences=seqs,
             positions=served.positions,
             concurrency=concurrency,
-            refused=_refused(budget, board, served.tensor),
+            refused=_refused(budget, board, served.tensor, given),
             notes=notes,
         )
 
@@ -193,11 +197,16 @@ def _images_part(count: int, stage: Served, run: int) -> Part:
     return Part(IMAGES, more, max(more, int(1.5 * alone) - run), f"a profile run of {count} images")
 
 
-def _refused(budget: int, board: Board, ranks: int) -> str:
+def _refused(budget: int, board: Board, ranks: int, given: int | None) -> str:
     """Why vLLM does not start: it wants its whole budget to be free."""
     free = board.free_bytes(ranks)
     if budget <= free:
         return ""
+    if given is not None:
+        return (
+            f"a pool of {given / GIB:.2f} GiB and the other parts take {budget / GIB:.2f} GiB, and CUDA "
+            f"leaves {free / GIB:.2f} GiB; choose --kv-cache-memory-bytes {max(given - budget + free, 0)} or less"
+        )
     share = math.floor(100 * free / board.total_bytes) / 100
     return (
         f"vllm wants {budget / GIB:.2f} GiB, and CUDA leaves {free / GIB:.2f} GiB; choose "
