@@ -24,7 +24,7 @@ class Engine(OptionGroup):
 
     engine: Annotated[str | None, choice("engine", NAMES, help="Serve the model under this engine")] = None
     gpu_memory_utilization: Annotated[
-        float | None, Option(help="vllm: share of the memory that it takes; default: 0.9.")
+        float | None, Option(help="vllm: share of the memory that it takes; default: 0.9, from 0.21 on 0.92.")
     ] = None
     mem_fraction_static: Annotated[
         float | None, Option(help="sglang: share for weights and pool; default: by the memory.")

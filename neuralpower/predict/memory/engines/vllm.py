@@ -8,9 +8,10 @@ The profile run passes `max_num_batched_tokens` through the model and samples fo
 (vllm/v1/worker: gpu_worker.determine_available_memory, gpu_model_runner._dummy_run, _dummy_sampler_run).
 Memory outside PyTorch is what comes after CUDA's context and before the end of the profile run.
 
-Versions differ in three rules: before 0.17 the sampler sorts, before 0.18 less lies outside of PyTorch, and
-from 0.21 on an estimate of CUDA graphs' memory comes off the pool. Before that, graphs take what the budget
-leaves. The estimate is a measurement: two graphs of a sort are captured, the others extrapolated from these.
+Versions differ: before 0.17 the sampler sorts, before 0.18 less lies outside of PyTorch, and from 0.21 on an
+estimate of CUDA graphs' memory comes off the pool, and the usual share is 0.92. Before that, graphs take what
+the budget leaves. The estimate is a measurement: two graphs of a sort are captured, the others extrapolated
+from these.
 
 Each of `data` replicas is an engine of its own, but experts of a mixture lie on all tensor and data ranks.
 """
@@ -39,7 +40,7 @@ from neuralpower.predict.memory.engines.served import Served
 from neuralpower.predict.memory.engines.shares import middle_first
 
 USUAL = "0.19.0"
-OLDEST = (0, 8)
+OLDEST, COUNTS_GRAPHS, OTHER_RUNNER = (0, 8), (0, 21), (0, 25)
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # multiples of 16: FlashAttention's pages
 LARGE = 70 * GIB  # from here on, more sequences and tokens (vllm/engine/arg_utils.py)
 # What CUDA's modules of the profile run leave outside of PyTorch: 0.24 to 0.27 GiB in 30 published runs of
@@ -59,7 +60,7 @@ CAPTURED = 512  # tokens of the largest graph
 class VllmSettings:
     """vLLM's arguments; None: the engine chooses, by the device and the model."""
 
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: float | None = None  # 0.9; from version 0.21 on 0.92
     block_size: int | None = None  # tokens; 16, of latent caches 64
     cache_dtype: str = "auto"
     max_num_seqs: int | None = None  # 256; from 70 GiB on 1024
@@ -73,9 +74,9 @@ class VllmSettings:
 
     def check(self, served: Served) -> None:
         """Raise InputError for what the engine refuses."""
-        if not 0 < self.gpu_memory_utilization <= 1:
+        if not 0 < self.share <= 1:
             raise InputError(
-                f"--gpu-memory-utilization {self.gpu_memory_utilization:g}: a share of the memory, "
+                f"--gpu-memory-utilization {self.share:g}: a share of the memory, "
                 "above 0 and at most 1; choose 0.9"
             )
         if self.cache_dtype not in CACHE_BYTES:
@@ -90,6 +91,13 @@ class VllmSettings:
                 f"{USUAL}"
             )
         served.check_length(self.max_model_len)
+
+    @property
+    def share(self) -> float:
+        """The share of the memory that it takes; raises InputError for what is not a version."""
+        if self.gpu_memory_utilization is not None:
+            return self.gpu_memory_utilization
+        return 0.9 if self._version < COUNTS_GRAPHS else 0.92
 
     @property
     def _version(self) -> tuple[int, int]:
@@ -107,7 +115,7 @@ class VllmSettings:
         seqs, batched = self._batch(board)
         length = self.max_model_len or served.positions or batched
         width = CACHE_BYTES[self.cache_dtype] or served.itemsize
-        budget = int(board.total_bytes * self.gpu_memory_utilization)
+        budget = int(board.total_bytes * self.share)
         pages = Pages.of(served, self.block_size or usual_block(served), width, batched, length)
         whole = served.experts_over(served.tensor * served.layout.data)
         stages = whole.stages(middle_first(len(served.places.blocks), served.layout.pipeline))
@@ -120,7 +128,8 @@ class VllmSettings:
         sizes = [pages.block_bytes(stage.layers) for stage in stages]
         blocks = [max(room, 0) // each if each else room for room, each in zip(rooms, sizes, strict=True)]
         fullest = min(range(len(stages)), key=lambda stage: (blocks[stage], rooms[stage]))
-        notes = () if pages.note is None else (pages.note,)
+        later = "from 0.25 on another runner makes the profile run: expect larger errors"
+        notes = (pages.note, later if self._version >= OTHER_RUNNER else None)
         return EngineMemory(
             engine="vllm",
             follows=f"vLLM {self.engine_version.lstrip('v')}",
@@ -140,7 +149,7 @@ class VllmSettings:
             positions=served.positions,
             concurrency=concurrency,
             refused=_refused(budget, board, served.tensor, given),
-            notes=notes,
+            notes=tuple(filter(None, notes)),
         )
 
     def _batch(self, board: Board) -> tuple[int, int]:
@@ -171,7 +180,7 @@ class VllmSettings:
         ]
         if (images := stage.images) is not None:
             found.append(_images_part(images.images(batched, seqs, length), stage, run))
-        if self._version >= (0, 21) and not self.enforce_eager:
+        if self._version >= COUNTS_GRAPHS and not self.enforce_eager:
             count = graphs(seqs)
             value, high = (int(GRAPH_START + count * each) for each in (GRAPH_EACH, GRAPH_MOST))
             found.append(Part(GRAPHS, value, high, f"{count} graphs, by what published logs estimate"))
@@ -203,9 +212,10 @@ def _refused(budget: int, board: Board, ranks: int, given: int | None) -> str:
     if budget <= free:
         return ""
     if given is not None:
+        most = max(given - budget + free, 0)
         return (
             f"a pool of {given / GIB:.2f} GiB and the other parts take {budget / GIB:.2f} GiB, and CUDA "
-            f"leaves {free / GIB:.2f} GiB; choose --kv-cache-memory-bytes {max(given - budget + free, 0)} or less"
+            f"leaves {free / GIB:.2f} GiB; choose --kv-cache-memory-bytes {most} or less"
         )
     share = math.floor(100 * free / board.total_bytes) / 100
     return (
