@@ -54,6 +54,7 @@ ENGINES: Mapping[str, type[Any]] = {
 OPTIONS = tuple(dict.fromkeys(each.name for kind in ENGINES.values() for each in fields(kind)))
 COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_memory_bytes")
 SHARES = ("gpu_memory_utilization", "mem_fraction_static")
+TEXTS = {"engine_version": "0.19.0", "cache_dtype": "auto"}  # -> one to choose
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,7 @@ class EngineRequest:
                 raise InputError(
                     f"--{shown} belongs to --engine {' or '.join(others)}, not to {self.engine}; leave it out"
                 )
-            if name == "engine_version" and not isinstance(value, str):
-                raise InputError(f"--engine-version {value!r}: must be a text; choose '0.19.0'")
-            if name in COUNTS:
-                check_count(name, value)
-            if name in SHARES and (isinstance(value, bool) or not isinstance(value, Real)):
-                raise InputError(f"--{name.replace('_', '-')} {value!r}: must be a number; choose 0.9")
+            _check_sort(name, value)
         found: Settings = kind(**given)
         return found
 
@@ -95,3 +91,16 @@ class EngineRequest:
         """The memory of a device of `room_bytes` under the engine; raises InputError as `settings`."""
         board = self.board or board_of(None, room_bytes, "a device")
         return self.settings().memory(network, board, self.concurrency)
+
+
+def _check_sort(name: str, value: Any) -> None:
+    """Raise InputError for a value of another sort than the option takes."""
+    option = f"--{name.replace('_', '-')} {value!r}"
+    if name in COUNTS:
+        check_count(name, value)
+    if name in SHARES and (isinstance(value, bool) or not isinstance(value, Real)):
+        raise InputError(f"{option}: must be a number; choose 0.9")
+    if name in TEXTS and not isinstance(value, str):
+        raise InputError(f"{option}: must be a text; choose {TEXTS[name]}")
+    if name == "enforce_eager" and value is not True:
+        raise InputError(f"{option}: must be True or False; choose True")

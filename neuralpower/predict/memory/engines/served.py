@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,8 +16,8 @@ from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Decoder
 from neuralpower.predict.memory.engines.caches import STATE, CacheLayer, cache_layers
 from neuralpower.predict.memory.engines.encoder import ImageEncoder, image_encoder
+from neuralpower.predict.memory.engines.places import Places, places_of, sizes_of
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
-from neuralpower.trace.paths import block_of, pattern
 from neuralpower.trace.weights import weights_of
 
 TOP = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k", "moe_top_k", "experts_top_k")
@@ -30,17 +30,6 @@ class Experts:
     chosen: int
     wide: int  # gate and up together
     inner: int  # what the second product reads
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where a rank's weights lie, in bytes: in which blocks, before them, after them, or on every stage."""
-
-    blocks: tuple[int, ...]
-    first: int  # tables of embeddings
-    last: int  # the head; with tied weights the same table again
-    every: int  # norms, and what encodes images
-    experts: tuple[bool, ...] = ()  # whether a block has some
 
 
 @dataclass(frozen=True)
@@ -161,7 +150,7 @@ def served(
     own = getattr(config, "hidden_size", None)  # a model with images has other tables
     hidden = own if isinstance(own, int) else table.matrices[2]
     positions = decoder.limit or _positions(config)
-    sizes = _sizes(weights, weights_bytes)
+    sizes = sizes_of(weights, weights_bytes)
     images = image_encoder(decoder.config, weights, hidden)
     towers = () if images is None else images.modules
     text = [w for w in weights if not w.name.startswith(towers)] if towers else list(weights)
@@ -179,7 +168,7 @@ def served(
         wide_state=str(getattr(config, "mamba_ssm_dtype", "")) in ("float32", "torch.float32"),
         layout=layout,
         images=images,
-        places=_places(weights, sizes, int(getattr(config, "num_hidden_layers", 0) or 0)),
+        places=places_of(weights, sizes, int(getattr(config, "num_hidden_layers", 0) or 0)),
         experts_bytes=sum(sizes[w.name] for w in weights if w.sort == EXPERTS),
         experts_ranks=1 if whole is None else _experts_ranks(weights, whole),
     )
@@ -200,45 +189,6 @@ def _of_rank(
         layer if layer != other else layer.shared(tensor, heads, 2 * heads * size)
         for layer, other in zip(layers, uncut, strict=True)
     )
-
-
-def _sizes(weights: Sequence[Weight], total: int | None) -> dict[str, int]:
-    """Bytes of each weight; where quantised ones are `total` together, products share what is saved."""
-    plain = {w.name: w.bytes for w in weights}
-    if total is None:
-        return plain
-    packed = [w.name for w in weights if w.sort in (LINEAR, EXPERTS)]
-    before = sum(plain[name] for name in packed)
-    after = total - (sum(plain.values()) - before)
-    if not packed or after <= 0:  # other weights are quantised, too
-        packed, before, after = list(plain), sum(plain.values()), total
-    shares = {name: plain[name] * after // max(before, 1) for name in packed}
-    shares[packed[-1]] += after - sum(shares.values())
-    return {**plain, **shares}
-
-
-def _places(weights: Sequence[Weight], sizes: Mapping[str, int], count: int) -> Places:
-    """Where weights lie; the decoder's blocks are the last list with as many members as it has layers."""
-    lists: dict[str, list[str]] = defaultdict(list)
-    for weight in weights:
-        block = block_of(weight.module)
-        if block and block not in lists[pattern(block)]:
-            lists[pattern(block)].append(block)
-    own = next((blocks for blocks in reversed(lists.values()) if len(blocks) == count), [])
-    inside, mixed = dict.fromkeys(own, 0), dict.fromkeys(own, False)
-    first = last = every = 0
-    for weight in weights:
-        size, block = sizes[weight.name], block_of(weight.module)
-        if block in inside:
-            inside[block] += size
-            mixed[block] |= weight.sort == EXPERTS
-        elif weight.sort == EMBEDDING and not block:
-            first, last = first + size, last + size * weight.tied
-        elif weight.sort == HEAD:
-            last += size
-        else:
-            every += size
-    return Places(tuple(inside.values()), first, last, every, tuple(mixed.values()))
 
 
 def _experts_ranks(weights: Sequence[Weight], whole: nn.Module) -> int:
