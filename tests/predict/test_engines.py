@@ -40,6 +40,11 @@ MIXTURE = (
     "mixtral-8x7b?num_hidden_layers=2&hidden_size=256&intermediate_size=512&vocab_size=1024"
     "&num_attention_heads=8&num_key_value_heads=4&max_position_embeddings=64"
 )
+FIVES = (
+    "tinyllama-1.1b?num_hidden_layers=1&num_attention_heads=5&num_key_value_heads=5&hidden_size=320"
+    "&intermediate_size=640&vocab_size=1000"
+)
+NARROW = "qwen3-30b-a3b?num_hidden_layers=1&moe_intermediate_size=64&num_experts=6&vocab_size=1024"
 SMALL = "tinyllama-1.1b?num_hidden_layers=2&vocab_size=1024&max_position_embeddings=4096"
 
 
@@ -406,6 +411,9 @@ def test_the_answer_is_of_the_sequences_that_are_asked_for() -> None:
         ("vllm", {"enforce_eager": "yes"}, "must be True or False"),
         ("vllm", {"engine_version": "0.7.3"}, "known from 0.8 on"),
         ("vllm", {"layout": Layout(tensor=3)}, "3 ranks do not divide"),
+        ("vllm", {"layout": Layout(tensor=5), "model": FIVES}, "a vocabulary of 1024 words with padding"),
+        ("vllm", {"layout": Layout(tensor=2), "model": "gpt2?n_layer=1&n_head=3"}, "has 3 attention heads"),
+        ("vllm", {"layout": Layout(data=3), "model": NARROW}, "add --expert-parallel 3"),
         ("vllm", {"layout": Layout(pipeline=3)}, "2 layers, one a stage at least; choose 2"),
         ("vllm", {"layout": Layout(data=2, shard="zero3")}, "--zero with --engine vllm"),
         ("vllm", {"layout": Layout(tensor=2, sequence=True)}, "--sequence-parallel with --engine vllm"),

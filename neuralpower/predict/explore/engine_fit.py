@@ -86,7 +86,7 @@ def engine_memory(
     name = str(request.model)
     config: Any = getattr(module if whole is None else whole, "config", None)
     if hasattr(config, "get_text_config"):
-        check_ranks(config.get_text_config(decoder=True), request.layout, name)
+        check_ranks(config.get_text_config(decoder=True), request.layout, asked.engine, name)
     network = served(module, about, name, weights_bytes, request.layout, whole)
     check_stages(network)
     found = asked.memory(network, room_bytes)

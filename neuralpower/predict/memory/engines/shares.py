@@ -46,10 +46,10 @@ def check_layout(layout: Layout, engine: str) -> None:
         )
 
 
-def check_ranks(config: Any, layout: Layout, name: str) -> None:
+def check_ranks(config: Any, layout: Layout, engine: str, name: str) -> None:
     """Raise InputError where ranks do not divide heads, vocabulary or widths, as engines do.
 
-    `config` is of the text model.
+    `config` is of the text model, `name` the model's.
     """
     ranks = layout.tensor
     heads, keys = _of(config, "num_attention_heads"), _of(config, "num_key_value_heads")
@@ -63,6 +63,13 @@ def check_ranks(config: Any, layout: Layout, name: str) -> None:
     inner = _of(config, "intermediate_size")
     if inner is not None and inner % ranks:
         raise _undivided(ranks, name, f"blocks of {inner} features", inner)
+    every = ranks * layout.data if engine == "vllm" else ranks  # that cut each expert
+    inner = _of(config, "moe_intermediate_size")
+    if inner is not None and inner % every and layout.expert == 1:
+        raise InputError(
+            f"{layout}: {name} has experts of {inner} features, which {every} ranks do not divide; add "
+            f"--expert-parallel {every}"
+        )
     blocks = _of(config, "num_hidden_layers")
     if blocks is not None and blocks < layout.pipeline:
         raise InputError(
