@@ -308,6 +308,12 @@ def test_experts_lie_on_all_ranks(engine: str, layout: Layout, share: int) -> No
     assert whole.pool.block_bytes == layout.tensor * rank.pool.block_bytes  # keys: by tensor ranks alone
 
 
+def test_vocabularies_are_shared_out_under_an_engine() -> None:
+    small = "gpt-oss-20b?num_hidden_layers=1&num_local_experts=4&vocab_size=65536"
+    one, two = memory(model=small), memory(model=small, layout=Layout(tensor=2))
+    assert two.part("weights") * 2 == pytest.approx(one.part("weights"), rel=0.04)
+
+
 def test_heads_are_shared_out_where_a_plan_leaves_them_whole() -> None:
     packed = "phi-3-mini?num_hidden_layers=1"
     assert (
