@@ -6,7 +6,7 @@ What lies before all blocks is the first pipeline stage's, the head is the last 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
@@ -37,6 +37,24 @@ def sizes_of(weights: Sequence[Weight], total: int | None) -> dict[str, int]:
     shares = {name: plain[name] * after // max(before, 1) for name in packed}
     shares[packed[-1]] += after - sum(shares.values())
     return {**plain, **shares}
+
+
+def attention_shared(
+    weights: Sequence[Weight],
+    whole: Sequence[Weight],
+    sizes: Mapping[str, int],
+    blocks: Collection[int],
+    ranks: int,
+) -> dict[str, int]:
+    """The sizes with products of attention shared out by heads in `blocks`, whose plan leaves them whole."""
+    before, found = {w.name: w.shape for w in whole}, dict(sizes)
+    for weight in weights:
+        block = block_of(weight.module)
+        if not block or int(block.rpartition(".")[2]) not in blocks or weight.sort != LINEAR:
+            continue
+        if "att" in weight.module.removeprefix(block) and before.get(weight.name) == weight.shape:
+            found[weight.name] //= ranks
+    return found
 
 
 def places_of(weights: Sequence[Weight], sizes: Mapping[str, int], count: int) -> Places:

@@ -16,7 +16,7 @@ from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Decoder
 from neuralpower.predict.memory.engines.caches import STATE, CacheLayer, cache_layers
 from neuralpower.predict.memory.engines.encoder import ImageEncoder, image_encoder
-from neuralpower.predict.memory.engines.places import Places, places_of, sizes_of
+from neuralpower.predict.memory.engines.places import Places, attention_shared, places_of, sizes_of
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
 from neuralpower.trace.weights import weights_of
 
@@ -151,6 +151,10 @@ def served(
     hidden = own if isinstance(own, int) else table.matrices[2]
     positions = decoder.limit or _positions(config)
     sizes = sizes_of(weights, weights_bytes)
+    ranks = _of_rank(layers, whole, request, config, layout.tensor)
+    left = {one.block for one, plan in zip(ranks, layers, strict=True) if one != plan and one.kind != STATE}
+    if whole is not None and left:
+        sizes = attention_shared(weights, weights_of(whole), sizes, left, layout.tensor)
     images = image_encoder(decoder.config, weights, hidden)
     towers = () if images is None else images.modules
     text = [w for w in weights if not w.name.startswith(towers)] if towers else list(weights)
@@ -162,7 +166,7 @@ def served(
         hidden=hidden,
         vocabulary=vocabulary,
         block_numbers=_block_numbers(text, hidden),
-        layers=_of_rank(layers, whole, request, config, layout.tensor),
+        layers=ranks,
         experts=_experts(weights, config, hidden),
         positions=positions,
         wide_state=str(getattr(config, "mamba_ssm_dtype", "")) in ("float32", "torch.float32"),
