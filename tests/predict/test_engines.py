@@ -315,11 +315,16 @@ def test_vocabularies_are_shared_out_under_an_engine() -> None:
 
 
 def test_heads_are_shared_out_where_a_plan_leaves_them_whole() -> None:
-    packed = "phi-3-mini?num_hidden_layers=1"
-    assert (
-        memory(model=packed).pool.block_bytes
-        == 4 * memory(model=packed, layout=Layout(tensor=4)).pool.block_bytes
-    )
+    packed = "phi-3-medium?num_hidden_layers=1&max_position_embeddings=64"
+    one, two = memory(model=packed), memory(model=packed, layout=Layout(tensor=2))
+    assert one.pool.block_bytes == 2 * two.pool.block_bytes
+
+
+def test_modules_that_a_plan_leaves_whole_are_shared_out() -> None:
+    falcon = "falcon-40b?num_hidden_layers=1&vocab_size=1024"
+    one, four = memory(model=falcon), memory(model=falcon, layout=Layout(tensor=4))
+    assert four.part("weights") * 4 == pytest.approx(one.part("weights"), rel=0.02)
+    assert "the engine shares out what the plan leaves whole" in four.notes
 
 
 def test_a_pool_of_given_bytes_needs_no_budget() -> None:

@@ -6,7 +6,7 @@ What lies before all blocks is the first pipeline stage's, the head is the last 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
@@ -39,21 +39,24 @@ def sizes_of(weights: Sequence[Weight], total: int | None) -> dict[str, int]:
     return {**plain, **shares}
 
 
-def attention_shared(
-    weights: Sequence[Weight],
-    whole: Sequence[Weight],
-    sizes: Mapping[str, int],
-    blocks: Collection[int],
-    ranks: int,
+def shared_out(
+    weights: Sequence[Weight], whole: Sequence[Weight], sizes: Mapping[str, int], ranks: int
 ) -> dict[str, int]:
-    """The sizes with products of attention shared out by heads in `blocks`, whose plan leaves them whole."""
-    before, found = {w.name: w.shape for w in whole}, dict(sizes)
+    """The sizes with modules shared out that a plan leaves whole, as engines do.
+
+    These are modules of blocks with two products or more, none of which is cut: attention, multilayer
+    perceptrons, state-space layers, and those of an encoder of images. Routers have one product. Latents lie
+    beside products that are cut.
+    """
+    before, modules = {w.name: w.shape for w in whole}, defaultdict[str, list[Weight]](list)
     for weight in weights:
-        block = block_of(weight.module)
-        if not block or int(block.rpartition(".")[2]) not in blocks or weight.sort != LINEAR:
-            continue
-        if "att" in weight.module.removeprefix(block) and before.get(weight.name) == weight.shape:
-            found[weight.name] //= ranks
+        if weight.sort == LINEAR and block_of(weight.module):
+            modules[weight.module.rpartition(".")[0]].append(weight)
+    found = dict(sizes)
+    for products in modules.values():
+        uncut = all(before.get(weight.name) == weight.shape for weight in products)
+        if ranks > 1 and uncut and len(products) > 1:
+            found |= {weight.name: sizes[weight.name] // ranks for weight in products}
     return found
 
 

@@ -16,10 +16,11 @@ from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Decoder
 from neuralpower.predict.memory.engines.caches import STATE, CacheLayer, cache_layers
 from neuralpower.predict.memory.engines.encoder import ImageEncoder, image_encoder
-from neuralpower.predict.memory.engines.places import Places, attention_shared, places_of, sizes_of
+from neuralpower.predict.memory.engines.places import Places, places_of, shared_out, sizes_of
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
 from neuralpower.trace.weights import weights_of
 
+LEFT = "the engine shares out what the plan leaves whole"  # a note
 TOP = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k", "moe_top_k", "experts_top_k")
 
 
@@ -54,6 +55,7 @@ class Served:
     places: Places = field(default=Places((), 0, 0, 0), repr=False)
     experts_bytes: int = 0  # of the weights
     experts_ranks: int = 1  # that share the experts in `weights_bytes`
+    notes: tuple[str, ...] = ()
 
     @property
     def tensor(self) -> int:
@@ -92,6 +94,7 @@ class Served:
             weights_bytes=self.weights_bytes - lost,
             experts_bytes=kept,
             experts_ranks=ranks,
+            notes=tuple(dict.fromkeys((*self.notes, LEFT))),
             experts=experts,
             places=replace(places, blocks=blocks),
         )
@@ -128,7 +131,7 @@ def served(
         name: of the model, for messages.
         weights_bytes: of quantised weights; None: as the module has them.
         layout: the ranks that share the model.
-        whole: the unsharded model, where `module` is one rank; engines share out states that plans leave.
+        whole: the unsharded model, where `module` is one rank; engines share out what plans leave.
 
     Raises:
         InputError: a model that keeps no cache, or has no vocabulary.
@@ -142,38 +145,34 @@ def served(
         ) from None
     weights = weights_of(module)
     config: Any = decoder.config.get_text_config(decoder=True)
-    itemsize = request.dtype.itemsize
     vocabulary = getattr(config, "vocab_size", None)
     table = next((w for sort in (HEAD, EMBEDDING) for w in weights if w.sort == sort), None)
     if table is None or not isinstance(vocabulary, int):
         raise InputError(f"{name}: has no vocabulary, and engines serve language models; leave --engine out")
     own = getattr(config, "hidden_size", None)  # a model with images has other tables
     hidden = own if isinstance(own, int) else table.matrices[2]
-    positions = decoder.limit or _positions(config)
-    sizes = sizes_of(weights, weights_bytes)
-    ranks = _of_rank(layers, whole, request, config, layout.tensor)
-    left = {one.block for one, plan in zip(ranks, layers, strict=True) if one != plan and one.kind != STATE}
-    if whole is not None and left:
-        sizes = attention_shared(weights, weights_of(whole), sizes, left, layout.tensor)
+    positions = decoder.limit or _positions(config) or 0
+    planned = sizes_of(weights, weights_bytes)
+    sizes = planned if whole is None else shared_out(weights, weights_of(whole), planned, layout.tensor)
     images = image_encoder(decoder.config, weights, hidden)
-    towers = () if images is None else images.modules
-    text = [w for w in weights if not w.name.startswith(towers)] if towers else list(weights)
+    text = weights if images is None else [w for w in weights if not w.name.startswith(images.modules)]
     return Served(
         name=name,
-        itemsize=itemsize,
+        itemsize=request.dtype.itemsize,
         weights_bytes=sum(sizes.values()),
-        rotary_bytes=_rotary_numbers(text, config, positions or 0) * itemsize,
+        rotary_bytes=_rotary_numbers(text, config, positions) * request.dtype.itemsize,
         hidden=hidden,
         vocabulary=vocabulary,
         block_numbers=_block_numbers(text, hidden),
-        layers=ranks,
+        layers=_of_rank(layers, whole, request, config, layout.tensor),
         experts=_experts(weights, config, hidden),
-        positions=positions,
+        positions=positions or None,
         wide_state=str(getattr(config, "mamba_ssm_dtype", "")) in ("float32", "torch.float32"),
         layout=layout,
         images=images,
         places=places_of(weights, sizes, int(getattr(config, "num_hidden_layers", 0) or 0)),
         experts_bytes=sum(sizes[w.name] for w in weights if w.sort == EXPERTS),
+        notes=() if sizes == planned else (LEFT,),
         experts_ranks=1 if whole is None else _experts_ranks(weights, whole),
     )
 
@@ -187,8 +186,9 @@ def _of_rank(
     uncut = layers
     if any(layer.kind == STATE for layer in layers):
         uncut = cache_layers(Decoder(whole, replace(request, batch_size=1, seq_len=None)))
-    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None) or 1
-    size = getattr(config, "head_dim", None) or (getattr(config, "hidden_size", None) or 0) // heads
+    queries = getattr(config, "num_attention_heads", None) or 1
+    heads = getattr(config, "num_key_value_heads", None) or queries
+    size = getattr(config, "head_dim", None) or (getattr(config, "hidden_size", None) or 0) // queries
     return tuple(
         layer if layer != other else layer.shared(tensor, heads, 2 * heads * size)
         for layer, other in zip(layers, uncut, strict=True)

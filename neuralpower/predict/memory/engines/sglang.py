@@ -125,7 +125,10 @@ class SglangSettings:
             most_sequences=most,
             positions=served.positions,
             concurrency=concurrency,
-            notes=(f"mem-fraction-static {share:g}: activations and CUDA graphs have what is left",),
+            notes=(
+                *shared.notes,
+                f"mem-fraction-static {share:g}: activations and CUDA graphs have what is left",
+            ),
         )
 
 

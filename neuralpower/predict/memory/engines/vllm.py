@@ -129,7 +129,7 @@ class VllmSettings:
         blocks = [max(room, 0) // each if each else room for room, each in zip(rooms, sizes, strict=True)]
         fullest = min(range(len(stages)), key=lambda stage: (blocks[stage], rooms[stage]))
         later = "from 0.25 on another runner makes the profile run: expect larger errors"
-        notes = (pages.note, later if self._version >= OTHER_RUNNER else None)
+        notes = (*whole.notes, pages.note, later if self._version >= OTHER_RUNNER else None)
         return EngineMemory(
             engine="vllm",
             follows=f"vLLM {self.engine_version.lstrip('v')}",
