@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import nn
 
+from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError
-from neuralpower.layout import ONE, Layout
+from neuralpower.networks.decoder import Decoder
 from neuralpower.networks.inputs import InputRequest
-from neuralpower.networks.phases import Decoder
 from neuralpower.predict.memory.engines.caches import STATE, CacheLayer, cache_layers
 from neuralpower.predict.memory.engines.encoder import ImageEncoder, image_encoder
 from neuralpower.predict.memory.engines.places import Places, places_of, shared_out, sizes_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
-from neuralpower.layout import Layout
 from neuralpower.predict.memory.engines.served import Served
 
 PADDED = 64  # engines pad vocabularies to a multiple of it
