@@ -46,7 +46,7 @@ def shared_out(
 
     These are modules of blocks with two products or more, none of which is cut: attention, multilayer
     perceptrons, state-space layers, and those of an encoder of images. Routers have one product. Latents lie
-    beside products that are cut.
+    next to products that are cut.
     """
     before, modules = {w.name: w.shape for w in whole}, defaultdict[str, list[Weight]](list)
     for weight in weights:
