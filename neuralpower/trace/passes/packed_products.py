@@ -49,7 +49,7 @@ def _form(layer: Linear) -> Linear:
 
 def _meeting(flow: Dataflow, products: Sequence[int]) -> list[list[int]]:
     """The products in groups whose results meet; only groups of several."""
-    if len(products) == 1:  # as a block's last, whose results go on through the residuals of all blocks after it
+    if len(products) == 1:  # such as a block's last, whose result reaches all blocks after it
         return []
     groups: list[tuple[list[int], set[int]]] = []
     for i in products:
