@@ -63,6 +63,8 @@ class Probe:
         self.seen: Callable[[Lived], None] | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
         self._calls: dict[tuple[int, int | None], int] = {}
+        # name of a pass -> whether a few blocks, with the weights quantised, take what all of them do
+        self._agrees: dict[str, bool] = {}
 
     def _shard(self, request: Request) -> None:
         """Make the module that of one rank; raises InputError as `sharded`."""
@@ -121,15 +123,26 @@ class Probe:
             return self._rank_memory(self._asked(self.module, batch, tokens, name), batch, length)
         follow = partial(self._passed, batch=batch, tokens=tokens, name=name)
         passed = None
-        if self.scheme is None and self.seen is None:  # which need all weights, or each call
+        if self.scheme is None:
+            passed = self.shallow(name, follow) if self.seen is None else None
+        elif self._agrees.get(name, False):
             passed = self.shallow(name, follow)
         found, self._calls[batch, length] = passed or follow(self.module)
         if self.seen is not None:
             self.seen(lived(self.source.name, name, found, platform))
+        memory = self._peak(found)
+        if self.scheme is not None and name != TRAINING and name not in self._agrees:
+            # a scheme may leave blocks as they are: then a few do not stand for all
+            shallow = self.shallow(name, follow)
+            self._agrees[name] = shallow is not None and self._peak(shallow.found) == memory
+        return memory
+
+    def _peak(self, found: Trace | StepLifetimes) -> Memory:
+        """The memory at the peak of a pass or a step."""
         if isinstance(found, Trace):
-            memory = forward_memory(found, platform=platform, run=self.run)
-            return replace(memory, phase=request.phase)
-        return training_memory(found, platform=platform)
+            memory = forward_memory(found, platform=self.request.platform, run=self.run)
+            return replace(memory, phase=self.request.phase)
+        return training_memory(found, platform=self.request.platform)
 
     def _passed(self, module: nn.Module, batch: int, tokens: int | None, name: str) -> Passed:
         """A pass or a step of a network, the whole one or a shallow one."""
@@ -138,7 +151,8 @@ class Probe:
             step = self._step(one)
             return Passed(step, step.end)
         try:
-            traced = self._weighed(trace(module, one.inputs.args, one.inputs.kwargs))
+            traced = trace(module, one.inputs.args, one.inputs.kwargs)
+            traced = self._weighed(traced, module is self.module)
             question = Question(dtype=self.request.dtype, run=self.run, platform=self.request.platform)
             traced = applied(replace(traced, about=shape_of(one)), question, OF_CALLS)
         except ModelError as error:
@@ -212,12 +226,13 @@ class Probe:
             self.stages[batch, length] = stages
         return replace(most, phase=request.phase)
 
-    def _weighed(self, traced: Trace) -> Trace:
-        """The trace with its weights quantised, where they are."""
+    def _weighed(self, traced: Trace, whole: bool = True) -> Trace:
+        """The trace with its weights quantised, where they are; `whole`: of all blocks."""
         if self.scheme is None:
             return traced
         traced = quantised(traced, self.scheme)
-        self.quantised = traced.quantised
+        if whole:
+            self.quantised = traced.quantised
         return traced
 
     def _asked(self, module: nn.Module, batch: int, length: int | None, name: str) -> Pass:
