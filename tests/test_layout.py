@@ -40,8 +40,8 @@ PACKAGES: Mapping[str, str] = {
     """,
     "trace": """
         casts exchanges follow gradients lifetimes modules passes passes.accumulation
-        passes.data_parallel passes.quantisation paths question recipe recorder records routing
-        sparse_gradients stages step_lifetimes tracer undisturbed weights
+        passes.data_parallel passes.quantisation paths quantised_step question recipe recorder records routing
+        sparse_gradients stages step_lifetimes step_settings tracer undisturbed weights
     """,
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect

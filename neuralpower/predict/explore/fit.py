@@ -46,10 +46,12 @@ from neuralpower.trace.casts import cast_dtype
 from neuralpower.trace.follow import Followed, follow, frozen, shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
+from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.question import Question, checked_run, usual_run
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
-from neuralpower.trace.step_lifetimes import optimizer_named, recipe_of, training_lifetimes, with_quantised
+from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.step_settings import optimizer_named, recipe_of
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 
