@@ -22,7 +22,7 @@ from neuralpower.trace.attention_kernels import gpu_attention
 from neuralpower.trace.casts import cast_rules, casting
 from neuralpower.trace.fake_sparse import is_sparse
 from neuralpower.trace.lifetimes import INPUTS, OPTIMIZER, Lifetimes, Storage
-from neuralpower.trace.master_weights import with_masters
+from neuralpower.trace.master_weights import Masters
 from neuralpower.trace.modules import With
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.recipe import Recipe, checkpointed, default_loss
@@ -66,7 +66,7 @@ def training_lifetimes(
     try:
         with users_code(name):
             check_followable(model, (args, kwargs))
-            trained, storages = _followed(model, (args, kwargs), (how, make), follower, ends)
+            storages = _followed(model, (args, kwargs), (how, make), follower, ends)
     except UsersError as error:
         if error.what != name:
             raise
@@ -79,8 +79,6 @@ def training_lifetimes(
     compiler = make is not None and not of_transformers
     if how.selective:
         storages = scores_made_again(storages, follower.scores(), ends)
-    if how.masters:
-        storages = with_masters(storages, trained)
     blocks, products = tuple(follower.blocks.items()), tuple(follower.weights_read)
     return StepLifetimes(storages, tuple(ends), follower.lifetimes.calls, compiler, blocks, products)
 
@@ -91,8 +89,8 @@ def _followed(
     asked: tuple[StepSettings, Optimizers | None],
     follower: StepRecorder,
     ends: list[int],
-) -> tuple[list[nn.Parameter], tuple[Storage, ...]]:
-    """Run a step on fake tensors below the follower; the trained parameters, and what lived when.
+) -> tuple[Storage, ...]:
+    """Run a step on fake tensors below the follower; what lived when.
 
     Notes the passes' ends.
     """
@@ -102,9 +100,11 @@ def _followed(
     state, trained = _faked_state(model, fake)
     lifetimes.hold_state(state)
     lifetimes.hold(tree_iter(given), INPUTS)
-    made = make(trained, _hidden(model, state, trained)) if make else []
+    masters = Masters(trained, fake, how.masters)
+    lifetimes.hold(masters.made, OPTIMIZER)
+    made = make(masters.stepped, _hidden(model, state, trained)) if make else []
     follower.begins(_state_of(made))
-    follower.follow_gradients(trained)
+    follower.follow_gradients(trained, masters.move_gradient)
     rules, kernels = cast_rules(how.platform, how.autocast), gpu_attention(how.platform)
     with _in_training(model), follower.noting_blocks(model), rules, kernels, fake, follower:
         if how.checkpointing and not how.selective:
@@ -114,12 +114,13 @@ def _followed(
         # as one call, so that blocks that run again in a backward pass find their weights
         torch.func.functional_call(With(model, run), named, (), tie_weights=True)
         if made:
-            _check_gradients(recipe_of(how.optimizer or "", how.platform, how.states), state)
+            stepped = {path: masters.of(tensor) for path, tensor in state.items()}
+            _check_gradients(recipe_of(how.optimizer or "", how.platform, how.states), stepped)
             with follower.stepping():
                 for one in made:
                     one.step()
             follower.assign(_state_of(made), OPTIMIZER)
-    return trained, lifetimes.storages()  # while inputs, buffers and the optimizer's state live
+    return lifetimes.storages()  # while inputs, buffers and the optimizer's state live
 
 
 def _faked_state(model: nn.Module, fake: FakeTensorMode) -> tuple[dict[str, Tensor], list[nn.Parameter]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -100,11 +100,11 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         known = [v for v in state if isinstance(v, Tensor) and not isinstance(v, FakeTensor)]
         self._known.update(dict.fromkeys(known, True))
 
-    def follow_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Count what is accumulated for each parameter as its gradient."""
+    def follow_gradients(self, parameters: Sequence[Tensor], kept: Callable[[Tensor], Tensor | None]) -> None:
+        """Count what is `kept` of each parameter's accumulated gradient."""
         for parameter in parameters:
             hook: Any = parameter.register_post_accumulate_grad_hook
-            hook(lambda p: self.assign([p.grad], GRADIENTS))
+            hook(lambda p: self.assign([kept(p)], GRADIENTS))
 
     def assign(self, tensors: Sequence[Any], part: str) -> None:
         """Say what living tensors are."""

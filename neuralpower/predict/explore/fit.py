@@ -44,6 +44,7 @@ from neuralpower.quantisation.totals import Quantised, totals
 from neuralpower.shown import Shown
 from neuralpower.trace.casts import cast_dtype
 from neuralpower.trace.follow import Followed, follow, frozen, shape_of
+from neuralpower.trace.master_weights import check_masters
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.quantised_step import with_quantised
@@ -84,6 +85,7 @@ class Request:
     optimizer_states: float | str | None = None
     autocast: str | None = None  # training: the low precision that products are cast to
     lora: str | int | None = None  # training: rank of adapters, such as 16 or "16:q_proj,v_proj"
+    master_weights: bool = False  # training: 16-bit weights have float32 masters, gradients and states
 
     layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
     cluster: Cluster | None = None  # these devices
@@ -327,9 +329,10 @@ def _checked_margin(request: Request) -> float:
             f"new_tokens {request.new_tokens} belongs to phase generate, not to {phase}; leave it out"
         )
     in_flight = phase != TRAINING and request.layout.pipeline > 1
-    for name in ("optimizer_states", "autocast", "lora"):
-        if phase != TRAINING and (value := getattr(request, name)) is not None:
+    for name in ("optimizer_states", "autocast", "lora", "master_weights"):
+        if phase != TRAINING and (value := getattr(request, name)) not in (None, False):
             raise InputError(f"{name} {value} belongs to phase {TRAINING}, not to {phase}; leave it out")
+    check_masters(request.master_weights, request.dtype, autocast=request.autocast, lora=request.lora)
     how = (request.optimizer, 1 if in_flight else request.accumulation, request.checkpointing)
     if phase != TRAINING and how != (Request.optimizer, Request.accumulation, Request.checkpointing):
         what = "optimizer, accumulation and checkpointing"
@@ -535,6 +538,7 @@ class _Probe:
                 checkpointing=request.checkpointing,
                 states=request.states,
                 autocast=request.cast,
+                masters=request.master_weights,
             )
             if self.scheme is not None:
                 weights = weights_of(self.module)
@@ -567,6 +571,7 @@ class _Probe:
                 recipe_of(request.optimizer, request.platform, request.states),
                 accumulation=request.accumulation,
                 checkpointing=request.checkpointing,
+                masters=request.master_weights,
             )
         question = Question(
             TRAINING if trains else FORWARD,
@@ -587,7 +592,7 @@ class _Probe:
                 "optimizer": request.optimizer,
                 "checkpointing": request.checkpointing,
             }
-            settings |= {"autocast": request.cast}
+            settings |= {"autocast": request.cast, "masters": request.master_weights}
             args = (one.module, one.inputs.args, one.inputs.kwargs)
             step = training_lifetimes(*args, platform=request.platform, **settings)
             found = replace(found, lifetimes=step)
