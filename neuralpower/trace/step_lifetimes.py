@@ -96,8 +96,8 @@ def _followed(
     """
     (how, make), (args, kwargs) = asked, inputs
     lifetimes, fake = follower.lifetimes, FakeTensorMode(allow_non_fake_inputs=True)
-    given = tree_map_only(Tensor, lambda one: _faked(one, fake), (tuple(args), dict(kwargs or {})))
-    state, trained = _faked_state(model, fake)
+    given = tree_map_only(Tensor, lambda one: _faked(one, fake, how.dtype), (tuple(args), dict(kwargs or {})))
+    state, trained = _faked_state(model, fake, how.dtype)
     lifetimes.hold_state(state)
     lifetimes.hold(tree_iter(given), INPUTS)
     masters = Masters(trained, fake, how.masters)
@@ -123,9 +123,11 @@ def _followed(
     return lifetimes.storages()  # while inputs, buffers and the optimizer's state live
 
 
-def _faked_state(model: nn.Module, fake: FakeTensorMode) -> tuple[dict[str, Tensor], list[nn.Parameter]]:
+def _faked_state(
+    model: nn.Module, fake: FakeTensorMode, dtype: torch.dtype | None
+) -> tuple[dict[str, Tensor], list[nn.Parameter]]:
     """Parameters and buffers by path, and parameters that are trained; raises InputError where none are."""
-    state = {path: _faked(t, fake) for path, t in (*model.named_parameters(), *model.named_buffers())}
+    state = {path: _faked(t, fake, dtype) for path, t in (*model.named_parameters(), *model.named_buffers())}
     trained = [t for t in state.values() if isinstance(t, nn.Parameter) and t.requires_grad]
     if not trained:
         name = type(model).__name__
@@ -190,10 +192,11 @@ def _passes(model: nn.Module, given: Any, how: StepSettings, lifetimes: Lifetime
         del value
 
 
-def _faked(tensor: Tensor, fake: FakeTensorMode) -> Tensor:
-    """A tensor of that shape and layout on a CPU that is not there."""
+def _faked(tensor: Tensor, fake: FakeTensorMode, dtype: torch.dtype | None) -> Tensor:
+    """A tensor of that shape and layout on a CPU that is not there; floating ones have the dtype."""
+    kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
     with fake:
-        new = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+        new = torch.empty_strided(tensor.size(), tensor.stride(), dtype=kind, device="cpu")
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(new, requires_grad=tensor.requires_grad)
     return new.requires_grad_(tensor.requires_grad)
