@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,8 +20,9 @@ from neuralpower.networks.users_code import check_computed, raised, users_code
 from neuralpower.quantisation.weights import EMBEDDING, HEAD
 from neuralpower.trace.attention_kernels import gpu_attention
 from neuralpower.trace.casts import cast_rules, casting
+from neuralpower.trace.compiled_step import NOTE, compiled, without_fused
 from neuralpower.trace.fake_sparse import is_sparse
-from neuralpower.trace.lifetimes import INPUTS, OPTIMIZER, Lifetimes, Storage
+from neuralpower.trace.lifetimes import INPUTS, OPTIMIZER, Storage
 from neuralpower.trace.master_weights import Masters
 from neuralpower.trace.modules import With
 from neuralpower.trace.notes import forward_of
@@ -45,6 +46,7 @@ class StepLifetimes(NamedTuple):
         tuple[str, int], ...
     ] = ()  # (path, operator calls before it) of repeated blocks, as they run
     products: tuple[tuple[int, str], ...] = ()  # (operator call, weight that it reads) of matrix products
+    note: str = ""  # why the step is not compiled as asked
 
 
 def training_lifetimes(
@@ -66,7 +68,7 @@ def training_lifetimes(
     try:
         with users_code(name):
             check_followable(model, (args, kwargs))
-            storages = _followed(model, (args, kwargs), (how, make), follower, ends)
+            storages, note = _followed(model, (args, kwargs), (how, make), follower, ends)
     except UsersError as error:
         if error.what != name:
             raise
@@ -79,8 +81,10 @@ def training_lifetimes(
     compiler = make is not None and not of_transformers
     if how.selective:
         storages = scores_made_again(storages, follower.scores(), ends)
+    if how.compiled and not note:
+        storages = without_fused(storages, follower.joined, ends)
     blocks, products = tuple(follower.blocks.items()), tuple(follower.weights_read)
-    return StepLifetimes(storages, tuple(ends), follower.lifetimes.calls, compiler, blocks, products)
+    return StepLifetimes(storages, tuple(ends), follower.lifetimes.calls, compiler, blocks, products, note)
 
 
 def _followed(
@@ -89,8 +93,8 @@ def _followed(
     asked: tuple[StepSettings, Optimizers | None],
     follower: StepRecorder,
     ends: list[int],
-) -> tuple[Storage, ...]:
-    """Run a step on fake tensors below the follower; what lived when.
+) -> tuple[tuple[Storage, ...], str]:
+    """Run a step on fake tensors below the follower; what lived when, and a note where it is not as asked.
 
     Notes the passes' ends.
     """
@@ -104,23 +108,24 @@ def _followed(
     lifetimes.hold(masters.made, OPTIMIZER)
     made = make(masters.stepped, _hidden(model, state, trained)) if make else []
     follower.begins(_state_of(made))
-    follower.follow_gradients(trained, masters.move_gradient)
+    follow = partial(follower.follow_gradients, trained, masters.move_gradient)
     rules, kernels = cast_rules(how.platform, how.autocast), gpu_attention(how.platform)
-    with _in_training(model), follower.noting_blocks(model), rules, kernels, fake, follower:
+    with _in_training(model), follower.noting_blocks(model), rules, kernels, fake:
         if how.checkpointing and not how.selective:
             checkpointed(model)
-        run = partial(_passes, model, given, how, lifetimes, ends)
+        run = partial(_passes, model, given, how, follower, ends, follow)
         named = {f"model.{path}": tensor for path, tensor in state.items()}
         # as one call, so that blocks that run again in a backward pass find their weights
-        torch.func.functional_call(With(model, run), named, (), tie_weights=True)
+        note = torch.func.functional_call(With(model, run), named, (), tie_weights=True)
         if made:
-            stepped = {path: masters.of(tensor) for path, tensor in state.items()}
-            _check_gradients(recipe_of(how.optimizer or "", how.platform, how.states), stepped)
-            with follower.stepping():
-                for one in made:
-                    one.step()
-            follower.assign(_state_of(made), OPTIMIZER)
-    return lifetimes.storages()  # while inputs, buffers and the optimizer's state live
+            with follower:
+                stepped = {path: masters.of(tensor) for path, tensor in state.items()}
+                _check_gradients(recipe_of(how.optimizer or "", how.platform, how.states), stepped)
+                with follower.stepping():
+                    for one in made:
+                        one.step()
+                follower.assign(_state_of(made), OPTIMIZER)
+    return lifetimes.storages(), note  # while inputs, buffers and the optimizer's state live
 
 
 def _faked_state(
@@ -177,19 +182,51 @@ def _check_gradients(recipe: Recipe, state: Mapping[str, Tensor]) -> None:
     check_sparse(recipe.optimizer, recipe.implementation, names[True], names[False])
 
 
-def _passes(model: nn.Module, given: Any, how: StepSettings, lifetimes: Lifetimes, ends: list[int]) -> None:
-    """Run forward and backward passes in turn; note the number of calls at the end of each."""
+def _passes(
+    model: nn.Module,
+    given: Any,
+    how: StepSettings,
+    follower: StepRecorder,
+    ends: list[int],
+    follow: Callable[[], None],
+) -> str:
+    """Run forward and backward passes in turn; note the number of calls at the end of each.
+
+    `follow` has gradients counted. Returns a note where the network is not compiled as asked.
+    """
+    run, note = _prepared(model, given, how) if how.compiled else (model, "")
+    follow()
+    with follower:
+        for _ in range(how.accumulation):
+            value = _loss(run, model, given, how)
+            ends.append(follower.lifetimes.calls)
+            value.backward()
+            ends.append(follower.lifetimes.calls)
+            del value
+    return note
+
+
+def _prepared(model: nn.Module, given: Any, how: StepSettings) -> tuple[Callable[..., Any], str]:
+    """The compiled forward after its first step; the module itself with a note where there is none."""
+    if how.checkpointing:
+        return model, f"{NOTE}: checkpointing under torch.compile is not modelled"
+    run = compiled(model)
+    try:
+        _loss(run, model, given, how).backward()
+    except Exception as error:  # whatever a network does that cannot be one graph
+        return model, f"{NOTE}: the network is not one graph: {quoted(error)[:120]}"
+    finally:
+        model.zero_grad()
+    return run, ""
+
+
+def _loss(run: Callable[..., Any], model: nn.Module, given: Any, how: StepSettings) -> Any:
+    """The loss of a forward pass of the model, which `run` runs."""
     args, kwargs = given
-    for _ in range(how.accumulation):
-        with casting(how.autocast):  # its end frees the weights' copies that no backward pass needs
-            output = model(*args, **kwargs)
-            check_computed(output, forward_of(model))
-            value: Any = (how.loss or default_loss)(output)
-        del output
-        ends.append(lifetimes.calls)
-        value.backward()
-        ends.append(lifetimes.calls)
-        del value
+    with casting(how.autocast):  # its end frees the weights' copies that no backward pass needs
+        output = run(*args, **kwargs)
+        check_computed(output, forward_of(model))
+        return (how.loss or default_loss)(output)
 
 
 def _faked(tensor: Tensor, fake: FakeTensorMode, dtype: torch.dtype | None) -> Tensor:

@@ -18,6 +18,7 @@ from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.running import Assumed, grouped_product, name_of
 from neuralpower.platforms import CPU, Platform
+from neuralpower.trace.compiled_step import joins
 from neuralpower.trace.fake_sparse import FakeRows
 from neuralpower.trace.lifetimes import GRADIENTS, OPTIMIZER, Lifetimes
 from neuralpower.trace.modules import ModuleStack
@@ -45,6 +46,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self.blocks: dict[str, int] = {}  # path -> operator calls before it runs first
         self._products: list[tuple[str, int]] = []  # products of activations and softmaxes, and their calls
         self.weights_read: list[tuple[int, str]] = []  # (operator call, name) of weights of matrix products
+        self.joined: list[int] = []  # calls that Inductor joins into kernels, or that make nothing
         self._steps = False  # whether the optimizer's step runs
         self._modules: ModuleStack | None = None
         self._paths: dict[int, str] = {}  # number of a node of autograd's graph -> module that made it
@@ -142,7 +144,9 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         if name in PRODUCTS:
             names = filter(None, map(self.lifetimes.name, tensors))
             self.weights_read += [(self.lifetimes.calls + 1, one) for one in names]
-        self.lifetimes.called(new, workspaces(name, args, kwargs, output), (self._path(), name))
+        made = self.lifetimes.called(new, workspaces(name, args, kwargs, output), (self._path(), name))
+        if not made or joins(name, func):
+            self.joined.append(self.lifetimes.calls)
         return output
 
     def _has_values(self, func: Any, name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> bool:

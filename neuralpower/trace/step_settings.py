@@ -65,6 +65,7 @@ class StepSettings:
     states: States | None = None  # what an unknown optimizer keeps
     # type that products are cast to; the copies of weights that this makes last for a forward pass
     autocast: torch.dtype | None = None
+    compiled: bool = False  # as torch.compile runs the network, the loss and the optimizer aside
     dtype: torch.dtype | None = None  # of floating weights, buffers and inputs; None: their own
 
     @property

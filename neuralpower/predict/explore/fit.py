@@ -48,7 +48,7 @@ from neuralpower.trace.master_weights import check_masters
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.quantised_step import with_quantised
-from neuralpower.trace.question import Question, checked_run, usual_run
+from neuralpower.trace.question import COMPILE, Question, checked_run, usual_run
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import training_lifetimes
@@ -539,7 +539,10 @@ class _Probe:
                 states=request.states,
                 autocast=request.cast,
                 masters=request.master_weights,
+                compiled=self.run == COMPILE,
             )
+            if step.note and step.note not in self.notes:
+                self.notes += (step.note,)
             if self.scheme is not None:
                 weights = weights_of(self.module)
                 self.quantised = totals(self.scheme, weights, self.scheme.forms(weights, {}), {})
