@@ -40,7 +40,8 @@ PACKAGES = ("neuralpower.learn", "neuralpower.platforms")
 FIXED = set(
     "SCHEMA OLDER DIGITS CHUNK MOST_SAID NINETY WARP MOST_LEAVES".split()
 )  # no tuning: formats, counts
-UNUSED = ("learn.calibrate", "learn.predictor_format")  # training does not use their constants
+# training does not use their constants
+UNUSED = ("learn.calibrate", "learn.predictor_parts", "learn.predictor_reading", "learn.predictor_writing")
 NETWORKS = (
     "learn.whole_networks",
     "learn.totals_alone",

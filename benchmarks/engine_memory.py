@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError
-from neuralpower.layout import Layout
 from neuralpower.platforms import platform_of
-from neuralpower.predict.explore.fit import Request, fit
+from neuralpower.predict.explore.fit import fit
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.memory.engines import EngineMemory, EngineRequest, board_of
 from neuralpower.report.grid import grid
 

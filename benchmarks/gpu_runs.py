@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.gpu_tables import SYSTEMS
-from neuralpower.api import LoadedPredictor
+from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.devices.spec import find_spec
 from neuralpower.learn.any_device import for_device
 from neuralpower.networks.phases import Phase

@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.phases import DECODE, PREFILL, Phase, pass_of
+from neuralpower.networks.decoder import pass_of
+from neuralpower.networks.phases import DECODE, PREFILL, Phase
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe

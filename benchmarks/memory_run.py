@@ -16,7 +16,8 @@ import torch
 
 from neuralpower.layers import Call
 from neuralpower.measure.steps import TrainingStep
-from neuralpower.networks.phases import DECODE, PREFILL, Again, Phase
+from neuralpower.networks.caches import Again
+from neuralpower.networks.phases import DECODE, PREFILL, Phase
 from neuralpower.networks.sources import resolve
 from neuralpower.predict.case import Case
 from neuralpower.predict.evaluate import built

@@ -19,7 +19,7 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from neuralpower.layout import Layout
+from neuralpower.devices.layout import Layout
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.networks.source import Source, by_shape
 from neuralpower.predict.case import Case, predict_case

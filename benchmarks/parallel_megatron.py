@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
-from neuralpower.layout import Layout
 from neuralpower.learn.any_device import for_device
 from neuralpower.networks.source import Source, by_shape
 from neuralpower.predict.case import Case, predict_case

@@ -21,8 +21,8 @@ import numpy as np
 from benchmarks.gpu_runs import folder_of
 from benchmarks.peers import MODELS
 from neuralpower.devices.cluster import enough_for
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
-from neuralpower.layout import Layout
 from neuralpower.learn.any_device import for_device
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.trace.recipe import Recipe

@@ -16,8 +16,8 @@ import pandas as pd
 
 from benchmarks.gpu_runs import DEVICES, DTYPE, PARTS, Answered, print_runs, seconds_of
 from neuralpower.devices.cluster import enough_for
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
-from neuralpower.layout import Layout
 from neuralpower.learn.any_device import for_device
 from neuralpower.networks.phases import Phase
 from neuralpower.predict.case import Case, predict_case

@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 importlib.import_module("neuralpower.predict")
 
 from neuralpower import errors  # noqa: E402
-from neuralpower.functions import compare, fit, load, memory, predict, profile, score, sweep  # noqa: E402
+from neuralpower.api.functions import compare, fit, load, memory, predict, profile, score, sweep  # noqa: E402
+from neuralpower.predict.shown import Shown  # noqa: E402
 from neuralpower.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from neuralpower import compat as compat
-    from neuralpower.api import LoadedPredictor as LoadedPredictor
+    from neuralpower.api.loaded import LoadedPredictor as LoadedPredictor
     from neuralpower.compat import Profile as Profile
-    from neuralpower.layout import Layout as Layout
+    from neuralpower.devices.layout import Layout as Layout
     from neuralpower.networks.phases import Phase as Phase
     from neuralpower.predict.prediction import Prediction as Prediction
     from neuralpower.trace.recipe import Recipe as Recipe
@@ -54,14 +55,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Layout": "neuralpower.layout",
-    "LoadedPredictor": "neuralpower.api",
+    "Layout": "neuralpower.devices.layout",
+    "LoadedPredictor": "neuralpower.api.loaded",
     "Phase": "neuralpower.networks.phases",
     "Prediction": "neuralpower.predict.prediction",
     "Profile": "neuralpower.compat",
     "Recipe": "neuralpower.trace.recipe",
     "compat": "neuralpower.compat",
 }
+
+
+Shown.drawn_by = "neuralpower.report.shown"  # imported when the first result is shown
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from neuralpower.data.dataset_format import RECORDS, DatasetMeta
-from neuralpower.learn.predictor_format import PredictorPart
+from neuralpower.learn.predictor_parts import PredictorPart
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
 DECLARED: dict[str, Any] = {

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import neuralpower
-from neuralpower.api import LoadedPredictor
+from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.errors import InputError, ModelError, PredictorError, StepError
 from neuralpower.networks.phases import Phase
 from neuralpower.predict.case import Case, predict_case

@@ -12,7 +12,7 @@ import os
 import re
 from pathlib import Path
 
-from neuralpower import functions
+from neuralpower.api import functions
 
 PAGE = Path(__file__).parent.parent / "docs/api.md"
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\n\n```text\n(?P<shown>.*?)```)?", re.S)

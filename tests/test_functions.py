@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import neuralpower
-from neuralpower import api
-from neuralpower.api import LoadedPredictor
+from neuralpower.api import inputs
+from neuralpower.api.loaded import LoadedPredictor, chosen
+from neuralpower.devices import host
 from neuralpower.devices.spec import spec_of
 from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.learn.any_device import for_device
@@ -194,8 +195,8 @@ def test_a_device_is_answered_as_the_command_line_does_and_read_once() -> None:
         loaded = neuralpower.load(name)
         assert loaded.name == joined.name
         assert [one.name for one in loaded.predictor.others] == [one.name for one in joined.others]
-    assert api.chosen("t4") is api.chosen("t4")
-    assert api.chosen("t4").predictor.answers == joined.answers
+    assert chosen("t4") is chosen("t4")
+    assert chosen("t4").predictor.answers == joined.answers
 
 
 def test_a_name_that_is_no_device_is_a_predictor() -> None:
@@ -234,14 +235,14 @@ def test_several_devices_are_swept() -> None:
 
 
 def test_without_a_device_this_machines_memory_is_what_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "own_memory", lambda: 2.0**20)
+    monkeypatch.setattr(host, "own_memory", lambda: 2.0**20)
     assert not neuralpower.fit("zoo:deep_mnist").fits
 
 
 def test_a_published_dtype_that_is_not_trained_is_replaced_by_the_nearest(
     predictor: LoadedPredictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "published_dtype", lambda model: "bfloat16")
+    monkeypatch.setattr(inputs, "published_dtype", lambda model: "bfloat16")
     found = predictor.predict("zoo:deep_mnist")
     assert found.dtype == "float32"
     assert found.remarks[0].endswith("which amd-epyc-2c does not know; predicted in float32")
@@ -250,14 +251,14 @@ def test_a_published_dtype_that_is_not_trained_is_replaced_by_the_nearest(
 
 
 def test_devices_of_this_machine_go_by_torchs_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert repr(api.chosen("cpu")) == repr(api.chosen(torch.device("cpu"))) == repr(neuralpower.load())
+    assert repr(chosen("cpu")) == repr(chosen(torch.device("cpu"))) == repr(neuralpower.load())
     gpu = SimpleNamespace(name="Tesla T4")
     monkeypatch.setattr("neuralpower.measure.meters.nvml.list_gpus", lambda: [gpu])
-    assert api.chosen("cuda").device == api.chosen(torch.device("cuda:0")).device == "nvidia-t4"
+    assert chosen("cuda").device == chosen(torch.device("cuda:0")).device == "nvidia-t4"
     with pytest.raises(
         InputError, match="device 'cuda:1': there is no such GPU here; name one, such as h100"
     ):
-        api.chosen("cuda:1")
+        chosen("cuda:1")
 
 
 def test_dtypes_go_by_their_short_names(predictor: LoadedPredictor) -> None:

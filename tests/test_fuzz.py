@@ -26,8 +26,9 @@ from neuralpower.files.json_files import not_finite
 from neuralpower.layers import KINDS, Hardware, columns_of
 from neuralpower.layers.linear import Linear
 from neuralpower.learn.features import describe
-from neuralpower.learn.predictor_format import from_json, to_json
 from neuralpower.learn.predictor_lookup import load
+from neuralpower.learn.predictor_reading import from_json
+from neuralpower.learn.predictor_writing import to_json
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.train import train
 from neuralpower.learn.trees import Trees, right_children

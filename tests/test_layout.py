@@ -16,17 +16,14 @@ ALL = "*"  # nearly every module is used from outside, or by the commands alone:
 PACKAGES: Mapping[str, str] = {
     "version": "",
     "errors": "",
-    "options": "",
-    "shown": "",
     "dtypes": "",
-    "layout": "",
     "quantisation": ALL,
     "files": ALL,
     "processes": "pool text_streams tether",
     "devices": ALL,
     "optimizers": ALL,
     "layers": """
-        base call columns sweep terms workspace expert_load operands
+        base call columns sweep tensors terms workspace expert_load operands
         activation attention collective convolution elementwise embedding experts fused_pointwise
         latent_attention linear linear_attention matmul matrix_product movement norm optimizer
         recurrent reduction scan softmax
@@ -34,28 +31,29 @@ PACKAGES: Mapping[str, str] = {
     "platforms": "views",
     "data": ALL,
     "networks": """
-        adapters callables catalogue families given_shapes hub inputs known_names mixed_dtypes phases
-        shortened promised_values refusals call_cache requests running sharding size_limits source sources
-        sources.base trust users_code zoo zoo.mnist zoo.paradnn
+        adapters caches call_cache callables catalogue decoder families given_shapes hub inputs known_names
+        mixed_dtypes phases promised_values refusals requests running sharding shortened size_limits
+        source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        casts exchanges follow gradients lifetimes master_weights modules passes passes.accumulation
-        passes.data_parallel passes.quantisation paths quantised_step question recipe recorder records routing
-        sparse_gradients stages step_lifetimes step_settings tracer undisturbed weights
+        casts deepening exchanges follow gradients lifetimes master_weights modules passes
+        passes.accumulation passes.data_parallel passes.quantisation paths quantised_step question recipe
+        recorder records routing sparse_gradients stages step_lifetimes step_settings tracer undisturbed
+        weights
     """,
     "measure": """
-        rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy collect
-        collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
+        rig calls steps this_machine cpu.timer cuda.runtime meters meters.base meters.nvml power.energy
+        collect collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
         collect.request collect.schedule collect.supervisor exchanges.dataset
     """,
     "learn": """
-        any_device calibrate carried_power codec estimates here keys network_estimates network_rows pace
-        predictor predictor_files predictor_lookup regressor remembering rows train
+        any_device calibrate carried_power estimates keys network_estimates network_rows pace
+        predictor predictor_files predictor_lookup predictor_writing regressor remembering rows train
     """,
     "predict": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
-        on_gpu parallel parallel.result prediction
-        timeline tree weights explore.compare explore.fit explore.layouts explore.phases
+        on_gpu parallel prediction rows several_devices shown timeline tree weights
+        explore.compare explore.fit explore.fit_request explore.largest explore.layouts explore.phases
         explore.remedies explore.score explore.sweep explore.verdict
     """,
     "report": """
@@ -64,8 +62,7 @@ PACKAGES: Mapping[str, str] = {
         pictures shown tables training
     """,
     "profiling": ALL,
-    "api": "",
-    "functions": "",
+    "api": "functions loaded options",
     "integrations": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

@@ -52,8 +52,8 @@ def calibrate(
     stage("importing torch")
     from neuralpower.devices.host import read_cpu
     from neuralpower.learn import calibrate as calibration
-    from neuralpower.learn.codec import check_places
     from neuralpower.learn.predictor_lookup import load
+    from neuralpower.learn.predictor_writing import check_places
     from neuralpower.measure.cpu.timer import prepare_process
     from neuralpower.report.cards import write_predictor
 

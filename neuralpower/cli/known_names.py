@@ -11,10 +11,10 @@ import typer
 
 from neuralpower.cli.choices import BASELINES
 from neuralpower.devices.cluster import cluster_of, is_cluster
+from neuralpower.devices.layout import layout_of
 from neuralpower.devices.memory_size import is_size
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
-from neuralpower.layout import layout_of
 
 REPORT = "roofline"  # the name of the only report, accepted before its networks
 LAYOUT = re.compile(r"(tp|pp|ep|dp)\d")  # how a layout in few letters begins

@@ -13,8 +13,8 @@ from neuralpower.cli import parsing
 from neuralpower.cli.choices import SCHEDULES, ZERO, choice
 from neuralpower.cli.commands import OptionGroup
 from neuralpower.cli.panels import SEVERAL
+from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError
-from neuralpower.layout import ONE, Layout
 
 if TYPE_CHECKING:
     from neuralpower.devices.cluster import Cluster

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neuralpower.devices.memory_size import reading
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError, ModelError
 from neuralpower.files.paths import check_read, check_regular, is_folder, is_there
@@ -256,3 +257,9 @@ def check_file(file: Path | None, example: str) -> None:
         check_place(file, example)
     elif file is not None:  # it can be a device, such as /dev/stdout
         check_read(file)
+
+
+def memory_notes(memory: str | None) -> tuple[str, ...]:
+    """A note where --memory may mean another size than the user thinks."""
+    note = "" if memory is None else reading(memory)
+    return (note,) if note else ()

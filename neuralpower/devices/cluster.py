@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError, is_count
-from neuralpower.layout import Layout
 
 USUAL_PER_NODE = 8  # devices of a node in servers for several accelerators
 _SEVERAL = re.compile(r"\d+\s*[x*]\s*\D")

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from neuralpower.errors import unknown
+from neuralpower.errors import InputError, unknown
 
 PROC = Path("/proc")
 SYS = Path("/sys")
@@ -126,3 +126,11 @@ def cuda_number(name: str) -> int | None:
     if not found:
         raise unknown("device", name, ["cpu", "cuda", "cuda:0"])
     return None if name == "cpu" else int(found[1] or 0)
+
+
+def own_memory() -> float:
+    """Bytes of this machine's memory; raises InputError if unknown."""
+    found = read_cpu().memory_bytes
+    if found is None:
+        raise InputError("this machine's memory is unknown; give memory, such as '24GB'")
+    return float(found)

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from neuralpower.api import own_memory
+from neuralpower.devices.host import own_memory
 from neuralpower.devices.memory_size import bytes_of
 from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.errors import InputError, NeuralPowerError, is_count
 from neuralpower.integrations.precision import of_accelerate, settings_of, with_precision
-from neuralpower.learn.here import target
+from neuralpower.measure.this_machine import target
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
-from neuralpower.predict.explore.fit import assumed, largest
+from neuralpower.predict.explore.fit import assumed
+from neuralpower.predict.explore.largest import largest
 from neuralpower.predict.memory.peak import training_memory
 from neuralpower.trace.recipe import TRAINING, Loss
 from neuralpower.trace.step_lifetimes import training_lifetimes

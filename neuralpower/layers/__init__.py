@@ -4,9 +4,10 @@ import importlib
 import pkgutil
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import BY_OPERATOR, KINDS, Bytes, Layer, layer_kind
+from neuralpower.layers.base import Bytes, Layer
 from neuralpower.layers.call import Call
 from neuralpower.layers.columns import columns_of
+from neuralpower.layers.registry import BY_OPERATOR, KINDS, layer_kind
 from neuralpower.layers.sweep import Draw
 
 for _module in pkgutil.iter_modules(__path__):

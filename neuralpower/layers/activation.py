@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from typing_extensions import Self
 
 from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
-from neuralpower.layers.base import contiguous_run, first, strided
 from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.pointwise import EFFORTS, Pointwise, effort, per_function
+from neuralpower.layers.tensors import contiguous_run, first, strided
 
 FUNCTIONS: dict[str, Any] = {
     "relu": torch.relu,

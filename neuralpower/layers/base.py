@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -380,37 +380,6 @@ class Layer(ABC):
 
 
 L = TypeVar("L", bound=Layer)
-KINDS: dict[str, type[Layer]] = {}
-BY_OPERATOR: dict[str, type[Layer]] = {}
-
-
-def form(*operators: str) -> Callable[[type[L]], type[L]]:
-    """Have a class read operators as layers of the kind that it derives from; raises ValueError if taken."""
-
-    def register(kind: type[L]) -> type[L]:
-        for operator in operators:
-            if operator in BY_OPERATOR:
-                raise ValueError(
-                    f"operator {operator!r} already belongs to kind {BY_OPERATOR[operator].kind!r}"
-                )
-        BY_OPERATOR.update(dict.fromkeys(operators, kind))
-        return kind
-
-    return register
-
-
-def layer_kind(name: str, *operators: str) -> Callable[[type[L]], type[L]]:
-    """Register a kind for operators ("aten.softmax"); raises ValueError where a name is taken."""
-
-    def register(kind: type[L]) -> type[L]:
-        if name in KINDS:
-            raise ValueError(f"layer kind {name!r} is already defined by {KINDS[name].__module__}")
-        form(*operators)(kind)
-        kind.kind, kind.operators = name, operators
-        KINDS[name] = kind
-        return kind
-
-    return register
 
 
 def plain_group(group: str) -> str:
@@ -507,61 +476,3 @@ def peak_flops(layer: Any, hardware: Hardware) -> Any:
 def most_flops(layer: Any, hardware: Hardware) -> Any:
     """FLOP/s that no such layer can exceed: its dtype's own peak, infinite where that is not known."""
     return by_dtype(layer.dtype, lambda dtype: hardware.peak_flops_per_s.get(dtype, math.inf))
-
-
-def first(output: Any) -> Any:
-    """An operator's first output, or its only one."""
-    return output[0] if isinstance(output, (tuple, list)) and output else output
-
-
-def check_output(layer: Layer, operator: str, output: Any) -> None:
-    """Raise Unmodelled where the fields say another shape than that of the operator's first output."""
-    said, real = layer.output_shape(operator), first(output)
-    if said is None or not isinstance(real, Tensor):
-        return
-    known = all(isinstance(size, int) for size in (*said, *real.shape))  # those of nested tensors are symbols
-    if known and real.numel() and not _same_sizes(said, real.shape):
-        raise Unmodelled(
-            f"{operator} returns {tuple(real.shape)}, its fields as {layer.kind} give {tuple(said)}"
-        )
-
-
-def _same_sizes(said: Sequence[int], real: Sequence[int]) -> bool:
-    """Whether `said` are the axes of `real` in any order, or joined in its order, except those of size 1."""
-    wanted, left = [s for s in said if s != 1], [s for s in real if s != 1]
-    if sorted(wanted) == sorted(left):
-        return True
-    for size in wanted:
-        joined = 1
-        while joined < size and left:
-            joined *= left.pop(0)
-        if joined != size:
-            return False
-    return not left
-
-
-def contiguous_run(tensor: Tensor, like: Tensor) -> int:
-    """Length of contiguous stretches of `tensor`, walked in the order of `like`'s memory; 0 for all of it.
-
-    Both have the same shape.
-    """
-    order = sorted(range(tensor.dim()), key=lambda d: (like.stride(d), tensor.stride(d), -d))
-    run = 1
-    for dim in order:
-        if tensor.shape[dim] == 1:
-            continue
-        if tensor.stride(dim) != run:
-            return run
-        run *= tensor.shape[dim]
-    return 0
-
-
-def strided(layer: Layer, elements: int, run: int, device: torch.device, *, dense: bool = True) -> Tensor:
-    """`elements` numbers in stretches of `run` (0: contiguous): a transpose, or a slice if not `dense`."""
-    if run == 0:
-        return layer.tensor(elements, device=device)
-    stretches = elements // run
-    rows = next((d for d in range(math.isqrt(stretches), 1, -1) if stretches % d == 0), 1)
-    if rows == 1 or not dense:
-        return layer.tensor(stretches, 2 * run, device=device)[:, :run]
-    return layer.tensor(stretches // rows, rows, run, device=device).transpose(0, 1)

@@ -16,9 +16,10 @@ from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers import BY_OPERATOR, Bytes, Call, Draw, Hardware, Layer, layer_kind
-from neuralpower.layers.base import KEEPS_INPUTS, Args, Named, check_output
+from neuralpower.layers.base import KEEPS_INPUTS, Args, Named
 from neuralpower.layers.columns import same_rank
 from neuralpower.layers.reduction import Reduction
+from neuralpower.layers.tensors import check_output
 from neuralpower.layers.terms import ceil_to, floor_div
 from neuralpower.layers.windowed import Windowed, image, is_channels_last
 

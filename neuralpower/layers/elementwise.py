@@ -27,12 +27,10 @@ from neuralpower.layers.base import (
     Args,
     Named,
     OperatorNames,
-    contiguous_run,
-    first,
-    strided,
 )
 from neuralpower.layers.pointwise import EFFORTS, RANDOM, Pointwise, effort
 from neuralpower.layers.reduction import Reduction
+from neuralpower.layers.tensors import contiguous_run, first, strided
 
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 ALIASES = {

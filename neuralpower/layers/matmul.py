@@ -15,9 +15,10 @@ from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
-from neuralpower.layers.base import Args, Named, form
+from neuralpower.layers.base import Args, Named
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.matrix_product import MatrixProduct
+from neuralpower.layers.registry import form
 from neuralpower.layers.terms import ceil_to
 
 # position of the left operand among the arguments

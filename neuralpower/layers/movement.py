@@ -14,8 +14,9 @@ from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
-from neuralpower.layers.base import BACKWARD, KEEPS_NOTHING, KEEPS_OUTPUTS, contiguous_run, strided
+from neuralpower.layers.base import BACKWARD, KEEPS_NOTHING, KEEPS_OUTPUTS
 from neuralpower.layers.pointwise import Pointwise
+from neuralpower.layers.tensors import contiguous_run, strided
 
 FUNCTIONS = {
     "copy": """

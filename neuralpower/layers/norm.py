@@ -15,8 +15,9 @@ from typing_extensions import Self
 from neuralpower.devices.hardware import WARP
 from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
-from neuralpower.layers.base import Args, Named, contiguous_run
+from neuralpower.layers.base import Args, Named
 from neuralpower.layers.elementwise import pass_of
+from neuralpower.layers.tensors import contiguous_run
 from neuralpower.layers.terms import aligned, evicted
 
 OPERATORS = {

@@ -17,8 +17,8 @@ from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, layer_kind
-from neuralpower.layers.base import first
 from neuralpower.layers.columns import same_rank
+from neuralpower.layers.tensors import first
 from neuralpower.layers.windowed import Windowed, image, is_channels_last
 
 FUNCTIONS = ("max", "avg", "adaptive_avg", "adaptive_max")

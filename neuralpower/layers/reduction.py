@@ -12,8 +12,9 @@ from typing_extensions import Self
 
 from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
-from neuralpower.layers.base import OperatorNames, first
+from neuralpower.layers.base import OperatorNames
 from neuralpower.layers.movement import Movement
+from neuralpower.layers.tensors import first
 
 FUNCTIONS: dict[str, Any] = {
     "sum": torch.sum,

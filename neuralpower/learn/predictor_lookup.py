@@ -14,7 +14,6 @@ from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.any_device import for_device
-from neuralpower.learn.here import target
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import (
     file_of,
@@ -23,6 +22,7 @@ from neuralpower.learn.predictor_files import (
     read_predictor,
     readable,
 )
+from neuralpower.measure.this_machine import target
 from neuralpower.platforms import hardware_of
 
 NEAREST = ("float16", "float32")  # for a model of 16 bits whose own type is not known

@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.networks.caches import cache_bytes
+from neuralpower.networks.decoder import Decoder, Pass, pass_of
 from neuralpower.networks.inputs import TOKENS, InputRequest, batch_of, called_with
-from neuralpower.networks.phases import (
-    DECODE,
-    GENERATE,
-    PREFILL,
-    Decoder,
-    Pass,
-    Phase,
-    cache_bytes,
-    mean_length,
-    pass_of,
-)
+from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase, mean_length
 from neuralpower.networks.sharding import Sharding, sharded
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve

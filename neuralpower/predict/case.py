@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from neuralpower.devices.cluster import USUAL_PER_NODE, Cluster
+from neuralpower.devices.layout import ONE, Layout
 from neuralpower.devices.spec import known_spec
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.layout import ONE, Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase

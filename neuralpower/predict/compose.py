@@ -18,16 +18,8 @@ from neuralpower.learn.carried_power import idle_power
 from neuralpower.learn.estimates import BARE, ORIGINS, ROOFLINE, ROOFLINE_FACTOR, Estimates, in_words
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.prediction import (
-    BOUNDS,
-    Interval,
-    Prediction,
-    Row,
-    Training,
-    Unmodelled,
-    ranges,
-    with_shares,
-)
+from neuralpower.predict.prediction import Prediction, Training
+from neuralpower.predict.rows import BOUNDS, Interval, Row, Unmodelled, ranges, with_shares
 from neuralpower.predict.streams import Plan, Rank, end_s
 from neuralpower.trace.master_weights import check_masters
 from neuralpower.trace.passes import applied

@@ -22,9 +22,11 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.layers.call import Call
 from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
-from neuralpower.measure.cpu.timer import NETWORK_ROUNDS, Sentinel, Timing, prepare_process, time_calls
+from neuralpower.measure.calls import NETWORK_ROUNDS
+from neuralpower.measure.cpu.timer import Sentinel, Timing, prepare_process, time_calls
 from neuralpower.measure.steps import TrainingStep
-from neuralpower.networks.phases import GENERATE, cached_call
+from neuralpower.networks.decoder import cached_call
+from neuralpower.networks.phases import GENERATE
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.predict.case import Case, predict_case

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.phases import GENERATE, PREFILL, Pass
+from neuralpower.networks.decoder import Pass
+from neuralpower.networks.phases import GENERATE, PREFILL
 from neuralpower.predict.compose import composed
 from neuralpower.predict.memory.peak import forward_memory
 from neuralpower.predict.parallel import lanes, predict_work
-from neuralpower.predict.parallel.result import Parallel
-from neuralpower.predict.prediction import BOUNDS, Interval, Prediction, joined
+from neuralpower.predict.prediction import Prediction, joined
+from neuralpower.predict.rows import BOUNDS, Interval
+from neuralpower.predict.several_devices import Parallel
 from neuralpower.predict.timeline import Omitted, Seen, Stage
 from neuralpower.trace.follow import Grown
 from neuralpower.trace.question import Question

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from neuralpower.errors import InputError
-from neuralpower.layers import Layer
-from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import (
     BASES,
     BORROWED,
@@ -21,9 +18,11 @@ from neuralpower.learn.estimates import (
     in_words,
 )
 from neuralpower.predict.memory.peak import Memory
-from neuralpower.predict.tree import ModuleShape, Tree, tree_of
+from neuralpower.predict.rows import BOUNDS, COLUMNS, Interval, Row, Unmodelled, merged, with_shares
+from neuralpower.predict.several_devices import Parallel
+from neuralpower.predict.shown import Shown
+from neuralpower.predict.tree import Branch, ModuleShape, tree_of
 from neuralpower.quantisation.totals import Quantised
-from neuralpower.shown import Shown, drawn_by
 from neuralpower.trace.question import EAGER
 from neuralpower.trace.recipe import Recipe
 from neuralpower.trace.records import Savings
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from neuralpower.predict.parallel.result import Parallel
-
 SCHEMA = 1
-BOUNDS = ("value", "low", "high")  # of an interval
 LAUNCHES = "launch overhead"  # kind of the row of what the device waits for its host's launches
 BUBBLE = "pipeline bubble"  # kind of the row of what a pipeline stage waits for others
 HOST = "host"  # bound of that row
@@ -44,93 +40,11 @@ COVERED, TRAINED = 0.9, 0.5  # shares of the time below which a prediction warns
 HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A value with its 90 % bounds."""
-
-    value: float
-    low: float
-    high: float
-
-    def to_json(self) -> dict[str, float]:
-        """As a JSON object."""
-        return {"value": self.value, "low": self.low, "high": self.high}
-
-
 class Part(Protocol):
     """A further part of a prediction, such as what it means for a text's tokens."""
 
     def to_json(self) -> dict[str, object]:
         """As a JSON object."""
-
-
-# of tables of a prediction's rows
-COLUMNS = (
-    *"path kind count runtime_s low_s high_s flops bytes bound share basis power_w energy_j step".split(),
-)
-SUMMED = ("count", "runtime_s", "low_s", "high_s", "flops", "bytes", "share")  # of rows that are merged
-
-
-@dataclass(frozen=True)
-class Row:
-    """`count` equal calls together; `path` names their modules, ranges of repeated blocks in brackets.
-
-    Times are the device's: what the host's launches add is `Prediction.launch_row`.
-    """
-
-    path: str
-    kind: str
-    count: int
-    runtime_s: float
-    low_s: float
-    high_s: float
-    flops: int
-    bytes: int
-    bound: str  # compute or memory: the side of the roofline that the calls lie on
-    basis: str
-    share: float = 0.0  # of the whole
-    power_w: Interval | None = None
-    power_trained: bool = False  # whether a regressor says the power, or it is carried from others
-    step: str = FORWARD  # of a training step: forward, backward or optimizer
-    layer: Layer | None = None  # None of what is not modelled, and of different ones together
-    parts: tuple[str, ...] = ()  # names of the calls that a trace pass joined to this one, in order
-    paths: tuple[str, ...] = field(default=(), repr=False)  # of each of its calls, which `path` sums up
-
-    @property
-    def energy_j(self) -> float | None:
-        """Energy of all calls together (J)."""
-        return None if self.power_w is None else self.power_w.value * self.runtime_s
-
-    def cells(self) -> dict[str, Any]:
-        """Its numbers and words by COLUMNS; of power the value alone."""
-        cells = {name: getattr(self, name) for name in COLUMNS}
-        return {**cells, "power_w": None if self.power_w is None else self.power_w.value}
-
-    def to_json(self) -> dict[str, object]:
-        """As a JSON object, which calls the step a phase."""
-        cells = self.cells()
-        return {"phase": cells.pop("step"), **cells, "parts": list(self.parts)}
-
-
-@dataclass(frozen=True)
-class Unmodelled:
-    """Calls that no regressor describes: their share is a roofline estimate."""
-
-    operator: str
-    reason: str
-    count: int
-    runtime_s: float
-    share: float
-
-    def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
-        return {
-            "operator": self.operator,
-            "reason": self.reason,
-            "count": self.count,
-            "runtime_s": self.runtime_s,
-            "share": self.share,
-        }
 
 
 @dataclass(frozen=True)
@@ -334,20 +248,21 @@ class Prediction(Shown):
 
     def by_kind(self) -> list[Row]:
         """One row per kind, and one for launch overhead, the slowest first."""
-        rows = [*_merged(self.rows, lambda row: ("", row.kind)), *self._launches()]
+        rows = [*merged(self.rows, lambda row: ("", row.kind)), *self._launches()]
         return sorted(rows, key=lambda row: -row.runtime_s)
 
     def by_module(self, depth: int = 2) -> list[Row]:
         """One row per module down to `depth` names of its path, as they first run, then launch overhead."""
-        merged = _merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""))
-        return [*merged, *self._launches()]
+        rows = merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""))
+        return [*rows, *self._launches()]
 
     def tree(self, depth: int = 3) -> Tree:
         """The module tree down to `depth` names of a path: output shapes, parameters, FLOP, latency, memory.
 
         `print` draws it; to go through its lines, iterate. Raises InputError for a depth below 1.
         """
-        return tree_of(self, depth)
+        root = tree_of(self.model, self.rows, self.modules, self.runtime_s.value, depth)
+        return Tree(self, root, depth)
 
     def plot(self, by: str = "kind", *, top: int = 15, ax: Axes | None = None) -> Axes:
         """Bars of the latency (ms) by "kind", "layer" or "module", the slowest `top` of them.
@@ -360,7 +275,7 @@ class Prediction(Shown):
         Raises:
             InputError: another `by`, or there is no matplotlib.
         """
-        axes: Axes = drawn_by().plot(self, by, top, ax)
+        axes: Axes = self._drawing.plot(self, by, top, ax)
         return axes
 
     def to_pandas(self) -> pd.DataFrame:
@@ -411,6 +326,19 @@ class Prediction(Shown):
         }
 
 
+@dataclass(frozen=True, repr=False)
+class Tree(Shown):
+    """The module tree of a prediction; `print` draws it."""
+
+    prediction: Prediction
+    root: Branch
+    depth: int
+
+    def __iter__(self) -> Iterator[Branch]:
+        """All lines, from the top."""
+        return self.root.lines()
+
+
 def joined(
     first: Prediction, others: Sequence[Prediction], runtime_s: Interval, energy_j: Interval | None
 ) -> Prediction:
@@ -444,11 +372,6 @@ def percent(share: float) -> str:
     return f"{share:.{1 if 0 < share < 0.1 else 0}%}"
 
 
-def with_shares(rows: Sequence[Row], whole_s: float) -> tuple[Row, ...]:
-    """The rows, each with its share of the whole."""
-    return tuple(replace(row, share=row.runtime_s / max(whole_s, 1e-12)) for row in rows)
-
-
 def merged_origins(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
     """Shares of all, from (shares of a part, its time) of each."""
     total = sum(seconds for shares, seconds in parts if shares)
@@ -457,52 +380,3 @@ def merged_origins(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[s
         for name, share in shares.items():
             found[name] = found.get(name, 0.0) + share * seconds / (total or 1.0)
     return found
-
-
-def ranges(paths: Sequence[str]) -> str:
-    """Equal paths as themselves, paths that differ in numbered blocks with their numbers in brackets."""
-    if len(set(paths)) == 1:
-        return paths[0]
-    columns = zip(*(path.split(".") for path in paths), strict=True)
-    return ".".join(names[0] if len(set(names)) == 1 else f"[{_runs(names)}]" for names in columns)
-
-
-def _runs(names: Sequence[str]) -> str:
-    numbers = sorted({int(name) for name in names})
-    parts = []
-    for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
-        members = [number for _, number in run]
-        parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
-    return ",".join(parts)
-
-
-def _merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]]) -> list[Row]:
-    """One row for each path and kind that `key` gives, as they first run; a kind of "" stands for all."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return [
-        Row(
-            path,
-            kind or ", ".join(sorted({r.kind for r in some})),
-            bound=max(some, key=lambda r: r.runtime_s).bound,
-            basis=max((r.basis for r in some), key=BASES.index),
-            power_w=_mean_power(some),
-            power_trained=all(r.power_trained for r in some),
-            **_sums(some),
-        )
-        for (path, kind), some in groups.items()
-    ]
-
-
-def _sums(rows: Sequence[Row]) -> dict[str, Any]:
-    return {name: sum(getattr(row, name) for row in rows) for name in SUMMED}
-
-
-def _mean_power(rows: Sequence[Row]) -> Interval | None:
-    """Over the rows' time; None where one of them is not known."""
-    known = [(row.power_w, row.runtime_s) for row in rows if row.power_w is not None]
-    total = sum(seconds for _, seconds in known)
-    if len(known) < len(rows) or total <= 0:
-        return None
-    return Interval(*(sum(getattr(p, bound) * s for p, s in known) / total for bound in BOUNDS))

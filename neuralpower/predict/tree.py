@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import InputError, is_count
-from neuralpower.shown import Shown
+from neuralpower.predict.rows import Row
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from neuralpower.predict.prediction import Prediction
     from neuralpower.trace.records import Trace
 
 Shape = tuple[int, ...]
@@ -71,19 +70,6 @@ class Branch:
         return self.type, self.times, self.output, self.parameters, round(self.flops), inside
 
 
-@dataclass(frozen=True, repr=False)
-class Tree(Shown):
-    """The module tree of a prediction; `print` draws it."""
-
-    prediction: Prediction
-    root: Branch
-    depth: int
-
-    def __iter__(self) -> Iterator[Branch]:
-        """All lines, from the top."""
-        return self.root.lines()
-
-
 def module_shapes(module: nn.Module, trace: Trace) -> tuple[ModuleShape, ...]:
     """The modules of a network that was traced, in their order; `trace` after its passes."""
     seen: dict[str, list[Sequence[Shape]]] = defaultdict(list)
@@ -123,16 +109,21 @@ def _itemsize(module: nn.Module) -> int:
     return next(floating, 4)
 
 
-def tree_of(prediction: Prediction, depth: int = 3) -> Tree:
-    """The tree down to `depth` names of a path; raises InputError where that is not a positive number."""
+def tree_of(
+    model: str, rows: Sequence[Row], modules: Sequence[ModuleShape], runtime_s: float, depth: int = 3
+) -> Branch:
+    """The first line of the tree of a prediction's rows, down to `depth` names of a path.
+
+    Raises InputError where that is not a positive number.
+    """
     if not is_count(depth):
         raise InputError(f"depth {depth!r}: must be a whole number, 1 or more; choose 3")
-    work = _work_by_path(prediction)
-    waits_s = prediction.runtime_s.value - sum(seconds for seconds, _ in work.values())
-    if waits_s > 1e-6 * prediction.runtime_s.value:
+    work = _work_by_path(rows)
+    waits_s = runtime_s - sum(seconds for seconds, _ in work.values())
+    if waits_s > 1e-6 * runtime_s:
         work[LAUNCHES] = waits_s, 0.0
     total_s = sum(seconds for seconds, _ in work.values()) or 1e-30
-    known = {module.path: module for module in prediction.modules}
+    known = {module.path: module for module in modules}
     paths = list(known) or [""]
     paths += [path for path in work if path not in known]  # of what no module runs, such as a loss
     inside: dict[str, dict[str, None]] = defaultdict(dict)
@@ -141,13 +132,13 @@ def tree_of(prediction: Prediction, depth: int = 3) -> Tree:
         for n, name in enumerate(parts):
             inside[".".join(parts[:n])][name] = None
     builder = _Builder(known, work, {up: [*names] for up, names in inside.items()}, total_s, depth)
-    return Tree(prediction, builder.branch("", prediction.model, 0), depth)
+    return builder.branch("", model, 0)
 
 
-def _work_by_path(prediction: Prediction) -> dict[str, tuple[float, float]]:
+def _work_by_path(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
     """(seconds, FLOP) of what each module runs itself; equal calls of a row share its numbers evenly."""
     found: dict[str, tuple[float, float]] = {}
-    for row in prediction.rows:
+    for row in rows:
         paths = row.paths or (row.path,)
         for path in paths:
             seconds, flops = found.get(path, (0.0, 0.0))

@@ -31,10 +31,12 @@ from neuralpower.measure.meters import open_meter
 from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.users_code import users_code
 from neuralpower.profiling.conventions import flop_counter_total, module_counts, product_flops, ruled
-from neuralpower.profiling.result import Check, NetworkProfile, Total, Unmodelled, whole
-from neuralpower.profiling.rows import Builder, ModuleRow, Row, sums
+from neuralpower.profiling.result import Check, NetworkProfile, Unmodelled
+from neuralpower.profiling.row_builder import Builder
+from neuralpower.profiling.rows import ModuleRow, Row, sums
 from neuralpower.profiling.settings import Keywords, Settings
 from neuralpower.profiling.steps import Runs, Step, clock_of, prepared, repeat, title_of
+from neuralpower.profiling.total import Total, whole
 from neuralpower.trace.records import Trace
 from neuralpower.trace.sparse_gradients import Rows
 from neuralpower.trace.tracer import trace

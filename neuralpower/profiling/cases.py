@@ -11,7 +11,7 @@ from neuralpower.errors import ModelError
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.measure.steps import TrainingStep
-from neuralpower.networks.phases import Again
+from neuralpower.networks.caches import Again
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.evaluate import Evaluation, built
 from neuralpower.predict.timeline import Omitted, Stage

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from neuralpower.errors import InputError, unknown, writing
 from neuralpower.files import markdown
 from neuralpower.files.atomic import aside
@@ -27,13 +25,12 @@ from neuralpower.profiling.rows import (
     folded,
     merged,
     module_rows,
-    most,
-    multiply_adds,
     sums,
     total,
 )
-from neuralpower.profiling.steps import Runs, Spread
+from neuralpower.profiling.steps import Runs
 from neuralpower.profiling.timeline import process
+from neuralpower.profiling.total import Total
 from neuralpower.report.chrome import Process, document, write
 from neuralpower.report.grid import as_asked, grid, percent, warning_lines, with_bar
 from neuralpower.report.notebook import Figure, Line, Panel, drawn
@@ -84,32 +81,6 @@ class Check:
     def passed(self) -> bool:
         """Whether there is no problem."""
         return not self.problems
-
-
-@dataclass(frozen=True)
-class Total:
-    """The whole network."""
-
-    runtime_s: float | None  # of clean runs, without instrumentation
-    phases_s: Mapping[str, float]  # the same by phase
-    spread: Spread | None
-    flops: int | None
-    matmul_flops: int | None
-    elementwise_flops: int | None
-    bytes_read: int | None
-    bytes_written: int | None
-    parameters: int
-    trainable_parameters: int
-    parameter_bytes: int
-    peak_memory_bytes: int | None
-    power_w: float | None = None
-    energy_j: float | None = None
-    macs = property(multiply_adds)
-
-    @property
-    def flops_per_s(self) -> float | None:
-        """Achieved."""
-        return self.flops / self.runtime_s if self.flops is not None and self.runtime_s else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -499,24 +470,3 @@ def written(text: str, path: str | Path | None) -> str:
         with writing(path, "file"), aside(Path(path)) as new:
             new.write_text(text, encoding="utf-8")
     return text
-
-
-def whole(rows: Sequence[Row], runs: Runs | None, parameters: Sequence[Tensor], count: int) -> Total:
-    """The total of all rows; `count`: of the trace's parameters."""
-    clean = dict(runs.clean) if runs else {}
-    spread = clean.pop("", None)
-    peak = runs.peak_memory_bytes if runs else None
-    names = ("flops", "matmul_flops", "elementwise_flops", "bytes_read", "bytes_written")
-    work = sums(rows, *names) if rows else dict.fromkeys(names, 0)  # without operators a network does nothing
-    return Total(
-        runtime_s=spread.runtime_s if spread else None,
-        phases_s={phase: times.runtime_s for phase, times in clean.items()},
-        spread=spread,
-        **work,
-        parameters=count,
-        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
-        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
-        peak_memory_bytes=peak if peak is not None else most(row.peak_memory_bytes for row in rows),
-        power_w=runs.window.power_w if runs else None,
-        energy_j=runs.window.energy_j if runs else None,
-    )

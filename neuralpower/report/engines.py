@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from neuralpower.files.terminal import styled, visible
-from neuralpower.predict.explore.fit import Fit, Request
+from neuralpower.predict.explore.fit import Fit
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.memory.engines import LONGEST, EngineMemory
 from neuralpower.report.grid import note_lines
 from neuralpower.report.number_format import binary, counted

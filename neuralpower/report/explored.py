@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from neuralpower.files.terminal import styled, visible
 from neuralpower.networks.phases import DECODE
 from neuralpower.predict.explore.compare import Comparison
-from neuralpower.predict.explore.fit import Fit, Request
+from neuralpower.predict.explore.fit import Fit
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.explore.remedies import Remedy
 from neuralpower.predict.explore.score import Score
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint

@@ -9,8 +9,8 @@ from functools import singledispatch
 from neuralpower.predict.explore.compare import Comparison
 from neuralpower.predict.explore.fit import Fit
 from neuralpower.predict.explore.sweep import Sweep
-from neuralpower.predict.prediction import Interval, Prediction
-from neuralpower.predict.tree import Tree
+from neuralpower.predict.prediction import Prediction, Tree
+from neuralpower.predict.rows import Interval
 from neuralpower.report.grid import percent
 from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.number_format import binary, many, quantity

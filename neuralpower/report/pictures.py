@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from neuralpower.errors import InputError
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.prediction import Prediction, Row
+from neuralpower.predict.prediction import Prediction
+from neuralpower.predict.rows import Row
 from neuralpower.predict.timeline import Omitted, Stage, memory_bytes, timed
 from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
 from neuralpower.report.module_tree import module_tree

@@ -11,8 +11,8 @@ from neuralpower.files.terminal import visible
 from neuralpower.predict.explore.compare import Comparison
 from neuralpower.predict.explore.fit import Fit
 from neuralpower.predict.explore.sweep import Sweep
-from neuralpower.predict.prediction import Prediction
-from neuralpower.predict.tree import Branch, Tree
+from neuralpower.predict.prediction import Prediction, Tree
+from neuralpower.predict.tree import Branch
 from neuralpower.report.explored import comparison_table, fit_table, sweep_table
 from neuralpower.report.grid import as_asked, listed, percent, warning_lines
 from neuralpower.report.module_tree import COLUMNS, named

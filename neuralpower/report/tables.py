@@ -16,7 +16,8 @@ from neuralpower.predict.case import Case
 from neuralpower.predict.evaluate import Evaluation, summary
 from neuralpower.predict.generation import Generation, Step
 from neuralpower.predict.memory.peak import Memory
-from neuralpower.predict.prediction import COLUMNS, HOST_BOUND, LAUNCHES, Prediction, Row, Training
+from neuralpower.predict.prediction import HOST_BOUND, LAUNCHES, Prediction, Training
+from neuralpower.predict.rows import COLUMNS, Row
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines, with_bar
 from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
 from neuralpower.report.parallel_lines import parallel_lines

@@ -18,7 +18,7 @@ import numpy as np
 
 from neuralpower.layers import Layer
 from neuralpower.layers.movement import APPENDED
-from neuralpower.networks.phases import Pass
+from neuralpower.networks.decoder import Pass
 from neuralpower.networks.requests import Generating
 from neuralpower.trace.records import Trace
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from neuralpower.devices.cluster import USUAL_PER_NODE
+from neuralpower.devices.layout import DATA, EXPERT, PIPELINE, nodes_of
 from neuralpower.layers.collective import Collective
-from neuralpower.layout import DATA, EXPERT, PIPELINE, nodes_of
 from neuralpower.platforms import CPU
 from neuralpower.trace.question import Question
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from neuralpower.errors import ModelError, StepError
 from neuralpower.layers.base import FORWARD
-from neuralpower.networks.phases import Pass
+from neuralpower.networks.decoder import Pass
 from neuralpower.networks.requests import Asked, Generating
 from neuralpower.networks.sharding import placed_experts
 from neuralpower.trace.casts import cast_rules

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError, unknown
 from neuralpower.layers.base import FORWARD
-from neuralpower.layout import ONE, Layout
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
 from neuralpower.platforms import CPU, Platform
 from neuralpower.quantisation.schemes import Scheme

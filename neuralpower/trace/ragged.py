@@ -14,7 +14,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from neuralpower.layers import Layer
-from neuralpower.networks.phases import DECODE, Pass, mean_length
+from neuralpower.networks.decoder import Pass
+from neuralpower.networks.phases import DECODE, mean_length
 from neuralpower.trace.decoder_steps import alike, between
 from neuralpower.trace.lifetimes import Storage
 from neuralpower.trace.records import LayerCall, Savings, Trace, counted

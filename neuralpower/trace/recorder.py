@@ -20,18 +20,18 @@ from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
+from neuralpower.devices.layout import EXPERT, GROUP
 from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import InputError, Unmodelled, quoted
 from neuralpower.layers import BY_OPERATOR, KINDS, Layer
-from neuralpower.layers.base import check_output
 from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
+from neuralpower.layers.tensors import check_output
 from neuralpower.layers.workspace import workspaces
-from neuralpower.layout import EXPERT, GROUP
+from neuralpower.networks.caches import CACHES
 from neuralpower.networks.call_cache import key_of, tensors_in
 from neuralpower.networks.mixed_dtypes import refused
-from neuralpower.networks.phases import CACHES
 from neuralpower.networks.promised_values import made_up, tensors_within
 from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device, tracing
 from neuralpower.networks.sharding import placed_experts

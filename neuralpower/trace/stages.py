@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeVar
 
+from neuralpower.devices.layout import Layout
 from neuralpower.dtypes import DTYPES
 from neuralpower.errors import InputError
-from neuralpower.layout import Layout
 from neuralpower.trace.lifetimes import ACTIVATIONS, Storage
 from neuralpower.trace.paths import module_of, pattern, prefixes
 from neuralpower.trace.records import LayerCall, Task, Trace

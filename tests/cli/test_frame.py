@@ -30,7 +30,7 @@ from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.phases import PREDICTED
 from neuralpower.networks.zoo import ZOO
 from neuralpower.optimizers.registry import RECIPES
-from neuralpower.predict.explore.fit import PHASES as FITTED
+from neuralpower.predict.explore.fit_request import PHASES as FITTED
 from neuralpower.predict.explore.score import BY
 from neuralpower.predict.measured import BEST, ROOFLINE
 from neuralpower.profiling.conventions import CONVENTIONS, UNITS

@@ -14,13 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 import neuralpower
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers import KINDS, Layer
-from neuralpower.layers.base import check_output
 from neuralpower.layers.convolution import Conv2d, Conv3d
 from neuralpower.layers.embedding import Embedding
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.pooling import Pool2d
 from neuralpower.layers.recurrent import Recurrent
+from neuralpower.layers.tensors import check_output
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.networks.running import META

@@ -21,10 +21,10 @@ from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.linear import Linear
 from neuralpower.learn import predictor_files
 from neuralpower.learn import predictor_lookup as predictors
-from neuralpower.learn.codec import save
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
 from neuralpower.learn.predictor import NOISY, Predictor
 from neuralpower.learn.predictor_files import read_predictor
+from neuralpower.learn.predictor_writing import save
 from neuralpower.learn.train import Trained, train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS

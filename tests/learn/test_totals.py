@@ -12,11 +12,11 @@ from neuralpower.data.dataset import Dataset
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import typed
-from neuralpower.learn.codec import save
 from neuralpower.learn.network_rows import Total, read_totals
 from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_format import from_json, to_json
+from neuralpower.learn.predictor_reading import from_json
+from neuralpower.learn.predictor_writing import save, to_json
 from neuralpower.learn.totals_alone import work_of_totals
 from neuralpower.learn.train import train
 from neuralpower.learn.whole_networks import consistent, fit_factors

@@ -18,11 +18,11 @@ from neuralpower.layers.activation import Activation
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.softmax import Softmax
-from neuralpower.learn.codec import save
 from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, train_dispatch
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_format import from_json, to_json
 from neuralpower.learn.predictor_lookup import load
+from neuralpower.learn.predictor_reading import from_json
+from neuralpower.learn.predictor_writing import save, to_json
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw

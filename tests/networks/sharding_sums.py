@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from neuralpower.devices.layout import Layout
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import Layer
-from neuralpower.layout import Layout
+from neuralpower.networks.decoder import Decoder
 from neuralpower.networks.inputs import InputRequest
-from neuralpower.networks.phases import Decoder, Phase
+from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.networks.running import WAYS
 from neuralpower.networks.sharding import Sharding

@@ -13,7 +13,9 @@ import torch
 from neuralpower.errors import InputError
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.networks.phases import Again, Decoder, Pass, Phase, cache_bytes, cached_call, keep, pass_of
+from neuralpower.networks.caches import Again, cache_bytes, keep
+from neuralpower.networks.decoder import Decoder, Pass, cached_call, pass_of
+from neuralpower.networks.phases import Phase
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.requests import Generating, asked_of
 from neuralpower.networks.running import Answers, converted, on_cpu, on_meta, with_values
@@ -21,7 +23,8 @@ from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose
 from neuralpower.predict.generation import Generation, Step, _sum, with_step
-from neuralpower.predict.prediction import Interval, Prediction
+from neuralpower.predict.prediction import Prediction
+from neuralpower.predict.rows import Interval
 from neuralpower.trace.decoder_steps import Growing, between, lined
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import Routing

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.layers import Layer
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.collective import Collective
-from neuralpower.layout import Layout
 from neuralpower.networks.inputs import InputRequest, Inputs
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of

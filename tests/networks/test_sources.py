@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from neuralpower.errors import InputError, ModelError
-from neuralpower.networks.phases import Phase, pass_of
+from neuralpower.networks.decoder import pass_of
+from neuralpower.networks.phases import Phase
 from neuralpower.networks.running import with_values
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.trace.tracer import trace

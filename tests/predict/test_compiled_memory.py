@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from neuralpower.platforms import platform_named
-from neuralpower.predict.explore.fit import Request, fit, memory
+from neuralpower.predict.explore.fit import fit, memory
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.trace.compiled_step import NOTE, without_fused
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, Storage
 from neuralpower.trace.recipe import TRAINING

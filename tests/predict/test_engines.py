@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from benchmarks import engine_memory as logged
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
-from neuralpower.layout import Layout
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS
-from neuralpower.predict.explore.fit import Fit, Request, fit
+from neuralpower.predict.explore.fit import Fit, fit
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.memory.engines import (
     ENGINES,
     LONGEST,

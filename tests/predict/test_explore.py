@@ -23,14 +23,16 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.platforms import CPU
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.predict.compose import compose
-from neuralpower.predict.explore import fit as fitting
+from neuralpower.predict.explore import probe
 from neuralpower.predict.explore.compare import Side, compare
-from neuralpower.predict.explore.fit import Request, fit, largest
+from neuralpower.predict.explore.fit import fit
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.explore.forms import Solver
+from neuralpower.predict.explore.largest import largest
 from neuralpower.predict.explore.space import Explored, Point, explore
 from neuralpower.predict.explore.sweep import SweepPoint, pareto, sweep, to_json
 from neuralpower.predict.memory.peak import forward_memory
-from neuralpower.predict.prediction import Interval
+from neuralpower.predict.rows import Interval
 from neuralpower.report.explored import fit_table, sweep_table
 from neuralpower.report.number_format import binary
 from neuralpower.trace.tracer import trace
@@ -462,7 +464,7 @@ class Scan(nn.Module):
 def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
     phase: str, most_calls: int, longest: int, shorter: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "MOST_CALLS", most_calls)
+    monkeypatch.setattr(probe, "MOST_CALLS", most_calls)
     found = [fit(Request(Scan(), seq_len=length, phase=phase), 8e9) for length in (4, 7)]
     assert {(one.longest, one.longest_reason.partition(":")[0]) for one in found} == {
         (longest, "the number of calls")

@@ -12,7 +12,8 @@ from neuralpower.learn import predictor_lookup
 from neuralpower.networks.phases import Phase
 from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.predict.case import Case, predict_case
-from neuralpower.predict.explore.fit import Request, fit
+from neuralpower.predict.explore.fit import fit
+from neuralpower.predict.explore.fit_request import Request
 from tests.program import done, run
 
 LLAMA = (

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import Layout, layout_of
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
-from neuralpower.layout import Layout, layout_of
 from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.networks.phases import Phase
 from neuralpower.predict.case import Case, predict_case
-from neuralpower.predict.explore.fit import Request, fit
+from neuralpower.predict.explore.fit import fit
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.explore.layouts import Layouts, Wanted, layouts
 from neuralpower.report.layouts import command, layouts_table
 from neuralpower.trace.recipe import Recipe

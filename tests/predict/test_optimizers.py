@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import neuralpower
+from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError, ModelError
-from neuralpower.layout import Layout
 from neuralpower.networks.adapters import Lora, with_adapters, with_lora
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.optimizers.registry import KNOWN, States, canonical, optimizers_of
 from neuralpower.platforms import CPU, Platform, platform_named
-from neuralpower.predict.explore.fit import Request, fit, memory
+from neuralpower.predict.explore.fit import fit, memory
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.memory.cuda_allocator import replayed
 from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.trace.casts import cast_dtype, cast_rules, casting

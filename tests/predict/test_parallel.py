@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD
-from neuralpower.layout import Layout
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import DECODE, Phase
@@ -20,8 +20,8 @@ from neuralpower.networks.requests import asked_of
 from neuralpower.predict.case import Case, predict_case, sharding_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.parallel import lanes, one_micro_batch, predict_layout
-from neuralpower.predict.parallel.result import Parallel
 from neuralpower.predict.prediction import BUBBLE, Prediction
+from neuralpower.predict.several_devices import Parallel
 from neuralpower.predict.timeline import Stage
 from neuralpower.report.perfetto import predicted as drawn
 from neuralpower.trace.follow import Followed, follow

@@ -10,14 +10,15 @@ import pytest
 from torch import nn
 
 import neuralpower
-from neuralpower.api import fitted_target
+from neuralpower.api.options import fitted_target
 from neuralpower.devices.cluster import cluster_of
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import spec_of
 from neuralpower.errors import InputError
-from neuralpower.layout import Layout
 from neuralpower.platforms import CPU, PLATFORMS, platform_of
 from neuralpower.predict.explore import remedies as found_in
-from neuralpower.predict.explore.fit import Fit, Request, assumed, fit, memory
+from neuralpower.predict.explore.fit import Fit, assumed, fit, memory
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.explore.remedies import CHANGES, ENOUGH, Situation, remedies
 from neuralpower.predict.explore.verdict import COVERED, probability_of, verdict_of
 from neuralpower.predict.memory.peak import Memory

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import neuralpower
-from neuralpower.api import LoadedPredictor
+from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.errors import InputError, ModelError
 from neuralpower.learn.estimates import WEIGHTS_LAW
 from neuralpower.learn.predictor_lookup import load, on

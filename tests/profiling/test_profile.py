@@ -18,14 +18,15 @@ from torch.utils._python_dispatch import _len_torch_dispatch_stack  # type: igno
 
 import neuralpower
 from benchmarks.flops import counted, networks
-from neuralpower import functions
+from neuralpower.api import functions
 from neuralpower.errors import DeviceError, InputError, ModelError
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.running import is_composite
 from neuralpower.networks.sources import resolve
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.profiling.conventions import CONVENTIONS
-from neuralpower.profiling.rows import OVERHEAD, REMAINDER, Builder
+from neuralpower.profiling.row_builder import Builder
+from neuralpower.profiling.rows import OVERHEAD, REMAINDER
 from neuralpower.profiling.steps import Repeat, Runs, Spread
 from neuralpower.profiling.stopwatch import Account, Event
 from neuralpower.trace.tracer import trace

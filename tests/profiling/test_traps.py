@@ -19,7 +19,8 @@ from neuralpower.devices.spec import known_specs, read_spec
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.networks.zoo import ZOO
 from neuralpower.profiling import profile
-from neuralpower.profiling.rows import Builder, Row
+from neuralpower.profiling.row_builder import Builder
+from neuralpower.profiling.rows import Row
 from neuralpower.profiling.steps import Spread
 from neuralpower.trace.tracer import trace
 from tests import program

@@ -13,7 +13,7 @@ import pytest
 from torch import Tensor, nn
 
 import neuralpower
-from neuralpower.api import LoadedPredictor
+from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.errors import InputError
 from neuralpower.predict.prediction import Prediction
 from neuralpower.report.explored import comparison_table, fit_table, sweep_table

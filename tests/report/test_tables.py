@@ -34,7 +34,8 @@ from neuralpower.learn.keys import ANY, named
 from neuralpower.predict.compose import compose
 from neuralpower.predict.explore.compare import Side, compare
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
-from neuralpower.predict.prediction import LAUNCHES, Interval, Prediction, Row, joined, with_shares
+from neuralpower.predict.prediction import LAUNCHES, Prediction, joined
+from neuralpower.predict.rows import Interval, Row, with_shares
 from neuralpower.profiling import profile
 from neuralpower.report.explored import comparison_table, sweep_table
 from neuralpower.report.number_format import bar, binary, many, share

@@ -16,8 +16,8 @@ from neuralpower.cli.paradnn import KMP, TPU_FLAGS, intel_openmp
 from neuralpower.data.dataset import Dataset
 from neuralpower.layers import KINDS
 from neuralpower.layers.optimizer import Optimizer
-from neuralpower.learn.codec import save
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_writing import save
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.suites.paradnn.points import Point

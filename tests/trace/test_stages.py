@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.layers.collective import Collective
-from neuralpower.layout import Layout
 from neuralpower.trace.passes import applied
 from neuralpower.trace.passes.checkpointing import scores
 from neuralpower.trace.question import Question

@@ -15,10 +15,11 @@ from typing import Any
 from neuralpower.data.journal import Journal
 from neuralpower.data.sealing import kept_rows
 from neuralpower.devices.machine import read_machine, up_since
+from neuralpower.measure.calls import ROUNDS
 from neuralpower.measure.collect.checkout import checkout
 from neuralpower.measure.collect.keys import PROTOCOL_VERSION, device_key, plan_hash, software_key
 from neuralpower.measure.collect.presets import preset_named
-from neuralpower.measure.collect.recover import ROUNDS, Executor
+from neuralpower.measure.collect.recover import Executor
 from neuralpower.measure.collect.request import Progress, Request
 from neuralpower.measure.collect.resume import Unfinished, row_key
 from neuralpower.measure.collect.schedule import (

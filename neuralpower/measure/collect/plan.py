@@ -21,8 +21,8 @@ from neuralpower.measure.collect.networks import NETWORKS, Network, jittered, sw
 from neuralpower.measure.collect.presets import PRESETS, Preset
 from neuralpower.measure.collect.schedule import NETWORK, NETWORK_BLOCK
 from neuralpower.measure.cpu.rig import BLOCK
+from neuralpower.networks.decoder import Decoder
 from neuralpower.networks.families import variant_of
-from neuralpower.networks.phases import Decoder
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import CPU
 from neuralpower.trace.passes import applied

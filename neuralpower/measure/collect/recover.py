@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from neuralpower.errors import DeviceError, LostDeviceError
+from neuralpower.measure.calls import NETWORK_ROUNDS, ROUNDS
 from neuralpower.measure.collect.lock import DeviceLock
 from neuralpower.measure.collect.process import Ended, Worker
 from neuralpower.measure.collect.schedule import NETWORK, POWER, Batch, Task
 from neuralpower.measure.meters.base import no_power
 
 Results = list[dict[str, Any]]  # in the order of the batch's tasks
-ROUNDS, NETWORK_ROUNDS = 9, 21  # of layers, and of whole networks, as `evaluate` takes them
 SUSPECT = ("oom", "poisoned")  # after which a process is not trusted
 TRIED_TWICE = (*SUSPECT, "crashed")
 

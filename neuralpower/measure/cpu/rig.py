@@ -10,14 +10,8 @@ import torch
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.layers.call import Call
-from neuralpower.measure.cpu.timer import (
-    ROUNDS,
-    Sentinel,
-    power_columns,
-    prepare_process,
-    steady_load,
-    time_calls,
-)
+from neuralpower.measure.calls import ROUNDS
+from neuralpower.measure.cpu.timer import Sentinel, power_columns, prepare_process, steady_load, time_calls
 from neuralpower.measure.meters import NullMeter, PowerMeter, open_meter
 from neuralpower.measure.power.selftest import SelfTest, run_self_test
 from neuralpower.measure.rig import failure

@@ -42,6 +42,7 @@ from neuralpower.dtypes import FLOATING
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers.call import Call
 from neuralpower.measure.calls import (
+    ROUNDS,
     Backward,
     Gradient,
     Step,
@@ -55,8 +56,6 @@ from neuralpower.measure.meters import NullMeter, PowerMeter
 from neuralpower.measure.power.energy import Clock, PowerWindow, measure_power
 from neuralpower.networks.users_code import raised, users_code
 
-ROUNDS = 9
-NETWORK_ROUNDS = 21  # of whole networks, which are few: a 10th percentile that another run finds again
 SENTINEL_EVERY = 12  # calls
 SENTINEL_EVERY_S = 0.02
 WARM_UP_S = 0.1

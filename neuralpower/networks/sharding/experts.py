@@ -9,15 +9,13 @@ A rank's experts get a row for each choice that falls on them; choices are taken
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from neuralpower.networks.sharding import exchanges
-
-if TYPE_CHECKING:
-    from neuralpower.networks.sharding.rank import Rank
+from neuralpower.networks.sharding.rank import Rank
 
 ROW_PER_CHOICE = "_neuralpower_row_per_choice"  # attribute of experts whose rows are choices, not tokens
 

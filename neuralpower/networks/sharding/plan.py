@@ -9,12 +9,39 @@ from typing import Any
 
 from torch import nn
 
+from neuralpower.devices.layout import TENSOR, Layout
 from neuralpower.errors import InputError, unknown
+from neuralpower.networks.sharding import exchanges
 from neuralpower.networks.sharding.styles import Style, style_named
 
 OWN, TRANSFORMERS, RULE = "the plan given", "the plan of transformers", "a rule"
 INFERENCE, ENGINE, TRAINING = "inference", "engine", "training"  # what a network is run for
 SHOWN = 4  # modules that a message names
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How a network is to be sharded, and afterwards how it was."""
+
+    layout: Layout
+    per_node: int = 1  # devices of a node
+    use: str = INFERENCE  # INFERENCE as transformers runs it, ENGINE, or TRAINING
+    plan: Mapping[str, Any] | None = None  # names of modules -> styles, in place of the network's own
+    library: str = exchanges.NCCL  # that moves data between ranks
+    strict: bool = False  # whether a rule is refused
+    source: str = ""  # who says how: OWN, TRANSFORMERS or RULE
+    notes: tuple[str, ...] = ()  # what stays whole, what is uneven, and what a rule has added
+
+    @property
+    def needed(self) -> bool:
+        """Whether ranks have different parts of the module."""
+        return self.layout.tensor > 1 or self.layout.expert > 1
+
+    def group(self, name: str) -> exchanges.Group:
+        """The ranks of a group, where they lie, and what sums their tensors."""
+        sums = exchanges.ENGINE if self.use == ENGINE and name == TENSOR else self.library
+        layout = self.layout
+        return exchanges.Group(layout.size(name), layout.nodes(name, self.per_node), self.library, sums)
 
 
 @dataclass(frozen=True)

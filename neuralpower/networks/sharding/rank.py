@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from neuralpower.layout import Layout
-from neuralpower.networks.sharding import styles
+from neuralpower.devices.layout import Layout
 from neuralpower.networks.sharding.exchanges import Group
+from neuralpower.networks.sharding.placements import BETWEEN, PARTIAL, WHOLE, Placement, turned
 
 SEQUENCE = -2  # the axis of tokens, in [batch, tokens, width] and in [tokens, width]
 
@@ -28,27 +28,27 @@ class Rank:
     _last: tuple[Any, Any, Tensor] | None = field(default=None, repr=False)
 
     @property
-    def between(self) -> styles.Laid:
-        """The layout of tensors between pairs of products."""
-        return SEQUENCE if self.sequence else styles.WHOLE
+    def between(self) -> Placement:
+        """The placement of tensors between pairs of products."""
+        return SEQUENCE if self.sequence else WHOLE
 
-    def laid(self, layout: styles.Laid) -> styles.Laid:
-        """The layout that a style names."""
-        return self.between if layout == styles.BETWEEN else layout
+    def laid(self, placement: Placement) -> Placement:
+        """The placement that a style names."""
+        return self.between if placement == BETWEEN else placement
 
     def configured(self, name: str) -> Any:
         """A number of the configuration, or of that of its text model."""
         text = getattr(self.config, "text_config", None)
         return getattr(self.config, name, getattr(text, name, None))
 
-    def shared(self, x: Tensor, before: styles.Laid, after: styles.Laid, partial: bool) -> Tensor:
-        """`x` in another layout; modules that read the same tensor share one exchange, as q, k and v do."""
+    def shared(self, x: Tensor, before: Placement, after: Placement, partial: bool) -> Tensor:
+        """`x` in another placement; modules that read the same tensor share one exchange, as q, k, v do."""
         if before == after and not partial:
             return x
         how = before, after, partial
         if self._last is not None and self._last[0]() is x and self._last[1] == how:
             return self._last[2]
-        found = styles.turned(x, before, after, self.tensor, partial=partial)
+        found = turned(x, before, after, self.tensor, partial=partial)
         self._last = (weakref.ref(x, self._forget), how, found)
         return found
 
@@ -70,11 +70,11 @@ class Rank:
 
     def whole(self, x: Tensor, *, partial: bool) -> Tensor:
         """A tensor between products, made whole; `partial`: each rank makes a part of its gradient."""
-        return self.shared(x, self.between, styles.WHOLE, partial)
+        return self.shared(x, self.between, WHOLE, partial)
 
     def from_partial(self, x: Tensor) -> Tensor:
         """A partial tensor as it is between products."""
-        return styles.turned(x, styles.PARTIAL, self.between, self.tensor)
+        return turned(x, PARTIAL, self.between, self.tensor)
 
     @staticmethod
     def first(args: Any, kwargs: Any, change: Callable[[Tensor], Tensor], *, floating: bool = True) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,9 @@ from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.running import Answers, name_of, on_meta
 from neuralpower.networks.sharding import heads, styles
-from neuralpower.networks.sharding.plan import INFERENCE, TRANSFORMERS, Plan
+from neuralpower.networks.sharding.placements import PARTIAL
+from neuralpower.networks.sharding.plan import INFERENCE, TRANSFORMERS, Plan, Sharding
 from neuralpower.networks.users_code import users_code
-
-if TYPE_CHECKING:
-    from neuralpower.networks.sharding.shard import Sharding
 
 PRODUCTS = ("Linear", "Conv1D")  # classes of one product with a matrix
 SAME = frozenset("dropout native_dropout clone detach contiguous to _to_copy alias".split())
@@ -307,4 +305,4 @@ def _rows(name: str, dims: int) -> int | None:
 
 
 TURNED_COLUMNS = styles.Style("colwise", axis=_columns, makes=-1, returns=-1)
-TURNED_ROWS = styles.Style("rowwise", axis=_rows, given=-1, reads=-1, makes=styles.PARTIAL)
+TURNED_ROWS = styles.Style("rowwise", axis=_rows, given=-1, reads=-1, makes=PARTIAL)

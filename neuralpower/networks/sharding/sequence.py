@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError
 from neuralpower.networks.sharding import exchanges, styles
+from neuralpower.networks.sharding.placements import BETWEEN
 from neuralpower.networks.sharding.rank import SEQUENCE, Rank
 
 
@@ -31,9 +32,9 @@ def between(module: nn.Module, entries: Mapping[str, styles.Style]) -> dict[str,
             continue
         parent = path.rpartition(".")[0]
         if styles.is_rows(one):
-            found[path] = replace(one, returns=styles.BETWEEN)
+            found[path] = replace(one, returns=BETWEEN)
         elif styles.is_columns(one) and parent in blocks:
-            found[path] = replace(one, given=styles.BETWEEN)
+            found[path] = replace(one, given=BETWEEN)
         elif styles.is_columns(one) and isinstance(module.get_submodule(parent), nn.Module):
             found[path] = replace(one, sums=False)
             found.setdefault(parent, styles.GATHERING)

@@ -6,61 +6,33 @@ states of optimizers) comes from running it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import nn
 
+from neuralpower.devices.layout import EXPERT, GROUP, TENSOR, Layout
 from neuralpower.errors import InputError
-from neuralpower.layout import EXPERT, TENSOR, Layout
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sharding import exchanges, heads, styles
-from neuralpower.networks.sharding.experts import ROW_PER_CHOICE
 from neuralpower.networks.sharding.plan import (
-    ENGINE,
-    INFERENCE,
     OWN,
     RULE,
     SHOWN,
     TRANSFORMERS,
     Plan,
+    Sharding,
     own_plan,
     pattern_of,
     patterns_of,
     whole_parts,
 )
 from neuralpower.networks.sharding.rank import Rank
+from neuralpower.networks.sharding.rule import completed
 from neuralpower.networks.sharding.sequence import between, split_tokens
 from neuralpower.networks.sharding.vocabulary import Vocabulary
 
-GROUP = "neuralpower_group"  # attribute of parameters that expert ranks share: their group
 FEW = 0.01  # of the parameters: smaller parts that stay whole are not named
-
-
-@dataclass(frozen=True)
-class Sharding:
-    """How a network is to be sharded, and afterwards how it was."""
-
-    layout: Layout
-    per_node: int = 1  # devices of a node
-    use: str = INFERENCE  # INFERENCE as transformers runs it, ENGINE, or TRAINING
-    plan: Mapping[str, Any] | None = None  # names of modules -> styles, in place of the network's own
-    library: str = exchanges.NCCL  # that moves data between ranks
-    strict: bool = False  # whether a rule is refused
-    source: str = ""  # who says how: OWN, TRANSFORMERS or RULE
-    notes: tuple[str, ...] = ()  # what stays whole, what is uneven, and what a rule has added
-
-    @property
-    def needed(self) -> bool:
-        """Whether ranks have different parts of the module."""
-        return self.layout.tensor > 1 or self.layout.expert > 1
-
-    def group(self, name: str) -> exchanges.Group:
-        """The ranks of a group, where they lie, and what sums their tensors."""
-        sums = exchanges.ENGINE if self.use == ENGINE and name == TENSOR else self.library
-        layout = self.layout
-        return exchanges.Group(layout.size(name), layout.nodes(name, self.per_node), self.library, sums)
 
 
 @dataclass
@@ -94,8 +66,6 @@ def sharded(
     """
     if not asked.needed:
         return module, asked
-    from neuralpower.networks.sharding.rule import completed
-
     layout = asked.layout
     rank = Rank(layout, asked.group(TENSOR), asked.group(EXPERT), getattr(module, "config", None))
     work = _Work(rank, type(module).__name__)
@@ -288,8 +258,3 @@ def _said(plan: Plan, module: nn.Module, work: _Work, whole: int) -> Iterator[st
 def _listed(parts: list[str]) -> str:
     more = f" and {len(parts) - SHOWN} more" if len(parts) > SHOWN else ""
     return f"{', '.join(parts[:SHOWN])}{more}"
-
-
-def is_placed(module: nn.Module) -> bool:
-    """Whether experts of a module lie on different ranks."""
-    return any(hasattr(part, ROW_PER_CHOICE) for part in module.modules())

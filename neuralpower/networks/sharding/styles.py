@@ -1,14 +1,14 @@
 """How one module is split over the ranks of a group: one entry a style, under the names of transformers.
 
-A style says along which axis its weights are split, and what its inputs and outputs become. Layouts of
-tensors are "whole", "partial", the axis that is split, or "between".
+A style says along which axis its weights are split, and what its inputs and outputs become. Placements
+of tensors are "whole", "partial", the axis that is split, or "between".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +16,11 @@ from torch import Tensor, nn
 from neuralpower.errors import unknown
 from neuralpower.networks.sharding import exchanges
 from neuralpower.networks.sharding.experts import ROW_PER_CHOICE, Dispatch
+from neuralpower.networks.sharding.placements import BETWEEN, PARTIAL, WHOLE, Placement, turned
+from neuralpower.networks.sharding.rank import Rank
 
-if TYPE_CHECKING:
-    from neuralpower.networks.sharding.rank import Rank
-
-WHOLE, PARTIAL = "whole", "partial"
-BETWEEN = "between"  # as tensors lie between pairs of products: whole, or split along the tokens
-Laid = str | int
 Axis = Callable[[str, int], int | None]  # (name of a parameter, its axes) -> the axis that is split
-Attach = Callable[[nn.Module, "Rank"], None]
+Attach = Callable[[nn.Module, Rank], None]
 
 
 def _none(name: str, dims: int) -> int | None:
@@ -61,10 +57,10 @@ class Style:
 
     name: str
     axis: Axis = _none
-    given: Laid = WHOLE  # layout of the input that a module is called with
-    reads: Laid = WHOLE  # layout that its product reads; whole: each rank makes a part of its gradient
-    makes: Laid = WHOLE  # layout of what it makes
-    returns: Laid = WHOLE  # layout that it is turned into
+    given: Placement = WHOLE  # placement of the input that a module is called with
+    reads: Placement = WHOLE  # placement that its product reads; whole: a rank makes a part of its gradient
+    makes: Placement = WHOLE  # placement of what it makes
+    returns: Placement = WHOLE  # placement that it is turned into
     packed: int = 1  # equal parts of the axis, each of which is split
     experts: bool = False  # whether expert ranks share it
     sums: bool = True  # whether the gradient of a whole input, of which each rank makes a part, is summed
@@ -77,7 +73,7 @@ class Style:
 
     @property
     def exchanges(self) -> bool:
-        """Whether calls of the module change layouts."""
+        """Whether calls of the module change placements."""
         return (self.given, self.reads, self.makes, self.returns) != (WHOLE,) * 4
 
 
@@ -104,25 +100,7 @@ def names() -> Mapping[str, Style]:
     return _STYLES
 
 
-def turned(x: Tensor, before: Laid, after: Laid, group: exchanges.Group, *, partial: bool = False) -> Tensor:
-    """A tensor in another layout; `partial`: each rank makes a part of the gradient of a whole tensor."""
-    if isinstance(after, int):
-        if before == WHOLE:
-            return exchanges.sliced(x, group, after)
-        if before == PARTIAL:
-            return exchanges.reduce_scattered(x, group, after)
-        if before == after or before % x.dim() == after % x.dim():
-            return x
-        whole = exchanges.gathered(x, group, int(before))
-        return exchanges.sliced(whole, group, after)
-    if isinstance(before, int):
-        return exchanges.gathered(x, group, before, partial=partial)
-    if before == PARTIAL:
-        return exchanges.reduced(x, group) if after == WHOLE else x
-    return exchanges.copied(x, group) if partial else x
-
-
-def attach_layouts(module: nn.Module, one: Style, rank: Rank) -> None:
+def attach_placements(module: nn.Module, one: Style, rank: Rank) -> None:
     """Hooks that turn the first input and the output of a module as its style says."""
     group = rank.tensor
     takes_part = one.sums and (one.axis is not _none or one.given == BETWEEN)
@@ -266,7 +244,7 @@ def attached(module: nn.Module, one: Style, rank: Rank) -> None:
     if one.attach is not None:
         one.attach(module, rank)
     elif one.exchanges:
-        attach_layouts(module, one, rank)
+        attach_placements(module, one, rank)
 
 
 def is_columns(one: Style) -> bool:

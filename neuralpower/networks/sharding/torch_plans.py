@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError
 from neuralpower.networks.sharding import styles
+from neuralpower.networks.sharding.placements import PARTIAL, WHOLE, Placement, turned
 from neuralpower.networks.sharding.rank import Rank
-from neuralpower.networks.sharding.styles import COLUMNS, PARTIAL, ROWS, WHOLE, Laid, Style
+from neuralpower.networks.sharding.styles import COLUMNS, ROWS, Style
 
 PARALLEL = "torch.distributed.tensor"  # where torch defines styles and placements
 
@@ -26,8 +27,8 @@ def styled(one: Any) -> Any:
     return found
 
 
-def laid(placement: Any) -> Laid:
-    """A placement of torch's as a layout; raises InputError for one that is none."""
+def laid(placement: Any) -> Placement:
+    """A placement of torch's as one of ours; raises InputError for one that is none."""
     if isinstance(placement, (tuple, list)):
         if len(placement) != 1:
             raise InputError(f"placements {placement!r:.60}: tensor ranks are one axis of a mesh; give one")
@@ -98,7 +99,7 @@ def _turn_outputs(module: nn.Module, rank: Rank, one: Any) -> None:
     before, after = tuple(one.output_layouts), tuple(one.desired_output_layouts)
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
-        return rank.outputs(output, lambda x: styles.turned(x, laid(before[0]), laid(after[0]), rank.tensor))
+        return rank.outputs(output, lambda x: turned(x, laid(before[0]), laid(after[0]), rank.tensor))
 
     module.register_forward_hook(hook)
 
@@ -144,7 +145,7 @@ def distributed_plan(module: nn.Module) -> dict[str, Style]:
     return found
 
 
-def _style_of(path: str, part: nn.Module, placed: dict[str, Laid]) -> Style | None:
+def _style_of(path: str, part: nn.Module, placed: dict[str, Placement]) -> Style | None:
     axis = placed.get("weight", WHOLE)
     if axis == WHOLE:
         return None

@@ -71,7 +71,7 @@ def _attach_loss(module: nn.Module, rank: Rank) -> None:
 
         return rank.outputs(output, summed)
 
-    styles.attach_layouts(module, one, rank)
+    styles.attach_placements(module, one, rank)
     module.register_forward_hook(after)
 
 

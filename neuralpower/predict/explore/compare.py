@@ -23,8 +23,9 @@ from neuralpower.layers import Layer
 from neuralpower.learn.estimates import ROOFLINE_FACTOR
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
-from neuralpower.predict.prediction import Interval, Prediction
-from neuralpower.shown import Shown
+from neuralpower.predict.prediction import Prediction
+from neuralpower.predict.rows import Interval
+from neuralpower.predict.shown import Shown
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,7 +16,7 @@ from neuralpower.predict.memory.peak import Memory, MemoryLine
 from neuralpower.trace.recipe import TRAINING
 
 if TYPE_CHECKING:
-    from neuralpower.predict.explore.fit import Request
+    from neuralpower.predict.explore.fit_request import Request
 
 
 def check_engine(request: Request) -> None:

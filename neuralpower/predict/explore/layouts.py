@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import SHARDED, Layout
 from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.layout import SHARDED, Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.remembering import remembering
 from neuralpower.networks.inputs import TOKENS
@@ -30,9 +30,9 @@ from neuralpower.predict.compose import check, question_of
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.parallel import one_micro_batch
 from neuralpower.predict.parallel.stretching import SHORT, Estimate, Stretched
-from neuralpower.predict.prediction import Interval
+from neuralpower.predict.rows import Interval
+from neuralpower.predict.shown import Shown
 from neuralpower.predict.weights import scheme_asked, with_weights
-from neuralpower.shown import Shown
 from neuralpower.trace.follow import Followed, follow
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import MOST_MICRO_BATCHES, RECIPE, TRAINING, Recipe

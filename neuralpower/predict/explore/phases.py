@@ -9,15 +9,14 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError, NeuralPowerError, one_line
 from neuralpower.files.stages import counted
 from neuralpower.layers.base import FORWARD
-from neuralpower.layout import ONE, Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
-from neuralpower.options import check_options
 from neuralpower.predict.case import Case, device_memory, predict_case, run_of
 from neuralpower.predict.explore.doubts import doubts
 from neuralpower.predict.explore.space import TRACED
@@ -62,7 +61,6 @@ def sweep_grid(
         raise InputError(f"layouts {layouts!r:.60}: must be a list, such as [neuralpower.Layout(tensor=2)]")
     if name == FORWARD and all(layout.alone for layout in layouts):
         return sweep(model, predictors, batch_sizes=batch_sizes, lengths=lengths, dtypes=dtypes, **options)
-    check_options("option of a sweep", options, Options.__annotations__)
     check_grid(predictors, batch_sizes, lengths, dtypes, phases)
     shape, run, weights = (options.get(field) for field in ("input_shape", "run", "weights"))
     how: dict[str, Any] = {"run": run, "weights": weights, "cluster": options.get("cluster")}

@@ -23,7 +23,7 @@ from neuralpower.predict.memory.peak import Memory
 from neuralpower.trace.question import ENGINE
 
 if TYPE_CHECKING:
-    from neuralpower.predict.explore.fit import Request
+    from neuralpower.predict.explore.fit_request import Request
 
 ENOUGH = 3  # changes that fit alone: more are not sought
 MOST_RANKS = 8  # of devices that are not named: those of one server

@@ -11,18 +11,17 @@ import numpy as np
 from typing_extensions import Unpack
 
 from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError, is_count
 from neuralpower.layers.base import FORWARD
-from neuralpower.layout import Layout
 from neuralpower.learn.predictor import Predictor
-from neuralpower.options import check_options
 from neuralpower.predict.case import device_memory
 from neuralpower.predict.explore.doubts import doubts
 from neuralpower.predict.explore.outcomes import finite
 from neuralpower.predict.explore.space import Explored, Point, explore
 from neuralpower.predict.prediction import HOST_BOUND
+from neuralpower.predict.shown import Shown
 from neuralpower.predict.weights import scheme_asked
-from neuralpower.shown import Shown
 from neuralpower.trace.question import EAGER, checked_run
 
 if TYPE_CHECKING:
@@ -118,7 +117,6 @@ def sweep(
             many, or the way to run is unknown.
         PredictorError: a predictor was not trained on the dtype.
     """
-    check_options("option of a sweep", options, Options.__annotations__)
     run = checked_run(options.get("run") or EAGER)
     input_shape, weights = options.get("input_shape"), scheme_asked(options.get("weights"))
     memory_bytes = options.get("memory_bytes")

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from neuralpower.devices.cluster import Cluster, enough_for
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.base import BACKWARD
 from neuralpower.layers.collective import Collective
 from neuralpower.layers.embedding import Embedding
-from neuralpower.layout import Layout
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.compose import Whole, assembled, energy_of, rows_of
@@ -36,9 +36,10 @@ from neuralpower.predict.parallel.memory import (
     training_rank_memory,
 )
 from neuralpower.predict.parallel.pieces import Piece, merged, pieces_of, repeats_of, sends_s
-from neuralpower.predict.parallel.result import Parallel, StageResult
 from neuralpower.predict.parallel.schedules import Pipeline, ends_s, held, order_of
-from neuralpower.predict.prediction import BOUNDS, Interval, Prediction
+from neuralpower.predict.prediction import Prediction
+from neuralpower.predict.rows import BOUNDS, Interval
+from neuralpower.predict.several_devices import Parallel, StageResult
 from neuralpower.trace.exchanges import per_node
 from neuralpower.trace.follow import Followed
 from neuralpower.trace.question import Question

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from neuralpower.layout import GROUPS, Layout
+from neuralpower.devices.layout import GROUPS, Layout
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.peak import (
     Memory,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from neuralpower.devices.layout import ONE
 from neuralpower.layers.base import BACKWARD
-from neuralpower.layout import ONE
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.parallel.timing import FURTHER, Timing, timed_part

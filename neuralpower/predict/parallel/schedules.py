@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
-from neuralpower.layout import Layout
 from neuralpower.predict.streams import At, Plan, Rank, Times, times_of
 
 ROUNDS = 4  # micro-batches for each stage: with more, a stage holds no more
@@ -47,11 +47,6 @@ class Pipeline:
     def pieces(self) -> int:
         """That each rank has."""
         return len(self.forward_s) // self.ranks
-
-    def work_s(self, rank: int, batches: int) -> float:
-        """What a rank works in a step of `batches` micro-batches."""
-        own = range(rank, len(self.forward_s), self.ranks)
-        return batches * sum(self.forward_s[k] + self.backward_s[k] for k in own)
 
 
 def step_s(pipeline: Pipeline, batches: int) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from neuralpower.layout import Layout
+from neuralpower.devices.layout import Layout
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.parallel.memory import (
@@ -28,7 +28,7 @@ from neuralpower.predict.parallel.memory import (
 from neuralpower.predict.parallel.pieces import Piece, pieces_of, sends_s
 from neuralpower.predict.parallel.schedules import Pipeline, ends_s, held, order_of
 from neuralpower.predict.parallel.timing import Sums, Timing
-from neuralpower.predict.prediction import Interval
+from neuralpower.predict.rows import Interval
 from neuralpower.trace.follow import Followed
 from neuralpower.trace.passes.data_parallel import ZERO_BUCKET
 from neuralpower.trace.question import Question

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
+from neuralpower.devices.layout import DATA
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers import Layer
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import Movement
-from neuralpower.layout import DATA
 from neuralpower.trace.exchanges import exchanged
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import block_of, module_of, prefixes

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from neuralpower.networks.phases import Decoder
+from neuralpower.networks.decoder import Decoder
 from neuralpower.networks.promised_values import tensors_within
 
 FULL, SLIDING, CROSS, STATE = "full", "sliding", "cross", "state"

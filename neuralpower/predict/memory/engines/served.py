@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 
 from neuralpower.errors import InputError
+from neuralpower.networks.decoder import Decoder
 from neuralpower.networks.inputs import InputRequest
-from neuralpower.networks.phases import Decoder
 from neuralpower.predict.memory.engines.caches import STATE, CacheLayer, cache_layers
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
 from neuralpower.trace.weights import weights_of

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Unpack
 
-    from neuralpower.api import LoadedPredictor, PredictOptions, SweepOptions
+    from neuralpower.api.loaded import LoadedPredictor
+    from neuralpower.api.options import PredictOptions, SweepOptions
     from neuralpower.networks.phases import Phase
     from neuralpower.predict.explore.compare import Comparison
     from neuralpower.predict.explore.fit import Fit
@@ -66,9 +67,10 @@ def predict(
         >>> prediction.runtime_s.low < prediction.runtime_s.value < prediction.runtime_s.high
         True
     """
-    from neuralpower import api
+    from neuralpower.api.loaded import chosen
+    from neuralpower.api.options import device_in
 
-    loaded = api.chosen(api.device_in(device, options), predictor)
+    loaded = chosen(device_in(device, options), predictor)
     return loaded.predict(model, inputs, batch_size=batch_size, dtype=dtype, phase=phase, **options)
 
 
@@ -99,16 +101,17 @@ def compare(
         >>> neuralpower.compare("zoo:resnet18", device=("h100", "t4"), batch_size=8).ratio.value < 1
         True
     """
-    from neuralpower import api
+    from neuralpower.api.loaded import chosen, compared
+    from neuralpower.api.options import device_in
 
-    pair = _several(api.device_in(device, sizes)) or (None,)
+    pair = _several(device_in(device, sizes)) or (None,)
     if len(pair) > 2 or (b is None and len(pair) < 2):
         raise InputError(
             "compare needs two networks, or one on two devices: device=('h100', 'a100-sxm4-80gb')"
         )
-    first = api.chosen(pair[0], predictor)
-    second = first if len(pair) == 1 else api.chosen(pair[1], predictor)
-    return api.compared((first, a), (second, a if b is None else b), **sizes)
+    first = chosen(pair[0], predictor)
+    second = first if len(pair) == 1 else chosen(pair[1], predictor)
+    return compared((first, a), (second, a if b is None else b), **sizes)
 
 
 def sweep(
@@ -140,10 +143,11 @@ def sweep(
         >>> [(point.batch_size, point.fits) for point in grid.points]
         [(1, True), (2, True), (4, True)]
     """
-    from neuralpower import api
+    from neuralpower.api.loaded import chosen, swept
+    from neuralpower.api.options import device_in
 
-    loaded = [api.chosen(one, predictor) for one in _several(api.device_in(device, grid)) or (None,)]
-    return api.swept(model, loaded, **grid)
+    loaded = [chosen(one, predictor) for one in _several(device_in(device, grid)) or (None,)]
+    return swept(model, loaded, **grid)
 
 
 def fit(
@@ -181,15 +185,17 @@ def fit(
         >>> found.verdict, found.probability > 0.98
         ('fits', True)
     """
-    from neuralpower import api
+    from neuralpower.api.loaded import chosen
+    from neuralpower.api.options import device_in, fitted_target
+    from neuralpower.devices.host import own_memory
 
-    device, memory, request = api.fitted_target(device, memory, request)
-    device = api.device_in(device, request)
-    loaded = api.chosen(device, predictor)
+    device, memory, request = fitted_target(device, memory, request)
+    device = device_in(device, request)
+    loaded = chosen(device, predictor)
     if device is not None or predictor is not None:
         return loaded.fit(model, memory, **request)
     if memory is None:
-        return loaded.fit(model, api.own_memory(), **request)
+        return loaded.fit(model, own_memory(), **request)
     from neuralpower.predict.explore.fit import assumed
 
     platform, name = assumed(memory)
@@ -223,9 +229,9 @@ def memory(
         >>> found.low_bytes < found.value_bytes < found.high_bytes
         True
     """
-    from neuralpower import api
+    from neuralpower.api import loaded
 
-    return api.memory(model, inputs, device, {"phase": phase, **request})
+    return loaded.memory(model, inputs, device, {"phase": phase, **request})
 
 
 def score(
@@ -255,9 +261,9 @@ def score(
         >>> [one.rank for one in neuralpower.score(widths, device="h100")]
         [1, 2]
     """
-    from neuralpower import api
+    from neuralpower.api.loaded import chosen
 
-    return api.chosen(device, predictor).score(candidates, by, trust_code=trust_code)
+    return chosen(device, predictor).score(candidates, by, trust_code=trust_code)
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:
@@ -277,9 +283,9 @@ def load(name: str | Path | None = None) -> LoadedPredictor:
         >>> [h100.predict("zoo:deep_mnist", batch_size=size).batch_size for size in (1, 8)]
         [1, 8]
     """
-    from neuralpower import api
+    from neuralpower.api import loaded
 
-    return api.load(name)
+    return loaded.load(name)
 
 
 def profile(
@@ -304,9 +310,9 @@ def profile(
         >>> found.total.flops == 2 * 32 * 64 * 256
         True
     """
-    from neuralpower import api
+    from neuralpower.api.profiled import profiled
 
-    return api.profiled(model, args, kwargs, settings)
+    return profiled(model, args, kwargs, settings)
 
 
 def _several(device: Device | Sequence[Device] | None) -> tuple[Device, ...]:

@@ -1,48 +1,56 @@
-"""The Python API of a predictor: `neuralpower.load(NAME)`."""
+"""A predictor that is loaded for many calls: `neuralpower.load(NAME)`."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from neuralpower.devices.cluster import Cluster, cluster_of, is_cluster
-from neuralpower.devices.host import read_cpu
-from neuralpower.devices.memory_size import bytes_of, is_size
+from neuralpower.api.inputs import Sizes, dtype_of, explained, named_dtype, runs_of
+from neuralpower.api.options import (
+    FIELDS,
+    SIZES,
+    PredictOptions,
+    SweepOptions,
+    cast_of,
+    check_options,
+    check_settings,
+    cluster_in,
+    device_in,
+    fitted_target,
+    phases_of,
+)
+from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import ONE
+from neuralpower.devices.memory_size import bytes_of
 from neuralpower.devices.spec import known_spec, spec_of
-from neuralpower.dtypes import full_name
-from neuralpower.errors import InputError, ModelError, is_count
+from neuralpower.errors import InputError
 from neuralpower.files.paths import is_file
-from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.layout import ONE, Layout
+from neuralpower.layers.base import FORWARD
 from neuralpower.learn import predictor_lookup
-from neuralpower.learn.here import target
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
+from neuralpower.measure.this_machine import target
 from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.callables import as_network
-from neuralpower.networks.given_shapes import one_shape, with_tensors
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.given_shapes import one_shape
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
-from neuralpower.networks.requests import Asked, asked_of, given_to
-from neuralpower.networks.sharding import Sharding
-from neuralpower.networks.source import Source
-from neuralpower.networks.sources import published_dtype, resolve
-from neuralpower.options import check_options
+from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.predict.case import device_memory, predict, run_of, sharding_of
 from neuralpower.predict.compose import question_of
 from neuralpower.predict.explore.compare import Comparison, Side, compare
-from neuralpower.predict.explore.fit import Fit, Request, fit
+from neuralpower.predict.explore.fit import Fit, fit
 from neuralpower.predict.explore.fit import memory as memory_of
+from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.explore.phases import sweep_grid
 from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep
@@ -50,50 +58,10 @@ from neuralpower.predict.memory.engines import OPTIONS, EngineRequest, board_of
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.weights import scheme_asked
-from neuralpower.profiling import NetworkProfile, profile
-from neuralpower.profiling.settings import Keywords
 from neuralpower.report.notebook import Panel, drawn
-from neuralpower.trace.casts import cast_dtype
 from neuralpower.trace.master_weights import check_masters
-from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
+from neuralpower.trace.recipe import RECIPE, TRAINING
 
-
-class PredictOptions(TypedDict, total=False):
-    """Rare options of a prediction."""
-
-    seq_len: int | None  # tokens of each sample
-    input_shape: Sequence[int] | None  # of one sample
-    recipe: Recipe  # of training: optimizer, accumulation, checkpointing
-    run: str | None  # eager, graph, compile or engine
-    weights: str | None  # quantisation of weights: "int4:128", "fp8", "q4_k_m"
-    autocast: str | None  # low precision that products are cast to: "bfloat16"
-    lora: str | int | None  # training: rank of adapters, 16 or "16:q_proj,v_proj"
-    layout: Layout  # over several devices
-    devices: str | Cluster | None  # these devices, such as "8xh100-sxm", in place of a device
-    nodes: int  # of these devices each
-    plan: Mapping[str, Any] | None  # names of modules -> how tensor ranks share them, as torch's styles
-    strict: bool  # whether a network without a plan is refused, instead of sharded by a rule
-
-
-class SweepOptions(TypedDict, total=False):
-    """The grid of a sweep, and the options of all its points."""
-
-    batch_sizes: Sequence[int]  # samples; (1,) by default
-    lengths: Sequence[int | None]  # tokens of each sample; None leaves them to the model
-    dtypes: Sequence[str] | None  # of weights and inputs; None: a model's own, else float32
-    phase: str | Phase | Sequence[Phase]  # of one name; they may differ in their tokens
-    recipe: Recipe  # of training: optimizer, accumulation, checkpointing
-    memory: str | float | None  # of the device, such as "24GB", or bytes; None: that of its spec sheet
-    input_shape: Sequence[int] | None  # of one sample
-    run: str | None  # eager, graph, compile or engine; None: the usual one of the phase
-    weights: str | None  # quantisation of weights
-    layouts: Sequence[Layout]  # over several devices, each a point of the grid
-    devices: str | Cluster | None  # these devices
-    nodes: int
-
-
-FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # fields of a request to `fit`
-SIZES = ("batch_size", "dtype", "phase", *PredictOptions.__annotations__)  # options of `predict`
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 Model = str | Path | nn.Module | Callable[..., Any]
@@ -188,7 +156,7 @@ class LoadedPredictor:
         """
         check_options("option of predict", options, SIZES)
         recipe, layout = options.get("recipe", RECIPE), options.get("layout", ONE)
-        _check(batch_size, recipe, layout)
+        check_settings(batch_size, recipe, layout)
         cluster = self._cluster(options)
         asked = phase if isinstance(phase, Phase) else Phase(phase)
         asked.check(PREDICTED)
@@ -202,8 +170,8 @@ class LoadedPredictor:
         run = run_of(self.predictor, options.get("run"), asked, way)
         settings = {"plan": options.get("plan"), "strict": options.get("strict", False)}
         sharding = sharding_of(layout, cluster, run, way, **settings)
-        sizes = _Sizes(batch_size, given, dtype is not None, asked, options, sharding)
-        runs = _runs(source, inputs, sizes)
+        sizes = Sizes(batch_size, given, dtype is not None, asked, options, sharding)
+        runs = runs_of(source, inputs, sizes)
         question = question_of(
             self.predictor,
             phase=way,
@@ -211,11 +179,11 @@ class LoadedPredictor:
             recipe=recipe,
             run=run,
             weights=scheme_asked(options.get("weights")),
-            autocast=_cast(options),
+            autocast=cast_of(options),
             layout=layout,
             cluster=cluster,
         )
-        with _explained(inputs):
+        with explained(inputs):
             found = predict(runs, self.predictor, question, model=str(source.name))[0]
         return replace(found, assumptions=(*note, *found.assumptions)) if note else found
 
@@ -235,8 +203,8 @@ class LoadedPredictor:
         Raises ModelError.
         """
         if asked is not None:
-            return _named(asked), ()
-        own = _dtype(model)
+            return named_dtype(asked), ()
+        own = dtype_of(model)
         nearest = (
             predictor_lookup.nearest_dtype(self.predictor, own) if isinstance(model, (str, Path)) else own
         )
@@ -270,7 +238,7 @@ class LoadedPredictor:
     def fit(self, model: Model, memory: str | float | None = None, **request: Any) -> Fit:
         """Whether a model fits into the device's memory, or into a given one: "24GB", or bytes.
 
-        `request` has the fields of `explore.fit.Request`; its `dtype` is by default a module's, or float32.
+        `request` has the fields of `fit_request.Request`; its `dtype` is by default a module's, or float32.
 
         Raises:
             InputError: the device's memory is unknown and none is given, or an unknown field of `Request`.
@@ -281,8 +249,8 @@ class LoadedPredictor:
         request = self._with_engine(request, room)
         check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
         model = as_network(model)
-        dtype = request.get("dtype") or _dtype(model)
-        dtype = _named(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype  # refused later
+        dtype = request.get("dtype") or dtype_of(model)
+        dtype = named_dtype(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype  # refused later
         cluster = self._cluster(request)
         request = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
         request = {"platform": self.predictor.platform, "cluster": cluster, **request, "dtype": dtype}
@@ -305,95 +273,6 @@ class LoadedPredictor:
         return {**rest, "engine": EngineRequest(engine, options, count, board)}
 
 
-def _cast(options: PredictOptions) -> torch.dtype | None:
-    """The dtype of an autocast; None for no casts. Raises InputError."""
-    text = options.get("autocast")
-    return None if text is None else cast_dtype(str(text))
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """The request for a model's inputs."""
-
-    batch_size: int | None
-    dtype: str
-    checked: bool  # whether the caller named the dtype
-    phase: Phase
-    options: PredictOptions
-    sharding: Sharding | None = None
-
-
-def _runs(source: Source, inputs: Any, sizes: _Sizes) -> Asked:
-    """The pass or the generation that runs; raises InputError and ModelError."""
-    seq_len, shape = sizes.options.get("seq_len"), sizes.options.get("input_shape")
-    if inputs is None:
-        shape = tuple(shape) if isinstance(shape, Iterable) else shape
-        request = InputRequest(int(sizes.batch_size or 1), seq_len, shape, torch_dtype(sizes.dtype))
-        own = sizes.batch_size is None
-        return asked_of(source, request, sizes.phase, own_batch=own, sharding=sizes.sharding)
-    if seq_len is not None or shape is not None:
-        both = "sizes and inputs are both given, but inputs have their own sizes"
-        raise InputError(f"{both}; leave one of them out")
-    if sizes.phase != Phase():
-        both = f"inputs and the phase {sizes.phase.name} are both given"
-        raise InputError(f"{both}, and it makes its own inputs; leave one out")
-    whole = one_shape(inputs)
-    if whole is not None:
-        return _of_shape(source, whole, sizes)
-    if sizes.sharding is not None and sizes.sharding.needed:
-        raise InputError(
-            "inputs and a layout with tensor or expert ranks are both given; a rank makes its own inputs: "
-            "give a shape, or sizes"
-        )
-    inputs = with_tensors(inputs, torch_dtype(sizes.dtype))
-    return given_to(source, inputs, sizes.dtype, sizes.batch_size, checked=sizes.checked)
-
-
-@contextlib.contextmanager
-def _explained(inputs: Any) -> Iterator[None]:
-    """Explain how a shape was read, if a model does not run with it."""
-    try:
-        yield
-    except ModelError as error:
-        whole = one_shape(inputs)
-        if whole is None:
-            raise
-        read = f"shape {whole} is a batch of {whole[0]}; for one sample of it write {(1, *whole)}"
-        raise ModelError(f"{read}: {error}") from error
-
-
-def _of_shape(source: Source, whole: tuple[int, ...], sizes: _Sizes) -> Asked:
-    """The pass over one tensor of a shape; for a language model (samples, tokens). Raises InputError."""
-    batch, *sample = whole
-    if sizes.batch_size not in (None, batch):
-        raise InputError(
-            f"shape {whole} begins with a batch of {batch}, and batch_size is {sizes.batch_size}; "
-            "leave batch_size out"
-        )
-    dtype = torch_dtype(sizes.dtype)
-    if not sample:
-        tensor = torch.ones(whole, dtype=dtype)
-        return given_to(source, tensor, sizes.dtype, batch, checked=sizes.checked)
-    return _first_taken(
-        whole, dtype, lambda request: asked_of(source, request, sizes.phase, sharding=sizes.sharding)
-    )
-
-
-def _first_taken(
-    whole: tuple[int, ...], dtype: torch.dtype, take: Callable[[InputRequest], Answer]
-) -> Answer:
-    """The result of `take` for a tensor of that shape, or for tokens if a model reads (samples, tokens)."""
-    batch, *sample = whole
-    try:
-        return take(InputRequest(batch, None, tuple(sample) or None, dtype))
-    except ModelError:
-        raise
-    except InputError:
-        if len(sample) != 1:
-            raise
-        return take(InputRequest(batch, sample[0], None, dtype))
-
-
 def compared(a: tuple[LoadedPredictor, Model], b: tuple[LoadedPredictor, Model], **sizes: Any) -> Comparison:
     """Compare two models, each on a predictor's device; labels name the device if there are two."""
     several = a[0].predictor is not b[0].predictor
@@ -414,12 +293,12 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[Sw
     if dtypes is None:
         dtypes = (predictors[0]._dtype(model, None)[0],)
     elif isinstance(dtypes, (list, tuple)):  # other values are refused later
-        dtypes = [_named(dtype) for dtype in dtypes]
-    _check(None, asked.get("recipe", RECIPE), ONE)
+        dtypes = [named_dtype(dtype) for dtype in dtypes]
+    check_settings(None, asked.get("recipe", RECIPE), ONE)
     cluster = cluster_in(asked)
     for name in ("devices", "nodes"):
         asked.pop(name, None)
-    phases = _phases(asked.pop("phase", FORWARD))
+    phases = phases_of(asked.pop("phase", FORWARD))
     return sweep_grid(
         model,
         [one.predictor for one in predictors],
@@ -429,51 +308,6 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[Sw
         cluster=cluster,
         **asked,
     )
-
-
-def _phases(asked: Any) -> list[Phase]:
-    """One phase, or several of a list; raises InputError for what names none."""
-    several = asked if isinstance(asked, (list, tuple)) else [asked]
-    for phase in several:
-        if not isinstance(phase, (str, Phase)):
-            raise InputError(
-                f"phase {phase!r:.40}: must be a name, or a Phase; write 'decode', or leave it out"
-            )
-    return [phase if isinstance(phase, Phase) else Phase(phase) for phase in several]
-
-
-def profiled(model: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: Keywords) -> NetworkProfile:
-    """Profile a network here; the network can be a name, its inputs a shape.
-
-    Raises what `neuralpower.profiling.profile` raises.
-    """
-    check_options("setting of a profile", settings, Keywords.__annotations__)
-    model, whole = as_network(model), one_shape(args)
-    if isinstance(model, (str, Path)) or (callable(model) and not isinstance(model, nn.Module)):
-        return _profiled_source(resolve(model), whole, (args, kwargs), settings)
-    if isinstance(model, nn.Module):
-        dtype = torch_dtype(_dtype(model))
-        args = torch.ones(whole, dtype=dtype) if whole is not None else with_tensors(args, dtype)
-        kwargs = with_tensors(kwargs, dtype)
-    return profile(model, args, kwargs, **settings)
-
-
-def _profiled_source(
-    source: Source, whole: tuple[int, ...] | None, given: tuple[Any, Any], settings: Keywords
-) -> NetworkProfile:
-    """Profile a network of a source, with inputs of a shape, given inputs, or its own."""
-    dtype = torch_dtype(_dtype(source.name))
-    place = str(settings.get("device") or "cpu") if settings.get("runtime", True) else "meta"
-    module = source.build(place, dtype)
-    if settings.get("phase") == TRAINING:
-        module.train()
-    args, kwargs = given
-    if whole is not None or (not kwargs and isinstance(args, tuple) and not args):
-        shape = whole or (source.batch_size(None),)
-        made = _first_taken(shape, dtype, lambda request: source.inputs(module, request, device=place))
-        args, kwargs = made.args, made.kwargs
-    named: Keywords = {"name": source.name, **settings}
-    return profile(module, with_tensors(args, dtype), with_tensors(kwargs, dtype), **named)
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:
@@ -518,60 +352,6 @@ def _read(device: str | Path | None, predictor: str | Path | None, _: object) ->
     return LoadedPredictor(predictor_lookup.chosen(predictor, device))
 
 
-def own_memory() -> float:
-    """Bytes of this machine's memory; raises InputError if unknown."""
-    found = read_cpu().memory_bytes
-    if found is None:
-        raise InputError("this machine's memory is unknown; give memory, such as '24GB'")
-    return float(found)
-
-
-def cluster_in(options: Mapping[str, Any]) -> Cluster | None:
-    """The cluster of the options `devices` and `nodes`; raises InputError."""
-    devices, nodes = options.get("devices"), options.get("nodes")
-    if devices is None:
-        if nodes is not None:
-            raise InputError(f"nodes {nodes}: devices says what a node has; give devices='8xh100-sxm'")
-        return None
-    if isinstance(devices, Cluster):
-        return devices
-    if not isinstance(devices, str):
-        raise InputError(f"devices {devices!r:.40}: must be a text, such as '8xh100-sxm'")
-    return cluster_of(devices, 1 if nodes is None else nodes)
-
-
-def device_in(device: Any, options: Mapping[str, Any]) -> Any:
-    """The device that is named, or that of the option `devices`; raises InputError where both name one."""
-    cluster = cluster_in(options)
-    if cluster is None:
-        return device
-    if device is not None:
-        raise InputError(f"device {device!r:.40} and devices both name a device; leave device out")
-    return cluster.spec.slug
-
-
-def fitted_target(
-    device: Any, memory: str | float | None, request: Mapping[str, Any]
-) -> tuple[Any, str | float | None, dict[str, Any]]:
-    """(device, memory, request) where the device may be a memory, 24GB, or several devices, 8xh100-sxm.
-
-    Several devices without a layout get the usual one. Raises InputError for two that contradict.
-    """
-    request = dict(request)
-    if is_size(device):
-        if memory is not None:
-            raise InputError(f"device {device!r} and memory {memory!r} both are a size; leave one out")
-        return None, device, request
-    if is_cluster(device):
-        if request.get("devices") is not None:
-            device_in(device, request)  # raises: both name devices
-        device, request["devices"] = None, device
-    cluster = cluster_in(request)
-    if cluster is not None and request.get("layout") is None:
-        request["layout"] = cluster.usual_layout(request.get("phase") == TRAINING)
-    return device, memory, request
-
-
 @_on_cpu
 def memory(model: Model, inputs: Any, device: Any, request: Mapping[str, Any]) -> Memory:
     """The memory of one pass or step on a device, without its time; see `neuralpower.memory`."""
@@ -586,8 +366,8 @@ def memory(model: Model, inputs: Any, device: Any, request: Mapping[str, Any]) -
         must = "must be a shape, batch first, such as (8, 3, 224, 224)"
         raise InputError(f"inputs {inputs!r:.40}: {must}")
     model = as_network(model)
-    dtype = asked.get("dtype") or _dtype(model)
-    dtype = _named(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype
+    dtype = asked.get("dtype") or dtype_of(model)
+    dtype = named_dtype(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype
     return memory_of(Request(model, **{"platform": platform, "cluster": cluster, **asked, "dtype": dtype}))
 
 
@@ -595,26 +375,3 @@ def _platform(device: str | Path | None) -> Platform:
     """The platform of a device; raises InputError."""
     named = target(device)
     return CPU if named is None else platform_of(spec_of(str(named)).hardware())
-
-
-def _check(batch_size: int | None, recipe: Any, layout: Any) -> None:
-    """Raise InputError for an impossible batch size, recipe or layout."""
-    if not isinstance(layout, Layout):
-        raise InputError(f"layout {layout!r:.40}: must be a Layout, such as neuralpower.Layout(tensor=8)")
-    if batch_size is not None and not is_count(batch_size):
-        raise InputError(f"batch size {batch_size}: must be a whole number, 1 or more; choose 1")
-    if not isinstance(recipe, Recipe):
-        raise InputError(f"recipe {recipe!r:.40}: must be a Recipe, such as neuralpower.Recipe('adam')")
-
-
-def _named(dtype: str | torch.dtype) -> str:
-    """The full name of a dtype: "bfloat16" for "bf16" and torch.bfloat16."""
-    return full_name(str(dtype).removeprefix("torch."))
-
-
-def _dtype(model: Any) -> str:
-    """The dtype of a module's weights, or in which a model of the catalogue or the hub was published."""
-    if isinstance(model, (str, Path)):
-        return published_dtype(str(model)) or "float32"
-    weights = model.parameters() if isinstance(model, nn.Module) else ()
-    return next((str(w.dtype).removeprefix("torch.") for w in weights if w.is_floating_point()), "float32")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from neuralpower.devices.cluster import Cluster
-from neuralpower.layout import Layout
+from neuralpower.devices.layout import Layout
 from neuralpower.predict.memory.peak import Memory
-
-if TYPE_CHECKING:
-    from neuralpower.predict.prediction import Interval
+from neuralpower.predict.rows import Interval
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What Python asks: the functions of `neuralpower`, and a predictor that is loaded for many calls."""

@@ -1,0 +1,71 @@
+"""Tensors of calls: the first that an operator returns, its shape, and how they lie in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neuralpower.errors import Unmodelled
+from neuralpower.layers.base import Layer
+
+
+def first(output: Any) -> Any:
+    """An operator's first output, or its only one."""
+    return output[0] if isinstance(output, (tuple, list)) and output else output
+
+
+def check_output(layer: Layer, operator: str, output: Any) -> None:
+    """Raise Unmodelled where the fields say another shape than that of the operator's first output."""
+    said, real = layer.output_shape(operator), first(output)
+    if said is None or not isinstance(real, Tensor):
+        return
+    known = all(isinstance(size, int) for size in (*said, *real.shape))  # those of nested tensors are symbols
+    if known and real.numel() and not _same_sizes(said, real.shape):
+        raise Unmodelled(
+            f"{operator} returns {tuple(real.shape)}, its fields as {layer.kind} give {tuple(said)}"
+        )
+
+
+def _same_sizes(said: Sequence[int], real: Sequence[int]) -> bool:
+    """Whether `said` are the axes of `real` in any order, or joined in its order, except those of size 1."""
+    wanted, left = [s for s in said if s != 1], [s for s in real if s != 1]
+    if sorted(wanted) == sorted(left):
+        return True
+    for size in wanted:
+        joined = 1
+        while joined < size and left:
+            joined *= left.pop(0)
+        if joined != size:
+            return False
+    return not left
+
+
+def contiguous_run(tensor: Tensor, like: Tensor) -> int:
+    """Length of contiguous stretches of `tensor`, walked in the order of `like`'s memory; 0 for all of it.
+
+    Both have the same shape.
+    """
+    order = sorted(range(tensor.dim()), key=lambda d: (like.stride(d), tensor.stride(d), -d))
+    run = 1
+    for dim in order:
+        if tensor.shape[dim] == 1:
+            continue
+        if tensor.stride(dim) != run:
+            return run
+        run *= tensor.shape[dim]
+    return 0
+
+
+def strided(layer: Layer, elements: int, run: int, device: torch.device, *, dense: bool = True) -> Tensor:
+    """`elements` numbers in stretches of `run` (0: contiguous): a transpose, or a slice if not `dense`."""
+    if run == 0:
+        return layer.tensor(elements, device=device)
+    stretches = elements // run
+    rows = next((d for d in range(math.isqrt(stretches), 1, -1) if stretches % d == 0), 1)
+    if rows == 1 or not dense:
+        return layer.tensor(stretches, 2 * run, device=device)[:, :run]
+    return layer.tensor(stretches // rows, rows, run, device=device).transpose(0, 1)

@@ -1,0 +1,243 @@
+"""Memory of one request at many sizes: what its passes make is followed, and its peak is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from neuralpower.errors import InputError, ModelError
+from neuralpower.files.stages import stage
+from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.networks.adapters import with_lora
+from neuralpower.networks.decoder import Pass, pass_of
+from neuralpower.networks.inputs import TOKENS
+from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
+from neuralpower.networks.sharding import sharded
+from neuralpower.networks.source import Source
+from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.predict.case import sharding_of
+from neuralpower.predict.explore.fit_request import Request
+from neuralpower.predict.explore.shallow import Passed, Shallow
+from neuralpower.predict.memory.over_time import Lived, lived
+from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.predict.parallel import one_micro_batch, stage_memories
+from neuralpower.predict.weights import chosen, scheme_asked
+from neuralpower.quantisation.totals import Quantised, totals
+from neuralpower.trace.follow import Followed, follow, frozen, shape_of
+from neuralpower.trace.passes import OF_CALLS, applied
+from neuralpower.trace.passes.quantisation import quantised
+from neuralpower.trace.quantised_step import with_quantised
+from neuralpower.trace.question import COMPILE, Question, usual_run
+from neuralpower.trace.recipe import TRAINING, Recipe
+from neuralpower.trace.records import Trace
+from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
+from neuralpower.trace.step_settings import recipe_of
+from neuralpower.trace.tracer import trace
+from neuralpower.trace.weights import weights_of
+
+MOST_CALLS = 20_000  # in a trace, which takes seconds: a scan in Python makes more with each token
+
+
+class Probe:
+    """Memory of the request at other sizes; each is traced once."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.run = request.run or usual_run(request.platform, request.phase)
+        self.dtype = torch_dtype(request.dtype)
+        self.source: Source = with_lora(resolve(request.model), request.lora, request.phase, request.layout)
+        phase = TRAINING if request.phase == TRAINING else FORWARD
+        self.module = self.source.build("meta", self.dtype)
+        self.scheme = chosen(scheme_asked(request.weights), self.source.weights, phase, self.module)
+        self.quantised: Quantised | None = None
+        # what is frozen, and how it is sharded
+        self.notes: tuple[str, ...] = tuple(frozen(self.module) if phase == TRAINING else ())
+        # the memory of each stage, where there are several
+        self.stages: dict[tuple[int, int | None], list[Memory]] = {}
+        if not request.layout.alone:
+            self._shard(request)
+        self.shallow = Shallow(self.source, self.module, self.dtype, request.platform)
+        self.own_length: int | None = None
+        self.seen: Callable[[Lived], None] | None = None
+        self._known: dict[tuple[int, int | None], Memory] = {}
+        self._calls: dict[tuple[int, int | None], int] = {}
+
+    def _shard(self, request: Request) -> None:
+        """Make the module that of one rank; raises InputError as `sharded`."""
+        way = TRAINING if request.phase == TRAINING else FORWARD
+        how = sharding_of(request.layout, request.cluster, self.run, way, strict=request.strict)
+        about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
+        self.module, done = sharded(self.module, how, partial(self.source.inputs, self.module, about, "meta"))
+        self.notes += done.notes
+
+    def quantised_bytes(self) -> int | None:
+        """Bytes of the weights under the scheme; None without one. Traces a pass of two tokens."""
+        if self.scheme is None:
+            return None
+        one = self._asked(self.module, 1, 2, PREFILL)
+        self._weighed(trace(self.module, one.inputs.args, one.inputs.kwargs))
+        return None if self.quantised is None else self.quantised.bytes
+
+    @property
+    def traces(self) -> int:
+        """Number of traces so far."""
+        return len(self._known)
+
+    def __call__(self, batch: int, length: int | None) -> Memory:
+        """At the peak; raises InputError or ModelError."""
+        if (batch, length) not in self._known:
+            self._known[batch, length] = self._memory(batch, length)
+        return self._known[batch, length]
+
+    def longest_traced(self, batch: int) -> float:
+        """Where a trace reaches MOST_CALLS by the two longest so far; infinite where calls do not grow."""
+        sizes = ((size, calls) for (b, size), calls in self._calls.items() if b == batch and size is not None)
+        if len(known := sorted(sizes)) < 2:
+            return float("inf")
+        (before, fewer), (last, calls) = known[-2:]
+        more = max(MOST_CALLS - calls, 0)
+        return last + more * (last - before) / (calls - fewer) if calls > fewer else float("inf")
+
+    def _memory(self, batch: int, length: int | None) -> Memory:
+        """Memory of one pass; for a generation, the larger of its prefill and its last step."""
+        size = f"batch {batch}{f', length {length}' if length else ''}"
+        stage(f"tracing {self.source.name}, {size} (trace {self.traces + 1})")
+        if self.request.phase != GENERATE:
+            return self._pass_memory(self.request.phase, batch, length, length)
+        found = [self._pass_memory(PREFILL, batch, length, length)]
+        made = self.request.new_tokens or TOKENS  # the first by the prefill
+        if made > 1:
+            context = (length or self.own_length or TOKENS) + made - 2
+            found.append(self._pass_memory(DECODE, batch, length, context))
+        return max(found, key=lambda memory: memory.high_bytes)
+
+    def _pass_memory(self, name: str, batch: int, length: int | None, tokens: int | None) -> Memory:
+        """Memory of a pass over `tokens` tokens, in its prompt or its cache."""
+        request, platform = self.request, self.request.platform
+        if not request.layout.alone:
+            return self._rank_memory(self._asked(self.module, batch, tokens, name), batch, length)
+        follow = partial(self._passed, batch=batch, tokens=tokens, name=name)
+        passed = None
+        one_graph = name == TRAINING and self.run == COMPILE  # which does not say what a block makes
+        if (
+            self.scheme is None and self.seen is None and not one_graph
+        ):  # these need all weights, or each call
+            passed = self.shallow(name, follow)
+        found, self._calls[batch, length] = passed or follow(self.module)
+        if self.seen is not None:
+            self.seen(lived(self.source.name, name, found, platform))
+        if isinstance(found, Trace):
+            memory = forward_memory(found, platform=platform, run=self.run)
+            return replace(memory, phase=request.phase)
+        return training_memory(found, platform=platform)
+
+    def _passed(self, module: nn.Module, batch: int, tokens: int | None, name: str) -> Passed:
+        """A pass or a step of a network, the whole one or a shallow one."""
+        one = self._asked(module, batch, tokens, name)
+        if name == TRAINING:
+            step = self._step(one)
+            return Passed(step, step.end)
+        try:
+            traced = self._weighed(trace(module, one.inputs.args, one.inputs.kwargs))
+            question = Question(dtype=self.request.dtype, run=self.run, platform=self.request.platform)
+            traced = applied(replace(traced, about=shape_of(one)), question, OF_CALLS)
+        except ModelError as error:
+            if tokens is not None and ("index" in str(error) or "size" in str(error)):
+                raise InputError(str(error)) from error
+            raise
+        return Passed(traced, len(traced.calls) + len(traced.unmodelled))
+
+    def _step(self, one: Pass) -> StepLifetimes:
+        """What a step of training makes."""
+        request = self.request
+        step = training_lifetimes(
+            one.module,
+            one.inputs.args,
+            one.inputs.kwargs,
+            optimizer=request.optimizer,
+            platform=request.platform,
+            accumulation=request.accumulation,
+            checkpointing=request.checkpointing,
+            states=request.states,
+            autocast=request.cast,
+            masters=request.master_weights,
+            compiled=self.run == COMPILE,
+        )
+        if step.note and step.note not in self.notes:
+            self.notes += (step.note,)
+        if self.scheme is None:
+            return step
+        weights = weights_of(one.module)
+        self.quantised = totals(self.scheme, weights, self.scheme.forms(weights, {}), {})
+        return with_quantised(step, weights, self.scheme)
+
+    def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
+        """Memory of the fullest device of a layout."""
+        request = self.request
+        trains = request.phase == TRAINING
+        recipe = Recipe(accumulation=request.accumulation).on(request.platform)
+        if trains:
+            recipe = replace(
+                recipe_of(request.optimizer, request.platform, request.states),
+                accumulation=request.accumulation,
+                checkpointing=request.checkpointing,
+                masters=request.master_weights,
+            )
+        question = Question(
+            TRAINING if trains else FORWARD,
+            request.dtype,
+            recipe,
+            autocast=request.cast,
+            platform=request.platform,
+            run=self.run,
+            weights=self.scheme,
+            layout=request.layout,
+            cluster=request.cluster,
+        )
+        found = follow(one, one_micro_batch(question))
+        assert isinstance(found, Followed)  # generations come pass by pass
+        # here without momentum
+        if trains and request.states is None and request.optimizer.partition(":")[0] == "sgd":
+            settings: dict[str, Any] = {
+                "optimizer": request.optimizer,
+                "checkpointing": request.checkpointing,
+            }
+            settings |= {"autocast": request.cast, "masters": request.master_weights}
+            args = (one.module, one.inputs.args, one.inputs.kwargs)
+            step = training_lifetimes(*args, platform=request.platform, **settings)
+            found = replace(found, lifetimes=step)
+        self.quantised = found.work.quantised
+        self._calls[batch, length] = len(found.trace.calls) + len(found.trace.unmodelled)
+        stages = stage_memories(found, question)
+        if not stages:
+            raise InputError(f"{self.source.name}: its memory is not known: {'; '.join(found.notes)}")
+        most = max(stages, key=lambda memory: memory.high_bytes)
+        known = self.stages.get((batch, length))
+        if known is None or most.high_bytes > max(memory.high_bytes for memory in known):
+            self.stages[batch, length] = stages
+        return replace(most, phase=request.phase)
+
+    def _weighed(self, traced: Trace) -> Trace:
+        """The trace with its weights quantised, where they are."""
+        if self.scheme is None:
+            return traced
+        traced = quantised(traced, self.scheme)
+        self.quantised = traced.quantised
+        return traced
+
+    def _asked(self, module: nn.Module, batch: int, length: int | None, name: str) -> Pass:
+        """Shapes alone; notes the length that a model takes by itself."""
+        about = InputRequest(batch, length, self.request.input_shape, self.dtype)
+        phase = Phase(PREFILL if name == PREFILL else FORWARD)
+        if decodes := name == DECODE:
+            own = self.request.seq_len if self.request.phase == DECODE else None
+            about, phase = replace(about, seq_len=own), Phase.decode(context=length)
+        one = pass_of(self.source, about, phase, module)
+        if length is None:
+            ids = one.inputs.kwargs.get("input_ids")
+            self.own_length = one.context if decodes else None if ids is None else int(ids.shape[-1])
+        return one

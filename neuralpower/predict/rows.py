@@ -1,0 +1,150 @@
+"""The rows of a prediction: equal calls together, with their times, powers and shares."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from neuralpower.layers import Layer
+from neuralpower.layers.base import FORWARD
+from neuralpower.learn.estimates import BASES
+
+BOUNDS = ("value", "low", "high")  # of an interval
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 90 % bounds."""
+
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, float]:
+        """As a JSON object."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+# of tables of a prediction's rows
+COLUMNS = (
+    *"path kind count runtime_s low_s high_s flops bytes bound share basis power_w energy_j step".split(),
+)
+SUMMED = ("count", "runtime_s", "low_s", "high_s", "flops", "bytes", "share")  # of rows that are merged
+
+
+@dataclass(frozen=True)
+class Row:
+    """`count` equal calls together; `path` names their modules, ranges of repeated blocks in brackets.
+
+    Times are the device's: what the host's launches add is `Prediction.launch_row`.
+    """
+
+    path: str
+    kind: str
+    count: int
+    runtime_s: float
+    low_s: float
+    high_s: float
+    flops: int
+    bytes: int
+    bound: str  # compute or memory: the side of the roofline that the calls lie on
+    basis: str
+    share: float = 0.0  # of the whole
+    power_w: Interval | None = None
+    power_trained: bool = False  # whether a regressor says the power, or it is carried from others
+    step: str = FORWARD  # of a training step: forward, backward or optimizer
+    layer: Layer | None = None  # None of what is not modelled, and of different ones together
+    parts: tuple[str, ...] = ()  # names of the calls that a trace pass joined to this one, in order
+    paths: tuple[str, ...] = field(default=(), repr=False)  # of each of its calls, which `path` sums up
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of all calls together (J)."""
+        return None if self.power_w is None else self.power_w.value * self.runtime_s
+
+    def cells(self) -> dict[str, Any]:
+        """Its numbers and words by COLUMNS; of power the value alone."""
+        cells = {name: getattr(self, name) for name in COLUMNS}
+        return {**cells, "power_w": None if self.power_w is None else self.power_w.value}
+
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object, which calls the step a phase."""
+        cells = self.cells()
+        return {"phase": cells.pop("step"), **cells, "parts": list(self.parts)}
+
+
+@dataclass(frozen=True)
+class Unmodelled:
+    """Calls that no regressor describes: their share is a roofline estimate."""
+
+    operator: str
+    reason: str
+    count: int
+    runtime_s: float
+    share: float
+
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object."""
+        return {
+            "operator": self.operator,
+            "reason": self.reason,
+            "count": self.count,
+            "runtime_s": self.runtime_s,
+            "share": self.share,
+        }
+
+
+def with_shares(rows: Sequence[Row], whole_s: float) -> tuple[Row, ...]:
+    """The rows, each with its share of the whole."""
+    return tuple(replace(row, share=row.runtime_s / max(whole_s, 1e-12)) for row in rows)
+
+
+def ranges(paths: Sequence[str]) -> str:
+    """Equal paths as themselves, paths that differ in numbered blocks with their numbers in brackets."""
+    if len(set(paths)) == 1:
+        return paths[0]
+    columns = zip(*(path.split(".") for path in paths), strict=True)
+    return ".".join(names[0] if len(set(names)) == 1 else f"[{_runs(names)}]" for names in columns)
+
+
+def _runs(names: Sequence[str]) -> str:
+    numbers = sorted({int(name) for name in names})
+    parts = []
+    for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
+    return ",".join(parts)
+
+
+def merged(rows: Sequence[Row], key: Callable[[Row], tuple[str, str]]) -> list[Row]:
+    """One row for each path and kind that `key` gives, as they first run; a kind of "" stands for all."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return [
+        Row(
+            path,
+            kind or ", ".join(sorted({r.kind for r in some})),
+            bound=max(some, key=lambda r: r.runtime_s).bound,
+            basis=max((r.basis for r in some), key=BASES.index),
+            power_w=_mean_power(some),
+            power_trained=all(r.power_trained for r in some),
+            **_sums(some),
+        )
+        for (path, kind), some in groups.items()
+    ]
+
+
+def _sums(rows: Sequence[Row]) -> dict[str, Any]:
+    return {name: sum(getattr(row, name) for row in rows) for name in SUMMED}
+
+
+def _mean_power(rows: Sequence[Row]) -> Interval | None:
+    """Over the rows' time; None where one of them is not known."""
+    known = [(row.power_w, row.runtime_s) for row in rows if row.power_w is not None]
+    total = sum(seconds for _, seconds in known)
+    if len(known) < len(rows) or total <= 0:
+        return None
+    return Interval(*(sum(getattr(p, bound) * s for p, s in known) / total for bound in BOUNDS))

@@ -1,0 +1,106 @@
+"""Histories of deep networks from shallow ones, against the deep networks' own."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from neuralpower.networks.decoder import pass_of
+from neuralpower.networks.phases import Phase
+from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.platforms import PLATFORMS
+from neuralpower.predict.explore.fit_request import Request
+from neuralpower.predict.explore.probe import Probe
+from neuralpower.predict.explore.shallow import Shallow
+from neuralpower.trace.deepening import SHORT, Deepening, History, IrregularError, ranked
+from neuralpower.trace.step_lifetimes import training_lifetimes
+from neuralpower.trace.tracer import trace
+
+NVIDIA, DEEP, PATH = PLATFORMS["nvidia"], 9, "model.layers"
+
+
+def llama(blocks: int) -> nn.Module:
+    config = LlamaConfig(
+        vocab_size=96,
+        hidden_size=32,
+        intermediate_size=80,
+        num_hidden_layers=blocks,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    with torch.device("meta"):
+        return LlamaForCausalLM(config)
+
+
+def step(model: nn.Module, tokens: int = 5, **how: object) -> History:
+    ids = torch.zeros(2, tokens, dtype=torch.int64, device="meta")
+    found = training_lifetimes(model, (), {"input_ids": ids}, platform=NVIDIA, **how)
+    return History(found.storages, (*found.passes, found.end), True)
+
+
+def decoding(blocks: int, context: int = 12) -> History:
+    source = resolve(llama(blocks))
+    about = InputRequest(2, None, None, torch.float32)
+    one = pass_of(source, about, Phase.decode(context=context), source.build("meta", torch.float32))
+    found = trace(one.module, one.inputs.args, one.inputs.kwargs)
+    return History(found.storages, (max(call.at for call in found.every_call),))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"optimizer": "adamw"},  # all temporaries of a call at once
+        {"optimizer": "adamw:loop"},  # parameter by parameter
+        {"optimizer": "adamw:fused", "checkpointing": True},
+        {"optimizer": "momentum", "accumulation": 2},
+    ],
+    ids=lambda how: "-".join(map(str, how.values())),
+)
+def test_a_step_of_a_deep_network_follows_exactly(how: dict[str, object]) -> None:
+    four, five, deep = (step(llama(blocks), **how) for blocks in (SHORT, SHORT + 1, DEEP))
+    assert Deepening(PATH, four, five).storages(DEEP) == list(ranked(deep).storages)
+
+
+def test_a_decoders_step_follows_with_its_cache_also_at_another_length() -> None:
+    deepening = Deepening(PATH, decoding(SHORT), decoding(SHORT + 1))
+    assert deepening.storages(DEEP) == list(ranked(decoding(DEEP)).storages)
+    longer = deepening.like(decoding(SHORT, 40))
+    assert longer is not None
+    assert longer.storages(DEEP) == list(ranked(decoding(DEEP, 40)).storages)
+
+
+class Wider(nn.Module):
+    """Blocks of which each makes more than the one before."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(blocks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, block in enumerate(self.blocks):
+            x = torch.cat([block(x), *[x] * number], 0)
+        return x
+
+
+def test_blocks_that_make_ever_more_are_refused() -> None:
+    four, five = (History(trace(Wider(n), (torch.zeros(1, 8),)).storages, (99,)) for n in (4, 5))
+    with pytest.raises(IrregularError):
+        Deepening("blocks", four, five)
+
+
+def test_a_pass_that_makes_other_memory_is_not_like_a_known_one() -> None:
+    four, five = (step(llama(blocks), optimizer="sgd") for blocks in (SHORT, SHORT + 1))
+    other = step(llama(SHORT), optimizer="sgd", checkpointing=True)
+    assert Deepening(PATH, four, five).like(other) is None
+
+
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_a_deep_network_takes_what_its_whole_trace_takes(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Request(llama(3 * SHORT), 2, 8, phase=phase, platform=NVIDIA)
+    probe = Probe(request)
+    short = probe(3, 16)
+    assert probe.shallow.network.cache_info().currsize == 2
+    monkeypatch.setattr(Shallow, "__call__", lambda self, name, run: None)
+    whole = Probe(request)
+    assert whole(3, 16) == short
+    assert whole._calls == probe._calls
