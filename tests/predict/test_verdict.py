@@ -161,6 +161,8 @@ def test_masters_are_left_out_where_pure_16_bit_weights_fit() -> None:
     found = remedies(Situation(asked, taking(100), 60), lambda one: taking(100 if one.master_weights else 50))
     change = next(one for one in found if one.change == "no float32 masters")
     assert (change.options, change.fits) == ("without --master-weights", True)
+    adapters = next(one for one in found if one.change == "LoRA adapters of rank 16")
+    assert adapters.options == "--lora 16 without --master-weights"
 
 
 def test_devices_are_added_where_they_may_be_enough_and_training_shares_states() -> None:

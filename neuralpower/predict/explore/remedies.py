@@ -268,8 +268,9 @@ class Adapters(Change):
         request = now.request
         if request.phase != TRAINING or request.lora is not None:
             return None
-        changed = replace(request, lora=str(self.rank))
-        return Step(f"LoRA adapters of rank {self.rank}", f"--lora {self.rank}", changed)
+        changed = replace(request, lora=str(self.rank), master_weights=False)
+        option = f"--lora {self.rank}{' without --master-weights' if request.master_weights else ''}"
+        return Step(f"LoRA adapters of rank {self.rank}", option, changed)
 
 
 @dataclass(frozen=True)
