@@ -24,7 +24,7 @@ class Engine(OptionGroup):
 
     engine: Annotated[str | None, choice("engine", NAMES, help="Serve the model under this engine")] = None
     gpu_memory_utilization: Annotated[
-        float | None, Option(help="vllm: share of the memory that it takes; default: 0.9.")
+        float | None, Option(help="vllm: share of the memory that it takes; default: 0.9, from 0.21 on 0.92.")
     ] = None
     mem_fraction_static: Annotated[
         float | None, Option(help="sglang: share for weights and pool; default: by the memory.")
@@ -40,13 +40,23 @@ class Engine(OptionGroup):
     max_model_len: Annotated[
         int | None, Option(help="Tokens of the longest sequence; default: the model's positions.")
     ] = None
+    kv_cache_memory_bytes: Annotated[
+        int | None, Option(help="vllm: bytes of the pool; default: what the other parts leave.")
+    ] = None
+    enforce_eager: Annotated[
+        bool,
+        Option("--enforce-eager", help="vllm from 0.21 on: without CUDA graphs, which the pool pays for."),
+    ] = False
+    engine_version: Annotated[
+        str | None, Option(help="vllm: the version whose rules hold; default: 0.19.0.")
+    ] = None
     concurrency: Annotated[int | None, Option(help="Sequences that have to be held at once.")] = None
 
     @property
     def given(self) -> dict[str, Any]:
         """Name -> value of the options that are given, without the engine and the sequences."""
         own = {name: value for name, value in vars(self).items() if name not in ("engine", "concurrency")}
-        return {name: value for name, value in own.items() if value is not None}
+        return {name: value for name, value in own.items() if value is not None and value is not False}
 
     def asked(self, device: str, memory_bytes: float) -> EngineRequest | None:
         """The engine with its options on a device of that name and memory; None without an engine.

@@ -188,8 +188,8 @@ def _(result: Comparison) -> Panel:
 @panel.register
 def _(result: Fit) -> Panel:
     asked, room = result.request, result.room_bytes or 1.0
-    parts = sorted(((size, name) for name, size in result.memory.parts.items() if size), reverse=True)
-    lines = [Line(name, min(size / room, 1.0), (binary(size),)) for size, name in parts]
+    parts = result.memory.shown_parts
+    lines = [Line(name, min(size / room, 1.0), (binary(size),)) for name, size in parts.items()]
     m = result.memory
     figures = [
         Figure("verdict", result.verdict, f"into {binary(result.room_bytes)}"),

@@ -235,14 +235,14 @@ def _memory_over_time(stages: Sequence[Stage | Omitted], predictor: Predictor) -
 
 def _memory_table(predictions: Mapping[str, Prediction]) -> Table:
     """The parts of the memory at the peak, the largest first."""
-    memories = {name: p.memory.parts for name, p in predictions.items() if p.memory is not None}
+    memories = {name: p.memory.shown_parts for name, p in predictions.items() if p.memory is not None}
     parts: dict[str, int] = {}
     for memory in memories.values():
         for part, size in memory.items():
             parts[part] = max(parts.get(part, 0), size)
     shown = sorted((part for part in parts if parts[part]), key=lambda part: -parts[part])
     rows: list[tuple[Cell, ...]] = [
-        (part, *(binary(memory[part]) for memory in memories.values())) for part in shown
+        (part, *(binary(memory.get(part, 0)) for memory in memories.values())) for part in shown
     ]
     header = [*memories]
     if len(memories) == 1:

@@ -180,8 +180,7 @@ def memory_line(memory: Memory, name: str = "memory") -> str:
     """The peak with its bounds and its parts, the largest part first."""
     m = memory
     value, low, high = (binary(size) for size in (m.value_bytes, m.low_bytes, m.high_bytes))
-    parts = sorted(((size, name) for name, size in m.parts.items() if size), reverse=True)
-    made_of = ", ".join(f"{name} {binary(size)}" for size, name in parts)
+    made_of = ", ".join(f"{name} {binary(size)}" for name, size in m.shown_parts.items())
     assumed = ", assumed, not an upper bound" if m.assumed else ""
     return f"{name} {value} ({low} to {high}{assumed}): {made_of}"
 

@@ -1,8 +1,11 @@
 """Which kernel of attention a GPU runs in training, for the memory of a step that is followed on a CPU.
 
 `scaled_dot_product_attention` on a CPU keeps all scores where it drops some of them or where a mask has a
-gradient. CUDA's kernels never do (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp): flash attention for
-16 bits without a mask, else the memory-efficient kernel, which keeps a logarithm for each row of scores.
+gradient. CUDA's fused kernels never do (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp):
+
+    flash       16 bits, no mask, heads of one size; keys and values may have fewer heads
+    efficient   else, if all have the same number of heads; keeps a logarithm for each row of scores
+    math        else; it repeats keys and values, and keeps all scores
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """[batch, heads, rows, size] of the fused kernels; PyTorch's own choice for other shapes."""
+    """[batch, heads, rows, size] of the kernel; PyTorch's own choice for other shapes."""
     if torch.is_autocast_enabled("cpu"):  # which stands for the GPU's (`neuralpower.trace.casts`)
         low = torch.get_autocast_dtype("cpu")
         query, key, value = (one.to(low) for one in (query, key, value))
@@ -60,12 +63,13 @@ def _attention(
     }
     if query.dim() != 4 or not (query.dtype == key.dtype == value.dtype):
         return usual(query, key, value, **plain, enable_gqa=enable_gqa)
-    if enable_gqa and key.shape[1] != query.shape[1]:
-        times = query.shape[1] // key.shape[1]
-        key, value = (one.repeat_interleave(times, dim=1) for one in (key, value))
-    if attn_mask is None and query.dtype in HALVES and query.shape[-1] <= FLASH_HEAD:
+    size = query.shape[-1]
+    if attn_mask is None and query.dtype in HALVES and value.shape[-1] == size <= FLASH_HEAD:
         flash: Any = torch.ops.aten._scaled_dot_product_flash_attention
         return cast(Tensor, flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0])
+    if not query.shape[1] == key.shape[1] == value.shape[1]:
+        math_: Any = torch.ops.aten._scaled_dot_product_attention_math
+        return cast(Tensor, math_(query, key, value, **plain, enable_gqa=enable_gqa)[0])
     bias = None if attn_mask is None else _bias(attn_mask, query, key)
     efficient: Any = torch.ops.aten._scaled_dot_product_efficient_attention
     kept = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value))

@@ -30,10 +30,22 @@ from neuralpower.predict.memory.engines import (
     served,
 )
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE, CacheLayer
-from neuralpower.predict.memory.engines.vllm import Pages, VllmSettings, profile_run
+from neuralpower.predict.memory.engines.pages import Pages
+from neuralpower.predict.memory.engines.profile_run import profile_run
+from neuralpower.predict.memory.engines.shares import last_more, middle_first
+from neuralpower.predict.memory.engines.vllm import VllmSettings, graphs
 
 GIB = 2**30
 H100 = Board("H100", 80 * GIB, int(79.19 * GIB), cores=132, linked=True, year=2022)
+MIXTURE = (
+    "mixtral-8x7b?num_hidden_layers=2&hidden_size=256&intermediate_size=512&vocab_size=1024"
+    "&num_attention_heads=8&num_key_value_heads=4&max_position_embeddings=64"
+)
+FIVES = (
+    "tinyllama-1.1b?num_hidden_layers=1&num_attention_heads=5&num_key_value_heads=5&hidden_size=320"
+    "&intermediate_size=640&vocab_size=1000"
+)
+NARROW = "qwen3-30b-a3b?num_hidden_layers=1&moe_intermediate_size=64&num_experts=6&vocab_size=1024"
 SMALL = "tinyllama-1.1b?num_hidden_layers=2&vocab_size=1024&max_position_embeddings=4096"
 
 
@@ -45,10 +57,19 @@ def network(name: str, dtype: torch.dtype = torch.bfloat16) -> Served:
 def asked(engine: str, room_bytes: float = 24 * GIB, **given: Any) -> Fit:
     """The answer of a small model under an engine."""
     count = given.pop("concurrency", None)
-    own = {name: given.pop(name) for name in ("phase", "layout", "margin", "batch_size") if name in given}
-    request = EngineRequest(engine, given, count)
+    names = ("phase", "layout", "margin", "batch_size", "context")
+    own = {name: given.pop(name) for name in names if name in given}
+    model, board = given.pop("model", SMALL), given.pop("board", None)
+    request = EngineRequest(engine, given, count, board)
     platform = own.pop("platform", PLATFORMS["nvidia"])
-    return fit(Request(SMALL, dtype="bfloat16", platform=platform, engine=request, **own), room_bytes)
+    return fit(Request(model, dtype="bfloat16", platform=platform, engine=request, **own), room_bytes)
+
+
+def memory(engine: str = "vllm", **given: Any) -> EngineMemory:
+    """The memory of a small model under an engine on an H100."""
+    found = asked(engine, 80 * GIB, **{"board": H100, **given}).engine
+    assert found is not None
+    return found
 
 
 def pool(name: str, room: int, **settings: Any) -> EngineMemory:
@@ -109,7 +130,7 @@ def test_a_log_is_read_and_its_blocks_are_met(tmp_path: Path) -> None:
         ("whisper-tiny", {CacheLayer(FULL, 2 * 384): 4, CacheLayer(CROSS, 2 * 384, tokens=1500): 4}),
         (
             "llama-3.2-11b-vision",
-            {CacheLayer(FULL, 2 * 8 * 128): 32, CacheLayer(CROSS, 2 * 8 * 128, tokens=4 * 1025): 8},
+            {CacheLayer(FULL, 2 * 8 * 128): 32, CacheLayer(CROSS, 2 * 8 * 128, tokens=4 * 1601): 8},
         ),
     ],
 )
@@ -147,7 +168,7 @@ def test_the_rarest_sort_of_layers_sets_the_size_of_groups() -> None:
     gemma = network("gemma-3-1b")  # 22 layers with windows and 4 without
     pages = Pages.of(gemma, 16, 2, 2048, 8192)
     assert pages.group_size == 4
-    assert [layer.kind for layer, _ in pages.groups].count(SLIDING) == 6  # of 4, the last one padded
+    assert [group.layer.kind for group in pages.groups].count(SLIDING) == 6  # of 4, the last one padded
     near = dataclasses.replace(gemma, layers=(*gemma.layers[:6], *[gemma.layers[5]] * 4))
     assert Pages.of(near, 16, 2, 2048, 8192).group_size == 5
 
@@ -213,11 +234,158 @@ def test_boards_have_less_than_their_sheets_say() -> None:
 
 
 def test_ranks_share_the_pool_and_pay_for_exchanges() -> None:
-    one, two = asked("vllm").engine, asked("vllm", layout=Layout(tensor=2)).engine
-    assert one is not None and two is not None
+    one, two = memory(), memory(layout=Layout(tensor=2))
     assert two.pool.block_bytes * 2 == one.pool.block_bytes
     assert two.part("weights") < one.part("weights")
     assert two.part("outside PyTorch") > one.part("outside PyTorch")
+
+
+def test_the_fullest_stage_decides_for_all() -> None:
+    one, two = memory(), memory(layout=Layout(pipeline=2))
+    assert two.devices == 2 and two.stage == 2  # the last one samples, too
+    assert two.pool.block_bytes * 2 == one.pool.block_bytes
+    table = 1024 * 2048 * 2  # of embeddings; the head is as large
+    assert one.part("weights") - two.part("weights") == pytest.approx(
+        table + (one.part("weights") - 2 * table) / 2, rel=0.01
+    )
+    assert "on stage 2 of 2, which has the fewest blocks" in str(asked("vllm", layout=Layout(pipeline=2)))
+    early = VllmSettings().memory(dataclasses.replace(network(SMALL), last=False), H100, None)
+    assert early.part("outside PyTorch") == pytest.approx(0.07 * GIB, rel=0.01)
+
+
+def test_engines_share_out_layers_that_do_not_divide_in_their_own_ways() -> None:
+    assert [middle_first(*sizes) for sizes in ((8, 4), (9, 4), (11, 4), (7, 2))] == [
+        [2, 2, 2, 2],
+        [2, 2, 3, 2],
+        [3, 3, 3, 2],
+        [4, 3],
+    ]
+    assert [last_more(*sizes) for sizes in ((9, 4), (11, 4), (7, 2))] == [[2, 2, 2, 3], [2, 3, 3, 3], [3, 4]]
+
+
+def test_the_first_stage_profiles_what_vllm_logged_on_an_h100() -> None:
+    llama = network("llama-3.1-8b")
+    first, last = dataclasses.replace(llama, layout=Layout(pipeline=2)).stages([16, 16])
+    assert first.weights_bytes / GIB == pytest.approx(7.51, abs=0.04)
+    assert profile_run(first, H100, 1024, 8192) / GIB == pytest.approx(
+        1.05, abs=0.06
+    )  # of 2: 1.10, of 4: 1.05
+    assert profile_run(last, H100, 1024, 8192) > profile_run(first, H100, 1024, 8192)
+    assert {layer.block for layer in last.layers} == {*range(16, 32)}
+
+
+def test_groups_of_layers_are_spread_over_stages() -> None:
+    gemma = network("gemma-3-1b")  # 22 layers with windows and 4 without: 7 groups of 4
+    pages = Pages.of(gemma, 16, 2, 2048, 8192)
+    first = pages.block_bytes([layer for layer in gemma.layers if layer.block < 13])
+    assert first == 2 * pages.page_bytes  # half of each group, not whole groups
+    assert pages.block_bytes(gemma.layers) == 4 * pages.page_bytes
+
+
+def test_replicas_have_pools_of_their_own() -> None:
+    one, four = memory(), memory(layout=Layout(data=4))
+    assert four.sequences == 4 * one.sequences
+    assert four.replicas == 4 and four.pool == one.pool
+    assert memory(layout=Layout(data=4), concurrency=3 * one.sequences).fits
+    assert " in 4 replicas" in str(asked("vllm", layout=Layout(data=4)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout", "share"),
+    [
+        ("vllm", Layout(tensor=2), 2),
+        ("vllm", Layout(tensor=2, expert=2), 2),
+        ("vllm", Layout(tensor=2, data=2), 4),  # vllm has experts on all ranks, with expert ranks or without
+        ("vllm", Layout(tensor=2, data=2, expert=4), 4),
+        ("sglang", Layout(tensor=2, data=2), 2),
+        ("sglang", Layout(tensor=2, data=2, expert=4), 4),
+    ],
+)
+def test_experts_lie_on_all_ranks(engine: str, layout: Layout, share: int) -> None:
+    whole, rank = memory(engine, model=MIXTURE), memory(engine, model=MIXTURE, layout=layout)
+    experts = 2 * 8 * 3 * 256 * 512 * 2
+    others = whole.part("weights") - experts
+    assert rank.part("weights") - experts // share == pytest.approx(others / layout.tensor, rel=0.1)
+    assert whole.pool.block_bytes == layout.tensor * rank.pool.block_bytes  # keys: by tensor ranks alone
+
+
+def test_vocabularies_are_shared_out_under_an_engine() -> None:
+    small = "gpt-oss-20b?num_hidden_layers=1&num_local_experts=4&vocab_size=65536"
+    one, two = memory(model=small), memory(model=small, layout=Layout(tensor=2))
+    assert two.part("weights") * 2 == pytest.approx(one.part("weights"), rel=0.04)
+
+
+def test_heads_are_shared_out_where_a_plan_leaves_them_whole() -> None:
+    packed = "phi-3-medium?num_hidden_layers=1&max_position_embeddings=64"
+    one, two = memory(model=packed), memory(model=packed, layout=Layout(tensor=2))
+    assert one.pool.block_bytes == 2 * two.pool.block_bytes
+
+
+def test_modules_that_a_plan_leaves_whole_are_shared_out() -> None:
+    falcon = "falcon-40b?num_hidden_layers=1&vocab_size=1024"
+    one, four = memory(model=falcon), memory(model=falcon, layout=Layout(tensor=4))
+    assert four.part("weights") * 4 == pytest.approx(one.part("weights"), rel=0.02)
+    assert "the engine shares out what the plan leaves whole" in four.notes
+
+
+def test_a_pool_of_given_bytes_needs_no_budget() -> None:
+    found = memory(kv_cache_memory_bytes=GIB, gpu_memory_utilization=0.5)
+    assert found.pool_bytes == GIB and found.fits
+    assert found.budget_bytes == found.used_bytes
+    large = memory(kv_cache_memory_bytes=79 * GIB)
+    most = int(large.reason.split("--kv-cache-memory-bytes ")[1].split()[0])
+    assert not large.fits and memory(kv_cache_memory_bytes=most).fits
+
+
+def test_versions_differ_in_their_rules() -> None:
+    model = (
+        "tinyllama-1.1b?num_hidden_layers=2&max_position_embeddings=4096"  # with words enough for the sampler
+    )
+    usual, sorts, less, later = (
+        memory(model=model, engine_version=version) for version in ("0.19.0", "0.16.0", "0.17.1", "v0.21")
+    )
+    words, programs = 32_000, 132
+    assert sorts.part("activations") - less.part("activations") == (24 * 1024 - 4 * programs) * words
+    assert less.part("activations") == usual.part("activations")
+    assert usual.part("outside PyTorch") - less.part("outside PyTorch") == pytest.approx(0.12 * GIB, rel=0.01)
+    assert later.budget_bytes / usual.budget_bytes == pytest.approx(0.92 / 0.9)
+    more = later.budget_bytes - usual.budget_bytes
+    assert usual.pool_bytes + more - later.pool_bytes == later.part("CUDA graphs") > 0.5 * GIB
+    eager = memory(model=model, engine_version="0.21", enforce_eager=True)
+    assert eager.pool_bytes == usual.pool_bytes + more
+    assert "another runner" in memory(model=model, engine_version="0.27.1").notes[0]
+    assert (graphs(2), graphs(8), graphs(256), graphs(1024)) == (3 + 2, 5 + 4, 51 + 35, 51 + 51)
+
+
+def test_images_are_held_while_the_text_model_runs() -> None:
+    served = network("gemma-3-4b")
+    found = VllmSettings(max_model_len=8192).memory(served, H100, None)
+    held = 32 * (3 * 896**2 + 256 * served.hidden) * 2  # 8192 tokens of 256 an image
+    assert found.part("images") == held
+    assert (found.part("activations") + held) / GIB == pytest.approx(3.89, abs=0.015)
+    assert served.rotary_bytes == (8 + 1) * 131_072 * 256 * 2  # one of two tables is stretched by 8
+
+
+def test_an_encoder_that_takes_more_than_the_text_model_decides() -> None:
+    board = Board("a board", 24 * GIB, 23 * GIB)
+    served = network("qwen2.5-vl-3b")
+    found = VllmSettings(max_model_len=8192).memory(served, board, None)
+    pixels = 4 * 16_384 * 3 * 2 * 14**2 * 2
+    assert served.images is not None and served.images.images(2048, 256, 8192) == 1
+    assert found.part("activations") + found.part("images") > 1.2 * GIB > pixels
+
+
+def test_a_length_that_the_pool_does_not_hold_is_refused() -> None:
+    tight = {"model": "tinyllama-1.1b?num_hidden_layers=2&max_position_embeddings=9999999"}
+    with pytest.raises(InputError, match="vllm starts only if its pool holds a sequence") as refused:
+        asked("vllm", 16 * GIB, **tight, max_model_len=9_000_000)
+    fitting = int(str(refused.value).split("--max-model-len ")[-1].split()[0])
+    found = asked("vllm", 16 * GIB, **tight, max_model_len=fitting)
+    assert found.fits and found.longest == fitting
+    assert not asked("vllm", 16 * GIB, **tight, phase="decode", context=9_000_000).fits  # not of the engine
+    assert not asked(
+        "sglang", 16 * GIB, **tight, max_model_len=9_000_000
+    ).fits  # starts, and refuses requests
 
 
 def test_the_answer_is_of_the_sequences_that_are_asked_for() -> None:
@@ -230,7 +398,7 @@ def test_the_answer_is_of_the_sequences_that_are_asked_for() -> None:
     many = asked("vllm", concurrency=10**6)
     assert not many.fits
     assert "not 1000000" in str(many)
-    tight = asked("vllm", 0.9 * GIB)
+    tight = asked("vllm", 0.55 * GIB)
     assert not tight.fits and "choose more devices" in str(tight)
 
 
@@ -248,14 +416,30 @@ def test_the_answer_is_of_the_sequences_that_are_asked_for() -> None:
         ("vllm", {"phase": "training"}, "engines serve and do not train"),
         ("vllm", {"batch_size": 8}, "say --concurrency 8"),
         ("vllm", {"margin": 0.1}, "keeps memory free by itself"),
-        ("vllm", {"layout": Layout(pipeline=2)}, "tensor ranks alone"),
         ("vllm", {"concurrency": 0}, "concurrency is 0"),
+        ("vllm", {"engine_version": "new"}, "two numbers, such as 0.19.0"),
+        ("vllm", {"engine_version": 0.21}, "must be a text; choose 0.19.0"),
+        ("vllm", {"cache_dtype": ["fp8"]}, "must be a text; choose auto"),
+        ("vllm", {"enforce_eager": "yes"}, "must be True or False"),
+        ("vllm", {"engine_version": "0.7.3"}, "known from 0.8 on"),
+        ("vllm", {"layout": Layout(tensor=3)}, "3 ranks do not divide"),
+        ("vllm", {"layout": Layout(tensor=5), "model": FIVES}, "a vocabulary of 1024 words with padding"),
+        ("vllm", {"layout": Layout(tensor=2), "model": "gpt2?n_layer=1&n_head=3"}, "has 3 attention heads"),
+        ("vllm", {"layout": Layout(data=3), "model": NARROW}, "add --expert-parallel 3"),
+        ("vllm", {"layout": Layout(pipeline=3)}, "2 layers, one a stage at least; choose 2"),
+        ("vllm", {"layout": Layout(data=2, shard="zero3")}, "--zero with --engine vllm"),
+        ("vllm", {"layout": Layout(tensor=2, sequence=True)}, "--sequence-parallel with --engine vllm"),
+        ("vllm", {"layout": Layout(pipeline=2, schedule="interleaved", interleave=2)}, "belongs to training"),
+        ("vllm", {"layout": Layout(tensor=2, expert=2)}, "no experts that ranks could share"),
+        ("vllm", {"layout": Layout(tensor=2, data=2, expert=2)}, "all 4 tensor x data ranks; choose 4 or 1"),
+        ("sglang", {"enforce_eager": True}, "--enforce-eager belongs to --engine vllm"),
         ("vllm", {"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ("vllm", {"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes is 0"),
         ("sglang", {"mem_fraction_static": 1.0}, "below 1"),
         ("sglang", {"block_size": 64, "max_num_batched_tokens": 100}, "whole pages of 64"),
         ("sglang", {"gpu_memory_utilization": 0.8}, "belongs to --engine vllm, not to sglang"),
         ("llama.cpp", {"block_size": 16}, "belongs to --engine vllm or sglang"),
-        ("llama.cpp", {"layout": Layout(tensor=2)}, "not predicted for llama.cpp"),
+        ("llama.cpp", {"layout": Layout(tensor=2)}, "predicted on one device"),
         ("tgi", {}, "unknown engine 'tgi'"),
     ],
 )

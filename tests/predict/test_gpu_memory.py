@@ -153,20 +153,20 @@ def test_fused_attention_keeps_no_scores_on_a_gpu(biased: bool, dropout: float, 
     assert gpu < cpu - scores
 
 
-def test_grouped_heads_and_masks_of_truths_run_in_the_fused_kernel() -> None:
-    class Grouped(nn.Module):
+def test_masks_of_truths_run_in_the_fused_kernel() -> None:
+    class Masked(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = nn.Linear(32, 48)
+            self.inner = nn.Linear(32, 96)
 
         def forward(self, x: Tensor) -> Tensor:
-            heads = self.inner(x).view(*x.shape[:2], 6, 8).transpose(1, 2)
+            heads = self.inner(x).view(*x.shape[:2], 12, 8).transpose(1, 2)
             mask = torch.ones(1, 1, 16, 16, dtype=torch.bool, device=x.device).tril()
-            query, key, value = heads.split((4, 1, 1), dim=1)
-            return F.scaled_dot_product_attention(query, key, value, mask, 0.1, enable_gqa=True)
+            query, key, value = heads.split((4, 4, 4), dim=1)
+            return F.scaled_dot_product_attention(query, key, value, mask, 0.1)
 
     with torch.device("meta"):
-        net, x = Grouped(), torch.empty(8, 16, 32)
+        net, x = Masked(), torch.empty(8, 16, 32)
     step = training_lifetimes(net, (x,), platform=PLATFORMS["nvidia"])
     assert not [one for one in step.storages if one.bytes == 8 * 4 * 16 * 16 * 4]  # of scores
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -11,7 +11,16 @@ from neuralpower.errors import InputError
 from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
-from neuralpower.predict.memory.engines import ACTIVATIONS, WEIGHTS, EngineMemory, served
+from neuralpower.predict.memory.engines import (
+    ACTIVATIONS,
+    IMAGES,
+    WEIGHTS,
+    EngineMemory,
+    check_layout,
+    check_ranks,
+    check_stages,
+    served,
+)
 from neuralpower.predict.memory.peak import Memory, MemoryLine
 from neuralpower.trace.recipe import TRAINING
 
@@ -37,11 +46,7 @@ def check_engine(request: Request) -> None:
             f"--margin {request.margin:g} with --engine {asked.engine}: the engine keeps memory free by "
             "itself; say --gpu-memory-utilization or --mem-fraction-static"
         )
-    if layout.ranks != layout.tensor:
-        raise InputError(
-            f"--engine {asked.engine} with {layout}: pools are predicted for tensor ranks alone; leave the "
-            "other degrees out"
-        )
+    check_layout(layout, asked.engine)
     if request.platform.name == "cpu":
         raise InputError(
             f"--engine {asked.engine}: pools are of GPUs, and the device is a CPU; choose --device h100"
@@ -78,8 +83,18 @@ def engine_memory(
     if most is None and length is not None:
         asked = replace(asked, options={**asked.options, "max_model_len": length})
     about = InputRequest(dtype=torch_dtype(request.dtype))
-    network = served(module, about, str(request.model), weights_bytes, request.layout.tensor, whole)
+    name = str(request.model)
+    config: Any = getattr(module if whole is None else whole, "config", None)
+    if hasattr(config, "get_text_config"):
+        check_ranks(config.get_text_config(decoder=True), request.layout, asked.engine, name)
+    network = served(module, about, name, weights_bytes, request.layout, whole)
+    check_stages(network)
     found = asked.memory(network, room_bytes)
+    if most is not None and 0 < found.longest < most and asked.settings().starts_with_longest:
+        raise InputError(
+            f"--max-model-len {most}: {asked.engine} starts only if its pool holds a sequence of that "
+            f"length; choose --max-model-len {found.longest} or less"
+        )
     if length is None or most is None:
         return found
     return replace(found, length=length)
@@ -87,8 +102,8 @@ def engine_memory(
 
 def memory_of(found: EngineMemory, phase: str) -> Memory:
     """The engine's memory in the parts of a pass: its pool is the cache."""
-    weights, run = found.part(WEIGHTS), found.part(ACTIVATIONS)
-    others = [part for part in found.parts if part.name not in (WEIGHTS, ACTIVATIONS)]
+    weights, run = found.part(WEIGHTS), found.part(ACTIVATIONS) + found.part(IMAGES)
+    others = [part for part in found.parts if part.name not in (WEIGHTS, ACTIVATIONS, IMAGES)]
     return Memory(
         phase=phase,
         weights_bytes=weights,

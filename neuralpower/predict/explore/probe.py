@@ -31,7 +31,7 @@ from neuralpower.trace.follow import Followed, follow, frozen, shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.quantised_step import with_quantised
-from neuralpower.trace.question import COMPILE, Question, usual_run
+from neuralpower.trace.question import COMPILE, ENGINE, Question, usual_run
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
@@ -69,7 +69,8 @@ class Probe:
     def _shard(self, request: Request) -> None:
         """Make the module that of one rank; raises InputError as `sharded`."""
         way = TRAINING if request.phase == TRAINING else FORWARD
-        how = sharding_of(request.layout, request.cluster, self.run, way, strict=request.strict)
+        run = self.run if request.engine is None else ENGINE
+        how = sharding_of(request.layout, request.cluster, run, way, strict=request.strict)
         about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
         self.module, done = sharded(self.module, how, partial(self.source.inputs, self.module, about, "meta"))
         self.notes += done.notes

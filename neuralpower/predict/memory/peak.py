@@ -112,6 +112,12 @@ class Memory:
             name: getattr(self, f"{name}_bytes") for name in (*PARTS, "communication", "framework", "heap")
         }
 
+    @property
+    def shown_parts(self) -> dict[str, int]:
+        """What a reader sees -> bytes: the parts that are not empty, the largest first."""
+        sizes = sorted(self.parts.items(), key=lambda one: -one[1])
+        return {KEPT if name == "heap" else name: size for name, size in sizes if size}
+
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; all in bytes."""
         parts = {f"{name}_bytes": size for name, size in self.parts.items()}

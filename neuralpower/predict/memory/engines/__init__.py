@@ -12,6 +12,7 @@ from neuralpower.networks.inputs import check_count
 from neuralpower.predict.memory.engines.board import Board, board_of
 from neuralpower.predict.memory.engines.engine_memory import (
     ACTIVATIONS,
+    IMAGES,
     LONGEST,
     WEIGHTS,
     EngineMemory,
@@ -22,6 +23,7 @@ from neuralpower.predict.memory.engines.engine_memory import (
 from neuralpower.predict.memory.engines.llama_cpp import LlamaCppSettings
 from neuralpower.predict.memory.engines.served import Served, served
 from neuralpower.predict.memory.engines.sglang import SglangSettings
+from neuralpower.predict.memory.engines.shares import check_layout, check_ranks, check_stages
 from neuralpower.predict.memory.engines.vllm import VllmSettings
 
 __all__ = [
@@ -31,12 +33,16 @@ __all__ = [
     "EngineRequest",
     "Board",
     "EngineMemory",
+    "IMAGES",
     "LONGEST",
     "Part",
     "Pool",
     "Served",
     "WEIGHTS",
     "board_of",
+    "check_layout",
+    "check_ranks",
+    "check_stages",
     "served",
 ]
 
@@ -46,8 +52,9 @@ ENGINES: Mapping[str, type[Any]] = {
     "llama.cpp": LlamaCppSettings,
 }
 OPTIONS = tuple(dict.fromkeys(each.name for kind in ENGINES.values() for each in fields(kind)))
-COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
+COUNTS = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_memory_bytes")
 SHARES = ("gpu_memory_utilization", "mem_fraction_static")
+TEXTS = {"engine_version": "0.19.0", "cache_dtype": "auto"}  # -> one to choose
 
 
 @dataclass(frozen=True)
@@ -66,18 +73,17 @@ class EngineRequest:
         check_count("concurrency", self.concurrency)
         kind = ENGINES[self.engine]
         own = {each.name for each in fields(kind)}
-        given = {name: value for name, value in self.options.items() if value is not None}
+        given = {
+            name: value for name, value in self.options.items() if value is not None and value is not False
+        }
         for name, value in given.items():
             if name not in own:
                 others = [e for e, other in ENGINES.items() if name in {one.name for one in fields(other)}]
+                shown = name.replace("_", "-") if value is True else f"{name.replace('_', '-')} {value}"
                 raise InputError(
-                    f"--{name.replace('_', '-')} {value} belongs to --engine {' or '.join(others)}, not to "
-                    f"{self.engine}; leave it out"
+                    f"--{shown} belongs to --engine {' or '.join(others)}, not to {self.engine}; leave it out"
                 )
-            if name in COUNTS:
-                check_count(name, value)
-            if name in SHARES and (isinstance(value, bool) or not isinstance(value, Real)):
-                raise InputError(f"--{name.replace('_', '-')} {value!r}: must be a number; choose 0.9")
+            _check_sort(name, value)
         found: Settings = kind(**given)
         return found
 
@@ -85,3 +91,16 @@ class EngineRequest:
         """The memory of a device of `room_bytes` under the engine; raises InputError as `settings`."""
         board = self.board or board_of(None, room_bytes, "a device")
         return self.settings().memory(network, board, self.concurrency)
+
+
+def _check_sort(name: str, value: Any) -> None:
+    """Raise InputError for a value of another sort than the option takes."""
+    option = f"--{name.replace('_', '-')} {value!r}"
+    if name in COUNTS:
+        check_count(name, value)
+    if name in SHARES and (isinstance(value, bool) or not isinstance(value, Real)):
+        raise InputError(f"{option}: must be a number; choose 0.9")
+    if name in TEXTS and not isinstance(value, str):
+        raise InputError(f"{option}: must be a text; choose {TEXTS[name]}")
+    if name == "enforce_eager" and value is not True:
+        raise InputError(f"{option}: must be True or False; choose True")

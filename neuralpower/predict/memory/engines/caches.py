@@ -11,7 +11,7 @@ What grows between the two lengths is kept for each token; a state does not grow
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -33,16 +33,23 @@ class CacheLayer:
     tokens: int = 0  # cross: of the encoder
     state_numbers: int = 0  # recurrent, that transformers keeps in float32
     conv_numbers: int = 0  # of a convolution's last inputs, in the model's type
+    block: int = field(default=0, compare=False)  # of the network, from 0
 
     def state_bytes(self, recurrent: float, itemsize: float) -> int:
         """Bytes of the state with `recurrent` bytes for each number of it."""
         return round(self.state_numbers * recurrent + self.conv_numbers * itemsize)
 
-    def shared(self, ranks: int) -> CacheLayer:
-        """A state of one of several ranks."""
-        return replace(
-            self, state_numbers=self.state_numbers // ranks, conv_numbers=self.conv_numbers // ranks
-        )
+    def shared(self, ranks: int, heads: int, whole: int) -> CacheLayer:
+        """The layer on one of several ranks: `whole` numbers of a token are `heads` keys and values.
+
+        Heads that are fewer than ranks are repeated. Latents, which have no heads, stay whole.
+        """
+        if self.kind == STATE:
+            return replace(
+                self, state_numbers=self.state_numbers // ranks, conv_numbers=self.conv_numbers // ranks
+            )
+        own = max(heads // ranks, 1) * whole // heads
+        return replace(self, token_numbers=own) if self.token_numbers == whole else self
 
     def tokens_of(self, length: int) -> int:
         """Tokens that it keeps of a sequence of this length."""
@@ -54,10 +61,11 @@ class CacheLayer:
 def cache_layers(decoder: Decoder) -> tuple[CacheLayer, ...]:
     """The layers of a decoder's cache, for a batch of 1; raises as `Decoder.cache`."""
     short, longer = decoder.cache(2), decoder.cache(3)
-    found = [_layer(a, b) for a, b in zip(_parts(short), _parts(longer), strict=True)]
+    own = [_layer(a, b) for a, b in zip(_parts(short), _parts(longer), strict=True)]
     cross = getattr(short, "cross_attention_cache", None)
-    found += [_cross(part) for part in getattr(cross, "layers", ())]
-    kept = [layer for layer in found if layer is not None]
+    encoded = [_cross(part) for part in getattr(cross, "layers", ())]
+    numbered = [*enumerate(own), *enumerate(encoded)]
+    kept = [replace(layer, block=block) for block, layer in numbered if layer is not None]
     return (*kept, *_of_images(decoder.config, kept))
 
 
@@ -73,7 +81,7 @@ def _of_images(config: Any, kept: Sequence[CacheLayer]) -> list[CacheLayer]:
         return []
     image, patch, tiles = (int(size or 1) for size in sizes)
     one = CacheLayer(CROSS, token_numbers=kept[0].token_numbers, tokens=tiles * ((image // patch) ** 2 + 1))
-    return [one] * len(places)
+    return [replace(one, block=place) for place in places]
 
 
 def _parts(cache: Any) -> Sequence[Any]:

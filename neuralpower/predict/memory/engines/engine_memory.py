@@ -12,7 +12,7 @@ from neuralpower.predict.memory.engines.served import Served
 LONGEST = 2**30  # tokens: beyond, nobody asks
 # Bytes of a number in the cache of vLLM and SGLang; 0: as the model
 CACHE_BYTES = {"auto": 0, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
-WEIGHTS, ACTIVATIONS = "weights", "activations"  # names of parts
+WEIGHTS, ACTIVATIONS, IMAGES, GRAPHS = "weights", "activations", "images", "CUDA graphs"  # names of parts
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Pool:
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """The memory of one device under an engine. Bytes are of one device of several."""
+    """The memory of one device under an engine. Bytes are of one device of several, the fullest one."""
 
     engine: str
     follows: str  # the version whose rules it follows
     device: str
-    devices: int  # ranks that share the model
+    devices: int  # ranks that share the model: tensor x pipeline
     total_bytes: int  # that the driver gives
     budget_bytes: int  # that the engine allows itself
     parts: tuple[Part, ...]  # of the budget, before the pool
@@ -56,13 +56,15 @@ class EngineMemory:
     most_sequences: int | None  # that the engine runs at once; None: no limit
     positions: int | None  # that the model is made for
     concurrency: int | None = None  # sequences that the request wants to be held at once
+    replicas: int = 1  # engines with a pool of their own each
+    stage: int = 1  # of the pipeline, from 1: the one whose memory this is, since it decides for all
     refused: str = ""  # why the engine does not start, whatever the pool is
     notes: tuple[str, ...] = ()
 
     @property
     def sequences(self) -> int:
-        """Sequences of `length` tokens that the pool holds at once."""
-        return self.pool.sequences(self.length)
+        """Sequences of `length` tokens that the pools of all replicas hold at once."""
+        return self.replicas * self.pool.sequences(self.length)
 
     @property
     def longest(self) -> int:
@@ -132,6 +134,10 @@ class Settings(Protocol):
     @property
     def max_model_len(self) -> int | None:
         """Tokens of the longest sequence that the engine takes."""
+
+    @property
+    def starts_with_longest(self) -> bool:
+        """Whether the engine starts only if its pool holds a sequence of `max_model_len` tokens."""
 
     def check(self, served: Served) -> None:
         """Raise InputError for what the engine refuses."""

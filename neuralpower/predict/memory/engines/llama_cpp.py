@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.predict.memory.engines.board import GIB, Board
@@ -50,14 +51,14 @@ class LlamaCppSettings:
     cache_dtype: str = "auto"  # f16
     max_model_len: int | None = None  # --ctx-size of one slot: the model's positions
 
+    starts_with_longest: ClassVar[bool] = False
+
     def check(self, served: Served) -> None:
         """Raise InputError for what the engine refuses."""
         if self.cache_dtype not in DTYPES:
             raise unknown("cache dtype of llama.cpp", self.cache_dtype, DTYPES)
-        if served.tensor > 1:
-            raise InputError(
-                f"--tensor-parallel {served.tensor}: not predicted for llama.cpp; choose 1, or --engine vllm"
-            )
+        if not served.layout.alone:
+            raise InputError(f"{served.layout}: llama.cpp is predicted on one device; choose --engine vllm")
         served.check_length(self.max_model_len)
 
     def memory(self, served: Served, board: Board, concurrency: int | None) -> EngineMemory:

@@ -7,12 +7,16 @@
 Source: python/sglang/srt/server_args.py (`_handle_gpu_memory_settings`) and model_executor/model_runner.py
 (`profile_max_num_token`, `set_num_token_hybrid`).
 It runs no profile: activations and graphs take what is left.
+
+With expert ranks, attention has replicas, and the experts lie on all ranks (`--enable-dp-attention`). Without
+them, each replica has all experts. The pipeline stage with the fewest tokens decides for all.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.predict.memory.engines.board import GIB, MIB, Board
@@ -25,6 +29,7 @@ from neuralpower.predict.memory.engines.engine_memory import (
     Pool,
 )
 from neuralpower.predict.memory.engines.served import Served
+from neuralpower.predict.memory.engines.shares import last_more
 
 FOLLOWS = "SGLang 0.5"
 # A process of SGLang before it loads weights: 78.4 to 78.8 of 79.2 GiB are free on an H100.
@@ -56,6 +61,8 @@ class SglangSettings:
     max_num_batched_tokens: int | None = None  # chunked-prefill-size
     max_model_len: int | None = None  # context-length
 
+    starts_with_longest: ClassVar[bool] = False
+
     def check(self, served: Served) -> None:
         """Raise InputError for what the engine refuses."""
         if self.mem_fraction_static is not None and not 0 < self.mem_fraction_static < 1:
@@ -77,19 +84,33 @@ class SglangSettings:
         """The memory under SGLang; raises InputError as `check`."""
         self.check(served)
         length = self.max_model_len or served.positions or 8192
+        layout = served.layout
         context = int(CONTEXT) + board.exchange_bytes(served.tensor)
-        weights = served.weights_bytes + served.rotary_bytes
         left = board.total_bytes - context
-        share = self.mem_fraction_static or usual_share(board, served.tensor, self.max_num_batched_tokens)
-        room = int(left * share) - weights
-        pool = _pool(served, max(room, 0), self.block_size, CACHE_BYTES[self.cache_dtype] or served.itemsize)
+        ranks = served.tensor * (layout.data if layout.expert > 1 else 1)
+        share = self.mem_fraction_static
+        if share is None:
+            share = usual_share(board, ranks * layout.pipeline, self.max_num_batched_tokens)
+        width = CACHE_BYTES[self.cache_dtype] or served.itemsize
+        shared = served.experts_over(ranks)
+        stages = shared.stages(last_more(len(served.places.blocks), layout.pipeline))
+        rooms = [int(left * share) - stage.weights_bytes - stage.rotary_bytes for stage in stages]
+        pools = [
+            _pool(stage, max(room, 0), self.block_size, width)
+            for stage, room in zip(stages, rooms, strict=True)
+        ]
+        fullest = min(range(len(stages)), key=lambda stage: (pools[stage].tokens, rooms[stage]))
+        room, pool = rooms[fullest], pools[fullest]
+        weights = stages[fullest].weights_bytes + stages[fullest].rotary_bytes
         most = self.max_num_seqs or min(max(pool.tokens * AT_FULL // max(length, 1), FEWEST), MOST)
         lost = int((CONTEXT_MOST - CONTEXT) * share)
         return EngineMemory(
             engine="sglang",
             follows=FOLLOWS,
             device=board.name,
-            devices=served.tensor,
+            devices=served.tensor * layout.pipeline,
+            replicas=layout.data,
+            stage=fullest + 1,
             total_bytes=board.total_bytes,
             budget_bytes=int(left * share) + context,
             parts=(
@@ -104,7 +125,10 @@ class SglangSettings:
             most_sequences=most,
             positions=served.positions,
             concurrency=concurrency,
-            notes=(f"mem-fraction-static {share:g}: activations and CUDA graphs have what is left",),
+            notes=(
+                *shared.notes,
+                f"mem-fraction-static {share:g}: activations and CUDA graphs have what is left",
+            ),
         )
 
 

@@ -6,58 +6,77 @@
 
 The profile run passes `max_num_batched_tokens` through the model and samples for `max_num_seqs` sequences
 (vllm/v1/worker: gpu_worker.determine_available_memory, gpu_model_runner._dummy_run, _dummy_sampler_run).
-CUDA graphs are captured after the pool has its size, so up to version 0.20 they do not make it smaller.
-Their memory, 0.5 to 1.9 GiB, comes out of what the budget leaves; later versions take an estimate off the
-pool. Memory outside PyTorch is what comes after CUDA's context and before the end of the profile run.
+Memory outside PyTorch is what comes after CUDA's context and before the end of the profile run.
+
+Versions differ: before 0.17 the sampler sorts, before 0.18 less lies outside of PyTorch, and from 0.21 on an
+estimate of CUDA graphs' memory comes off the pool, and the usual share is 0.92. Before that, graphs take what
+the budget leaves. The estimate is a measurement: two graphs of a sort are captured, the others extrapolated
+from these.
+
+Each of `data` replicas is an engine of its own, but experts of a mixture lie on all tensor and data ranks.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from neuralpower.errors import InputError, unknown
-from neuralpower.predict.memory.engines.board import GIB, Board
-from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE, CacheLayer
+from neuralpower.predict.memory.engines.board import GIB, MIB, Board
 from neuralpower.predict.memory.engines.engine_memory import (
     ACTIVATIONS,
     CACHE_BYTES,
+    GRAPHS,
+    IMAGES,
     WEIGHTS,
     EngineMemory,
     Part,
-    Pool,
 )
+from neuralpower.predict.memory.engines.pages import Pages, usual_block
+from neuralpower.predict.memory.engines.profile_run import profile_run
 from neuralpower.predict.memory.engines.served import Served
+from neuralpower.predict.memory.engines.shares import middle_first
 
-FOLLOWS = "vLLM 0.19.0"
+USUAL = "0.19.0"
+OLDEST, COUNTS_GRAPHS, OTHER_RUNNER = (0, 8), (0, 21), (0, 25)
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # multiples of 16: FlashAttention's pages
 LARGE = 70 * GIB  # from here on, more sequences and tokens (vllm/engine/arg_utils.py)
-CHUNK = 16 * 1024  # tokens that a mixture's kernel takes at once (VLLM_FUSED_MOE_CHUNK_SIZE)
-PADDED = 64  # vocabularies are padded to a multiple of it
-# What CUDA's modules and graphs of the profile run leave outside of PyTorch. Servers' GPUs: 0.24 to 0.27 GiB
-# in 30 published runs of 0.19.0 on an H100, 0.46 in three. Boards on PCI Express: what one run of 0.19.0 on
-# a GeForce RTX 4090 leaves in addition to the peak that is computed here.
-OUTSIDE, OUTSIDE_MOST = {True: 0.25 * GIB, False: 0.61 * GIB}, 0.3 * GIB
+# What CUDA's modules of the profile run leave outside of PyTorch: 0.24 to 0.27 GiB in 30 published runs of
+# 0.19.0 on an H100, 0.46 in three; 0.23 on four L40S, 0.13 and 0.32 on an A100. GeForce boards: what a run on
+# an RTX 4090 leaves in addition to the peak that is computed here; a run on an RTX 3090 leaves the same.
+OUTSIDE, OUTSIDE_MOST = {False: 0.25 * GIB, True: 0.61 * GIB}, 0.3 * GIB  # by whether it is a GeForce
+SAMPLER = 0.18 * GIB  # of it, the sampler's modules: 0.07 GiB are left on the first of 2 and of 4 stages
+# Before 0.18: 0.13 GiB of Qwen3-14B on an H100 in 0.15 to 0.17; 0.02 on an RTX 4090 in 0.10.2.
+OLDER = {False: 0.13 * GIB, True: 0.02 * GIB}
+# Estimates of CUDA graphs in published logs of 0.19 to 0.27: 0.26 GiB of 5 graphs, 0.35 of 9, and 0.33 to
+# 2.73 of 86 to 102, 0.83 in the median of thirteen.
+GRAPH_START, GRAPH_EACH, GRAPH_MOST = 0.24 * GIB, 7 * MIB, 29 * MIB
+CAPTURED = 512  # tokens of the largest graph
 
 
 @dataclass(frozen=True)
 class VllmSettings:
     """vLLM's arguments; None: the engine chooses, by the device and the model."""
 
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: float | None = None  # 0.9; from version 0.21 on 0.92
     block_size: int | None = None  # tokens; 16, of latent caches 64
     cache_dtype: str = "auto"
     max_num_seqs: int | None = None  # 256; from 70 GiB on 1024
     max_num_batched_tokens: int | None = None  # 2048; from 70 GiB on 8192
     max_model_len: int | None = None  # the model's positions
+    kv_cache_memory_bytes: int | None = None  # of the pool, whatever the share and the profile run say
+    enforce_eager: bool = False  # without CUDA graphs
+    engine_version: str = USUAL
+
+    starts_with_longest: ClassVar[bool] = True  # whether the pool must hold a sequence of `max_model_len`
 
     def check(self, served: Served) -> None:
         """Raise InputError for what the engine refuses."""
-        if not 0 < self.gpu_memory_utilization <= 1:
+        if not 0 < self.share <= 1:
             raise InputError(
-                f"--gpu-memory-utilization {self.gpu_memory_utilization:g}: a share of the memory, "
+                f"--gpu-memory-utilization {self.share:g}: a share of the memory, "
                 "above 0 and at most 1; choose 0.9"
             )
         if self.cache_dtype not in CACHE_BYTES:
@@ -66,7 +85,29 @@ class VllmSettings:
             raise InputError(
                 f"--block-size {self.block_size}: vllm takes {', '.join(map(str, BLOCK_SIZES))}; choose 16"
             )
+        if self._version < OLDEST:
+            raise InputError(
+                f"--engine-version {self.engine_version}: the rules of vllm are known from 0.8 on; choose "
+                f"{USUAL}"
+            )
         served.check_length(self.max_model_len)
+
+    @property
+    def share(self) -> float:
+        """The share of the memory that it takes; raises InputError for what is not a version."""
+        if self.gpu_memory_utilization is not None:
+            return self.gpu_memory_utilization
+        return 0.9 if self._version < COUNTS_GRAPHS else 0.92
+
+    @property
+    def _version(self) -> tuple[int, int]:
+        """Major and minor number; raises InputError for any other text."""
+        found = re.match(r"v?(\d+)\.(\d+)(\.|$)", self.engine_version)
+        if found is None:
+            raise InputError(
+                f"--engine-version {self.engine_version}: write a version as two numbers, such as {USUAL}"
+            )
+        return int(found[1]), int(found[2])
 
     def memory(self, served: Served, board: Board, concurrency: int | None) -> EngineMemory:
         """The memory under vLLM; raises InputError as `check`."""
@@ -74,36 +115,47 @@ class VllmSettings:
         seqs, batched = self._batch(board)
         length = self.max_model_len or served.positions or batched
         width = CACHE_BYTES[self.cache_dtype] or served.itemsize
-        parts = _parts(served, board, seqs, batched)
-        budget = int(board.total_bytes * self.gpu_memory_utilization)
-        room = budget - sum(part.value_bytes for part in parts)
+        budget = int(board.total_bytes * self.share)
         pages = Pages.of(served, self.block_size or usual_block(served), width, batched, length)
-        pool = pages.pool(max(room, 0))
-        notes = () if pages.note is None else (pages.note,)
+        whole = served.experts_over(served.tensor * served.layout.data)
+        stages = whole.stages(middle_first(len(served.places.blocks), served.layout.pipeline))
+        parts = [self._parts(stage, board, seqs, batched, length) for stage in stages]
+        taken = [sum(part.value_bytes for part in own) for own in parts]
+        given = self.kv_cache_memory_bytes
+        if given is not None:
+            budget = given + max(taken)
+        rooms = [budget - own if given is None else given for own in taken]
+        sizes = [pages.block_bytes(stage.layers) for stage in stages]
+        blocks = [max(room, 0) // each if each else room for room, each in zip(rooms, sizes, strict=True)]
+        fullest = min(range(len(stages)), key=lambda stage: (blocks[stage], rooms[stage]))
+        later = "from 0.25 on another runner makes the profile run: expect larger errors"
+        notes = (*whole.notes, pages.note, later if self._version >= OTHER_RUNNER else None)
         return EngineMemory(
             engine="vllm",
-            follows=FOLLOWS,
+            follows=f"vLLM {self.engine_version.lstrip('v')}",
             device=board.name,
-            devices=served.tensor,
+            devices=served.layout.tensor * served.layout.pipeline,
+            replicas=served.layout.data,
+            stage=fullest + 1,
             total_bytes=board.total_bytes,
             budget_bytes=budget,
-            parts=parts,
-            pool_bytes=room,
-            pool_low_bytes=budget - sum(part.high_bytes for part in parts),
+            parts=parts[fullest],
+            pool_bytes=rooms[fullest],
+            pool_low_bytes=given or budget - sum(part.high_bytes for part in parts[fullest]),
             cache_dtype=self.cache_dtype,
-            pool=pool,
+            pool=pages.pool(blocks[fullest], sizes[fullest]),
             length=length,
             most_sequences=seqs,
             positions=served.positions,
             concurrency=concurrency,
-            refused=_refused(budget, board, served.tensor),
-            notes=notes,
+            refused=_refused(budget, board, served.tensor, given),
+            notes=tuple(filter(None, notes)),
         )
 
     def _batch(self, board: Board) -> tuple[int, int]:
         """(sequences, tokens) of the largest step; raises InputError where the tokens are fewer."""
         large = board.total_bytes >= LARGE and "A100" not in board.name
-        batched = self.max_num_batched_tokens or max(8192 if large else 2048, 0)
+        batched = self.max_num_batched_tokens or (8192 if large else 2048)
         seqs = self.max_num_seqs or min(1024 if large else 256, batched)
         if batched < seqs:
             raise InputError(
@@ -112,136 +164,61 @@ class VllmSettings:
             )
         return seqs, batched
 
+    def _parts(self, stage: Served, board: Board, seqs: int, batched: int, length: int) -> tuple[Part, ...]:
+        """What the pool of a stage does not get."""
+        run = profile_run(stage, board, seqs, batched, sorts=self._version < (0, 17))
+        usual = OLDER if self._version < (0, 18) else OUTSIDE
+        outside = max(usual[board.gaming] - (0 if stage.last else SAMPLER), 0)
+        outside += board.exchange_bytes(2) if stage.exchanges else 0
+        weights = stage.weights_bytes + stage.rotary_bytes
+        found = [
+            Part(WEIGHTS, weights, weights, "parameters, and tables of rotary embeddings"),
+            Part(ACTIVATIONS, run, int(1.1 * run), f"a profile run of {batched} tokens and {seqs} sequences"),
+            Part(
+                "outside PyTorch", int(outside), int(outside + OUTSIDE_MOST), "CUDA's modules, graphs, NCCL"
+            ),
+        ]
+        if (images := stage.images) is not None:
+            found.append(_images_part(images.images(batched, seqs, length), stage, run))
+        if self._version >= COUNTS_GRAPHS and not self.enforce_eager:
+            count = graphs(seqs)
+            value, high = (int(GRAPH_START + count * each) for each in (GRAPH_EACH, GRAPH_MOST))
+            found.append(Part(GRAPHS, value, high, f"{count} graphs, by what published logs estimate"))
+        return tuple(found)
 
-def _refused(budget: int, board: Board, ranks: int) -> str:
+
+def graphs(seqs: int) -> int:
+    """Graphs that vLLM captures: in pieces up to twice the sequences, and whole up to the sequences.
+
+    Source: vllm/config/vllm.py, `_set_cudagraph_sizes`.
+    """
+    most = min(2 * seqs, CAPTURED)
+    sizes = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, CAPTURED + 1, 16)) if size <= most]
+    return len(sizes) + len([size for size in sizes if size <= seqs])
+
+
+def _images_part(count: int, stage: Served, run: int) -> Part:
+    """What images add to the peak: those that are held, or the encoder's own peak where it is higher."""
+    images = stage.images
+    assert images is not None
+    held, alone = images.held_bytes(count, stage.itemsize), images.run_bytes(count, stage.itemsize)
+    more = max(held, alone - run)
+    return Part(IMAGES, more, max(more, int(1.5 * alone) - run), f"a profile run of {count} images")
+
+
+def _refused(budget: int, board: Board, ranks: int, given: int | None) -> str:
     """Why vLLM does not start: it wants its whole budget to be free."""
     free = board.free_bytes(ranks)
     if budget <= free:
         return ""
+    if given is not None:
+        most = max(given - budget + free, 0)
+        return (
+            f"a pool of {given / GIB:.2f} GiB and the other parts take {budget / GIB:.2f} GiB, and CUDA "
+            f"leaves {free / GIB:.2f} GiB; choose --kv-cache-memory-bytes {most} or less"
+        )
     share = math.floor(100 * free / board.total_bytes) / 100
     return (
         f"vllm wants {budget / GIB:.2f} GiB, and CUDA leaves {free / GIB:.2f} GiB; choose "
         f"--gpu-memory-utilization {share:g}"
     )
-
-
-def usual_block(served: Served) -> int:
-    """Tokens of a block: 16, and 64 for latent caches, as FlashMLA reads them."""
-    latent = {layer.token_numbers for layer in served.layers if layer.kind == FULL}
-    return 64 if latent == {576} else 16
-
-
-def _parts(served: Served, board: Board, seqs: int, batched: int) -> tuple[Part, ...]:
-    """What the pool does not get."""
-    run = profile_run(served, board, seqs, batched)
-    outside = OUTSIDE[board.linked] + board.exchange_bytes(served.tensor)
-    weights = served.weights_bytes + served.rotary_bytes
-    return (
-        Part(WEIGHTS, weights, weights, "parameters, and tables of rotary embeddings"),
-        Part(ACTIVATIONS, run, int(1.1 * run), f"a profile run of {batched} tokens and {seqs} sequences"),
-        Part("outside PyTorch", int(outside), int(outside + OUTSIDE_MOST), "CUDA's modules, graphs, NCCL"),
-    )
-
-
-def profile_run(served: Served, board: Board, seqs: int, batched: int) -> int:
-    """Bytes of the peak of the profile run, without the weights.
-
-    The forward pass holds the widest block's products and the hidden state three times: a block's input, its
-    residual and what the attention gave. The sampler holds logits in the model's type and in float32,
-    probabilities and random numbers in float32, and a row of logits for each program of its top-k kernel
-    (vllm/v1/sample/ops/topk_topp_sampler.py, topk_topp_triton.py). Work space of a mixture stays to the end.
-    """
-    hidden = batched * served.hidden * served.itemsize
-    forward = batched * served.block_numbers * served.itemsize + 3 * hidden
-    words = PADDED * math.ceil(served.vocabulary / PADDED)
-    rows = seqs * words
-    programs = min(1 << (min(board.cores, seqs) - 1).bit_length(), board.cores)
-    sampler = rows * (served.itemsize + 3 * 4) + programs * words * 4
-    sampler += hidden + seqs * served.hidden * served.itemsize
-    return max(forward, sampler) + _mixture(served, batched) + board.workspace_bytes
-
-
-def _mixture(served: Served, batched: int) -> int:
-    """Two buffers of a mixture of experts, each as wide as the widest that it holds in turn."""
-    if served.experts is None:
-        return 0
-    rows = min(batched, CHUNK) * served.experts.chosen
-    first = max(served.experts.wide, served.hidden)
-    return rows * (first + max(served.experts.inner, served.hidden)) * served.itemsize
-
-
-@dataclass(frozen=True)
-class Pages:
-    """How layers share the pool: equal pages, and groups of equally many layers.
-
-    A block holds one page for each layer of a group; a sequence has blocks of its own in each group.
-
-    Source: vllm/v1/core/kv_cache_utils.py, `_get_kv_cache_groups_uniform_page_size`.
-    """
-
-    block_size: int  # tokens, of layers with the widest pages
-    page_bytes: int
-    group_size: int  # layers
-    groups: tuple[tuple[CacheLayer, int], ...]  # (a layer of it, tokens of its block)
-    batched: int
-    note: str | None = None
-
-    @classmethod
-    def of(cls, served: Served, block: int, width: float, batched: int, length: int) -> Pages:
-        """The pages of a model; `width` is bytes of a number in the cache."""
-        state = max((_state_page(layer, served) for layer in served.layers), default=0)
-        tokens = [math.ceil(la.token_numbers * width) for la in served.layers if la.kind != STATE]
-        note = None
-        if tokens and state:  # blocks grow until a page holds a state
-            block = block * math.ceil(state / (block * min(tokens)))
-            note = f"blocks are {block} tokens, so that a page holds a state"
-        if not tokens:
-            block = length
-        page = max([block * max(tokens, default=0), state])
-        counts = Counter(served.layers)
-        if len({layer.kind for layer in counts}) == 1 and len(counts) > 1:
-            page = sum(block * math.ceil(la.token_numbers * width) * n for la, n in counts.items())
-            return cls(block, page, 1, ((next(iter(counts)), block),), batched, note)
-        size = _group_size(list(counts.values()))
-        groups = []
-        for layer, count in counts.items():
-            own = block if layer.kind == STATE else page // math.ceil(layer.token_numbers * width)
-            groups += [(layer, own)] * math.ceil(count / size)
-        return cls(block, page, size, tuple(groups), batched, note)
-
-    def pool(self, room: int) -> Pool:
-        """The pool of this many bytes."""
-        each = self.page_bytes * self.group_size
-        blocks = room // each
-        return Pool(
-            block_size=self.block_size,
-            block_bytes=each,
-            blocks=blocks,
-            tokens=blocks // len(self.groups) * self.block_size,
-            sequences=lambda length: blocks // max(self.blocks_of(length), 1),
-            sequence_bytes=lambda length: self.blocks_of(length) * each,
-        )
-
-    def blocks_of(self, length: int) -> int:
-        """Blocks that a sequence takes; a window slides by whole blocks while a step appends to it."""
-        total = 0
-        for layer, block in self.groups:
-            if layer.kind == SLIDING:
-                kept = min(layer.window - 1 + self.batched, length)
-                total += math.ceil(kept / block) + 1
-            elif layer.kind == STATE:
-                total += 1
-            else:
-                total += math.ceil((layer.tokens if layer.kind == CROSS else length) / block)
-        return total
-
-
-def _state_page(layer: CacheLayer, served: Served) -> int:
-    """Bytes of a state: in the model's type, unless its configuration names float32."""
-    return layer.state_bytes(4 if served.wide_state else served.itemsize, served.itemsize)
-
-
-def _group_size(counts: Sequence[int]) -> int:
-    """Layers of a group: those of the rarest sort; of the commonest if it has less than 1.5 times as many."""
-    least, most = min(counts), max(counts)
-    return most if most < 1.5 * least else least
