@@ -36,9 +36,10 @@ PACKAGES: Mapping[str, str] = {
         source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        casts deepening exchanges follow gradients lifetimes modules passes passes.accumulation
-        passes.data_parallel passes.quantisation paths question recipe recorder records routing
-        sparse_gradients stages step_lifetimes tracer undisturbed weights
+        casts deepening exchanges follow gradients lifetimes master_weights modules passes
+        passes.accumulation passes.data_parallel passes.quantisation paths quantised_step question recipe
+        recorder records routing sparse_gradients stages step_lifetimes step_settings tracer undisturbed
+        weights
     """,
     "measure": """
         rig calls steps this_machine cpu.timer cuda.runtime meters meters.base meters.nvml power.energy

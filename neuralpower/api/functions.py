@@ -167,7 +167,8 @@ def fit(
             machine, or an NVIDIA GPU if only `memory` is given.
         predictor: same as in `predict`.
         **request: `batch_size`, `seq_len`, `input_shape`, `dtype`, `phase`, `optimizer`, `context`,
-            `accumulation`, `checkpointing`, `margin`, `run`, `weights`; `layout`, `devices`, `nodes`. With
+            `accumulation`, `checkpointing`, `autocast`, `master_weights`, `lora`, `margin`, `run`, `weights`;
+            `layout`, `devices`, `nodes`. With
             `engine` ("vllm", "sglang", "llama.cpp"): `gpu_memory_utilization`, `mem_fraction_static`,
             `block_size`, `cache_dtype`, `max_num_seqs`, `max_num_batched_tokens`, `max_model_len` and
             `concurrency`; the result's `engine` describes the pool.

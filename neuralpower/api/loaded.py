@@ -59,6 +59,7 @@ from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.prediction import Prediction
 from neuralpower.predict.weights import scheme_asked
 from neuralpower.report.notebook import Panel, drawn
+from neuralpower.trace.master_weights import check_masters
 from neuralpower.trace.recipe import RECIPE, TRAINING
 
 Arguments = ParamSpec("Arguments")
@@ -163,6 +164,8 @@ class LoadedPredictor:
         network = as_network(model)
         given, note = self._dtype(network, dtype)
         self.predictor.check(given, FORWARD if way == TRAINING else way)
+        if way == TRAINING:
+            check_masters(recipe.masters, given, lora=options.get("lora"))
         source = with_lora(resolve(network), options.get("lora"), way, layout)
         run = run_of(self.predictor, options.get("run"), asked, way)
         settings = {"plan": options.get("plan"), "strict": options.get("strict", False)}

@@ -64,7 +64,7 @@ ALIASES = {
     **dict.fromkeys(("quantization", "quantize", "quant", "weight_dtype"), "weights"),
     **dict.fromkeys(("gpu", "hardware", "accelerator", "target"), "device"),
     **dict.fromkeys(("mode", "backend"), "run"),
-    **dict.fromkeys(("optimizer", "accumulation", "checkpointing"), "recipe"),
+    **dict.fromkeys(("optimizer", "accumulation", "checkpointing", "master_weights"), "recipe"),
 }
 PLURAL = {"batch_size": "batch_sizes", "seq_len": "lengths", "dtype": "dtypes"}  # of a sweep
 OF_PHASES = {"context": "decode", "prompt": "prefill", "new_tokens": "generate"}  # fields of a phase

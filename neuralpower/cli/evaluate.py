@@ -139,6 +139,8 @@ def _measure(asked: Evaluate) -> None:
     if asked.rounds < 1:
         raise InputError(f"rounds {asked.rounds}: must be 1 or more")
     recipe = asked.training.recipe(asked.phase)
+    if recipe.masters:
+        raise InputError("--master-weights: evaluate runs steps without masters; leave it out")
     shape = asked.sizes.shape
     phase = parsing.phase(asked.phase, asked.tokens.context, asked.tokens.prompt)
     try:

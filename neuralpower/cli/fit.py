@@ -87,6 +87,7 @@ class Fit(OptionGroup):
         ),
     ] = None
     autocast: shared_options.Autocast = None
+    master_weights: shared_options.MasterWeights = False
     lora: shared_options.Lora = None
     accumulation: Annotated[int, Option(help="Micro-batches in a step.", rich_help_panel=TRAINING)] = 1
     checkpointing: Annotated[
@@ -140,7 +141,7 @@ def _fit(asked: Fit, form: str) -> None:
     check_out(asked.output.out, form)
     parsing.check_memory_picture(asked.memory_picture, spread.layout.alone)
     room, platform, name = _room(spread.device(device), memory)
-    same = "model phase optimizer checkpointing margin weights optimizer_states autocast lora".split()
+    same = "model phase optimizer optimizer_states master_weights autocast lora checkpointing margin weights"
     request = Request(
         batch_size=parsing.batch_size(asked.model, asked.batch_size, shape),
         seq_len=length,
@@ -155,7 +156,7 @@ def _fit(asked: Fit, form: str) -> None:
         cluster=spread.cluster,
         strict=spread.require_plan,
         engine=asked.serving.asked(name, room),
-        **{field: getattr(asked, field) for field in same},
+        **{field: getattr(asked, field) for field in same.split()},
     )
     passes: list[Lived] = []
     found = fitted(request, room, passes.append if asked.memory_picture is not None else None)

@@ -116,6 +116,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     from neuralpower.predict import case
     from neuralpower.predict.compose import question_of
     from neuralpower.predict.weights import scheme_asked
+    from neuralpower.trace.master_weights import check_masters
     from neuralpower.trace.recipe import TRAINING
     from neuralpower.trace.routing import Routing
 
@@ -132,6 +133,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     recipe = asked.parallel.recipe(asked.training.recipe(asked.phase), asked.phase)
     cast = _cast(asked.autocast, trained)
     way = TRAINING if asked.phase == TRAINING else trained_phase
+    check_masters(recipe.masters, sizes.full_dtype, autocast=cast, lora=asked.lora)
     routing = Routing.parsed(asked.routing)
     how: dict[str, Any] = {
         "autocast": cast,

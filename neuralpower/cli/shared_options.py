@@ -175,6 +175,14 @@ Accumulation = Annotated[int, Option(help="Micro-batches of --batch-size in a st
 Checkpointing = Annotated[
     bool, Option("--checkpointing", help="Recompute blocks instead of keeping activations.")
 ]
+MasterWeights = Annotated[
+    bool,
+    Option(
+        "--master-weights",
+        help="Keep float32 masters, gradients and states of 16-bit weights.",
+        rich_help_panel=TRAINING,
+    ),
+]
 TrustCode = Annotated[
     bool, Option("--trust-code", help="Run models of the file that are code: functions, .pt2.")
 ]
@@ -261,6 +269,7 @@ class Training(OptionGroup):
     optimizer_states: OptimizerStates = None
     accumulation: Accumulation = 1
     checkpointing: Checkpointing = False
+    master_weights: MasterWeights = False
 
     def recipe(self, phase: str) -> Recipe:
         """The recipe of these options; raises InputError, also without training. Imports torch."""
@@ -270,10 +279,11 @@ class Training(OptionGroup):
         name, _, way = self.optimizer.partition(":")
         name = "sgd" if name == "momentum" else name  # its name in `fit`
         states = None if self.optimizer_states is None else States.parsed(self.optimizer_states)
-        found = Recipe(name, way, self.accumulation, self.checkpointing, states=states)
+        how: dict[str, Any] = {"masters": self.master_weights, "states": states}
+        found = Recipe(name, way, self.accumulation, self.checkpointing, **how)
         if phase != TRAINING and found != RECIPE:
             text = f"belong to phase training, not to {phase}; leave them out"
-            raise InputError(f"{found}: optimizer, accumulation and checkpointing {text}")
+            raise InputError(f"{found}: optimizer, accumulation, checkpointing and masters {text}")
         return found
 
 

@@ -16,6 +16,7 @@ from neuralpower.devices.host import own_memory
 from neuralpower.devices.memory_size import bytes_of
 from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.errors import InputError, NeuralPowerError, is_count
+from neuralpower.integrations.precision import of_accelerate, settings_of, with_precision
 from neuralpower.measure.this_machine import target
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.predict.explore.fit import assumed
@@ -33,6 +34,7 @@ def largest_batch(
     memory: str | float | None = None,
     at_most: int | None = None,
     loss: Loss | None = None,
+    precision: str | int | None = None,
     **settings: Any,
 ) -> int:
     """The largest batch size of a training step that fits; 0 where none does. Nothing is run.
@@ -45,17 +47,19 @@ def largest_batch(
         memory: instead of the device's: "24GB", or bytes.
         at_most: the largest size to try.
         loss: of the output; by default its `loss`, or the mean square of its first tensor.
+        precision: as Lightning or Accelerate names it: "bf16-mixed", "bf16-true", "fp16", "no", ...
         **settings: `optimizer`, `accumulation`, `checkpointing`, as of `training_lifetimes`.
 
     Raises:
-        InputError: no tensor in the sample, an unknown device, or a step that cannot be followed.
+        InputError: no tensor in the sample, an unknown device or precision, or a step that cannot be
+            followed.
     """
     if at_most is not None and not is_count(at_most):
         raise InputError(f"at_most {at_most!r}: must be a whole number, 1 or more; leave it out for no limit")
     args, kwargs = _called_with(sample)
     own = batch_of(sample)
     left_bytes, platform = _room(device, memory)
-    settings = {"loss": loss, "platform": platform, **settings}
+    settings = {"loss": loss, "platform": platform, **settings_of(precision), **settings}
 
     def bytes_at(size: int) -> float:
         if at_most is not None and size > at_most:
@@ -108,7 +112,8 @@ class FittingBatchSize:
             own = batch_of(self._sample)
         if own is None:
             raise InputError("no sample and no starting_batch_size: give one of them")
-        return size_or_own(model, self._sample, own, **self._settings)
+        settings = with_precision(self._settings, of_accelerate())
+        return size_or_own(model, self._sample, own, **settings)
 
 
 def fitting_batch_size(
@@ -120,6 +125,7 @@ def fitting_batch_size(
 ) -> FittingBatchSize:
     """The largest batch size that fits, for `with` or as a decorator; arguments as in `largest_batch`.
 
+    The precision is by default Accelerate's `mixed_precision`, where the loop uses it.
     `starting_batch_size` is the size that stays where none can be predicted; by default the sample's.
 
     Example:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import InputError
 from neuralpower.integrations.batch_size import kept, size_or_own
+from neuralpower.integrations.precision import with_precision
 
 LIBRARIES = ("lightning.pytorch", "pytorch_lightning")
 LOGS = ("log", "log_dict")  # which need a running trainer
@@ -21,7 +22,8 @@ def batch_size_callback(attribute: str = "batch_size", sample: Any = None, **set
     """A callback for Trainer(callbacks=[...]): it sets the largest batch size that fits.
 
     It sets the attribute of the LightningModule, its hparams or the datamodule, before data are loaded. The
-    sample batch comes from the training data. A warning says why the user's own size stays.
+    sample batch comes from the training data, the precision from the Trainer. A warning says why the user's
+    own size stays.
 
     Args:
         attribute: whose value is the batch size.
@@ -57,7 +59,8 @@ class _Callback:
             kept(own, f"no sample batch: {type(error).__name__}: {error}")
             return
         step = _TrainingStep(pl_module)
-        _set(holder, self.attribute, size_or_own(step, (sample,), own, loss=_loss, **self.settings))
+        settings = with_precision(self.settings, getattr(trainer, "precision", None))
+        _set(holder, self.attribute, size_or_own(step, (sample,), own, loss=_loss, **settings))
 
 
 class _TrainingStep(nn.Module):

@@ -21,6 +21,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.prediction import Prediction, Training
 from neuralpower.predict.rows import BOUNDS, Interval, Row, Unmodelled, ranges, with_shares
 from neuralpower.predict.streams import Plan, Rank, end_s
+from neuralpower.trace.master_weights import check_masters
 from neuralpower.trace.passes import applied
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.question import Question
@@ -35,7 +36,11 @@ ENERGY_COVERAGE = 0.9
 def question_of(
     predictor: Predictor, *, phase: str = FORWARD, dtype: str = "float32", recipe: Recipe = RECIPE, **how: Any
 ) -> Question:
-    """The question for a pass on the predictor's device; `how`: further fields of `Question`."""
+    """The question for a pass on the predictor's device; `how`: further fields of `Question`.
+
+    Raises InputError for masters of weights that have none.
+    """
+    check_masters(phase == TRAINING and recipe.masters, dtype, autocast=how.get("autocast"))
     device: dict[str, Any] = {"platform": predictor.platform, "knows": predictor.knows}
     return Question(phase, dtype, recipe.on(predictor.platform), **device, **how)
 

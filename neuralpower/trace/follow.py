@@ -17,11 +17,13 @@ from neuralpower.networks.sharding import placed_experts
 from neuralpower.trace.casts import cast_rules
 from neuralpower.trace.decoder_steps import Growing
 from neuralpower.trace.passes import OF_CALLS, applied
-from neuralpower.trace.question import Question
+from neuralpower.trace.quantised_step import with_quantised
+from neuralpower.trace.question import COMPILE, Question
 from neuralpower.trace.ragged import each_length
 from neuralpower.trace.recipe import TRAINING, default_loss
 from neuralpower.trace.records import PassShape, Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes, settings_of, training_lifetimes, with_quantised
+from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
+from neuralpower.trace.step_settings import settings_of
 from neuralpower.trace.tracer import trace
 
 SHOWN = 3  # first steps of a generation that are kept, besides the last
@@ -77,9 +79,11 @@ def _pass(one: Pass, question: Question) -> Followed:
         }
         if question.phase == TRAINING:
             settings |= settings_of(question.recipe)
+            settings["compiled"] = question.run == COMPILE and question.layout.alone
             notes += frozen(one.module)
         try:
             lifetimes = training_lifetimes(one.module, one.inputs.args, one.inputs.kwargs, **settings)
+            notes += [lifetimes.note] if lifetimes.note else []
             if question.weights is not None:
                 lifetimes = with_quantised(lifetimes, found.weights, question.weights)
         except StepError as error:

@@ -73,10 +73,10 @@ class Modules(ModuleStack):
 class With(nn.Module):
     """A function that runs while a model has other weights."""
 
-    def __init__(self, model: nn.Module, action: Callable[[], None]) -> None:
+    def __init__(self, model: nn.Module, action: Callable[[], Any]) -> None:
         super().__init__()
         self.model, self.action = model, action
 
-    def forward(self) -> None:
-        """Run the function."""
-        self.action()
+    def forward(self) -> Any:
+        """What the function returns."""
+        return self.action()

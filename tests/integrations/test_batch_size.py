@@ -114,6 +114,74 @@ def test_without_sample_and_size_there_is_nothing_to_give() -> None:
         pass
 
 
+# ---- precision ----
+
+
+def test_a_precision_is_that_of_casts_or_of_weights() -> None:
+    wide, sample = nn.Linear(256, 2**20, device="meta"), torch.ones(8, 256)
+    room = high_bytes_of(wide.to(torch.bfloat16), optimizer="adamw") + 1e8
+    wide.float()
+    how = {"device": "h100", "memory": room, "at_most": 1}
+    sizes = [largest_batch(wide, sample, precision=name, **how) for name in ("bf16-true", "bf16-mixed", 32)]
+    assert sizes == [1, 0, 0]
+    assert wide.weight.dtype == torch.float32
+    narrow = network()
+    mixed = high_bytes_of(narrow, 40_000, autocast=torch.bfloat16)
+    assert mixed < high_bytes_of(narrow, 40_000)
+    how = {"device": "h100", "memory": mixed, "at_most": 40_000}
+    big = torch.ones(40_000, 256, device="meta")
+    assert largest_batch(narrow, big, precision="bf16", **how) == 40_000
+    assert largest_batch(narrow, big, **how) < 40_000
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown precision 'fp8'"):
+        largest_batch(network(), torch.ones(8, 256), precision="fp8", **GPU)
+
+
+def asked_precisions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is asked for from now on, instead of an answer."""
+    seen: list[Any] = []
+
+    def answered(*args: Any, **settings: Any) -> int:
+        seen.append(settings.get("precision"))
+        return 7
+
+    for name in ("batch_size", "lightning"):
+        monkeypatch.setattr(f"neuralpower.integrations.{name}.size_or_own", answered)
+    return seen
+
+
+def test_lightnings_precision_is_read_from_its_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = asked_precisions(monkeypatch)
+    trainer = SimpleNamespace(datamodule=None, precision="bf16-mixed")
+    batch_size_callback().setup(trainer, Module(), "fit")
+    batch_size_callback(precision="16-true").setup(trainer, Module(), "fit")
+    batch_size_callback(autocast=torch.float16).setup(trainer, Module(), "fit")
+    batch_size_callback().setup(SimpleNamespace(datamodule=None), Module(), "fit")
+    assert seen == ["bf16-mixed", "16-true", None, None]
+
+
+def test_accelerates_precision_is_read_from_its_state_or_its_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, fitting = asked_precisions(monkeypatch), fitting_batch_size(network(), torch.ones(8, 256))
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+
+    class State:
+        _shared_state = {"_mixed_precision": "bf16"}
+        mixed_precision = "bf16"
+
+    with fitting as size:
+        assert size == 7
+    library = ModuleType("accelerate.state")
+    library.AcceleratorState = State  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "accelerate.state", library)
+    with fitting:
+        pass
+    assert seen == ["fp16", "bf16"]
+
+
 # ---- Lightning ----
 
 

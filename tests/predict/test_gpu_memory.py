@@ -89,8 +89,10 @@ def test_lines_add_up_to_value_and_bound() -> None:
         "CUDA kernels",
         "cuBLAS work space",
         "cuDNN work space",
+        "cuDNN trials",
         "kept by the allocator",
     ]
+    assert (found.lines[4].value_bytes, found.lines[4].high_bytes) == (0, 0)  # of memory that is free
     taken = found.framework_bytes + found.heap_bytes
     work = 2 * platform.product_bytes
     assert sum(one.value_bytes for one in found.lines if one.name != "cuDNN work space") == taken + work

@@ -25,8 +25,9 @@ from neuralpower.predict.memory.cuda_allocator import replayed
 from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.trace.casts import cast_dtype, cast_rules, casting
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS
+from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.recipe import TRAINING, Recipe
-from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes, with_quantised
+from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
 from neuralpower.trace.weights import weights_of
 from tests.program import run
 
@@ -386,9 +387,55 @@ def test_fit_answers_for_adapters_on_quantised_weights() -> None:
     assert found.memory.weights_bytes < adapted.weights_bytes
     assert adapted.optimizer_bytes < whole.optimizer_bytes
     assert any("parameters are trained, the others are frozen" in note for note in found.notes)
-    for name, value in (("lora", 8), ("autocast", "bfloat16"), ("optimizer_states", 2)):
+    options = {"lora": 8, "autocast": "bfloat16", "optimizer_states": 2, "master_weights": True}
+    for name, value in options.items():
         with pytest.raises(InputError, match=f"{name} {value} belongs to phase training, not to forward"):
             fit(Request(LLAMA, 1, 32, platform=NVIDIA, **{name: value}), TINY)
+
+
+# ---- float32 masters
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "states"),
+    [
+        ("sgd", 0),
+        ("adamw", 8 * ALL),
+        # as of float32 weights: states of 8 bits stay as they are
+        ("adamw8bit", 2 * (TABLE + HIDDEN) + 8 * (25 + 64) + 8 * (BIAS + HEAD)),
+    ],
+)
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_masters_gradients_and_states_of_16_bit_weights_are_float32(
+    optimizer: str, states: int, accumulation: int
+) -> None:
+    model, x = Net().bfloat16(), torch.zeros(4, dtype=torch.int64)
+    found = step(model, x, optimizer=optimizer, masters=True, accumulation=accumulation)
+    sizes = parts(found)
+    assert (sizes[WEIGHTS], sizes[GRADIENTS]) == (2 * ALL, 4 * ALL)
+    assert sizes[OPTIMIZER] == 4 * ALL + states
+
+
+def test_weights_of_32_bits_are_their_own_masters() -> None:
+    model = Net().bfloat16()
+    model.head.float()
+    model.hidden.register_forward_hook(lambda module, args, output: output.float())
+    sizes = parts(step(model, torch.zeros(4, dtype=torch.int64), optimizer="lion", masters=True))
+    assert sizes[OPTIMIZER] == 4 * ALL + 4 * (ALL - HEAD)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dtype": "float32"}, "master weights of float32 weights: .* choose dtype bfloat16"),
+        ({"autocast": "bfloat16"}, "master weights and autocast: .* choose dtype float32"),
+        ({"lora": "8"}, "master weights and lora 8: .* leave master weights out"),
+    ],
+)
+def test_masters_of_weights_that_have_none_are_refused(changes: dict[str, Any], message: str) -> None:
+    how = {"dtype": "bfloat16", "phase": TRAINING, "platform": NVIDIA, "master_weights": True}
+    with pytest.raises(InputError, match=message):
+        memory(Request(LLAMA, 1, 32, **{**how, **changes}))
 
 
 # ---- over several devices

@@ -151,8 +151,18 @@ def test_a_cache_of_8_bits_keeps_half_the_bytes_of_an_engines_cache() -> None:
         30,
         30,
     )
+    assert first.options == "--engine vllm --cache-dtype fp8"
     eager = replace(request, run="eager")
     assert not remedies(Situation(eager, full, 75), lambda asked: full)
+
+
+def test_masters_are_left_out_where_pure_16_bit_weights_fit() -> None:
+    asked = training(batch_size=1, dtype="bfloat16", optimizer="sgd", master_weights=True)
+    found = remedies(Situation(asked, taking(100), 60), lambda one: taking(100 if one.master_weights else 50))
+    change = next(one for one in found if one.change == "no float32 masters")
+    assert (change.options, change.fits) == ("without --master-weights", True)
+    adapters = next(one for one in found if one.change == "LoRA adapters of rank 16")
+    assert adapters.options == "--lora 16 without --master-weights"
 
 
 def test_devices_are_added_where_they_may_be_enough_and_training_shares_states() -> None:

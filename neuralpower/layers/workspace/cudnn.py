@@ -12,7 +12,11 @@ allocator's peak:
     others                       input + weight + output; the weight's gradient: 6 MiB more
 
 Call by call they are off by 5 to 18 % of the measured bytes in float32 and by 3 to 23 % in bfloat16 (`python
--m benchmarks.gpu_memory`). Trials of `benchmark = True` need more: up to 38 GB for VGG-16 at batch 8.
+-m benchmarks.gpu_memory`).
+
+With `benchmark = True`, cuDNN tries each kernel whose work space is within the free memory: up to 38 GB for
+VGG-16 at batch 8. PyTorch gives that back after the trials. Then the fastest kernel's work space counts; it
+was not measured.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ from neuralpower.optimizers.registry import States
 from neuralpower.platforms import CPU, Platform
 from neuralpower.predict.memory.engines import EngineRequest
 from neuralpower.trace.casts import cast_dtype
+from neuralpower.trace.master_weights import check_masters
 from neuralpower.trace.question import checked_run
 from neuralpower.trace.recipe import TRAINING, Recipe
-from neuralpower.trace.step_lifetimes import optimizer_named
+from neuralpower.trace.step_settings import optimizer_named
 
 PHASES = (FORWARD, TRAINING, PREFILL, DECODE, GENERATE)
 
@@ -48,6 +49,7 @@ class Request:
     optimizer_states: float | str | None = None
     autocast: str | None = None  # training: the low precision that products are cast to
     lora: str | int | None = None  # training: rank of adapters, such as 16 or "16:q_proj,v_proj"
+    master_weights: bool = False  # training: 16-bit weights have float32 masters, gradients and states
 
     layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
     cluster: Cluster | None = None  # these devices
@@ -106,9 +108,10 @@ def checked_margin(request: Request) -> float:
             f"new_tokens {request.new_tokens} belongs to phase generate, not to {phase}; leave it out"
         )
     in_flight = phase != TRAINING and request.layout.pipeline > 1
-    for name in ("optimizer_states", "autocast", "lora"):
-        if phase != TRAINING and (value := getattr(request, name)) is not None:
+    for name in ("optimizer_states", "autocast", "lora", "master_weights"):
+        if phase != TRAINING and (value := getattr(request, name)) not in (None, False):
             raise InputError(f"{name} {value} belongs to phase {TRAINING}, not to {phase}; leave it out")
+    check_masters(request.master_weights, request.dtype, autocast=request.autocast, lora=request.lora)
     how = (request.optimizer, 1 if in_flight else request.accumulation, request.checkpointing)
     if phase != TRAINING and how != (Request.optimizer, Request.accumulation, Request.checkpointing):
         what = "optimizer, accumulation and checkpointing"

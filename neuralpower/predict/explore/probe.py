@@ -30,10 +30,12 @@ from neuralpower.quantisation.totals import Quantised, totals
 from neuralpower.trace.follow import Followed, follow, frozen, shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
-from neuralpower.trace.question import ENGINE, Question, usual_run
+from neuralpower.trace.quantised_step import with_quantised
+from neuralpower.trace.question import COMPILE, ENGINE, Question, usual_run
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.records import Trace
-from neuralpower.trace.step_lifetimes import StepLifetimes, recipe_of, training_lifetimes, with_quantised
+from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
+from neuralpower.trace.step_settings import recipe_of
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 
@@ -122,11 +124,7 @@ class Probe:
         if not request.layout.alone:
             return self._rank_memory(self._asked(self.module, batch, tokens, name), batch, length)
         follow = partial(self._passed, batch=batch, tokens=tokens, name=name)
-        passed = None
-        if self.scheme is None:
-            passed = self.shallow(name, follow) if self.seen is None else None
-        elif self._agrees.get(name, False):
-            passed = self.shallow(name, follow)
+        passed = self.shallow(name, follow) if self._a_few_do(name) else None
         found, self._calls[batch, length] = passed or follow(self.module)
         if self.seen is not None:
             self.seen(lived(self.source.name, name, found, platform))
@@ -136,6 +134,12 @@ class Probe:
             shallow = self.shallow(name, follow)
             self._agrees[name] = shallow is not None and self._peak(shallow.found) == memory
         return memory
+
+    def _a_few_do(self, name: str) -> bool:
+        """Whether a few blocks may stand for all; a compiled step does not say what a block makes."""
+        if self.scheme is None:
+            return self.seen is None and not (name == TRAINING and self.run == COMPILE)
+        return self._agrees.get(name, False)
 
     def _peak(self, found: Trace | StepLifetimes) -> Memory:
         """The memory at the peak of a pass or a step."""
@@ -174,7 +178,11 @@ class Probe:
             checkpointing=request.checkpointing,
             states=request.states,
             autocast=request.cast,
+            masters=request.master_weights,
+            compiled=self.run == COMPILE,
         )
+        if step.note and step.note not in self.notes:
+            self.notes += (step.note,)
         if self.scheme is None:
             return step
         weights = weights_of(one.module)
@@ -191,6 +199,7 @@ class Probe:
                 recipe_of(request.optimizer, request.platform, request.states),
                 accumulation=request.accumulation,
                 checkpointing=request.checkpointing,
+                masters=request.master_weights,
             )
         question = Question(
             TRAINING if trains else FORWARD,
@@ -211,7 +220,7 @@ class Probe:
                 "optimizer": request.optimizer,
                 "checkpointing": request.checkpointing,
             }
-            settings |= {"autocast": request.cast}
+            settings |= {"autocast": request.cast, "masters": request.master_weights}
             args = (one.module, one.inputs.args, one.inputs.kwargs)
             step = training_lifetimes(*args, platform=request.platform, **settings)
             found = replace(found, lifetimes=step)

@@ -163,7 +163,9 @@ class CacheOf8Bits(Change):
             tensors = memory.tensor_bytes - memory.cache_bytes + cache
             return replace(memory, cache_bytes=cache, tensor_bytes=tensors)
 
-        return Step("8-bit cache of keys and values", "", now.request, smaller)
+        batch = now.request.batch_size
+        option = f"--engine vllm --cache-dtype fp8{f' --concurrency {batch}' if batch > 1 else ''}"
+        return Step("8-bit cache of keys and values", option, now.request, smaller)
 
 
 class Checkpointing(Change):
@@ -212,6 +214,19 @@ class Optimizer(Change):
         return Step(self.words, f"--optimizer {self.name}", replace(request, optimizer=self.name))
 
 
+class NoMasters(Change):
+    """Weights of 16 bits alone, with gradients and states in their type."""
+
+    cost = "updates rounded to 16 bits"
+
+    def of(self, now: Situation) -> Step | None:
+        """Instead of float32 masters."""
+        if not now.request.master_weights:
+            return None
+        changed = replace(now.request, master_weights=False)
+        return Step("no float32 masters", "without --master-weights", changed)
+
+
 class SmallerBatch(Change):
     """Fewer samples at once."""
 
@@ -253,8 +268,9 @@ class Adapters(Change):
         request = now.request
         if request.phase != TRAINING or request.lora is not None:
             return None
-        changed = replace(request, lora=str(self.rank))
-        return Step(f"LoRA adapters of rank {self.rank}", f"--lora {self.rank}", changed)
+        changed = replace(request, lora=str(self.rank), master_weights=False)
+        option = f"--lora {self.rank}{' without --master-weights' if request.master_weights else ''}"
+        return Step(f"LoRA adapters of rank {self.rank}", option, changed)
 
 
 @dataclass(frozen=True)
@@ -292,6 +308,7 @@ CHANGES: Sequence[Change] = (
     Weights("int8"),
     Weights("int4"),
     Optimizer("adamw8bit", "AdamW with states of 8 bits", ADAM),
+    NoMasters(),
     SmallerBatch(),
     ShorterText(),
     Adapters(16),

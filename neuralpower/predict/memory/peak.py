@@ -32,6 +32,9 @@ from neuralpower.trace.step_lifetimes import StepLifetimes
 WORKSPACES_MORE = 2  # largest work spaces that cuDNN may take besides: VGG-16 on an A100 had two more
 CUBLAS, CUDNN, KEPT = "cuBLAS work space", "cuDNN work space", "kept by the allocator"
 GRAPHS = "CUDA graph's pool"
+# A trial's work space is at most the free memory (`cudaMemGetInfo`), halved until the allocator has it, and
+# `emptyCache` follows the trials of each convolution (PyTorch's aten/src/ATen/native/cudnn/Conv_v8.cpp).
+TRIALS, TRIALS_RULE = "cuDNN trials", "with benchmark = True, free memory alone, given back afterwards"
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,7 @@ def _lines(
     found.append(MemoryLine(CUBLAS, multiplying, multiplying, rule))
     if work := max((storage.bytes for storage in storages if storage.part == WORKSPACE), default=0):
         found.append(MemoryLine(CUDNN, work, (1 + WORKSPACES_MORE) * work, "copies that its kernels work on"))
+        found.append(MemoryLine(TRIALS, 0, 0, TRIALS_RULE))
     return (*found, kept_line(platform, heap, moving))
 
 

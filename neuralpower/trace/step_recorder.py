@@ -1,0 +1,190 @@
+"""Records the memory of a training step on tensors without values, operator by operator."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from neuralpower.errors import InputError
+from neuralpower.layers.workspace import workspaces
+from neuralpower.networks.call_cache import tensors_in
+from neuralpower.networks.running import Assumed, grouped_product, name_of
+from neuralpower.platforms import CPU, Platform
+from neuralpower.trace.compiled_step import joins
+from neuralpower.trace.fake_sparse import FakeRows
+from neuralpower.trace.lifetimes import GRADIENTS, OPTIMIZER, Lifetimes
+from neuralpower.trace.modules import ModuleStack
+
+INDEXED = ("aten.index", "aten.index_put", "aten.index_put_")
+PRODUCT, SOFTMAX = "aten.bmm", "aten._softmax"
+PRODUCTS = (PRODUCT, "aten.mm", "aten.addmm", "aten.baddbmm", "aten._grouped_mm")
+
+
+class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped
+    """Notes what every operator brings into the world.
+
+    Numbers that are drawn and masks made from data have values: they decide which layers run and which places
+    are masked. Where a step asks whether a mask is all ones, it is, as in a trace.
+    """
+
+    def __init__(self, model: str, platform: Platform = CPU) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.model = model
+        self._bits = platform.family != CPU.family  # kernels of dropout keep a mask of one byte a number
+        self.lifetimes = Lifetimes()
+        self._known = WeakIdKeyDictionary()  # tensors with values, and what was computed from these alone
+        self._assumed = Assumed()
+        self._rows = FakeRows()
+        self.blocks: dict[str, int] = {}  # path -> operator calls before it runs first
+        self._products: list[tuple[str, int]] = []  # products of activations and softmaxes, and their calls
+        self.weights_read: list[tuple[int, str]] = []  # (operator call, name) of weights of matrix products
+        self.joined: list[int] = []  # calls that Inductor joins into kernels, or that make nothing
+        self._steps = False  # whether the optimizer's step runs
+        self._modules: ModuleStack | None = None
+        self._paths: dict[int, str] = {}  # number of a node of autograd's graph -> module that made it
+
+    @contextlib.contextmanager
+    def noting_blocks(self, model: nn.Module) -> Iterator[None]:
+        """Note when the model's repeated blocks run first, and which module runs."""
+        paths = {
+            id(module): path for path, module in model.named_modules() if path.rpartition(".")[2].isdigit()
+        }
+
+        def enters(module: nn.Module, args: Any) -> None:
+            if (path := paths.get(id(module))) is not None:
+                self.blocks.setdefault(path, self.lifetimes.calls)
+
+        self._modules = ModuleStack(model)
+        with self._modules.attached(), nn.modules.module.register_module_forward_pre_hook(enters):
+            yield
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Answer what an optimizer asks of its tensors' values, such as their norm, by 1."""
+        self._steps = True
+        try:
+            yield
+        finally:
+            self._steps = False
+
+    def _path(self) -> str:
+        """Path of the module whose forward or backward pass is running; "" outside of all."""
+        own = self._modules.path if self._modules is not None else ""
+        autograd: Any = torch._C
+        if (node := autograd._current_autograd_node()) is not None:
+            return own or self._paths.get(node._sequence_nr(), "")
+        if (
+            torch.is_grad_enabled()
+        ):  # a call without a node of its own comes after the one that has the number
+            self._paths.setdefault(autograd._autograd._get_sequence_nr() - 1, own)
+        return own
+
+    def scores(self) -> list[tuple[int, int]]:
+        """(first, last) operator call of what lies between two products of activations, with a softmax."""
+        names = [name for name, _ in self._products]
+        return [
+            (self._products[i - 1][1], self._products[i + 1][1] - 1)
+            for i in range(1, len(names) - 1)
+            if names[i - 1 : i + 2] == [PRODUCT, SOFTMAX, PRODUCT]
+        ]
+
+    def begins(self, state: Sequence[Any]) -> None:
+        """An optimizer's state that is there before its first step; counts of steps have values."""
+        self.lifetimes.hold(state, OPTIMIZER)
+        known = [v for v in state if isinstance(v, Tensor) and not isinstance(v, FakeTensor)]
+        self._known.update(dict.fromkeys(known, True))
+
+    def follow_gradients(self, parameters: Sequence[Tensor], kept: Callable[[Tensor], Tensor | None]) -> None:
+        """Count what is `kept` of each parameter's accumulated gradient."""
+        for parameter in parameters:
+            hook: Any = parameter.register_post_accumulate_grad_hook
+            hook(lambda p: self.assign([kept(p)], GRADIENTS))
+
+    def assign(self, tensors: Sequence[Any], part: str) -> None:
+        """Say what living tensors are."""
+        self.lifetimes.assign(self._rows.within(tensors), part)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator."""
+        name, kwargs = name_of(func), kwargs or {}
+        tensors = tensors_in((args, kwargs))
+        if torch.is_grad_enabled() and name != "aten.detach":
+            self._refuse(tensors)
+        if name == "aten._local_scalar_dense" and (value := self._assumed.value(args[0])) is not None:
+            return value
+        if self._steps and name == "aten._local_scalar_dense" and _unknown(args[0]):
+            return 1.0 if args[0].is_floating_point() else 1
+        if (output := self._rows.answered(name, args)) is not NotImplemented:
+            return output
+        if name == "aten._grouped_mm":
+            output = grouped_product(*args)
+        elif (output := self._rows.made(name, args)) is not NotImplemented:
+            pass
+        elif self._has_values(func, name, args, tensors):
+            with unset_fake_temporarily():
+                output = func(*args, **kwargs)
+            self._known.update(dict.fromkeys(tensors_in(output), True))
+        else:
+            output = func(*(self._at_places(args) if name in INDEXED else args), **kwargs)
+            if isinstance(output, Tensor):
+                self._assumed.note(name.split(".", 1)[-1], output, args)
+        new = self._rows.note(name, args, kwargs, output)
+        if name == "aten.bernoulli_" and self._bits:
+            self.lifetimes.resize(output, output.numel())
+        if name in (PRODUCT, SOFTMAX):
+            self._products.append((name, self.lifetimes.calls + 1))
+        if name in PRODUCTS:
+            names = filter(None, map(self.lifetimes.name, tensors))
+            self.weights_read += [(self.lifetimes.calls + 1, one) for one in names]
+        made = self.lifetimes.called(new, workspaces(name, args, kwargs, output), (self._path(), name))
+        if not made or joins(name, func):
+            self.joined.append(self.lifetimes.calls)
+        return output
+
+    def _has_values(self, func: Any, name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> bool:
+        """Whether a call's result is known, or drawn as a single number."""
+        if name == "aten.lift_fresh":
+            return tensors[0].dtype == torch.bool and not isinstance(tensors[0], FakeTensor)
+        if tensors:
+            return all(tensor in self._known for tensor in tensors)
+        sizes = [value for value in args if isinstance(value, (list, tuple))]
+        return torch.Tag.nondeterministic_seeded in func.tags and any(math.prod(size) == 1 for size in sizes)
+
+    def _at_places(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Arguments of an indexing call, with places instead of known masks, which alone say how many."""
+        source, masks, *more = args
+        places: list[Any] = []
+        with unset_fake_temporarily():
+            for mask in masks:
+                if mask is None or mask.dtype != torch.bool:
+                    places.append(mask)
+                elif mask in self._known:
+                    places += mask.nonzero().unbind(1)
+                elif torch._C._current_graph_task_id() >= 0:  # a backward pass: which places are padding
+                    places += [mask.new_empty((mask.numel(),), dtype=torch.int64) for _ in mask.shape]
+                else:
+                    places.append(mask)
+        return source, places, *more
+
+    def _refuse(self, tensors: Sequence[Tensor]) -> None:
+        """Raise InputError for what would be left with a gradient of this step, which has no values."""
+        for tensor in tensors:
+            if not isinstance(tensor, FakeTensor) and tensor.requires_grad and tensor.is_leaf:
+                raise InputError(
+                    f"{self.model}: its forward uses weights of {tuple(tensor.shape)} that are not "
+                    "its parameters, but a global's, or in a plain list. Make them an attribute and call "
+                    "them through self, or detach them"
+                )
+
+
+def _unknown(tensor: Tensor) -> bool:
+    """Whether a tensor has no values, not even a constant's."""
+    return isinstance(tensor, FakeTensor) and tensor.constant is None
