@@ -42,7 +42,7 @@ PACKAGES: Mapping[str, str] = {
         weights
     """,
     "measure": """
-        rig calls steps this_machine cpu.timer cuda.runtime meters meters.base meters.nvml power.energy
+        rig calls rounds steps this_machine cpu.timer cuda.runtime meters meters.base meters.nvml power.energy
         collect collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
         collect.request collect.schedule collect.supervisor exchanges.dataset
     """,

@@ -22,9 +22,6 @@ from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Layer
 from neuralpower.layers.call import Call
 
-ROUNDS = 9  # in which a layer is timed
-NETWORK_ROUNDS = 21  # of whole networks, which are few: a 10th percentile that another run finds again
-
 Step = Callable[[], Any]
 
 

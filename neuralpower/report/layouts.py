@@ -9,7 +9,7 @@ from neuralpower.files.terminal import styled, visible
 from neuralpower.predict.explore.layouts import Laid, Layouts
 from neuralpower.report.grid import as_asked, listed, note_lines, percent
 from neuralpower.report.number_format import binary, counted, plain, quantity
-from neuralpower.trace.recipe import TRAINING
+from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 OPTIONS = {
     "tensor": "--tensor-parallel",
@@ -73,6 +73,7 @@ def command(found: Layouts, one: Laid) -> str:
         shlex.quote(str(case.model)),
         f"--phase {phase}",
         f"--batch-size {one.batch_size}",
+        f"--dtype {case.dtype}",
     ]
     sizes = {
         "--seq-len": case.seq_len,
@@ -88,9 +89,25 @@ def command(found: Layouts, one: Laid) -> str:
     words += [f"--interleave {one.layout.interleave}"] if one.layout.interleave > 1 else []
     words += ["--sequence-parallel"] if one.layout.sequence else []
     words += [f"--micro-batches {one.micro_batches}"] if one.micro_batches > 1 else []
+    words += _training(wanted.recipe)
+    words += [f"--weights {shlex.quote(str(case.weights))}"] if case.weights else []
+    words += [f"--run {case.run}"] if case.run else []
     words.append(f"--devices {cluster.per_node}x{cluster.spec.slug}")
     words += [f"--nodes {cluster.nodes}"] if cluster.nodes > 1 else []
     return " ".join(words)
+
+
+def _training(recipe: Recipe) -> Iterator[str]:
+    """Options of a recipe that is not the usual one; micro-batches are the layout's."""
+    way = f":{recipe.implementation}" if recipe.implementation else ""
+    if (recipe.optimizer, recipe.implementation) != (RECIPE.optimizer, RECIPE.implementation):
+        yield f"--optimizer {recipe.optimizer}{way}"
+    if recipe.states is not None:
+        yield f"--optimizer-states {recipe.states}"
+    if recipe.checkpointing:
+        yield "--checkpointing"
+    if recipe.masters:
+        yield "--master-weights"
 
 
 def _foot(found: Layouts, shown: int) -> Iterator[str]:

@@ -119,6 +119,16 @@ def test_the_first_lines_say_the_best_and_the_command_that_says_more() -> None:
     assert "--devices 4xnvidia-h100-sxm5-80gb" in second
 
 
+def test_the_command_that_says_more_repeats_how_the_network_is_trained() -> None:
+    every = found("training")
+    recipe = Recipe("lion", checkpointing=True, masters=True)
+    other = replace(every, wanted=replace(every.wanted, recipe=recipe))
+    more = command(other, every.fitting[0])
+    assert "--optimizer lion --checkpointing --master-weights" in more
+    assert f"--dtype {every.wanted.case.dtype}" in more
+    assert "--optimizer" not in command(every, every.fitting[0])
+
+
 def test_cost_follows_from_a_price() -> None:
     every = layouts(wanted("decode", by="cost", price=3.6), PREDICTOR)
     best = every.fitting[0]

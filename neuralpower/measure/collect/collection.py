@@ -15,7 +15,6 @@ from typing import Any
 from neuralpower.data.journal import Journal
 from neuralpower.data.sealing import kept_rows
 from neuralpower.devices.machine import read_machine, up_since
-from neuralpower.measure.calls import ROUNDS
 from neuralpower.measure.collect.checkout import checkout
 from neuralpower.measure.collect.keys import PROTOCOL_VERSION, device_key, plan_hash, software_key
 from neuralpower.measure.collect.presets import preset_named
@@ -35,6 +34,7 @@ from neuralpower.measure.collect.schedule import (
     margin_s,
 )
 from neuralpower.measure.meters.base import no_power
+from neuralpower.measure.rounds import ROUNDS
 
 ATTEMPTS = 3  # of a noisy configuration
 ENDED = "the machine went down twice while only this was measured"

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from neuralpower.errors import DeviceError, LostDeviceError
-from neuralpower.measure.calls import NETWORK_ROUNDS, ROUNDS
 from neuralpower.measure.collect.lock import DeviceLock
 from neuralpower.measure.collect.process import Ended, Worker
 from neuralpower.measure.collect.schedule import NETWORK, POWER, Batch, Task
 from neuralpower.measure.meters.base import no_power
+from neuralpower.measure.rounds import NETWORK_ROUNDS, ROUNDS
 
 Results = list[dict[str, Any]]  # in the order of the batch's tasks
 SUSPECT = ("oom", "poisoned")  # after which a process is not trusted

@@ -30,13 +30,14 @@ from neuralpower.files.json_files import json_text, nullable
 from neuralpower.files.terminal import Visible
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
-from neuralpower.measure.calls import ROUNDS, call_of
+from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.keys import versions
 from neuralpower.measure.collect.plan import check_dtypes, kinds_named, make_plan
 from neuralpower.measure.collect.presets import preset_named
 from neuralpower.measure.collect.schedule import NETWORK
 from neuralpower.measure.collect.settings import read_settings
 from neuralpower.measure.rig import Rig, failure, open_rig
+from neuralpower.measure.rounds import ROUNDS
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.decoder import cached_call
 from neuralpower.networks.phases import Phase

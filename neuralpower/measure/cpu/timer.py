@@ -42,7 +42,6 @@ from neuralpower.dtypes import FLOATING
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers.call import Call
 from neuralpower.measure.calls import (
-    ROUNDS,
     Backward,
     Gradient,
     Step,
@@ -54,6 +53,7 @@ from neuralpower.measure.calls import (
 )
 from neuralpower.measure.meters import NullMeter, PowerMeter
 from neuralpower.measure.power.energy import Clock, PowerWindow, measure_power
+from neuralpower.measure.rounds import ROUNDS
 from neuralpower.networks.users_code import raised, users_code
 
 SENTINEL_EVERY = 12  # calls

@@ -17,9 +17,9 @@ from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import InputError, ModelError, first_line, quoted
 from neuralpower.layers.base import torch_dtype
 from neuralpower.layers.call import Call
-from neuralpower.measure.calls import ROUNDS
 from neuralpower.measure.cpu.timer import SLOW_CALL_S, Sentinel, prepare_process, time_calls
 from neuralpower.measure.rig import failure
+from neuralpower.measure.rounds import ROUNDS
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import raised, users_code
