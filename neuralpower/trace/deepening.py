@@ -118,9 +118,18 @@ class Deepening:
             for history in (self._four, self._five)
         )
         held = len(theirs) - len(ours)
-        self._kept = _alike(ours, theirs) - SHORT * held, held  # by a cache: the first, how many of a block
-        if self._more(1) != list(self._five.storages):
+        # a cache lists its blocks from the first to the last, or the other way
+        starts = _alike(ours, theirs) - SHORT * held, len(ours) - _alike(ours[::-1], theirs[::-1])
+        if not any(self._exact(start, held) for start in dict.fromkeys(starts)):
             raise IrregularError("a block more makes other things")
+
+    def _exact(self, start: int, held: int) -> bool:
+        """Whether one block more gives the longer history, with this place of a cache's blocks."""
+        self._kept = start, held  # the first of what a cache holds, and how much of each block
+        try:
+            return self._more(1) == list(self._five.storages)
+        except IrregularError:
+            return False
 
     def _begin(self, four: History) -> None:
         self._four, self._born = four, defaultdict[int, list[Storage]](list)

@@ -16,7 +16,8 @@ from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.decoder import Pass, pass_of
 from neuralpower.networks.inputs import TOKENS
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
-from neuralpower.networks.sharding import sharded
+from neuralpower.networks.sharding import Sharding, sharded
+from neuralpower.networks.shortened import shortened
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.predict.case import sharding_of
@@ -24,7 +25,7 @@ from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.explore.shallow import Passed, Shallow
 from neuralpower.predict.memory.over_time import Lived, lived
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
-from neuralpower.predict.parallel import one_micro_batch, stage_memories
+from neuralpower.predict.parallel import one_micro_batch, serving_memories, stage_memories
 from neuralpower.predict.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised, totals
 from neuralpower.trace.follow import Followed, follow, frozen, shape_of
@@ -59,8 +60,9 @@ class Probe:
         # the memory of each stage, where there are several
         self.stages: dict[tuple[int, int | None], list[Memory]] = {}
         if not request.layout.alone:
-            self._shard(request)
-        self.shallow = Shallow(self.source, self.module, self.dtype, request.platform)
+            self.module, done = self._sharded(self.module)
+            self.notes += done.notes
+        self.shallow = Shallow(self.module, self._short, request.platform)
         self.own_length: int | None = None
         self.seen: Callable[[Lived], None] | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
@@ -68,14 +70,19 @@ class Probe:
         # name of a pass -> whether a few blocks, with the weights quantised, take what all of them do
         self._agrees: dict[str, bool] = {}
 
-    def _shard(self, request: Request) -> None:
-        """Make the module that of one rank; raises InputError as `sharded`."""
+    def _sharded(self, module: nn.Module) -> tuple[nn.Module, Sharding]:
+        """The module of one rank, and how it was made; raises InputError as `sharded`."""
+        request = self.request
         way = TRAINING if request.phase == TRAINING else FORWARD
         run = self.run if request.engine is None else ENGINE
         how = sharding_of(request.layout, request.cluster, run, way, strict=request.strict)
         about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
-        self.module, done = sharded(self.module, how, partial(self.source.inputs, self.module, about, "meta"))
-        self.notes += done.notes
+        return sharded(module, how, partial(self.source.inputs, module, about, "meta"))
+
+    def _short(self, blocks: int) -> nn.Module:
+        """The network with the first `blocks` blocks, on one rank."""
+        module = shortened(self.source, blocks).build("meta", self.dtype)
+        return module if self.request.layout.alone else self._sharded(module)[0]
 
     def quantised_bytes(self) -> int | None:
         """Bytes of the weights under the scheme; None without one. Traces a pass of two tokens."""
@@ -120,19 +127,21 @@ class Probe:
 
     def _pass_memory(self, name: str, batch: int, length: int | None, tokens: int | None) -> Memory:
         """Memory of a pass over `tokens` tokens, in its prompt or its cache."""
-        request, platform = self.request, self.request.platform
-        if not request.layout.alone:
+        layout = self.request.layout
+        if not layout.alone and (name == TRAINING or layout.pipeline > 1):
             return self._rank_memory(self._asked(self.module, batch, tokens, name), batch, length)
         follow = partial(self._passed, batch=batch, tokens=tokens, name=name)
         passed = self.shallow(name, follow) if self._a_few_do(name) else None
         found, self._calls[batch, length] = passed or follow(self.module)
-        if self.seen is not None:
-            self.seen(lived(self.source.name, name, found, platform))
+        if self.seen is not None and layout.alone:
+            self.seen(lived(self.source.name, name, found, self.request.platform))
         memory = self._peak(found)
         if self.scheme is not None and name != TRAINING and name not in self._agrees:
             # a scheme may leave blocks as they are: then a few do not stand for all
             shallow = self.shallow(name, follow)
             self._agrees[name] = shallow is not None and self._peak(shallow.found) == memory
+        if not layout.alone:
+            self._keep_stages(batch, length, [memory])
         return memory
 
     def _a_few_do(self, name: str) -> bool:
@@ -143,10 +152,14 @@ class Probe:
 
     def _peak(self, found: Trace | StepLifetimes) -> Memory:
         """The memory at the peak of a pass or a step."""
-        if isinstance(found, Trace):
-            memory = forward_memory(found, platform=self.request.platform, run=self.run)
-            return replace(memory, phase=self.request.phase)
-        return training_memory(found, platform=self.request.platform)
+        request = self.request
+        if not isinstance(found, Trace):
+            return training_memory(found, platform=request.platform)
+        if request.layout.alone:
+            memory = forward_memory(found, platform=request.platform, run=self.run)
+        else:
+            (memory,) = serving_memories(found, self._question())
+        return replace(memory, phase=request.phase)
 
     def _passed(self, module: nn.Module, batch: int, tokens: int | None, name: str) -> Passed:
         """A pass or a step of a network, the whole one or a shallow one."""
@@ -154,6 +167,12 @@ class Probe:
         if name == TRAINING:
             step = self._step(one)
             return Passed(step, step.end)
+        if not self.request.layout.alone:
+            followed = follow(one, one_micro_batch(self._question()))
+            assert isinstance(followed, Followed)  # generations come pass by pass
+            if module is self.module:
+                self.quantised = followed.work.quantised
+            return Passed(followed.work, len(followed.trace.calls) + len(followed.trace.unmodelled))
         try:
             traced = trace(module, one.inputs.args, one.inputs.kwargs)
             traced = self._weighed(traced, module is self.module)
@@ -189,8 +208,8 @@ class Probe:
         self.quantised = totals(self.scheme, weights, self.scheme.forms(weights, {}), {})
         return with_quantised(step, weights, self.scheme)
 
-    def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
-        """Memory of the fullest device of a layout."""
+    def _question(self) -> Question:
+        """The question of a rank's pass or step."""
         request = self.request
         trains = request.phase == TRAINING
         recipe = Recipe(accumulation=request.accumulation).on(request.platform)
@@ -201,7 +220,7 @@ class Probe:
                 checkpointing=request.checkpointing,
                 masters=request.master_weights,
             )
-        question = Question(
+        return Question(
             TRAINING if trains else FORWARD,
             request.dtype,
             recipe,
@@ -212,6 +231,11 @@ class Probe:
             layout=request.layout,
             cluster=request.cluster,
         )
+
+    def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
+        """Memory of the fullest device of a layout with stages, or in a step of training."""
+        request, question = self.request, self._question()
+        trains = request.phase == TRAINING
         found = follow(one, one_micro_batch(question))
         assert isinstance(found, Followed)  # generations come pass by pass
         # here without momentum
@@ -229,11 +253,15 @@ class Probe:
         stages = stage_memories(found, question)
         if not stages:
             raise InputError(f"{self.source.name}: its memory is not known: {'; '.join(found.notes)}")
-        most = max(stages, key=lambda memory: memory.high_bytes)
-        known = self.stages.get((batch, length))
-        if known is None or most.high_bytes > max(memory.high_bytes for memory in known):
+        self._keep_stages(batch, length, stages)
+        return replace(max(stages, key=lambda memory: memory.high_bytes), phase=request.phase)
+
+    def _keep_stages(self, batch: int, length: int | None, stages: list[Memory]) -> None:
+        """Keep the stages' memory, of a generation those of its larger pass."""
+        known = self.stages.get((batch, length), [])
+        most, before = (max((one.high_bytes for one in some), default=-1) for some in (stages, known))
+        if most > before:
             self.stages[batch, length] = stages
-        return replace(most, phase=request.phase)
 
     def _weighed(self, traced: Trace, whole: bool = True) -> Trace:
         """The trace with its weights quantised, where they are; `whole`: of all blocks."""

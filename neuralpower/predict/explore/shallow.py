@@ -7,11 +7,9 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
-from neuralpower.networks.shortened import repeated, shortened
-from neuralpower.networks.source import Source
+from neuralpower.networks.shortened import repeated
 from neuralpower.platforms import CPU, Platform
 from neuralpower.trace.deepening import SHORT, Deepening, History, IrregularError
 from neuralpower.trace.records import Trace
@@ -30,18 +28,14 @@ class Passed(NamedTuple):
 class Shallow:
     """A network with a few of its blocks, in place of the whole."""
 
-    def __init__(self, source: Source, module: nn.Module, dtype: torch.dtype, platform: Platform) -> None:
-        """`module` is the whole network, built from `source` with that dtype."""
-        self.source, self.dtype = source, dtype
+    def __init__(self, module: nn.Module, build: Callable[[int], nn.Module], platform: Platform) -> None:
+        """`module` is the whole network; `build` gives one with the first blocks alone, by their number."""
         self.blocks = repeated(module)
         # glibc's heap depends on calls that make nothing, too, which a deepened history does not count
         enough = self.blocks.blocks >= LEAST * self.blocks.with_groups(SHORT)
         self._use = bool(self.blocks.path) and enough and platform.family != CPU.family
         self._known: dict[str, tuple[Deepening, int]] = {}  # name of a pass -> with the calls of one block
-        self.network = cache(self._network)
-
-    def _network(self, groups: int) -> nn.Module:
-        return shortened(self.source, self.blocks.with_groups(groups)).build("meta", self.dtype)
+        self.network = cache(lambda groups: build(self.blocks.with_groups(groups)))
 
     def __call__(self, name: str, run: Callable[[nn.Module], Passed]) -> Passed | None:
         """The pass of the whole network; None where its blocks do not repeat.

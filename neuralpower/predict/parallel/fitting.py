@@ -13,7 +13,23 @@ from neuralpower.predict.parallel.schedules import held, order_of
 from neuralpower.trace.follow import Followed
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import TRAINING
+from neuralpower.trace.records import Trace
 from neuralpower.trace.stages import cut
+
+
+def serving_memories(work: Trace, question: Question) -> list[Memory]:
+    """[stages] the memory of one device of each in a forward pass.
+
+    Args:
+        work: of one micro-batch of one rank's module, with its tasks.
+        question: as in `stage_memories`.
+
+    Raises:
+        InputError: more stages than blocks.
+    """
+    layout, stages = question.layout, question.layout.pipeline
+    parts, count = cut(work, layout), question.recipe.accumulation
+    return [serving_memory(parts[rank::stages], layout, question.platform, count) for rank in range(stages)]
 
 
 def stage_memories(found: Followed, question: Question) -> list[Memory]:
@@ -27,11 +43,10 @@ def stage_memories(found: Followed, question: Question) -> list[Memory]:
         InputError: more stages than blocks.
     """
     layout, platform = question.layout, question.platform
+    if question.phase != TRAINING:
+        return serving_memories(found.work, question)
     count, stages = question.recipe.accumulation, layout.pipeline
-    trains = question.phase == TRAINING
-    parts = cut(found.trace if trains else found.work, layout)
-    if not trains:
-        return [serving_memory(parts[rank::stages], layout, platform, count) for rank in range(stages)]
+    parts = cut(found.trace, layout)
     step = found.lifetimes
     if step is None or len(step.passes) < 2:
         return []
