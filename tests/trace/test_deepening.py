@@ -1,10 +1,15 @@
 """Histories of deep networks from shallow ones, against the deep networks' own."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import Layout
+from neuralpower.devices.spec import find_spec
 from neuralpower.networks.decoder import pass_of
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import InputRequest, resolve
@@ -16,14 +21,15 @@ from neuralpower.trace.deepening import SHORT, Deepening, History, IrregularErro
 from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
+CLUSTER = Cluster(find_spec("h100-sxm"), 2)
 NVIDIA, DEEP, PATH = PLATFORMS["nvidia"], 9, "model.layers"
 
 
-def llama(blocks: int) -> nn.Module:
+def llama(blocks: int, width: int = 32) -> nn.Module:
     config = LlamaConfig(
         vocab_size=96,
-        hidden_size=32,
-        intermediate_size=80,
+        hidden_size=width,
+        intermediate_size=2 * width,
         num_hidden_layers=blocks,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -94,13 +100,26 @@ def test_a_pass_that_makes_other_memory_is_not_like_a_known_one() -> None:
     assert Deepening(PATH, four, five).like(other) is None
 
 
-@pytest.mark.parametrize("phase", ["forward", "training"])
-def test_a_deep_network_takes_what_its_whole_trace_takes(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = Request(llama(3 * SHORT), 2, 8, phase=phase, platform=NVIDIA)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"phase": "training"},
+        {"weights": "int4"},
+        {"phase": "decode", "context": 12, "layout": Layout(tensor=2), "cluster": CLUSTER},
+    ],
+    ids=["forward", "training", "weights in 4 bits", "tensor ranks"],
+)
+def test_a_deep_network_takes_what_its_whole_trace_takes(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    length = {} if "context" in asked else {"seq_len": 8}
+    request = Request(llama(3 * SHORT, 128), 2, platform=NVIDIA, **length, **asked)
     probe = Probe(request)
-    short = probe(3, 16)
+    found = [probe(2, 8), probe(3, 16)]  # with quantised weights, the first is followed whole
     assert probe.shallow.network.cache_info().currsize == 2
     monkeypatch.setattr(Shallow, "__call__", lambda self, name, run: None)
     whole = Probe(request)
-    assert whole(3, 16) == short
+    assert [whole(2, 8), whole(3, 16)] == found
     assert whole._calls == probe._calls
+    assert whole.quantised == probe.quantised
