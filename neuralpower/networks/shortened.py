@@ -75,12 +75,13 @@ def _parts(block: nn.Module) -> tuple[object, ...]:
 
 
 def _settings(block: nn.Module) -> dict[tuple[str, str], Any]:
-    """(path, name) -> switches, counts and words; shares such as those of dropout change no shape."""
+    """(path, name) -> switches, counts, sizes and words; shares such as dropout's change no shape."""
     return {
         (path, name): value
         for path, part in block.named_modules()
         for name, value in vars(part).items()
         if isinstance(value, (bool, int, str))
+        or (isinstance(value, tuple) and all(isinstance(one, int) for one in value))
     }
 
 

@@ -9,7 +9,8 @@ all temporaries in one call.
     all blocks     before | 0 | 1 | copies of block 1 ... | 2 | 3 | after
 
 The result is exact or there is none: one more block, put in here, has to give the very history that a
-network with five blocks has. Times are ranks of the calls that make or free memory.
+network with five blocks has. What a network does in later blocks alone is not seen: compare one pass with
+that of the whole. Times are ranks of the calls that make or free memory.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Histories of deep networks from shallow ones, against the deep networks' own."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,3 +124,51 @@ def test_a_deep_network_takes_what_its_whole_trace_takes(
     assert [whole(2, 8), whole(3, 16)] == found
     assert whole._calls == probe._calls
     assert whole.quantised == probe.quantised
+
+
+class Late(nn.Module):
+    """Equal blocks, of which a later one is used in its own way."""
+
+    def __init__(self, counted: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(64, 64) for _ in range(3 * SHORT))
+        self.number = len(self.blocks) if counted else 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = [x]
+        for number in range(self.number or len(self.blocks)):
+            x = self.blocks[number](x)
+            if number == 2 * SHORT:
+                x = torch.cat([x, x])[: len(x)] + 1
+                kept.append(x)
+        return torch.cat(kept)
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["does more later", "needs all its blocks"])
+def test_a_network_that_does_other_things_later_is_followed_whole(
+    counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(Late(counted), input_shape=(64,), platform=NVIDIA)
+    found = [Probe(request)(batch, None) for batch in (2, 4096)]
+    probe = Probe(request)
+    assert [probe(batch, None) for batch in (2, 4096)] == found
+    assert probe.shallow.useful
+    assert not any(probe._agrees.values())
+
+
+def test_changes_of_a_request_trust_what_was_seen_of_its_network() -> None:
+    request = Request(llama(3 * SHORT), 2, 8, phase="training", platform=NVIDIA)
+    probe = Probe(request)
+    probe(2, 8), probe(3, 8)
+    assert probe._agrees == {"training": True}
+    changed = replace(request, checkpointing=True)
+    assert Probe(changed, probe)(2, 8) == Probe(changed)(2, 8)
+
+
+def test_other_weights_are_looked_at_anew() -> None:
+    request = Request(llama(3 * SHORT, 128), 2, 8, platform=NVIDIA)
+    probe = Probe(request)
+    probe(2, 8), probe(3, 8)
+    assert probe._agrees == {"forward": True}
+    assert Probe(replace(request, dtype="float16"), probe)._agrees == {"forward": True}
+    assert Probe(replace(request, weights="int4"), probe)._agrees == {}

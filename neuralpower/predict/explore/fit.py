@@ -261,4 +261,4 @@ class _Changed:
             request = replace(request, accumulation=min(request.accumulation, 2))
         self.traces += 1
         stage(f"looking for changes that save memory (trace {self.traces})")
-        return Probe(request)(batch, length)
+        return Probe(request, self.probe)(batch, length)

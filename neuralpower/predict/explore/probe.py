@@ -22,7 +22,7 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.predict.case import sharding_of
 from neuralpower.predict.explore.fit_request import Request
-from neuralpower.predict.explore.shallow import Passed, Shallow
+from neuralpower.predict.explore.shallow import Passed, Run, Shallow
 from neuralpower.predict.memory.over_time import Lived, lived
 from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.predict.parallel import one_micro_batch, serving_memories, stage_memories
@@ -46,7 +46,8 @@ MOST_CALLS = 20_000  # in a trace, which takes seconds: a scan in Python makes m
 class Probe:
     """Memory of the request at other sizes; each is traced once."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, like: Probe | None = None) -> None:
+        """`like`: of another request for the same network."""
         self.request = request
         self.run = request.run or usual_run(request.platform, request.phase)
         self.dtype = torch_dtype(request.dtype)
@@ -67,8 +68,10 @@ class Probe:
         self.seen: Callable[[Lived], None] | None = None
         self._known: dict[tuple[int, int | None], Memory] = {}
         self._calls: dict[tuple[int, int | None], int] = {}
-        # name of a pass -> whether a few blocks, with the weights quantised, take what all of them do
-        self._agrees: dict[str, bool] = {}
+        self._whole: dict[str, tuple[Run, Passed]] = {}  # name of a pass -> the first, of all blocks
+        # name of a pass -> whether a few blocks stand for all, as those of the same network before
+        same = like is not None and like.request.weights == request.weights
+        self._agrees: dict[str, bool] = dict(like._agrees) if like is not None and same else {}
 
     def _sharded(self, module: nn.Module) -> tuple[nn.Module, Sharding]:
         """The module of one rank, and how it was made; raises InputError as `sharded`."""
@@ -132,22 +135,26 @@ class Probe:
             return self._rank_memory(self._asked(self.module, batch, tokens, name), batch, length)
         follow = partial(self._passed, batch=batch, tokens=tokens, name=name)
         passed = self.shallow(name, follow) if self._a_few_do(name) else None
-        found, self._calls[batch, length] = passed or follow(self.module)
+        if passed is None:
+            passed = follow(self.module)
+            self._whole.setdefault(name, (follow, passed))
+        found, self._calls[batch, length] = passed
         if self.seen is not None and layout.alone:
             self.seen(lived(self.source.name, name, found, self.request.platform))
         memory = self._peak(found)
-        if self.scheme is not None and name != TRAINING and name not in self._agrees:
-            # a scheme may leave blocks as they are: then a few do not stand for all
-            shallow = self.shallow(name, follow)
-            self._agrees[name] = shallow is not None and self._peak(shallow.found) == memory
         if not layout.alone:
             self._keep_stages(batch, length, [memory])
         return memory
 
     def _a_few_do(self, name: str) -> bool:
-        """Whether a few blocks may stand for all; a compiled step does not say what a block makes."""
-        if self.scheme is None:
-            return self.seen is None and not (name == TRAINING and self.run == COMPILE)
+        """Whether a few blocks stand for all in a pass; not in the first, which is followed whole.
+
+        In a compiled step they do not: it does not say what a block makes.
+        """
+        if not self.shallow.useful or (name == TRAINING and (self.run == COMPILE or self.scheme is not None)):
+            return False
+        if name not in self._agrees and name in self._whole:
+            self._agrees[name] = self.shallow.stands_for(name, *self._whole[name])
         return self._agrees.get(name, False)
 
     def _peak(self, found: Trace | StepLifetimes) -> Memory:

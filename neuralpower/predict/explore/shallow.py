@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from torch import nn
 
+from neuralpower.errors import NeuralPowerError
 from neuralpower.networks.shortened import repeated
 from neuralpower.platforms import CPU, Platform
-from neuralpower.trace.deepening import SHORT, Deepening, History, IrregularError
+from neuralpower.trace.deepening import SHORT, Deepening, History, IrregularError, ranked
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import StepLifetimes
 
@@ -24,61 +25,73 @@ class Passed(NamedTuple):
     found: Trace | StepLifetimes
     calls: int
 
+    @property
+    def history(self) -> History:
+        """When its memory lived."""
+        found = self.found
+        if isinstance(found, Trace):
+            last = max((max(one.birth, one.death or 0) for one in found.storages), default=0)
+            return History(found.storages, (last,))
+        steps = found.end > found.passes[-1]
+        return History(found.storages, (*found.passes, found.end) if steps else found.passes, steps)
+
+
+Run = Callable[[nn.Module], Passed]
+"""Follows the pass of a network, the whole one or a shallow one."""
+
 
 class Shallow:
-    """A network with a few of its blocks, in place of the whole."""
+    """A network with a few of its blocks, in place of the whole.
+
+    It is used for a pass only after the whole network's has been followed once, and was the very same: a
+    network may do other things in its later blocks.
+    """
 
     def __init__(self, module: nn.Module, build: Callable[[int], nn.Module], platform: Platform) -> None:
         """`module` is the whole network; `build` gives one with the first blocks alone, by their number."""
         self.blocks = repeated(module)
-        # glibc's heap depends on calls that make nothing, too, which a deepened history does not count
         enough = self.blocks.blocks >= LEAST * self.blocks.with_groups(SHORT)
-        self._use = bool(self.blocks.path) and enough and platform.family != CPU.family
+        # glibc's heap depends on calls that make nothing, too, which a deepened history does not count
+        self.useful = bool(self.blocks.path) and enough and platform.family != CPU.family
         self._known: dict[str, tuple[Deepening, int]] = {}  # name of a pass -> with the calls of one block
         self.network = cache(lambda groups: build(self.blocks.with_groups(groups)))
 
-    def __call__(self, name: str, run: Callable[[nn.Module], Passed]) -> Passed | None:
-        """The pass of the whole network; None where its blocks do not repeat.
+    def stands_for(self, name: str, run: Run, whole: Passed) -> bool:
+        """Whether a pass is that of the whole network to the byte, and call."""
+        passed = self(name, run)
+        if passed is None or passed.calls != whole.calls:
+            return False
+        return list(passed.found.storages) == list(ranked(whole.history).storages)
+
+    def __call__(self, name: str, run: Run) -> Passed | None:
+        """The pass of the whole network; None where its blocks do not repeat, or do not run alone.
 
         Args:
             name: of the pass; one that is known needs no second network at other sizes.
-            run: follows the pass of a network; its errors are passed on.
+            run: follows it.
         """
-        if not self._use:
+        if not self.useful:
             return None
-        four = run(self.network(SHORT))
-        history = _history(four)
         try:
-            deepening, calls = self._deepening(name, four, history, run)
+            four = run(self.network(SHORT))
+            deepening, calls = self._deepening(name, four, run)
             storages = deepening.storages(self.blocks.groups)
-        except IrregularError:
-            self._use = False
+        except (IrregularError, NeuralPowerError):  # such as a network that reads one of its later blocks
             return None
         calls = four.calls + (self.blocks.groups - SHORT) * calls
         if isinstance(four.found, Trace):
             return Passed(replace(four.found, storages=tuple(storages)), calls)
         return Passed(four.found._replace(storages=tuple(storages)), calls)
 
-    def _deepening(
-        self, name: str, four: Passed, history: History, run: Callable[[nn.Module], Passed]
-    ) -> tuple[Deepening, int]:
+    def _deepening(self, name: str, four: Passed, run: Run) -> tuple[Deepening, int]:
         """What puts blocks in, and the calls of one; raises IrregularError."""
+        history = four.history
         if name in self._known:
             deepening, calls = self._known[name]
             if (like := deepening.like(history)) is not None:
                 return like, calls
         five = run(self.network(SHORT + 1))
         where, lead, each = self.blocks.path, self.blocks.lead, self.blocks.each
-        found = Deepening(where, history, _history(five), lead, each), five.calls - four.calls
+        found = Deepening(where, history, five.history, lead, each), five.calls - four.calls
         self._known[name] = found
         return found
-
-
-def _history(passed: Passed) -> History:
-    """When memory lived."""
-    found = passed.found
-    if isinstance(found, Trace):
-        last = max((max(one.birth, one.death or 0) for one in found.storages), default=0)
-        return History(found.storages, (last,))
-    steps = found.end > found.passes[-1]
-    return History(found.storages, (*found.passes, found.end) if steps else found.passes, steps)
