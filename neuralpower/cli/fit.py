@@ -65,7 +65,8 @@ class Fit(OptionGroup):
     margin: Annotated[
         float | None,
         Option(
-            help="Share of the memory to keep free; default: 0 on a CPU, else 0.3 in training and 0.1.",
+            help="Share of the memory to keep free; default: 0 on CPUs and NVIDIA GPUs, on others 0.3 in "
+            "training, else 0.1.",
             rich_help_panel=TARGET,
         ),
     ] = None
