@@ -137,7 +137,8 @@ class Probe:
         passed = self.shallow(name, follow) if self._a_few_do(name) else None
         if passed is None:
             passed = follow(self.module)
-            self._whole.setdefault(name, (follow, passed))
+            if self.shallow.useful and name not in self._agrees:
+                self._whole[name] = follow, passed
         found, self._calls[batch, length] = passed
         if self.seen is not None and layout.alone:
             self.seen(lived(self.source.name, name, found, self.request.platform))
@@ -153,8 +154,8 @@ class Probe:
         """
         if not self.shallow.useful or (name == TRAINING and (self.run == COMPILE or self.scheme is not None)):
             return False
-        if name not in self._agrees and name in self._whole:
-            self._agrees[name] = self.shallow.stands_for(name, *self._whole[name])
+        if name in self._whole:
+            self._agrees[name] = self.shallow.stands_for(name, *self._whole.pop(name))
         return self._agrees.get(name, False)
 
     def _peak(self, found: Trace | StepLifetimes) -> Memory:
@@ -175,11 +176,8 @@ class Probe:
             step = self._step(one)
             return Passed(step, step.end)
         if not self.request.layout.alone:
-            followed = follow(one, one_micro_batch(self._question()))
-            assert isinstance(followed, Followed)  # generations come pass by pass
-            if module is self.module:
-                self.quantised = followed.work.quantised
-            return Passed(followed.work, len(followed.trace.calls) + len(followed.trace.unmodelled))
+            followed = self._followed(one)
+            return Passed(followed.work, len(followed.trace.every_call))
         try:
             traced = trace(module, one.inputs.args, one.inputs.kwargs)
             traced = self._weighed(traced, module is self.module)
@@ -189,7 +187,15 @@ class Probe:
             if tokens is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
             raise
-        return Passed(traced, len(traced.calls) + len(traced.unmodelled))
+        return Passed(traced, len(traced.every_call))
+
+    def _followed(self, one: Pass) -> Followed:
+        """A rank's pass or step, with its tasks."""
+        found = follow(one, one_micro_batch(self._question()))
+        assert isinstance(found, Followed)  # generations come pass by pass
+        if one.module is self.module:
+            self.quantised = found.work.quantised
+        return found
 
     def _step(self, one: Pass) -> StepLifetimes:
         """What a step of training makes."""
@@ -241,10 +247,8 @@ class Probe:
 
     def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
         """Memory of the fullest device of a layout with stages, or in a step of training."""
-        request, question = self.request, self._question()
+        request, found = self.request, self._followed(one)
         trains = request.phase == TRAINING
-        found = follow(one, one_micro_batch(question))
-        assert isinstance(found, Followed)  # generations come pass by pass
         # here without momentum
         if trains and request.states is None and request.optimizer.partition(":")[0] == "sgd":
             settings: dict[str, Any] = {
@@ -255,9 +259,8 @@ class Probe:
             args = (one.module, one.inputs.args, one.inputs.kwargs)
             step = training_lifetimes(*args, platform=request.platform, **settings)
             found = replace(found, lifetimes=step)
-        self.quantised = found.work.quantised
-        self._calls[batch, length] = len(found.trace.calls) + len(found.trace.unmodelled)
-        stages = stage_memories(found, question)
+        self._calls[batch, length] = len(found.trace.every_call)
+        stages = stage_memories(found, self._question())
         if not stages:
             raise InputError(f"{self.source.name}: its memory is not known: {'; '.join(found.notes)}")
         self._keep_stages(batch, length, stages)
