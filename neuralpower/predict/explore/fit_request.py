@@ -74,7 +74,7 @@ class Request:
 
     @property
     def length(self) -> int | None:
-        """The name of the length whose largest value is searched."""
+        """Tokens of a context or a text, whose largest number is searched; None: the model's own."""
         return self.context if self.phase == DECODE else self.seq_len
 
 
