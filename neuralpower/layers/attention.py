@@ -16,6 +16,7 @@ from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.base import peak_flops
 from neuralpower.layers.operands import Operand, Operands, own_operand
 from neuralpower.layers.terms import ceil_to, chosen, either, past
+from neuralpower.layers.traits import Traits, sides_of, steps
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 # Queries and keys of a tile, and whether the query heads that share keys lie in one tile.
@@ -24,6 +25,9 @@ LARGE_HEAD = 256  # what the fused kernels are made for; above, others step in
 DROPPED = 0.1  # of the weights, in what is measured: it costs nothing more to drop other shares
 SHORT = "float8_e4m3fn"  # what a cache of one byte a number holds
 SPLITS = (64, 128)  # keys that one step of a decoder's query reads
+
+LENGTHS = (0, 4, 6, 8, 10, 12)  # exponents of steps of lengths: traits
+HEADS = (4, 5, 6, 7, 8)  # and of head sizes
 
 
 @layer_kind("attention", "aten.scaled_dot_product_attention")
@@ -337,6 +341,15 @@ class Attention(Layer):
             features[f"fill_{name}"] = tasks / (waves * hardware.cores)
             features[f"waves_{name}"] = np.minimum(np.log2(waves), 6)
         return features
+
+    def traits(self) -> Traits:
+        """Lengths and head sizes, of which tiles are made; what is skipped or read besides."""
+        masked, causal = (np.asarray(one, dtype=float) for one in (self.masked, self.causal))
+        one = 1.0 * (np.asarray(self.query_length) == 1)
+        shared = {"masked": masked, "decode": one}
+        lengths = steps("queries", self.query_length, LENGTHS) | steps("keys", self.key_length, LENGTHS)
+        heads = steps("head", self.head_size, HEADS) | sides_of(self.itemsize, self.head_size)
+        return Traits({**shared, "causal": causal, **lengths, **heads}, {**shared, **lengths})
 
     def backward(self) -> tuple[Layer, ...]:
         """Four products, for values, weights, queries and keys: as two passes without dropout."""

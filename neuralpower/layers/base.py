@@ -28,6 +28,7 @@ from neuralpower.layers.call import Call
 from neuralpower.layers.operands import Operand, Operands, by_dtype, whole
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.terms import MAPPED_BYTES, beyond_launch, past
+from neuralpower.layers.traits import Traits
 
 FORWARD, BACKWARD, TRAINING = "forward", "backward", "training"
 KEEPS_NOTHING, KEEPS_INPUTS, KEEPS_OUTPUTS = "nothing", "inputs", "outputs"
@@ -212,6 +213,15 @@ class Layer(ABC):
     def power_features(self, hardware: Hardware) -> dict[str, Any]:
         """Further features of the residual for kernels' power, besides the use of the units."""
         return {}
+
+    def traits(self) -> Traits:
+        """What changes the share of a device's peaks that its kernels reach (`neuralpower.layers.traits`)."""
+        return Traits()
+
+    @classmethod
+    def alike(cls) -> str:
+        """The name under which a prior knows the kind: kinds that run the same code share one."""
+        return cls.kind
 
     def differentiable(self) -> bool:
         """Whether a gradient passes through it, so that it has a backward pass."""

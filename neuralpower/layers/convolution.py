@@ -21,6 +21,7 @@ from neuralpower.layers.columns import same_rank
 from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.tensors import check_output
 from neuralpower.layers.terms import ceil_to, floor_div
+from neuralpower.layers.traits import Traits, of_product, only, steps
 from neuralpower.layers.windowed import Windowed, image, is_channels_last
 
 ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -28,6 +29,8 @@ TRANSPOSED = (*ARGUMENTS[:5], "output_padding", "groups", "dilation")
 GENERAL = (*ARGUMENTS[:6], "transposed", "output_padding", "groups")  # of `aten.convolution`
 SMALL, NARROW = 20_480, 3  # numbers of a sample, and side of a kernel, up to which a CPU does without oneDNN
 BLOCKS = (4, 8, 16)  # channels that oneDNN's vectors take at once
+FEW_INPUTS = 4  # channels of an image: libraries have kernels of their own for so few
+DEPTHWISE = (2, 3, 5, 6)  # exponents of steps of a depthwise window: 4 to 64 places
 FAR = 6  # padding beyond which oneDNN has no loop over such blocks
 
 
@@ -245,6 +248,39 @@ class Convolution(Windowed):
             "channels_last": self.channels_last,
             "padding": math.prod(self.sizes("padding")) > 0,
         }
+
+    @classmethod
+    def alike(cls) -> str:
+        """All convolutions: libraries run them as products of unfolded inputs."""
+        return "convolution"
+
+    def traits(self) -> Traits:
+        """Window, memory format and stride; channels, which are sides of a product unless it is depthwise."""
+        inner, outer = self.in_channels / self.groups, self.out_channels / self.groups
+        window, last = np.asarray(self.window), np.asarray(self.channels_last, dtype=bool)
+        depthwise, grouped = self.group() == "depthwise", self.group() == "grouped"
+        dense = ~depthwise & ~grouped
+        stem = dense & (inner <= FEW_INPUTS)
+        sorts = {
+            "depthwise": depthwise,
+            "grouped": grouped,
+            "few inputs": stem,
+            "1x1": dense & ~stem & (window == 1),
+            "window": dense & ~stem & (window > 1),
+        }
+        layouts = {" channels first": ~last, " channels last": last}
+        named = {
+            sort + name: 1.0 * (is_ & lies) for sort, is_ in sorts.items() for name, lies in layouts.items()
+        }
+        strided = {"strided": 1.0 * (math.prod(self.sizes("stride")) > 1)}
+        axes = {f"{len(self.axes)} axes": np.full(np.shape(window), 1.0 * (len(self.axes) != 2))}
+        axes["transposed"] = np.full(np.shape(window), 1.0 * ("output_padding" in self.sized))
+        product = of_product(self.itemsize, outer, inner * window)
+        of_dense, of_groups = only(dense, product), only(grouped, product)
+        of_groups = {f"grouped {name}": share for name, share in of_groups.items()}
+        of_window = only(depthwise, steps("depthwise window", window, DEPTHWISE))
+        shared = named | axes
+        return Traits(shared | strided | of_dense | of_groups | of_window, shared | strided, depthwise)
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:

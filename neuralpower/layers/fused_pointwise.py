@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Self
@@ -16,6 +17,7 @@ from typing_extensions import Self
 from neuralpower.dtypes import FLOATING
 from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
 from neuralpower.layers.terms import either
+from neuralpower.layers.traits import WIDTHS, Traits, only, steps
 
 SCHEMA = "fused(Tensor x, int written, int operations, int row) -> Tensor"
 _LIBRARY = torch.library.Library("neuralpower", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -99,6 +101,11 @@ class FusedPointwise(Layer):
     def bytes(self) -> Bytes:
         """Bytes that cross the kernel's border."""
         return Bytes(self.bytes_read, 0, self.bytes_written)
+
+    def traits(self) -> Traits:
+        """Rows that are reduced, by their length."""
+        reduced = np.asarray(self.row) > 0
+        return Traits({}, only(reduced, steps("row", self.row, WIDTHS)))
 
     def features(self) -> dict[str, Any]:
         """Whether rows are reduced, and how long they are."""

@@ -19,6 +19,7 @@ from neuralpower.layers.base import Args, Named
 from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.tensors import contiguous_run
 from neuralpower.layers.terms import aligned, evicted
+from neuralpower.layers.traits import WIDTHS, Traits, only, steps
 
 OPERATORS = {
     "aten.batch_norm": "batch",
@@ -152,6 +153,13 @@ class Norm(Layer):
             f"rows_again_at_{share}_l2": seconds * evicted(in_flight, hardware.l2_bytes, share, 2 * share)
             for share in CACHE_SHARES
         }
+
+    def traits(self) -> Traits:
+        """The function; rows that do not lie side by side; rows that a block of threads does not fill."""
+        functions = {name: 1.0 * (np.asarray(self.function) == name) for name in self.words["function"]}
+        strided = {"strided": np.asarray(self.strided, dtype=float)}
+        rows = only(np.isin(self.function, ("layer", "rms")), steps("width", self.width, WIDTHS))
+        return Traits({}, functions | strided | rows)
 
     def features(self) -> dict[str, Any]:
         """How a row or a map fits the vectors."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from neuralpower.layers import Hardware, Layer
 from neuralpower.layers.terms import distinct, past
+from neuralpower.layers.traits import Traits, only, steps
 
 HEAVY = frozenset(
     """
@@ -27,6 +28,8 @@ TRANSCENDENTAL = frozenset(
 RANDOM = frozenset({"dropout_training", "bernoulli"})  # a random number each: a CPU draws one by one
 SORTS = {"gelu": {"gelu"}, "random": RANDOM, "heavy": HEAVY, "transcendental": TRANSCENDENTAL}
 EFFORTS = (*SORTS, "cheap")
+
+RUNS = (0, 3, 6, 9)  # exponents of steps of a run of elements that lie side by side: traits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,13 @@ class Pointwise(Layer):
             "elements_past_l2": past(elements * self.itemsize, hardware.l2_bytes),
             **super().terms(hardware),
         }
+
+    def traits(self) -> Traits:
+        """The code; operands that lie in another order than the output; small ones, which end early."""
+        code, run = np.asarray(self.group()), np.asarray(self.run, dtype=float)
+        codes = {str(name): 1.0 * (code == name) for name in self.group_names}
+        apart = only(run > 0, steps("run", run, RUNS))
+        return Traits({}, codes | apart)
 
     def features(self) -> dict[str, Any]:
         """Which function, jumps, and whether the output is fresh memory."""

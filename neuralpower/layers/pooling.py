@@ -19,6 +19,7 @@ from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, layer_kind
 from neuralpower.layers.columns import same_rank
 from neuralpower.layers.tensors import first
+from neuralpower.layers.traits import Traits, steps
 from neuralpower.layers.windowed import Windowed, image, is_channels_last
 
 FUNCTIONS = ("max", "avg", "adaptive_avg", "adaptive_max")
@@ -28,6 +29,8 @@ OVER_IMAGES = [f"aten.{function}_pool{rank}d" for function in FUNCTIONS for rank
 OVER_IMAGES += ["aten.max_pool1d_with_indices", "aten.max_pool2d_with_indices", "aten.mkldnn_max_pool2d"]
 # Below torch's composite operators max pooling always finds indices, and a global average is a mean.
 OVER_VOLUMES = "max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d".split()
+
+WINDOWS = (0, 2, 4, 6, 8)  # exponents of steps of a window: traits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +127,13 @@ class Pooling(Windowed):
             "outputs_channels_last": outputs * self.channels_last,
             **super().terms(hardware),
         }
+
+    def traits(self) -> Traits:
+        """The function, the window and the memory format."""
+        last = np.asarray(getattr(self, "channels_last", False), dtype=float)
+        function = {name: 1.0 * (np.asarray(self.function) == name) for name in self.words["function"]}
+        window = steps("window", self.window, WINDOWS)
+        return Traits({}, function | window | {"channels last": np.broadcast_to(last, np.shape(self.batch))})
 
     def features(self) -> dict[str, Any]:
         """The window and how it moves."""

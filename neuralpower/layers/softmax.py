@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, ceil_to, evicted
+from neuralpower.layers.traits import WIDTHS, Traits, sides_of, steps
 
 LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
 # Threads that a core holds; a block of up to 1,024 takes a row, four elements a thread and turn
@@ -130,6 +131,11 @@ class Softmax(Layer):
             "bytes_long_rows_past_l2": terms["bytes_past_l2"] * long,
             "long_rows_again": self.bytes().input / hardware.memory_bytes_per_s * long * share,
         }
+
+    def traits(self) -> Traits:
+        """Width; rows that begin at no vector's place; an axis that is not the last."""
+        strided = {"strided": np.asarray(self.strided, dtype=float)}
+        return Traits({}, strided | steps("width", self.width, WIDTHS) | sides_of(self.itemsize, self.width))
 
     def features(self) -> dict[str, Any]:
         """How a row fits the vectors."""

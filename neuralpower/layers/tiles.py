@@ -16,6 +16,7 @@ import numpy as np
 from neuralpower.layers import Hardware, Layer
 from neuralpower.layers.base import peak_flops
 from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, past
+from neuralpower.layers.traits import Traits, of_product, steps
 
 # Rows and columns of the product that one core computes at a time, as in the common libraries' kernels.
 TILES = ((32, 32), (64, 32), (32, 64), (64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
@@ -31,6 +32,7 @@ FEW_ROWS = 16
 COMMON_INNER = 8192
 CACHE_BYTES_PER_CYCLE = 64  # that the cache of all hands to a core, by NVIDIA's white papers since 2020
 CALL_CYCLES = 4000  # of a short kernel, up to a factor
+ROWS = (0, 3, 5, 7, 9)  # exponents of steps of a product's rows: traits
 WORK_STEPS = (34, 36, 38, 40)  # log2 of FLOP: libraries take other kernels for very large products
 
 
@@ -108,6 +110,12 @@ class TiledProduct(Layer):
                 terms[f"flops_{name}_past_{step}_l2"] = work / peak * (held > step * hardware.l2_bytes)
         terms |= {f"flops_inner_past_{step}": work / peak * (k > step) for step in INNER_STEPS}
         return terms | {f"flops_past_2^{step}": work / peak * (work > 2.0**step) for step in WORK_STEPS}
+
+    def traits(self) -> Traits:
+        """Columns and inner side; few rows; sides that no vector fits."""
+        b, m, n, k = self.sides()
+        rows = steps("rows", m, ROWS)
+        return Traits(of_product(self.itemsize, n, k) | rows | {"batched": 1.0 * (np.asarray(b) > 1)})
 
     def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
         """How products fill tiles and waves, what the caches hold of them, how their sides are aligned."""

@@ -16,9 +16,11 @@ MEASURED, IN_RANGE, CARRIED = "measured", "in-range", "carried"  # carried: trai
 WEIGHTS_LAW = "weights law"  # of quantised weights, from regressors of plain ones (`weight_only.py`)
 EXTRAPOLATED, BYTES, ROOFLINE = "extrapolated", "bytes law", "roofline"
 BORROWED = "borrowed"  # from a regressor that was trained on other calls: another group or another dtype
+NETWORKS = "networks"  # from whole networks that were measured on the device
 BASES = (
     MEASURED,
     IN_RANGE,
+    NETWORKS,
     CARRIED,
     EXTRAPOLATED,
     BYTES,
@@ -30,10 +32,11 @@ UNTRAINED = (BORROWED, WEIGHTS_LAW, ROOFLINE)  # coverage excludes these
 # how times of a named device are known, as text
 TRAINED_HERE, CARRIED_BY = "trained on this device", "carried from relatives by bandwidth and peaks"
 LIKE, BY_ITS_BYTES, BARE = "borrowed from like calls", "by its bytes", "roofline, wide bounds"
-ORIGINS = (TRAINED_HERE, CARRIED_BY, LIKE, BY_ITS_BYTES, BARE)
+BY_NETWORKS, BY_PHYSICS = "from whole networks on this device", "from whole networks on other devices"
+ORIGINS = (TRAINED_HERE, BY_NETWORKS, CARRIED_BY, BY_PHYSICS, LIKE, BY_ITS_BYTES, BARE)
 TOLD = 0.005  # shares of the time below this are not named
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate
-BY_ROOFLINE, BY_BYTES, BY_WEIGHTS = -1, -2, -3  # numbers that are no regressor's
+BY_ROOFLINE, BY_BYTES, BY_WEIGHTS, BY_LAW = -1, -2, -3, -4  # numbers that are no regressor's
 ROOFLINE_FACTOR = 3.0  # bounds of a roofline, or of another group, whose code differs
 WIDE = float(np.log(ROOFLINE_FACTOR)) / NINETY  # the same as a standard deviation
 

@@ -20,7 +20,7 @@ from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
 from neuralpower.layers.columns import as_columns, of_one_type, take
 from neuralpower.layers.sweep import Draw
-from neuralpower.learn import keys
+from neuralpower.learn import keys, laws
 from neuralpower.learn.carried_power import carried_power
 from neuralpower.learn.device_levels import level
 from neuralpower.learn.estimates import (
@@ -28,6 +28,9 @@ from neuralpower.learn.estimates import (
     BASES,
     BORROWED,
     BY_BYTES,
+    BY_LAW,
+    BY_NETWORKS,
+    BY_PHYSICS,
     BY_ITS_BYTES,
     BY_ROOFLINE,
     BY_WEIGHTS,
@@ -48,9 +51,11 @@ from neuralpower.learn.estimates import (
     in_words,
 )
 from neuralpower.learn.features import describe, describe_power
+from neuralpower.learn.law_estimates import by_law, faded, seconds_by_law
 from neuralpower.learn.keys import INTEGER, Key, groups_of, once, rows_by, unquantised, whole_kind
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.pace import NetworkSpeed, Pace
+from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array, Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
 from neuralpower.learn.weight_only import is_weight_only, said, weights_law
@@ -102,6 +107,7 @@ class Predictor:
     others: tuple[Predictor, ...] = ()  # for the same device, used in order for layers unknown to this one
     answers: tuple[str, ...] = ()  # dtypes of the device that are predicted even without trained data
     carried: bool = False  # whether it has no rows of its device
+    law: Law | None = None  # what answers for calls that neither it nor the others know; None: a roofline
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -188,8 +194,20 @@ class Predictor:
         carried = np.array([one.carried for one in (self, *self.others)])[np.clip(owner, 0, len(self.others))]
         by_bytes, borrowed = np.isin(found.regressor, (BY_BYTES, BY_WEIGHTS)), BASES.index(BORROWED)
         return np.select(
-            [found.regressor == BY_ROOFLINE, by_bytes, found.basis_code == borrowed, carried],
-            [BARE, BY_ITS_BYTES, LIKE, CARRIED_BY],
+            [
+                found.regressor == BY_ROOFLINE,
+                by_bytes,
+                found.regressor == BY_LAW,
+                found.basis_code == borrowed,
+                carried,
+            ],
+            [
+                BARE,
+                BY_ITS_BYTES,
+                BY_NETWORKS if self.law and self.law.taught else BY_PHYSICS,
+                LIKE,
+                CARRIED_BY,
+            ],
             TRAINED_HERE,
         )
 
@@ -344,15 +362,17 @@ class Predictor:
 
     def _first(self, columns: Layer) -> tuple[Array, Array]:
         """(Which of it and the others knows each row best, and how well), each [rows]."""
-        known = np.stack([one._knows(columns) for one in (self, *self.others)])
+        asked = (self, *self.others)
+        known = np.stack([one._knows(columns, lawful=self.law is not None) for one in asked])
         return np.argmax(known, axis=0), np.max(known, axis=0)
 
-    def _knows(self, columns: Layer) -> Array:
-        """How well it knows each row: EXACT, NEAR or NOT."""
+    def _knows(self, columns: Layer, *, lawful: bool) -> Array:
+        """How well it knows each row: EXACT, NEAR or NOT; a law knows better than other code of the kind."""
         known = np.zeros(len(columns.dtype), dtype=int)
         for key, index in self._by_key(columns):
             near, exact = self.regressor_of(key)
-            known[index] = NOT if near is None else EXACT if exact else NEAR
+            near = near if not lawful or unquantised(key[3]) != key[3] else None
+            known[index] = EXACT if exact else NOT if near is None else NEAR
         return known
 
     def _by_key(self, columns: Layer) -> Iterator[tuple[Key, Array]]:
@@ -377,9 +397,17 @@ class Predictor:
         found, exact = self.regressor_of(key)
         if not exact and is_weight_only(columns):
             return weights_law(columns, passes.estimate_columns, self.roofline(key[1]))
-        rows = len(columns.dtype)
+        rows, law = len(columns.dtype), passes.law
         # in training, gradients and what the backward pass needs leave no weights in the cache
         held = np.full(rows, columns.bytes().weights if key[2] == FORWARD else LARGEST, dtype=float)
+        if (
+            law is not None
+            and not exact
+            and unquantised(key[3]) == key[3]
+            and columns.bound_s(law.hardware) is None
+        ):
+            t = seconds_by_law(columns, law)
+            return by_law(columns, law, held, self._power(columns, key, t), t)
         if found is None:
             works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)  # views do not, and take nothing
             t, hidden, by_bytes = self._untrained(columns, key[1], passes)
@@ -393,12 +421,17 @@ class Predictor:
         t, outside = self._predict(found, regressor, problem, LONGEST_S)
         if near is not columns:  # the roofline says what operands of other types change
             t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
-        least = self.view.least_s(columns, hardware)
-        t = np.maximum(t, least)
+        measured = exact & regressor.has_measured(problem.config)
         spread = regressor.spread if exact else regressor.spread.widened(WIDE)
+        least = self.view.least_s(columns, hardware)
+        if law is not None:
+            t = faded(t, law.seconds(columns), outside) if self.carried else t
+            least = np.where(measured, least, np.maximum(least, laws.least_s(columns, hardware)))
+            most = laws.most_s(columns, hardware) if self.carried or not exact else np.inf
+            t = np.minimum(t, np.maximum(least, most))
+        t = np.maximum(t, least)
         low, high = _bounds(spread, t, outside)
         far = outside > EXTRAPOLATION_OCTAVES
-        measured = exact & regressor.has_measured(problem.config)
         inside = CARRIED if self.carried else IN_RANGE
         code = np.select(
             [np.full(rows, not exact), measured, far],

@@ -1,0 +1,64 @@
+"""Traits: what changes the share of a device's peaks that a kernel reaches, besides its kind.
+
+Each is a share from 0 to 1, by name. A prior has a factor for each (`neuralpower.learn.prior`), raised to the
+power of the share. Sizes are traits of neighbouring powers of 2, whose shares add up to 1: between them a
+factor changes gradually.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+VECTOR_BYTES = 16  # that one thread loads at once
+PAIR_BYTES = 4  # of two numbers of 16 bits, or one of 32
+
+
+class Traits(NamedTuple):
+    """The traits of calls, as plain numbers or arrays [rows]."""
+
+    compute: Mapping[str, Any] = {}  # of the time that FLOP take
+    memory: Mapping[str, Any] = {}  # of the time that bytes take
+    lanes: Any = False  # whether the FLOP run on float32 lanes, whatever the type: no tensor core does them
+
+
+def steps(name: str, size: Any, exponents: Sequence[int]) -> dict[str, Any]:
+    """Shares of `size` between neighbouring powers of 2: 48 is 0.42 of 32 and 0.58 of 64.
+
+    Sizes beyond the first or last power count as that one.
+    """
+    at = np.clip(np.log2(np.maximum(np.asarray(size, dtype=float), 1)), exponents[0], exponents[-1])
+    unit = np.eye(len(exponents))  # each step's share at the steps themselves
+    return {
+        f"{name} {2.0**one:g}": np.interp(at, exponents, share)
+        for one, share in zip(exponents, unit, strict=True)
+    }
+
+
+def sides_of(itemsize: Any, *sides: Any) -> dict[str, Any]:
+    """How sides of matrices lie in memory: in whole vectors, in pairs of 16-bit numbers, or in neither."""
+    whole = [np.asarray(side) * itemsize for side in sides]
+    vectors = np.logical_and.reduce([size % VECTOR_BYTES == 0 for size in whole])
+    pairs = np.logical_and.reduce([size % PAIR_BYTES == 0 for size in whole])
+    return {"sides in pairs": 1.0 * (pairs & ~vectors), "odd sides": 1.0 * ~pairs}
+
+
+def only(condition: Any, shares: Mapping[str, Any]) -> dict[str, Any]:
+    """The shares where a condition holds, else 0."""
+    return {name: share * np.asarray(condition) for name, share in shares.items()}
+
+
+WIDTHS = (5, 7, 9, 11, 13)  # exponents of steps of a row that is reduced
+OUTPUTS = (3, 4, 5, 6, 7, 8, 9)  # exponents of steps: columns of a product
+INNER = (4, 5, 6, 7, 8, 9, 10, 11)  # and its inner side
+
+
+def of_product(itemsize: Any, columns: Any, inner: Any) -> dict[str, Any]:
+    """Traits of a matrix product [rows, inner] x [inner, columns]: narrow ones fill no tile."""
+    return {
+        **steps("columns", columns, OUTPUTS),
+        **steps("inner", inner, INNER),
+        **sides_of(itemsize, columns, inner),
+    }

@@ -1,0 +1,51 @@
+"""Estimates of calls by a law: where no regressor knows them, and where one is far from what it was trained on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neuralpower.layers.base import Layer
+from neuralpower.learn import laws
+from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, NETWORKS, Estimates, Powers
+from neuralpower.learn.prior import Law
+from neuralpower.learn.problem import Array
+from neuralpower.learn.regressor import NINETY
+
+
+def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: Array) -> Estimates:
+    """Estimates of calls, [rows]; `seconds` by the law, as `held_by_laws` leaves them."""
+    deviation = np.hypot(law.doubt.call, law.doubt.network)
+    least = laws.least_s(columns, law.hardware)
+    return Estimates(
+        runtime_s=seconds,
+        low_s=np.where(
+            seconds > 0, np.maximum(seconds * np.exp(-NINETY * deviation), np.minimum(least, seconds)), 0
+        ),
+        high_s=seconds * np.exp(NINETY * deviation),
+        shared=np.full(len(seconds), law.doubt.network),
+        hidden_s=np.zeros(len(seconds)),
+        held_bytes=held_bytes,
+        regressor=np.full(len(seconds), BY_LAW),
+        exponent=np.zeros(len(seconds)),
+        basis_code=np.full(len(seconds), BASES.index(NETWORKS if law.taught else CARRIED)),
+        power_w=power[0],
+        power_low_w=power[1],
+        power_high_w=power[2],
+        power_trained=power[3],
+    )
+
+
+def seconds_by_law(columns: Layer, law: Law) -> Array:
+    """Seconds of calls, no less and no more than the laws allow, [rows]; 0 for calls that do no work."""
+    seconds = law.seconds(columns)
+    least, most = laws.least_s(columns, law.hardware), laws.most_s(columns, law.hardware)
+    return np.where(seconds > 0, np.clip(seconds, least, most), 0.0)
+
+
+def faded(seconds: Array, by_law_s: Array, outside: Array) -> Array:
+    """What a carried regressor says, which fades into the law with the octaves beyond its rows, [rows].
+
+    An octave away both count alike, in logarithms.
+    """
+    own = 1 / (1 + outside**2)
+    return np.asarray(np.maximum(seconds, 1e-12) ** own * np.maximum(by_law_s, 1e-12) ** (1 - own))

@@ -1,0 +1,65 @@
+"""Laws that hold every answer on a device that runs kernels: no faster than its sheet, not many times slower.
+
+    law    = max(FLOP at the type's peak, distinct bytes at the memory's bandwidth)
+    least  = law: caches hold what a kernel reads again, not what the kernel before it left
+    most   = DENSE x law, or LOOSE x law for calls that no vector or tensor core fits, plus their launches
+
+Measured calls are exempt: tables that repeat one call find its operands in the cache. What was measured on the
+very device and lies among its rows is exempt from `most`: its kernels may be as bad as that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.base import Layer, most_flops
+from neuralpower.learn.problem import Array
+
+# No factor that whole networks gave to a kind of dense and aligned calls is above the first, none of others
+# above the second. Lone calls of odd sizes on an H200 are slower: they count as measured there alone.
+DENSE, LOOSE = 3.0, 6.0
+LAUNCH_S = 5e-6  # of a kernel: to start it, to fill the cores, to end it
+
+
+def least_s(columns: Layer, hardware: Hardware) -> Array:
+    """Seconds that no such call can stay below, [rows]; 0 for kinds that something else bounds."""
+    rows = len(columns.dtype)
+    if hardware.memory_bytes_per_s <= 1 or columns.bound_s(hardware) is not None:
+        return np.zeros(rows)
+    peak = (
+        most_flops(columns, hardware)
+        if columns.multiplies
+        else max(hardware.peak_flops_per_s.values(), default=np.inf)
+    )
+    law = np.maximum(columns.flops() / peak, sum(columns.bytes()) / hardware.memory_bytes_per_s)
+    return np.broadcast_to(np.asarray(law, dtype=float), (rows,))
+
+
+def most_s(columns: Layer, hardware: Hardware) -> Array:
+    """Seconds that no such call needs, [rows]; infinite for kinds that something else bounds."""
+    rows = len(columns.dtype)
+    if hardware.memory_bytes_per_s <= 1 or columns.bound_s(hardware) is not None:
+        return np.full(rows, np.inf)
+    peak = hardware.peak("float32") if not columns.multiplies else most_flops(columns, hardware)
+    law = np.maximum(columns.flops() / peak, sum(columns.bytes()) / hardware.memory_bytes_per_s)
+    launches = np.maximum(np.asarray(columns.launches(), dtype=float), 1)
+    return np.broadcast_to(np.where(loose(columns), LOOSE, DENSE) * law + LAUNCH_S * launches, (rows,))
+
+
+def loose(columns: Layer) -> Array:
+    """Whether calls fit neither vectors nor tensor cores: odd sides, groups, operands out of order, [rows]."""
+    compute, memory, lanes = columns.traits()
+    found = np.broadcast_to(np.asarray(lanes, dtype=bool), (len(columns.dtype),))
+    for name, share in _marks({**compute, **memory}):
+        found = found | (np.asarray(share) > 0)
+    return found
+
+
+def _marks(traits: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The traits that say so."""
+    words = ("odd sides", "sides in pairs", "grouped", "strided", "run ", "not last")
+    return ((name, share) for name, share in traits.items() if name.startswith(words))

@@ -1,0 +1,134 @@
+"""What kernels take of which nobody measured any on a device: physics, with factors from whole networks.
+
+    t = launch + ((a C)^4 + (b M)^4)^(1/4)    C: FLOP / peak, M: distinct bytes / bandwidth
+    a, b = exp(sum of the factors of its kind and traits)
+
+The larger of compute and memory sets the pace, and near the ridge both count. Factors are known on three
+levels: of all devices, of a family of devices, of one device. Each level holds what differs from the one
+above (`neuralpower.learn.prior_fit` trains them), so few rows move a factor a little and many decide it.
+A factor nobody trained is 1 on top of those that its kind has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuralpower.devices.hardware import Hardware
+from neuralpower.layers.base import Layer, peak_flops
+from neuralpower.learn.file_struct import Log, Part, Positive
+from neuralpower.learn.problem import Array
+
+POWER = 4.0  # of the norm over compute and memory: at the ridge a kernel takes 1.19 times the larger
+COMPUTE, MEMORY = "compute", "memory"
+Factors = Mapping[str, float]  # logarithms, by name
+
+
+class Doubt(Part, frozen=True):
+    """How far calls and networks lie from a prior: standard deviations of log(measured / predicted)."""
+
+    call: Positive  # of one call, apart from what its network shares
+    network: Positive  # that all calls of a network share
+
+
+class Level(Part, frozen=True):
+    """The factors of some devices, relative to the level above."""
+
+    factors: dict[str, Log]
+    networks: int = 0  # whole networks that they were trained on
+    rows: int = 0  # measured calls
+
+
+class Prior(Part, frozen=True):
+    """Factors of all levels, and how far networks lie from them that were not known."""
+
+    source: str
+    launch_s: Positive  # the least time of a kernel
+    everywhere: Level
+    families: dict[str, Level]
+    devices: dict[str, Level]
+    of_device: Doubt  # networks of families that were held out, on devices that were not
+    of_family: Doubt  # networks on a device that was held out, of a family that was not
+    elsewhere: Doubt  # networks on devices of a family that was held out
+
+    def on(self, hardware: Hardware, device: str) -> Law:
+        """The prior for a device, by its short name and its hardware."""
+        family = family_of(hardware)
+        levels = [self.everywhere]
+        levels += [self.families[family]] if family in self.families else []
+        levels += [self.devices[device]] if device in self.devices else []
+        doubt = (
+            self.of_device
+            if device in self.devices
+            else self.of_family
+            if family in self.families
+            else self.elsewhere
+        )
+        factors: dict[str, float] = {}
+        for level in levels:
+            for name, factor in level.factors.items():
+                factors[name] = factors.get(name, 0.0) + factor
+        return Law(hardware, factors, self.launch_s, doubt, device in self.devices)
+
+
+@dataclass(frozen=True)
+class Law:
+    """A prior on one device."""
+
+    hardware: Hardware
+    factors: Factors
+    launch_s: float
+    doubt: Doubt
+    taught: bool  # whether networks or calls of this very device trained it
+
+    def seconds(self, columns: Layer) -> Array:
+        """Seconds of each call, [rows]; 0 for calls that do no work."""
+        compute_s, memory_s = floors(columns, self.hardware)
+        parts = []
+        for name, part_s, traits in zip(
+            (COMPUTE, MEMORY), (compute_s, memory_s), columns.traits()[:2], strict=True
+        ):
+            log = np.zeros(len(part_s))
+            for factor, share in named(columns, name, traits).items():
+                if factor in self.factors:
+                    log = log + self.factors[factor] * share
+            parts.append((np.exp(log) * part_s) ** POWER)
+        busy = (parts[0] + parts[1]) ** (1 / POWER)
+        works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)
+        launches = np.broadcast_to(np.asarray(columns.launches(), dtype=float), busy.shape)
+        return np.where(works, busy + self.launch_s * np.maximum(launches, 1), 0.0)
+
+    def times(self, factors: Factors) -> Law:
+        """The same with further factors, as logarithms."""
+        every = {
+            name: self.factors.get(name, 0.0) + factors.get(name, 0.0) for name in {**self.factors, **factors}
+        }
+        return dataclasses.replace(self, factors=every)
+
+
+def named(columns: Layer, part: str, traits: Mapping[str, Any]) -> dict[str, Array]:
+    """The factors of a part's time, by name, with each call's share of it, [rows]."""
+    rows, kind = len(columns.dtype), f"{type(columns).alike()} {part}"
+    shares = {part: 1.0, kind: 1.0, **{f"{kind}: {trait}": share for trait, share in traits.items()}}
+    return {name: np.broadcast_to(np.asarray(share, dtype=float), (rows,)) for name, share in shares.items()}
+
+
+def floors(columns: Layer, hardware: Hardware) -> tuple[Array, Array]:
+    """(FLOP at the peak of the units that do them, distinct bytes at the memory's bandwidth), s, [rows]."""
+    rows = len(columns.dtype)
+    lanes = np.broadcast_to(np.asarray(columns.traits().lanes, dtype=bool), (rows,))
+    products = np.full(rows, columns.multiplies) & ~lanes
+    peak = np.where(products, peak_flops(columns, hardware), hardware.peak("float32"))
+    compute = np.asarray(columns.flops() / peak, dtype=float)
+    memory = np.asarray(sum(columns.bytes()) / hardware.memory_bytes_per_s, dtype=float)
+    return np.broadcast_to(compute, (rows,)), np.broadcast_to(memory, (rows,))
+
+
+def family_of(hardware: Hardware) -> str:
+    """Devices of one maker whose cores have the same units, by the years in which they came out."""
+    year = f"{hardware.year}" if hardware.year else "unknown year"
+    return f"{hardware.platform} {year}, {hardware.width('bfloat16'):.0f} FLOP a cycle"

@@ -1,0 +1,210 @@
+"""Train a prior: factors on several levels from whole networks and single calls, all at once.
+
+    minimise  sum_i rho(log(measured_i / predicted_i) / s_i) + sum_l sum_f (factor_lf / tau_lf)^2
+
+A single call is a network of one call. rho is Cauchy's, so a few strange rows bend nothing. Predictions are
+linear in no factor, but their logarithm is nearly so: Gauss-Newton steps find the minimum. The second sum
+draws each factor to the level above, and of all devices to 1.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuralpower.devices.hardware import Hardware
+from neuralpower.layers import KINDS, Layer, columns_of
+from neuralpower.learn.prior import COMPUTE, MEMORY, POWER, Law, family_of, floors, named
+from neuralpower.learn.problem import Array
+
+STEPS, LARGEST_STEP, SETTLED = 30, 0.5, 1e-3  # of Gauss-Newton, in logarithms
+# Deviations of factors from the level above, by level: a part's, a kind's, a trait's. Chosen over families of
+# networks held out on two GPUs.
+ROOT, KIND, TRAIT = 0.3, 0.4, 0.15
+BELOW = {"everywhere": 1.0, "family": 0.5, "device": 0.5}  # times these
+NETWORK_NOISE, CALL_NOISE = 0.06, 0.4  # deviation of log(time) that no factor explains
+EVERYWHERE, FAMILY, DEVICE = "everywhere", "family", "device"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The measured time of a network or of one call on a device."""
+
+    device: str
+    hardware: Hardware
+    layers: tuple[Layer, ...]
+    counts: Array  # of each layer's calls, [layers]
+    seconds: float
+    weight: float = 1.0  # against other observations of its sort
+    noise: float = NETWORK_NOISE
+
+
+@dataclass(frozen=True)
+class Table:
+    """Distinct layers of one kind on one device: their floors and traits."""
+
+    index: Array  # places among all layers, [rows]
+    compute_s: Array
+    memory_s: Array
+    names: Mapping[str, Mapping[str, Array]]  # part -> factor -> share, [rows]
+
+
+class Design:
+    """All layers of observations as arrays, for predictions and their derivatives by factors."""
+
+    def __init__(self, observed: Sequence[Observation], fixed: Mapping[str, float], launch_s: float) -> None:
+        """`fixed`: factors that stay, as logarithms, by name: those of levels that are known."""
+        from scipy.sparse import coo_array, csr_array
+
+        self.launch_s = launch_s
+        at: dict[tuple[str, Layer], int] = {}
+        rows, columns, counts = [], [], []
+        for i, one in enumerate(observed):
+            for layer, count in zip(one.layers, one.counts, strict=True):
+                rows.append(i)
+                columns.append(at.setdefault((one.device, layer), len(at)))
+                counts.append(count)
+        self.calls = coo_array((counts, (rows, columns)), shape=(len(observed), len(at))).tocsr()
+        self.hardware = {one.device: one.hardware for one in observed}
+        self.compute_s, self.memory_s = np.zeros(len(at)), np.zeros(len(at))
+        self.works, self.launches = np.zeros(len(at)), np.ones(len(at))
+        self.parameters: dict[tuple[str, str], int] = {}  # (level, factor) -> column
+        entries: dict[str, list[tuple[Array, int, Array]]] = {COMPUTE: [], MEMORY: []}
+        self.base = {COMPUTE: np.zeros(len(at)), MEMORY: np.zeros(len(at))}
+        for device, index, table in _tables(at, self.hardware):
+            compute, memory = floors(table, self.hardware[device])
+            self.compute_s[index], self.memory_s[index] = compute, memory
+            self.works[index] = np.asarray(table.flops() + sum(table.bytes()) > 0)
+            self.launches[index] = np.maximum(np.broadcast_to(np.asarray(table.launches()), compute.shape), 1)
+            levels = (EVERYWHERE, f"{FAMILY} {family_of(self.hardware[device])}", f"{DEVICE} {device}")
+            for part, traits in zip((COMPUTE, MEMORY), table.traits()[:2], strict=True):
+                for name, share in named(table, part, traits).items():
+                    some = np.flatnonzero(share)
+                    if not len(some):
+                        continue
+                    self.base[part][index] += fixed.get(name, 0.0) * share
+                    for level in levels:
+                        column = self.parameters.setdefault((level, name), len(self.parameters))
+                        entries[part].append((index[some], column, share[some]))
+        shape = (len(at), len(self.parameters))
+        self.shares = {part: csr_array(_joined(found, shape)) for part, found in entries.items()}
+
+    def predicted(self, theta: Array) -> tuple[Array, Array, Array, Array]:
+        """(seconds of each observation, of each layer, the layers' derivatives of logs by both parts)."""
+        log = {part: self.base[part] + self.shares[part] @ theta for part in (COMPUTE, MEMORY)}
+        compute = (np.exp(log[COMPUTE]) * self.compute_s) ** POWER
+        memory = (np.exp(log[MEMORY]) * self.memory_s) ** POWER
+        total = compute + memory
+        busy = total ** (1 / POWER)
+        share = np.divide(compute, total, out=np.zeros_like(total), where=total > 0)
+        layers = (busy + self.launch_s * self.launches) * self.works
+        return self.calls @ layers, layers, busy * share * self.works, busy * (1 - share) * self.works
+
+    def slopes(self, totals: Array, compute_s: Array, memory_s: Array) -> Any:
+        """Derivatives of the logarithms of totals by the factors, [observations, factors]."""
+        by = 1 / totals
+        parts = ((COMPUTE, compute_s), (MEMORY, memory_s))
+        return sum(
+            (
+                self.calls.multiply(by[:, None]).tocsr().multiply(s[None, :]).tocsr() @ self.shares[part]
+                for part, s in parts
+            )
+        )
+
+
+def _tables(at: Mapping[tuple[str, Layer], int], hardware: Mapping[str, Hardware]) -> Any:
+    """(device, places, columns) of the layers of each kind on each device."""
+    found: dict[tuple[str, str], list[tuple[Layer, int]]] = defaultdict(list)
+    for (device, layer), place in at.items():
+        found[device, layer.kind].append((layer, place))
+    for (device, kind), some in found.items():
+        yield (
+            device,
+            np.array([place for _, place in some]),
+            columns_of(KINDS[kind], [layer for layer, _ in some]),
+        )
+
+
+def _joined(entries: Sequence[tuple[Array, int, Array]], shape: tuple[int, int]) -> Any:
+    from scipy.sparse import coo_array
+
+    rows = np.concatenate([index for index, _, _ in entries]) if entries else np.zeros(0, int)
+    columns = (
+        np.concatenate([np.full(len(index), column) for index, column, _ in entries])
+        if entries
+        else np.zeros(0, int)
+    )
+    values = np.concatenate([share for _, _, share in entries]) if entries else np.zeros(0)
+    return coo_array((values, (rows, columns)), shape=shape)
+
+
+def deviation_of(level: str, name: str) -> float:
+    """How far a factor may lie from the level above."""
+    sort = level.split(" ", 1)[0]
+    part, _, trait = name.partition(": ")
+    usual = TRAIT if trait else KIND if " " in part else ROOT
+    return usual * BELOW[sort]
+
+
+def fit_factors(
+    observed: Sequence[Observation],
+    launch_s: float,
+    fixed: Mapping[str, float] | None = None,
+    levels: Sequence[str] = (EVERYWHERE, FAMILY, DEVICE),
+) -> dict[str, dict[str, float]]:
+    """Factors by level ("everywhere", "family NAME", "device NAME"), as logarithms.
+
+    `levels`: those that are trained; `fixed`: what the levels above add up to.
+    """
+    design = Design(observed, fixed or {}, launch_s)
+    names = list(design.parameters)
+    kept = np.array([level.split(" ", 1)[0] in levels for level, _ in names])
+    pull = np.array([1 / deviation_of(*name) ** 2 for name in names])
+    log_s = np.log([one.seconds for one in observed])
+    noise = np.array([one.noise for one in observed])
+    weight = np.array([one.weight for one in observed])
+    theta = np.zeros(len(names))
+    for _ in range(STEPS):
+        totals, _, compute_s, memory_s = design.predicted(theta)
+        slopes = design.slopes(totals, compute_s, memory_s)
+        apart = log_s - np.log(totals)
+        weights = weight / noise**2 / (1 + (apart / (2 * noise)) ** 2)
+        hessian = (slopes.multiply(weights[:, None]).T @ slopes).toarray() + np.diag(pull)
+        gradient = slopes.T @ (weights * apart) - pull * theta
+        step = np.zeros(len(names))
+        step[kept] = np.linalg.solve(hessian[np.ix_(kept, kept)], gradient[kept])
+        theta += np.clip(step, -LARGEST_STEP, LARGEST_STEP)
+        if np.abs(step).max(initial=0) < SETTLED:
+            break
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for (level, name), value in zip(names, theta.tolist(), strict=True):
+        if level.split(" ", 1)[0] in levels and value:
+            found[level][name] = value
+    return found
+
+
+def predicted(observed: Sequence[Observation], laws: Mapping[str, Law]) -> Array:
+    """Seconds of each observation by the law of its device."""
+    design = {device: law for device, law in laws.items()}
+    seconds = np.zeros(len(observed))
+    at: dict[tuple[str, Layer], float] = {}
+    wanted: dict[tuple[str, str], list[Layer]] = defaultdict(list)
+    for one in observed:
+        for layer in one.layers:
+            if (one.device, layer) not in at:
+                at[one.device, layer] = 0.0
+                wanted[one.device, layer.kind].append(layer)
+    for (device, kind), layers in wanted.items():
+        for layer, s in zip(
+            layers, design[device].seconds(columns_of(KINDS[kind], layers)).tolist(), strict=True
+        ):
+            at[device, layer] = s
+    for i, one in enumerate(observed):
+        seconds[i] = sum(
+            count * at[one.device, layer] for layer, count in zip(one.layers, one.counts, strict=True)
+        )
+    return seconds
