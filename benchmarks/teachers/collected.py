@@ -40,5 +40,5 @@ def _of(folder: Path) -> Iterator[Observation]:
             layer = KINDS[kind].from_row(row)
             if sum(layer.bytes()) + layer.flops() > 0 and not layer.recurs:
                 yield Observation(
-                    spec.slug, hardware, (layer,), np.ones(1), row["runtime_s"], WEIGHT, CALL_NOISE
+                    spec.slug, hardware, (layer,), np.ones(1), row["runtime_s"], WEIGHT, CALL_NOISE, spec.chip
                 )

@@ -26,7 +26,14 @@ def observations(root: Path) -> list[Observation]:
                 layer = KINDS[kind].from_row(row)
                 found.append(
                     Observation(
-                        spec.slug, hardware, (layer,), np.ones(1), row["runtime_s"], WEIGHT, CALL_NOISE
+                        spec.slug,
+                        hardware,
+                        (layer,),
+                        np.ones(1),
+                        row["runtime_s"],
+                        WEIGHT,
+                        CALL_NOISE,
+                        spec.chip,
                     )
                 )
     return found

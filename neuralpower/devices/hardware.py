@@ -88,14 +88,17 @@ class Hardware:
         """FLOP of a dtype that a core does in a cycle: devices of one width have the same kind of units."""
         return self.peak(dtype) / self.cores / self.clock()
 
-    def _tensor_peak(self, dtype: str) -> float:
-        """FLOP/s of tensor cores that the power limit allows for long; the sheet's where it is not known."""
-        peak = self.peak_flops_per_s[dtype]
+    def tensor_flops_allowed(self, dtype: str) -> float:
+        """FLOP/s of tensor cores that its power limit allows for long; infinite where that is not known."""
         if dtype not in TENSOR_DTYPES or self.limit_w is None or self.year is None:
-            return peak
+            return math.inf
         joules = TENSOR_J * (TENSOR_WIDTH / self.width(dtype)) ** TENSOR_POWER
         older = max(TENSOR_YEAR - self.year, 0) / TENSOR_HALVES
-        return float(min(peak, self.limit_w / (joules * 2**older)))
+        return float(self.limit_w / (joules * 2**older))
+
+    def _tensor_peak(self, dtype: str) -> float:
+        """FLOP/s of tensor cores that they sustain."""
+        return min(self.peak_flops_per_s[dtype], self.tensor_flops_allowed(dtype))
 
     @property
     def peer_bytes_per_s(self) -> float:

@@ -3,10 +3,11 @@
 A sheet is one object:
 
     {"schema": 1, "name": "My GPU", "class": "gpu", "vendor": "...", "year": 2024, "aliases": ["..."],
-     "values": {"peak_flops_float32": {"value": 1.95e13, "source": "its data sheet (2024)"}, ...}}
+     "chip": "...", "values": {"peak_flops_float32": {"value": 1.95e13, "source": "its data sheet (2024)"}, ...}}
 
-Values are SI, without a prefix; KEYS lists them. `vendor`, `year` and `aliases` are optional. A plain
-number may stand for a value whose source is the user. All peaks are dense, never with sparsity.
+Values are SI, without a prefix; KEYS lists them. `vendor`, `year`, `aliases` and `chip` are optional. A
+plain number may stand for a value whose source is the user. All peaks are dense, never with sparsity. Devices
+of one `chip` are twins: they differ in links, memory, clocks, enabled cores or power limit alone.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ KEYS: dict[str, Key] = {
 }
 LINKS = ("link_bytes_per_s", "pcie_bytes_per_s", "network_bytes_per_s")
 REQUIRED = ("memory_bytes_per_s", "cores")  # and one peak
-FIELDS = ("schema", "name", "class", "vendor", "year", "aliases", "values")
+FIELDS = ("schema", "name", "class", "vendor", "year", "aliases", "chip", "values")
 REQUIRED_FIELDS = ("schema", "name", "class", "values")
 
 
@@ -90,6 +91,7 @@ class DeviceSpec:
     vendor: str | None
     year: int | None
     aliases: tuple[str, ...]  # names under which software reports the device
+    chip: str | None = None  # its maker's code name
     values: Mapping[str, Value]
 
     def get(self, key: str) -> float | None:
@@ -141,6 +143,7 @@ class DeviceSpec:
             "vendor": self.vendor,
             "year": self.year,
             "aliases": list(self.aliases),
+            "chip": self.chip,
             "values": {key: {"value": v.value, "source": v.source} for key, v in self.values.items()},
         }
 
@@ -163,6 +166,12 @@ def find_spec(name: str) -> DeviceSpec:
     if found:
         raise InputError(f"device {name!r} may be {', '.join(found)}; choose one of them")
     raise unknown("device", name, {*labels, *(label for some in labels.values() for label in some)})
+
+
+@functools.cache
+def chips_of_specs() -> dict[str, str | None]:
+    """The chip of each shipped sheet, by slug."""
+    return {slug: json.loads(path.read_bytes()).get("chip") for slug, path in known_specs().items()}
 
 
 @functools.cache
@@ -228,6 +237,7 @@ class _Reader:
             vendor=None if data.get("vendor") is None else self.text("vendor", data["vendor"]),
             year=self.year(data.get("year")),
             aliases=self.aliases(data.get("aliases", [])),
+            chip=None if data.get("chip") is None else self.text("chip", data["chip"]),
             values=self.values(data["values"]),
         )
 

@@ -1,24 +1,29 @@
 """A predictor for every device with a spec sheet, in each dtype that it has, from the best data there is.
 
-Each layer uses the first of these that knows it: the device's own predictors, predictors trained on related
-devices (scaled by the sheet's bandwidth and peaks), and a roofline with launch overhead and wide bounds.
+Each layer uses the first of these that knows it: the device's own predictors, those of its twins (of the same
+chip; `twins.py`), predictors trained on related devices (scaled by the sheet's bandwidth and peaks), and a
+roofline with launch overhead and wide bounds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from neuralpower.devices.names import matching
-from neuralpower.devices.spec import DeviceSpec, known_spec, labels_of_specs
+from neuralpower.devices.spec import DeviceSpec, chips_of_specs, find_spec, known_spec, labels_of_specs
 from neuralpower.dtypes import floats_of, full_name
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import Roofline
+from neuralpower.learn.keys import Key
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors, read_predictor, readable
+from neuralpower.learn.prior import Law
+from neuralpower.learn.prior_files import shipped_prior
 from neuralpower.learn.regressor import NINETY
+from neuralpower.learn.twins import Twin, completed, octaves_apart, rounded_alike
 from neuralpower.platforms import platform_of
 
 POOLED = "nvidia"  # the predictor of related devices, trained on several of NVIDIA's GPUs
@@ -46,9 +51,10 @@ def for_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
 
 
 def _composed(spec: DeviceSpec) -> Predictor:
-    """One predictor from the device's own, those of related devices and a roofline."""
+    """One predictor from the device's own, those of its twins, those of related devices and a roofline."""
     own, refused = _own(spec)
-    asked = [*own, *_relatives(spec)]
+    twins = _twins(spec)
+    asked = [*own, *twins, *_relatives(spec)]
     has = floats_of(spec.peak_flops)
     bare = roofline_of(spec)
     first = asked[0] if asked else bare
@@ -58,11 +64,21 @@ def _composed(spec: DeviceSpec) -> Predictor:
         first,
         name=spec.slug,
         device=spec.slug,
+        hardware=completed(first.hardware, spec.hardware()),
         others=tuple(asked[1:]),
         answers=has,
         dataset={**first.dataset, "left_out": refused},
         rooflines={**bare.rooflines, **first.rooflines},
         dispatch=None if launched or not hosts else hosts[0].of_another_host(),
+        law=_law(spec),
+    )
+
+
+def _law(spec: DeviceSpec) -> Law | None:
+    """What physics and whole networks say of the device; None for CPUs, whose kernels others are."""
+    hardware = spec.hardware()
+    return (
+        None if platform_of(hardware).family == "cpu" else shipped_prior().on(hardware, spec.slug, spec.chip)
     )
 
 
@@ -99,13 +115,72 @@ def _own(spec: DeviceSpec) -> tuple[list[Predictor], list[str]]:
     return own, [str(error) for error in refused]
 
 
+def _twins(spec: DeviceSpec) -> list[Predictor]:
+    """The predictors that were trained on devices of the same chip, for the device; the nearest device's first.
+
+    They leave out what the predictor of related devices was trained on with rows of the device itself.
+    """
+    others = _of_chip(spec)
+    known = known_predictors()
+    measured = _levels_known(read_predictor(known[POOLED]), spec.slug) if POOLED in known else set()
+    return [_as_twin(one, sheet, spec, measured) for sheet in others for one in _own(sheet)[0]]
+
+
+def _as_twin(trained: Predictor, sheet: DeviceSpec, spec: DeviceSpec, without: Collection[Key]) -> Predictor:
+    """A predictor of a device for its twin, less some keys; with its watts where both have as much power."""
+    there = completed(trained.hardware, sheet.hardware())
+    here, twin = rounded_alike(spec.hardware(), there), Twin(sheet.name, there)
+    kept = {key: one for key, one in trained.regressors.items() if key not in without}
+    return dataclasses.replace(
+        trained,
+        device=spec.slug,
+        hardware=here,
+        # which of them a layer was measured on does not count here
+        regressors={key: dataclasses.replace(one, measured=None) for key, one in kept.items()},
+        rooflines={dtype: twin.roofline(dtype, one, here) for dtype, one in trained.rooflines.items()},
+        power=trained.power if here.limit_w == there.limit_w else None,
+        carried=True,
+        twin=twin,
+    )
+
+
+def _of_chip(spec: DeviceSpec) -> list[DeviceSpec]:
+    """The other sheets of the device's chip, nearest first."""
+    slugs = [slug for slug, chip in chips_of_specs().items() if chip is not None and chip == spec.chip]
+    sheets = [find_spec(slug) for slug in slugs if slug != spec.slug]
+    return sorted(sheets, key=lambda sheet: (octaves_apart(spec.hardware(), sheet.hardware()), sheet.slug))
+
+
+def _levels_known(pooled: Predictor, device: str) -> set[Key]:
+    """The keys of a predictor of several devices that have rows of that one."""
+    number = {name: i for i, name in enumerate(pooled.dataset.get("devices") or {})}.get(device)
+    if number is None:
+        return set()
+    return {key for key, one in pooled.regressors.items() if number < len(one.levels) and one.levels[number]}
+
+
+def _on_the_device(pooled: Predictor, spec: DeviceSpec) -> Predictor:
+    """A predictor of several devices for the one; with the level of its nearest twin where it has none."""
+    twins = [sheet for sheet in _of_chip(spec) if _levels_known(pooled, sheet.slug)]
+    own = spec.hardware()
+    hardware = rounded_alike(own, twins[0].hardware()) if twins else own
+    there = pooled.on(hardware, spec.slug)
+    regressors, known = dict(there.regressors), _levels_known(pooled, spec.slug)
+    for sheet in twins:
+        of_twin = pooled.on(hardware, sheet.slug).regressors
+        mine = _levels_known(pooled, sheet.slug) - known
+        regressors.update({key: of_twin[key] for key in mine})
+        known |= mine
+    return dataclasses.replace(there, regressors=regressors)
+
+
 def _relatives(spec: DeviceSpec) -> Sequence[Predictor]:
     """The predictor trained on NVIDIA's GPUs, for the device; wider bounds for another maker's."""
     known = known_predictors()
     if POOLED not in known or platform_of(spec.hardware()).family == "cpu":
         return []
     # the kinds and dtypes with rows of this device are not known
-    there = dataclasses.replace(read_predictor(known[POOLED]).on(spec.hardware(), spec.slug), carried=True)
+    there = dataclasses.replace(_on_the_device(read_predictor(known[POOLED]), spec), carried=True)
     if spec.vendor == MAKER:
         return [there]
     wider = {

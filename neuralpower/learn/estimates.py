@@ -155,6 +155,12 @@ class Estimates:
         return Totals(value, low, high, deviation)
 
 
+def by_origin(labels: Array, seconds: Array) -> dict[str, float]:
+    """The sum of `seconds` [layers] by how they are known, `labels` [layers]: those of ORIGINS, then others."""
+    names = dict.fromkeys((*ORIGINS, *np.unique(labels).tolist()))
+    return {name: float(np.sum(seconds[labels == name])) for name in names}
+
+
 def in_words(origins: Mapping[str, float]) -> str:
     """How times are known, as text, the largest share first; shares below TOLD are not named."""
     told = {name: share for name, share in origins.items() if share >= TOLD} or {BARE: 1.0}

@@ -28,10 +28,10 @@ from neuralpower.learn.estimates import (
     BASES,
     BORROWED,
     BY_BYTES,
+    BY_ITS_BYTES,
     BY_LAW,
     BY_NETWORKS,
     BY_PHYSICS,
-    BY_ITS_BYTES,
     BY_ROOFLINE,
     BY_WEIGHTS,
     CARRIED,
@@ -40,7 +40,6 @@ from neuralpower.learn.estimates import (
     IN_RANGE,
     LIKE,
     MEASURED,
-    ORIGINS,
     ROOFLINE_FACTOR,
     TRAINED_HERE,
     WIDE,
@@ -48,16 +47,18 @@ from neuralpower.learn.estimates import (
     Powers,
     Roofline,
     Totals,
+    by_origin,
     in_words,
 )
 from neuralpower.learn.features import describe, describe_power
-from neuralpower.learn.law_estimates import by_law, faded, seconds_by_law
 from neuralpower.learn.keys import INTEGER, Key, groups_of, once, rows_by, unquantised, whole_kind
 from neuralpower.learn.launch_overhead import Dispatch
+from neuralpower.learn.law_estimates import by_law, faded, seconds_by_law
 from neuralpower.learn.pace import NetworkSpeed, Pace
 from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array, Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
+from neuralpower.learn.twins import Twin
 from neuralpower.learn.weight_only import is_weight_only, said, weights_law
 from neuralpower.platforms import (
     Platform,
@@ -108,6 +109,7 @@ class Predictor:
     answers: tuple[str, ...] = ()  # dtypes of the device that are predicted even without trained data
     carried: bool = False  # whether it has no rows of its device
     law: Law | None = None  # what answers for calls that neither it nor the others know; None: a roofline
+    twin: Twin | None = None  # the device that it was trained on, whose chip its device has
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -188,10 +190,10 @@ class Predictor:
         return any((kind, phase) in one._in_phases for one in (self, *self.others))
 
     def origins(self, found: Estimates) -> Array:
-        """[layers], how the device's time of each is known, one of ORIGINS."""
+        """[layers], how the device's time of each is known: one of ORIGINS, or a twin's."""
         starts = np.cumsum([0, *(len(one.regressors) for one in (self, *self.others))])
         owner = np.searchsorted(starts, found.regressor, side="right") - 1
-        carried = np.array([one.carried for one in (self, *self.others)])[np.clip(owner, 0, len(self.others))]
+        said = np.array([one._origin for one in (self, *self.others)])[np.clip(owner, 0, len(self.others))]
         by_bytes, borrowed = np.isin(found.regressor, (BY_BYTES, BY_WEIGHTS)), BASES.index(BORROWED)
         return np.select(
             [
@@ -199,24 +201,24 @@ class Predictor:
                 by_bytes,
                 found.regressor == BY_LAW,
                 found.basis_code == borrowed,
-                carried,
             ],
-            [
-                BARE,
-                BY_ITS_BYTES,
-                BY_NETWORKS if self.law and self.law.taught else BY_PHYSICS,
-                LIKE,
-                CARRIED_BY,
-            ],
-            TRAINED_HERE,
+            [BARE, BY_ITS_BYTES, BY_NETWORKS if self.law and self.law.taught else BY_PHYSICS, LIKE],
+            said,
         )
+
+    @property
+    def _origin(self) -> str:
+        """How the times of its own regressors are known."""
+        if self.twin is not None:
+            return self.twin.origin
+        return CARRIED_BY if self.carried else TRAINED_HERE
 
     def origin(self, found: Estimates, seconds: Array) -> str:
         """How the device's times are known, as text: by shares of `seconds` [layers], of a named device."""
         if not self.answers:
             return ""
         label, total = self.origins(found), max(float(np.sum(seconds)), 1e-30)
-        return in_words({name: float(np.sum(seconds[label == name]) / total) for name in ORIGINS})
+        return in_words({name: taken / total for name, taken in by_origin(label, seconds).items()})
 
     def check(self, dtype: str, phase: str) -> None:
         """Raise PredictorError unless it knows the dtype, the phase and its device."""
@@ -413,7 +415,8 @@ class Predictor:
             t, hidden, by_bytes = self._untrained(columns, key[1], passes)
             power = self._power(columns, key, t * works)
             return Estimates.untrained(t * works, hidden * works, held, np.full(rows, by_bytes), power)
-        hardware, regressor = self._known_hardware(), self.regressors[found]
+        here, regressor = self._known_hardware(), self.regressors[found]
+        hardware = here if self.twin is None else self.twin.hardware
         featured, also = regressor.trees is not None, regressor.dimensions()
         alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format
         near = columns if alike or not np.any(columns.quantised()) else of_one_type(columns)
@@ -421,16 +424,18 @@ class Predictor:
         t, outside = self._predict(found, regressor, problem, LONGEST_S)
         if near is not columns:  # the roofline says what operands of other types change
             t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
-        measured = exact & regressor.has_measured(problem.config)
-        spread = regressor.spread if exact else regressor.spread.widened(WIDE)
-        least = self.view.least_s(columns, hardware)
+        unsure, measured = np.zeros(rows), exact & regressor.has_measured(problem.config)
+        least, most = self.view.least_s(columns, here), np.inf
+        if self.twin is not None:
+            t, unsure = self.twin.carried(columns, t, here)
+        elif law is not None and self.carried:
+            t = faded(t, law.seconds(columns), outside)
         if law is not None:
-            t = faded(t, law.seconds(columns), outside) if self.carried else t
-            least = np.where(measured, least, np.maximum(least, laws.least_s(columns, hardware)))
-            most = laws.most_s(columns, hardware) if self.carried or not exact else np.inf
-            t = np.minimum(t, np.maximum(least, most))
-        t = np.maximum(t, least)
-        low, high = _bounds(spread, t, outside)
+            least = np.where(measured, least, np.maximum(least, laws.least_s(columns, here)))
+            most = laws.most_s(columns, here) if self.carried or not exact else most
+        t = np.clip(t, least, np.maximum(least, most))
+        spread = regressor.spread if exact else regressor.spread.widened(WIDE)
+        low, high = _bounds(spread, t, outside, unsure)
         far = outside > EXTRAPOLATION_OCTAVES
         inside = CARRIED if self.carried else IN_RANGE
         code = np.select(
@@ -442,7 +447,7 @@ class Predictor:
             t,
             np.maximum(t * np.exp(low), least),
             t * np.exp(high),
-            np.minimum(spread.shared(t, outside), WIDEST),
+            np.minimum(np.hypot(spread.shared(t, outside), unsure), WIDEST),
             np.minimum(HIDDEN_SHARE * regressor.launch_s, HIDDEN_AT_MOST * t),
             held,
             np.full(rows, list(self.regressors).index(found)),
@@ -693,9 +698,16 @@ class Predictor:
         return text
 
 
-def _bounds(spread: Spread, predicted: Array, outside: Array) -> tuple[Array, Array]:
-    """Logarithms of the 90 % bounds relative to the prediction, each [rows], WIDEST away at most."""
+def _bounds(
+    spread: Spread, predicted: Array, outside: Array, unsure: Array | float = 0.0
+) -> tuple[Array, Array]:
+    """Logarithms of the 90 % bounds relative to the prediction, each [rows], WIDEST away at most.
+
+    `unsure`: standard deviation of a further error.
+    """
     low, high = spread.bounds(predicted, outside)
+    if np.any(unsure):
+        low, high = -np.hypot(low, NINETY * unsure), np.hypot(high, NINETY * unsure)
     return np.maximum(low, -WIDEST), np.minimum(high, WIDEST)
 
 

@@ -12,6 +12,7 @@ A factor nobody trained is 1 on top of those that its kind has.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,9 +56,9 @@ class Prior(Part, frozen=True):
     of_family: Doubt  # networks on a device that was held out, of a family that was not
     elsewhere: Doubt  # networks on devices of a family that was held out
 
-    def on(self, hardware: Hardware, device: str) -> Law:
+    def on(self, hardware: Hardware, device: str, chip: str | None = None) -> Law:
         """The prior for a device, by its short name and its hardware."""
-        family = family_of(hardware)
+        family = family_of(hardware, chip)
         levels = [self.everywhere]
         levels += [self.families[family]] if family in self.families else []
         levels += [self.devices[device]] if device in self.devices else []
@@ -128,7 +129,9 @@ def floors(columns: Layer, hardware: Hardware) -> tuple[Array, Array]:
     return np.broadcast_to(compute, (rows,)), np.broadcast_to(memory, (rows,))
 
 
-def family_of(hardware: Hardware) -> str:
-    """Devices of one maker whose cores have the same units, by the years in which they came out."""
-    year = f"{hardware.year}" if hardware.year else "unknown year"
-    return f"{hardware.platform} {year}, {hardware.width('bfloat16'):.0f} FLOP a cycle"
+def family_of(hardware: Hardware, chip: str | None = None) -> str:
+    """The generation of a device's chip, by the letters of its name ("AD102": AD); else its maker and year."""
+    generation = re.match("[A-Z]{2}(?=[0-9])", chip or "")
+    return (
+        generation.group(0) if generation else f"{hardware.platform} {hardware.year or 'of an unknown year'}"
+    )

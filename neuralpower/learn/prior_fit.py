@@ -41,6 +41,7 @@ class Observation:
     seconds: float
     weight: float = 1.0  # against other observations of its sort
     noise: float = NETWORK_NOISE
+    chip: str | None = None  # the code name of the device's chip
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Design:
                 counts.append(count)
         self.calls = coo_array((counts, (rows, columns)), shape=(len(observed), len(at))).tocsr()
         self.hardware = {one.device: one.hardware for one in observed}
+        family = {one.device: family_of(one.hardware, one.chip) for one in observed}
         self.compute_s, self.memory_s = np.zeros(len(at)), np.zeros(len(at))
         self.works, self.launches = np.zeros(len(at)), np.ones(len(at))
         self.parameters: dict[tuple[str, str], int] = {}  # (level, factor) -> column
@@ -80,7 +82,7 @@ class Design:
             self.compute_s[index], self.memory_s[index] = compute, memory
             self.works[index] = np.asarray(table.flops() + sum(table.bytes()) > 0)
             self.launches[index] = np.maximum(np.broadcast_to(np.asarray(table.launches()), compute.shape), 1)
-            levels = (EVERYWHERE, f"{FAMILY} {family_of(self.hardware[device])}", f"{DEVICE} {device}")
+            levels = (EVERYWHERE, f"{FAMILY} {family[device]}", f"{DEVICE} {device}")
             for part, traits in zip((COMPUTE, MEMORY), table.traits()[:2], strict=True):
                 for name, share in named(table, part, traits).items():
                     some = np.flatnonzero(share)

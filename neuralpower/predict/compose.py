@@ -15,7 +15,7 @@ import numpy as np
 from neuralpower.layers import Hardware
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.carried_power import idle_power
-from neuralpower.learn.estimates import BARE, ORIGINS, ROOFLINE, ROOFLINE_FACTOR, Estimates, in_words
+from neuralpower.learn.estimates import BARE, ROOFLINE, ROOFLINE_FACTOR, Estimates, by_origin, in_words
 from neuralpower.learn.network_estimates import Answer, ask
 from neuralpower.learn.predictor import Predictor
 from neuralpower.predict.prediction import Prediction, Training
@@ -151,8 +151,7 @@ def rows_of(answer: Answer, whole: Whole) -> list[Row]:
 
 def _origins(predictor: Predictor, answer: Answer) -> dict[str, float]:
     """Shares of the layers' time by how they are known."""
-    seconds, label = answer.device_s, predictor.origins(answer.estimates)
-    times = {name: float(np.sum(seconds[label == name])) for name in ORIGINS}
+    times = by_origin(predictor.origins(answer.estimates), answer.device_s)
     times[BARE] += sum(answer.unknown_s)
     total = sum(times.values()) or 1.0
     return {name: taken / total for name, taken in times.items() if taken}

@@ -1,0 +1,146 @@
+"""Twins: devices of one chip, which differ in links, memory, clocks, enabled cores or power limit.
+
+A predictor that was trained on one of them serves the other. Of each time, the part that the trained
+device's bandwidth or sustained FLOP/s explain follows those of the other; the rest remains: launches, and
+steps that wait for one another. Exchanges follow the links. With bfloat16 products of an H200, those of an
+H100 are off by 5.0 % in the mean, for 9.6 where nothing is scaled and 10.5 with the H100's numbers in the
+H200's formulas, most of whose bytes stand for a cache that both have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuralpower.devices.hardware import TENSOR_DTYPES, TENSOR_POWER, Hardware
+from neuralpower.layers.base import Layer, peak_flops
+from neuralpower.learn.estimates import Roofline
+from neuralpower.learn.problem import Array
+
+# Two sheets print one number of one chip, rounded: 989.4 and 989.5 TFLOP/s of H100 and H800.
+ROUNDED = 0.01
+# FLOP/s that a power limit allows grow with this power of the watts for each core: clock and voltage rise
+# together. The top of power sweeps (Zeus; club-3090): 0.4 on V100, Quadro RTX 6000 and RTX 5090, 0.5 on A40
+# and, from 250 to 390 W, 0.45 on an RTX 3090; more below half of the limit.
+BY_POWER = 0.5
+# Of log(measured / said), for each unit of the logarithm of what the twin changes.
+UNSURE = 0.25
+SHORTEST = 1e-12  # s
+SHARP = 4.0  # of the p-norm of memory's and FLOP's time: kernels overlap both, but for some of the shorter
+
+
+@dataclass(frozen=True)
+class Twin:
+    """The device that a predictor was trained on, for another one of the same chip."""
+
+    name: str
+    hardware: Hardware
+
+    @property
+    def origin(self) -> str:
+        """How the times are known, as text."""
+        return f"carried from {self.name}, the same chip"
+
+    def carried(self, columns: Layer, seconds: Array, here: Hardware) -> tuple[Array, Array]:
+        """(Seconds on the device `here`, standard deviation of log(measured / said) that this adds), [rows].
+
+        `seconds`: on the device that was trained on.
+        """
+        there, other = self._reached(here)
+        explained, instead = (np.maximum(_peaks_s(columns, one), SHORTEST) for one in (there, other))
+        share = np.minimum(explained / np.maximum(seconds, SHORTEST), 1.0)
+        factor = 1 + share * (instead / explained - 1)
+        return seconds * factor, UNSURE * np.abs(np.log(factor))
+
+    def roofline(self, dtype: str, fitted: Roofline, here: Hardware) -> Roofline:
+        """The same for the device `here`."""
+        there, other = self._reached(here)
+        faster = other.peak(dtype) / there.peak(dtype)
+        wider = here.memory_bytes_per_s / self.hardware.memory_bytes_per_s
+        only = fitted.flops_only_per_s * faster
+        return Roofline(fitted.flops_per_s * faster, fitted.bytes_per_s * wider, only)
+
+    def _reached(self, here: Hardware) -> tuple[Hardware, Hardware]:
+        """Both devices with the peaks that products sustain, the other's by this one's."""
+        there, scale = self.hardware, self._power_scale(here)
+        mine, other = {}, {}
+        for dtype, peak in there.peak_flops_per_s.items():
+            allowed = there.tensor_flops_allowed(dtype) if dtype in TENSOR_DTYPES else math.inf
+            if dtype == "float32":
+                peak, allowed = peak * there.issued(), there.allowed()
+            mine[dtype] = min(peak, allowed)
+            if dtype in here.peak_flops_per_s:
+                wide = (here.width(dtype) / there.width(dtype)) ** TENSOR_POWER
+                own = here.peak_flops_per_s[dtype] * (here.issued() if dtype == "float32" else 1.0)
+                other[dtype] = min(own, allowed * scale * wide)
+        return (
+            dataclasses.replace(there, peak_flops_per_s=mine),
+            dataclasses.replace(here, peak_flops_per_s=here.peak_flops_per_s | other),
+        )
+
+    def _power_scale(self, here: Hardware) -> float:
+        """FLOP/s that the other's power limit allows over those that this one's does."""
+        if not here.limit_w or not self.hardware.limit_w:
+            return 1.0
+        return float((here.limit_w / self.hardware.limit_w * here.cores / self.hardware.cores) ** BY_POWER)
+
+
+def _peaks_s(columns: Layer, hardware: Hardware) -> Any:
+    """Seconds at the peaks: of links for exchanges, of memory and units for all else."""
+    bound = columns.bound_s(hardware)
+    if bound is not None:
+        return bound
+    peak = peak_flops(columns, hardware) if columns.multiplies else hardware.peak("float32")
+    compute, memory = columns.flops() / peak, sum(columns.bytes()) / hardware.memory_bytes_per_s
+    return (compute**SHARP + memory**SHARP) ** (1 / SHARP)
+
+
+def rounded_alike(here: Hardware, there: Hardware) -> Hardware:
+    """The device `here` with its twin's numbers where both are the same, rounded, and the chip's own facts.
+
+    The latter are the year, of which energy per FLOP follows, and clocks where its sheet has none.
+    """
+    changes: dict[str, Any] = {
+        name: getattr(there, name)
+        for name in ("cores", "l2_bytes", "llc_bytes", "memory_bytes_per_s", "limit_w", "clock_hz")
+        if _alike(getattr(here, name), getattr(there, name))
+    }
+    if here.base_clock == Hardware.base_clock:  # not known
+        changes["base_clock"] = there.base_clock
+    peaks = {
+        dtype: there.peak_flops_per_s[dtype] if _alike(peak, there.peak_flops_per_s.get(dtype)) else peak
+        for dtype, peak in here.peak_flops_per_s.items()
+    }
+    return dataclasses.replace(
+        here,
+        **changes,
+        peak_flops_per_s=peaks,
+        year=there.year or here.year,
+        lanes_per_scheduler=here.lanes_per_scheduler or there.lanes_per_scheduler,
+    )
+
+
+def _alike(number: float | None, other: float | None) -> bool:
+    """Whether both are known, and the same when rounded."""
+    if number is None or other is None:
+        return False
+    return abs(number - other) <= ROUNDED * max(abs(number), abs(other))
+
+
+def completed(hardware: Hardware | None, sheet: Hardware) -> Hardware:
+    """A predictor's device with what its sheet has besides: sheets learn more than files were written with."""
+    if hardware is None:
+        return sheet
+    lacks = [field.name for field in dataclasses.fields(Hardware) if getattr(hardware, field.name) is None]
+    return dataclasses.replace(hardware, **{name: getattr(sheet, name) for name in lacks})
+
+
+def octaves_apart(hardware: Hardware, other: Hardware) -> float:
+    """How far two devices are from each other in bandwidth, cores and power limit together."""
+    names = ("memory_bytes_per_s", "cores", "limit_w")
+    numbers = ((getattr(hardware, name), getattr(other, name)) for name in names)
+    return sum(abs(math.log2(mine / its)) for mine, its in numbers if mine and its)
