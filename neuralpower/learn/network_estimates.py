@@ -13,7 +13,7 @@ from neuralpower.learn.estimates import ROOFLINE_FACTOR, Estimates, Roofline
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
-from neuralpower.trace.question import Question
+from neuralpower.trace.question import ENGINE, Question
 from neuralpower.trace.recipe import STEPS, TRAINING
 from neuralpower.trace.records import Task, Trace, UnmodelledCall
 
@@ -86,6 +86,7 @@ def ask(predictor: Predictor, work: Trace, question: Question) -> Answer:
     Raises:
         PredictorError: its numbers are wrong, or it serves several devices.
     """
+    predictor = predictor if question.run == ENGINE else predictor.of_torch()
     roof = predictor.roofline(question.dtype)
     unknown_s = [missing.work_bytes / roof.bytes_per_s + UNMODELLED_OVERHEAD_S for missing in work.unmodelled]
     shares = np.array([task.share for task in work.tasks])

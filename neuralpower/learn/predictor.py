@@ -109,6 +109,7 @@ class Predictor:
     answers: tuple[str, ...] = ()  # dtypes of the device that are predicted even without trained data
     carried: bool = False  # whether it has no rows of its device
     law: Law | None = None  # what answers for calls that neither it nor the others know; None: a roofline
+    engines: bool = True  # whether engines' kernels run, which predictors of related devices were trained on
     twin: Twin | None = None  # the device that it was trained on, whose chip its device has
 
     @cached_property
@@ -285,6 +286,10 @@ class Predictor:
             answers=floats_of(peaks) if anyhow else (),
         )
 
+    def of_torch(self) -> Predictor:
+        """The same where torch's own kernels run: the law knows them better than tables of engines do."""
+        return replace(self, engines=False)
+
     def _known_hardware(self) -> Hardware:
         if self.hardware is None:
             device = next(iter(self.dataset.get("devices") or {}), "nvidia-l4")
@@ -366,6 +371,9 @@ class Predictor:
         """(Which of it and the others knows each row best, and how well), each [rows]."""
         asked = (self, *self.others)
         known = np.stack([one._knows(columns, lawful=self.law is not None) for one in asked])
+        if not self.engines and self.law is not None and self.law.knows(columns):
+            related = [one.carried and one.twin is None for one in asked]
+            known[related] *= np.asarray(columns.quantised(), dtype=int)
         return np.argmax(known, axis=0), np.max(known, axis=0)
 
     def _knows(self, columns: Layer, *, lawful: bool) -> Array:

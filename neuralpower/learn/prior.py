@@ -103,6 +103,11 @@ class Law:
         launches = np.broadcast_to(np.asarray(columns.launches(), dtype=float), busy.shape)
         return np.where(works, busy + self.launch_s * np.maximum(launches, 1), 0.0)
 
+    def knows(self, columns: Layer) -> bool:
+        """Whether calls of the kind trained it."""
+        name = type(columns).alike()
+        return any(f"{name} {part}" in self.factors for part in (COMPUTE, MEMORY))
+
     def times(self, factors: Factors) -> Law:
         """The same with further factors, as logarithms."""
         every = {
@@ -130,8 +135,7 @@ def floors(columns: Layer, hardware: Hardware) -> tuple[Array, Array]:
 
 
 def family_of(hardware: Hardware, chip: str | None = None) -> str:
-    """The generation of a device's chip, by the letters of its name ("AD102": AD); else its maker and year."""
-    generation = re.match("[A-Z]{2}(?=[0-9])", chip or "")
-    return (
-        generation.group(0) if generation else f"{hardware.platform} {hardware.year or 'of an unknown year'}"
-    )
+    """The generation of a device's chip, by how its name begins ("AD102": AD1); else its maker and year."""
+    generation = re.match("[A-Z]{2}[0-9]", chip or "")
+    year = hardware.year or "of an unknown year"
+    return generation.group(0) if generation else f"{hardware.platform} {year}"
