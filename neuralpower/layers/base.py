@@ -133,7 +133,7 @@ class Layer(ABC):
         """B that must cross memory."""
 
     def fitted_bytes(self) -> Bytes:
-        """The same as terms and features have it: where it is another number, predictors learnt from that."""
+        """B as terms and features take them; another number than `bytes` where predictors were trained on it."""
         return self.bytes()
 
     @functools.cached_property

@@ -59,9 +59,9 @@ class Pointwise(Layer):
         return _named(self.from_dtype, usual_from), _named(self.to_dtype, usual_to)
 
     def fitted_bytes(self) -> Bytes:
-        """All in `dtype` for the function's usual types: a weight is of the function, and learnt so.
+        """All in `dtype` for the function's usual types, as shipped predictors were trained.
 
-        Other types move that times as much as they move more.
+        Other types have this times the ratio of their `bytes` to those of the usual types.
         """
         plain = self._moved(self.itemsize, self.itemsize)
         if isinstance(self.dtype, str) and not self.from_dtype and not self.to_dtype:
@@ -75,7 +75,7 @@ class Pointwise(Layer):
         return self._moved(*_itemsizes(self.types()))
 
     def _moved(self, read: Any, written: Any) -> Bytes:
-        """The same where numbers have so many bytes that it reads in one operand, and that it writes."""
+        """B where numbers of one operand have `read` bytes, and those of the result `written`."""
         return Bytes(read * self.elements, 0, written * self.elements)
 
     def reading(self) -> Self:
