@@ -133,7 +133,7 @@ class Layer(ABC):
         """B that must cross memory."""
 
     def fitted_bytes(self) -> Bytes:
-        """B as terms and features take them; another number than `bytes` where predictors were trained on it."""
+        """B as terms and features take them: not `bytes` where predictors were trained on another number."""
         return self.bytes()
 
     @functools.cached_property

@@ -117,8 +117,8 @@ class Elementwise(Pointwise):
             raise Unmodelled("the places of a mask are found, which nonzero does")
         if name == "glu":  # its halves along an axis
             tensors = [*args[0].chunk(2, args[1] if len(args) > 1 else kwargs.get("dim", -1))]
-        operands = [t for t in tensors if math.prod(distinct_shape(t)) > 1] or [y]
-        full = [t for t in operands if distinct_shape(t) == y.shape]
+        read = [t for t in tensors if math.prod(distinct_shape(t)) > 1]
+        operands, full = read or [y], [t for t in read if distinct_shape(t) == y.shape]
         runs = [run for run in (contiguous_run(t, y) for t in full) if run]
         fewer = [shape for t in operands if math.prod(shape := distinct_shape(t)) < y.numel()]
         runs += [run for shape in fewer if len(shape) <= y.dim() and (run := _repeated_run(shape, y)) < LONG]
@@ -134,7 +134,7 @@ class Elementwise(Pointwise):
             function=function,
             elements=y.numel(),
             operands=len(operands),
-            broadcast=len(full) < len(operands),
+            broadcast=len(full) < len(read),
             inplace=inplace,
             run=min(runs, default=0),
         )

@@ -22,13 +22,13 @@ from neuralpower.layers.tensors import common_dtype, contiguous_run, strided
 FUNCTIONS = {
     "copy": """
         clone contiguous reshape copy_ flatten expand_copy to type_as _reshape_copy t_copy view_copy
-        permute_copy _unsafe_view swapaxes diag_embed unfold_copy _pack_padded_sequence
+        permute_copy _unsafe_view swapaxes diag_embed unfold_copy lift_fresh_copy _pack_padded_sequence
     """,
     "cast": "_to_copy float half bfloat16 double long int bool type",
     "cat": "cat concat concatenate stack hstack vstack",
     "pad": """
         pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d replication_pad1d
-        _pad_packed_sequence
+        _pad_packed_sequence select_backward slice_backward diagonal_backward
     """,
     "roll": "roll flip rot90 pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle",
     "repeat": "repeat tile repeat_interleave",

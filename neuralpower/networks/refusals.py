@@ -46,6 +46,7 @@ SAYING = {
     "give the module without its own gradients, and choose phase backward",
     "fullgraph=True": "a part of it runs compiled alone, as flex_attention does, and cannot be followed; "
     "choose another attention (of a transformers model MODEL?attn_implementation=sdpa)",
+    "combine_mode='pointwise'": "give combine_mode='generic', which computes the same",
     **dict.fromkeys(
         ("SparseTensorImpl", "NestedTensorImpl"),
         "it makes tensors that are sparse or nested, and only dense ones of one shape are followed; "

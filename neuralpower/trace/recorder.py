@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import HigherOrderOperator
 from torch.autograd import Function
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
@@ -22,8 +23,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.devices.layout import EXPERT, GROUP
 from neuralpower.dtypes import DTYPES
-from neuralpower.errors import InputError, Unmodelled, quoted
+from neuralpower.errors import InputError, ModelError, Unmodelled, quoted
 from neuralpower.layers import BY_OPERATOR, KINDS, Layer
+from neuralpower.layers.attention import FLEX
 from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
@@ -33,11 +35,20 @@ from neuralpower.networks.caches import CACHES
 from neuralpower.networks.call_cache import key_of, tensors_in
 from neuralpower.networks.mixed_dtypes import refused
 from neuralpower.networks.promised_values import made_up, tensors_within
-from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device, tracing
+from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device
 from neuralpower.networks.sharding import placed_experts
 from neuralpower.networks.users_code import check_computed
 from neuralpower.trace.accesses import Flow, accesses
 from neuralpower.trace.gradients import Gradients
+from neuralpower.trace.higher_order import (
+    OTHERWISE,
+    flex_notes,
+    flex_output,
+    not_compiled,
+    of_branches,
+    steps_of,
+)
+from neuralpower.trace.inner_gradients import NOTE, asking_noticed
 from neuralpower.trace.lifetimes import CACHE, INPUTS, Lifetimes
 from neuralpower.trace.loops import OFTEN, Called, recurring
 from neuralpower.trace.modules import Modules, With
@@ -83,7 +94,7 @@ FREE = frozenset(
     empty empty_like new_empty empty_strided new_empty_strided empty_permuted _local_scalar_dense item
     sym_size sym_numel sym_stride is_same_size _assert_async _assert_tensor_metadata lift_fresh lift set_
     resize_ _has_compatible_shallow_copy_type _nested_tensor_size is_nonzero equal size dim result_type
-    can_cast promote_types _is_zerotensor is_floating_point device _fw_primal
+    can_cast promote_types _is_zerotensor is_floating_point device _fw_primal _efficientzerotensor
     """.split()
 )
 # operators that decide by numbers
@@ -162,6 +173,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
                 *self.assumptions,
                 *derived_notes(self.derived),
                 *(unpriced_hooks(self.model) if self.trained else ()),
+                *([NOTE] if self.autograd else ()),
                 *decided_notes(self._decided_by),
                 *packed(self.model),
                 *unread_notes(self.calls, followed.forgotten),
@@ -230,7 +242,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         def back() -> None:
             self.followed.end_at(tensors_in(loss(output)) if loss is not None else None)
 
-        with tracing(self.gradients), self:
+        with self.tracing(), self:
             state = {f"model.{name}": tensor for name, tensor in self._stand_ins.items()}
             torch.func.functional_call(With(self.model, back), state, (), tie_weights=True)
 
@@ -269,7 +281,12 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         """Module and optimizer hooks, taken off again in any case."""
         before = register_optimizer_step_pre_hook(self._before_step)
         after = register_optimizer_step_post_hook(self._after_step)
-        with before, after, self.modules.attached(), self._checkpointing(), self._functions():
+        noticed = contextlib.nullcontext() if self.autograd else asking_noticed()
+        with contextlib.ExitStack() as stack:
+            for one in (before, after, self.modules.attached(), self._checkpointing(), self._functions()):
+                stack.enter_context(one)
+            stack.enter_context(noticed)
+            stack.enter_context(not_compiled())
             yield
 
     @contextlib.contextmanager
@@ -461,6 +478,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         known = operator in BY_OPERATOR or torch.Tag.pointwise in tags or torch.Tag.reduction in tags
         if self._in_optimizer:
             return func(*args, **kwargs)
+        if isinstance(func, HigherOrderOperator):
+            return self._higher_order(func, args, kwargs)
         if not known:
             output = self._decomposed(func, args, kwargs)
             if output is not NotImplemented:
@@ -479,11 +498,48 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
                 return parts
         return self._recorded(operator, output, args, kwargs, tags, func)
 
+    def _higher_order(self, func: HigherOrderOperator, args: Any, kwargs: Any) -> Any:
+        """Follow the functions that an operator is given: those that it runs, of branches the costlier one.
+
+        Raises:
+            ModelError: it cannot be followed.
+        """
+        operator = name_of(func)
+        if operator == FLEX:
+            output = flex_output(*args[:3])
+            if isinstance(self._described(operator, output, args, kwargs), Layer):
+                self.assumptions |= dict.fromkeys(flex_notes(*args[:5]))
+                return self._recorded(operator, output, args, kwargs)
+        run = steps_of(func)
+        if run is None:
+            raise ModelError(
+                f"{forward_of(self.model)} calls {operator}, which cannot be followed; {OTHERWISE}"
+            )
+        with self:
+            return self._costlier(args[1:3], args[3]) if operator == "cond" else run(*args, **kwargs)
+
+    def _costlier(self, branches: Sequence[Callable[..., Any]], operands: Any) -> Any:
+        """Run both branches of a condition, and note the calls of the one with more FLOP and bytes."""
+        ways: list[tuple[int, int, Any, list[LayerCall], list[UnmodelledCall]]] = []
+        first, missing = len(self.calls), len(self.unmodelled)
+        for branch in branches:
+            output = branch(*operands)
+            calls, unknown = self.calls[first:], self.unmodelled[missing:]
+            del self.calls[first:], self.unmodelled[missing:]
+            flops = sum(int(call.layer.flops()) for call in calls)
+            size = sum(int(sum(call.layer.bytes())) for call in calls) + sum(u.work_bytes for u in unknown)
+            ways.append((flops + size, flops, output, calls, unknown))
+        _, _, output, calls, unknown = max(ways, key=lambda way: way[0])
+        self.calls += calls
+        self.unmodelled += unknown
+        self.assumptions[of_branches([flops for _, flops, *_ in ways])] = None
+        return output
+
     def _recorded(
         self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = (), func: Any = None
     ) -> Any:
         """Note the call as a layer or as unmodelled; raises InputError for types that PyTorch refuses."""
-        if self._reversed(operator, args, output):
+        if self._reversed(operator, args, kwargs, output):
             return output
         layer, name = self._described(operator, output, args, kwargs, tags), operator.split(".", 1)[-1]
         if func is not None:
@@ -533,16 +589,28 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             self._note_own(call, self._at, self._at)
         return call is not None
 
-    def _reversed(self, operator: str, args: Any, output: Any) -> bool:
-        """Whether autograd itself calls the operator for a backward pass, which is then noted."""
-        if self._within is None or operator not in REVERSED:
+    def _reversed(self, operator: str, args: Any, kwargs: Any, output: Any) -> bool:
+        """Whether autograd itself calls the operator for a backward pass, which is then noted.
+
+        In a backward pass of its own that pass is listed as such, else as the layers that do its work.
+        """
+        if operator not in REVERSED:
             return False
-        forward, given, share = REVERSED[operator](*args)
-        layer = self._described(forward, given[0] if forward != "aten.convolution" else args[0], given, {})
-        if isinstance(layer, Layer) and share:
-            shapes = call_shapes(args), call_shapes(output)
-            self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at))
-        return isinstance(layer, Layer)
+        forward, given, asked, result = REVERSED[operator](*args)
+        layer = self._described(forward, given[0] if result is None else result, given, {})
+        if not isinstance(layer, Layer):
+            return False
+        shapes = call_shapes(args), call_shapes(output)
+        if self._within is not None:
+            share = 1.0 if asked is None else len(asked - {"bias"}) / 2
+            layers: Sequence[Layer] = (layer,) if share else ()
+        else:
+            share = self.followed.share(layer.kind, args, kwargs) if self._enabled else 0.0
+            layers = layer.backward_of(asked)
+        self.calls += (LayerCall(self.path, one, operator, *shapes, share, self._at) for one in layers)
+        if self._within is None:
+            self._follow(operator.split(".", 1)[-1], args, kwargs, output)
+        return True
 
     def _asked(
         self, layer: Layer, operator: str, output: Any, args: Any, kwargs: Any
