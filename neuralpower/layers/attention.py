@@ -29,7 +29,7 @@ SHORT = "float8_e4m3fn"  # what a cache of one byte a number holds
 SPLITS = (64, 128)  # keys that one step of a decoder's query reads
 
 
-FLEX = "flex_attention"  # whose rules say what is added to scores, and which of them are left out
+FLEX = "flex_attention"  # with a rule that adds to scores, and one that skips pairs
 ROWS_ASKED = 64  # of queries, of which its rule is asked which keys they see
 
 
@@ -368,7 +368,7 @@ class Attention(Layer):
 
 
 def window_of(rule: Callable[..., Tensor], queries: int, keys: int) -> int | None:
-    """Keys that a causal rule lets a query see (0: all before it); None where it is no causal rule.
+    """Keys that a causal rule lets a query see (0: all before it); None for other rules.
 
     `rule(batch, head, query, key)` says by index tensors which pairs count, as `mask_mod` does.
     """

@@ -137,7 +137,7 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
-        """Mostly without autograd, which takes composite operators apart; `gradients` are what is asked."""
+        """Without autograd, which takes composite operators apart, unless the forward pass needs it."""
         with torch.inference_mode(not self.autograd), torch.set_grad_enabled(self.gradients or self.autograd):
             yield
 

@@ -1,8 +1,8 @@
 """Operators of higher order: they take functions, as `torch.cond` takes branches.
 
 Such an operator is followed as the calls that it makes in eager mode (its kernel for
-`CompositeExplicitAutograd`): each step of `while_loop`, `map` and `scan`, the body of `invoke_subgraph`. Of
-`cond` both branches are followed, and the costlier one counts. `flex_attention` is one kernel.
+`CompositeExplicitAutograd`): each step of `while_loop`, `map` and `scan`, the body of `invoke_subgraph`. A
+`cond` counts the costlier one of its branches. `flex_attention` is one kernel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_SCORES = ("_identity", "noop_mask")  # names of rules that change nothing
 
 
 def steps_of(func: HigherOrderOperator) -> Callable[..., Any] | None:
-    """What it runs in eager mode, in Python; None where it has no such kernel."""
+    """The kernel of eager mode, in Python; None where the operator has none."""
     kernel: Callable[..., Any] | None = func.py_kernels.get(EAGER)
     if kernel is None:
         return None
@@ -45,7 +45,7 @@ def steps_of(func: HigherOrderOperator) -> Callable[..., Any] | None:
 
 
 def of_branches(flops: Sequence[int]) -> str:
-    """A note on a condition whose branches have so many FLOP."""
+    """A note on a condition, given the FLOP of each branch."""
     return f"cond: of its branches ({' and '.join(f'{one:,}' for one in flops)} FLOP) the costlier one counts"
 
 

@@ -38,7 +38,7 @@ def asking_noticed() -> Iterator[None]:
     def asked(*_: Any, **__: Any) -> Any:
         raise GradientsAskedError("torch.autograd.functional asks for gradients")
 
-    own = forward_ad.make_dual
+    own: Any = forward_ad.make_dual
 
     def make_dual(*args: Any, **kwargs: Any) -> Any:
         if torch._C._functorch.peek_interpreter_stack() is None:
