@@ -44,7 +44,7 @@ def check_followable(model: nn.Module, inputs: Any) -> None:
 SAYING = {
     "does not require grad": "it takes the gradient of what depends on no tensor that requires one; "
     "call requires_grad_() on its input first",
-    "fullgraph=True": "a part of it runs compiled alone, and cannot be followed; give it without torch.compile",
+    "fullgraph=True": "a part of it runs compiled alone, and cannot be followed; give it uncompiled",
     "combine_mode='pointwise'": "give combine_mode='generic', which computes the same",
     **dict.fromkeys(
         ("SparseTensorImpl", "NestedTensorImpl"),

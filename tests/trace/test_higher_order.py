@@ -80,6 +80,20 @@ def row_by_row(x: Tensor, w: Tensor) -> Any:
     return scan(step, x.new_zeros(1, 16), x.reshape(8, 1, 16))
 
 
+def multiplied_on(x: Tensor, w: Tensor) -> Any:
+    def together(a: Tensor, b: Tensor) -> Tensor:
+        return a @ b
+
+    return associative_scan(together, w.expand(4, 16, 16).contiguous(), 0, combine_mode="generic")
+
+
+def in_parts(x: Tensor, w: Tensor) -> Any:
+    def product(rows: Tensor) -> Tensor:
+        return rows @ w
+
+    return hop_map(product, x.reshape(4, 2, 16))
+
+
 # function -> products of X @ W that it makes
 COUNTED: dict[str, tuple[Callable[[Tensor, Tensor], Any], float]] = {
     "cond": (lambda x, w: torch.cond(positive(x), lambda y: y @ w, lambda y: y * 2, (x,)), 1),
@@ -87,15 +101,10 @@ COUNTED: dict[str, tuple[Callable[[Tensor, Tensor], Any], float]] = {
     "cond, both": (lambda x, w: torch.cond(positive(x), lambda y: y @ w, lambda y: (y @ w) @ w, (x,)), 2),
     "cond in cond": (nested, 2),
     "while_loop": (three_times, 3),
-    "map": (lambda x, w: hop_map(lambda rows: rows @ w, x.reshape(4, 2, 16)), 1),
+    "map": (in_parts, 1),
     "scan": (row_by_row, 1),
-    # a tree over 4 elements: 2 and 1 combinations up, 1 down
-    "associative_scan": (
-        lambda x, w: associative_scan(
-            lambda a, b: a @ b, w.expand(4, 16, 16).contiguous(), 0, combine_mode="generic"
-        ),
-        4 * 16 * 16 * 16 / (8 * 16 * 16),
-    ),
+    # a tree over 4 elements: 2 and 1 combinations up, 1 down, each of 16 x 16 x 16
+    "associative_scan": (multiplied_on, 4 * 16 / 8),
     "invoke_subgraph": (lambda x, w: torch.compiler.nested_compile_region(lambda y: y @ w)(x), 1),
     "wrap": (lambda x, w: wrap(lambda y: y @ w, x), 1),
     "wrap_with_set_grad_enabled": (
