@@ -14,6 +14,8 @@ from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Layer
 
+QUANTISED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "quint4x2": "uint4", "quint2x4": "uint2"}
+
 
 def first(output: Any) -> Any:
     """An operator's first output, or its only one."""
@@ -47,8 +49,9 @@ def _same_sizes(said: Sequence[int], real: Sequence[int]) -> bool:
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """The name of a tensor's element type; "" where the registry has none."""
+    """The name of a tensor's element type, for quantised ones that of their numbers; "" for unknown ones."""
     name = str(tensor.dtype).removeprefix("torch.")
+    name = QUANTISED.get(name, name)
     return name if name in DTYPES else ""
 
 

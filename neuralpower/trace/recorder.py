@@ -72,6 +72,7 @@ from neuralpower.trace.own_backward import (
     gradient_of,
     requiring,
 )
+from neuralpower.trace.quantised_calls import QUANTISED, plain_call
 from neuralpower.trace.records import (
     LOSS,
     LayerCall,
@@ -95,6 +96,8 @@ FREE = frozenset(
     sym_size sym_numel sym_stride is_same_size _assert_async _assert_tensor_metadata lift_fresh lift set_
     resize_ _has_compatible_shallow_copy_type _nested_tensor_size is_nonzero equal size dim result_type
     can_cast promote_types _is_zerotensor is_floating_point device _fw_primal _efficientzerotensor
+    q_scale q_zero_point q_per_channel_axis q_per_channel_scales q_per_channel_zero_points qscheme
+    _empty_affine_quantized
     """.split()
 )
 # operators that decide by numbers
@@ -616,7 +619,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self, layer: Layer, operator: str, output: Any, args: Any, kwargs: Any
     ) -> tuple[float, frozenset[str] | None]:
         """The share of its backward pass that is needed, and the operands that need it, where known."""
-        share = self.followed.share(layer.kind, args, kwargs) if self._enabled else 0.0
+        followed = self._enabled and not operator.startswith(QUANTISED)
+        share = self.followed.share(layer.kind, args, kwargs) if followed else 0.0
         operands = layer.operands_of(operator, output, args, kwargs) if share and layer.gradients() else {}
         if not operands:
             return share, None
@@ -693,6 +697,15 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
     @staticmethod
     def _description(operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any]) -> Layer | str:
         by_tag = {torch.Tag.pointwise: "elementwise", torch.Tag.reduction: "reduction"}
+        fields: Mapping[str, Any] = {}
+        try:
+            plain = plain_call(operator, args, kwargs, output)
+        except Unmodelled as reason:
+            return str(reason)
+        if plain is not None:
+            operator, args, kwargs, fields = plain.operator, plain.args, {}, plain.fields
+            output = output if plain.output is None else plain.output
+            tags = (torch.Tag.pointwise,)
         kind = BY_OPERATOR.get(operator) or next((KINDS[k] for tag, k in by_tag.items() if tag in tags), None)
         if kind is None:
             return "no layer kind knows this operator"
@@ -704,7 +717,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
                 layer, dtype = layer.of_real(), REAL[dtype]
         except Unmodelled as reason:
             return str(reason)
-        return dataclasses.replace(layer, dtype=dtype)
+        return dataclasses.replace(layer, **{"dtype": dtype, **fields})
 
 
 def _selects(name: str, args: Any) -> bool:
