@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 from typing_extensions import Self
 
 from neuralpower.errors import InputError, Unmodelled
@@ -30,7 +33,11 @@ LENGTHS = (0, 4, 6, 8, 10, 12)  # exponents of steps of lengths: traits
 HEADS = (4, 5, 6, 7, 8)  # and of head sizes
 
 
-@layer_kind("attention", "aten.scaled_dot_product_attention")
+FLEX = "flex_attention"  # with a rule that adds to scores, and one that skips pairs
+ROWS_ASKED = 64  # of queries, of which its rule is asked which keys they see
+
+
+@layer_kind("attention", "aten.scaled_dot_product_attention", FLEX)
 @dataclass(frozen=True, kw_only=True)
 class Attention(Layer):
     """query [batch, query_heads, query_length, head_size]; keys and values with key_heads and key_length."""
@@ -60,7 +67,13 @@ class Attention(Layer):
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
-        """`aten.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal)`."""
+        """`aten.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal)`.
+
+        `flex_attention(query, key, value, score_mod, block_mask, ...)` counts whole, but for a window.
+        """
+        window = None
+        if operator == FLEX:
+            window, args = window_of(args[4][-1], args[0].shape[-2], args[1].shape[-2]), args[:3]
         given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
         query, key, value = given["query"], given["key"], given["value"]
         if query.dim() == 3:
@@ -74,9 +87,10 @@ class Attention(Layer):
             query_length=query.shape[2],
             key_length=key.shape[2],
             head_size=query.shape[3],
-            causal=bool(given.get("is_causal", False)),
+            causal=bool(given.get("is_causal", window is not None)),
             masked=given.get("attn_mask") is not None,
             dropout=given.get("dropout_p", 0.0) > 0,
+            window=window or 0,
         )
 
     @classmethod
@@ -364,3 +378,24 @@ class Attention(Layer):
     def only_in_training(self) -> bool:
         """Weights that are dropped."""
         return self.dropout
+
+
+def window_of(rule: Callable[..., Tensor], queries: int, keys: int) -> int | None:
+    """Keys that a causal rule lets a query see (0: all before it); None for other rules.
+
+    `rule(batch, head, query, key)` says by index tensors which pairs count, as `mask_mod` does.
+    """
+    if queries != keys:
+        return None
+    with _disable_current_modes():
+        places = torch.linspace(0, queries - 1, min(ROWS_ASKED, queries)).long()[:, None]
+        zero, known = torch.zeros((), dtype=torch.long), torch.arange(keys)
+        try:
+            seen = rule(zero, zero, places, known).expand(len(places), keys)
+            window = int(seen[-1].sum())
+            before = places - known
+            if not torch.equal(seen, (before >= 0) & (before < window)):
+                return None
+        except Exception:  # the rule is the user's, and may read what has no values here
+            return None
+    return 0 if window == keys else window

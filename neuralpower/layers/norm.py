@@ -23,10 +23,15 @@ from neuralpower.layers.traits import WIDTHS, Traits, only, steps
 
 OPERATORS = {
     "aten.batch_norm": "batch",
+    "aten.native_batch_norm": "batch",
+    "aten._native_batch_norm_legit": "batch",
+    "aten._native_batch_norm_legit_no_training": "batch",
     "aten.layer_norm": "layer",
     "aten.native_layer_norm": "layer",
     "aten.rms_norm": "rms",
+    "aten._fused_rms_norm": "rms",
     "aten.group_norm": "group",
+    "aten.native_group_norm": "group",
     "aten.instance_norm": "instance",
 }
 ROWS_IN_FLIGHT = 16  # a core: blocks of 128 threads to a row (aten/src/ATen/native/cuda/layer_norm_kernel.cu)
@@ -63,7 +68,8 @@ class Norm(Layer):
                 raise Unmodelled(f"{function} norm of a tensor with {x.dim()} axes")
             rows, width = x.shape[0], x.shape[1]
             spatial = x.numel() // max(rows * width, 1)
-            training = args[5] if function == "batch" and len(args) > 5 else kwargs.get("training", False)
+            training = args[5] if len(args) > 5 else kwargs.get("training", False)
+            training = training and operator != "aten._native_batch_norm_legit_no_training"
             if function == "batch" and training:
                 function = "batch_training"
         run = contiguous_run(x, x.new_empty(x.shape))

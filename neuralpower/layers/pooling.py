@@ -27,6 +27,7 @@ NAME = re.compile(rf"({'|'.join(FUNCTIONS)})_pool(\d)d")
 ARGUMENTS = ("input", "kernel_size", "stride", "padding")
 OVER_IMAGES = [f"aten.{function}_pool{rank}d" for function in FUNCTIONS for rank in (1, 2)]
 OVER_IMAGES += ["aten.max_pool1d_with_indices", "aten.max_pool2d_with_indices", "aten.mkldnn_max_pool2d"]
+OVER_IMAGES += ["aten._adaptive_avg_pool2d"]
 # Below torch's composite operators max pooling always finds indices, and a global average is a mean.
 OVER_VOLUMES = "max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d".split()
 

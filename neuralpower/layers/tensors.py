@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_iter
 
+from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Layer
+
+QUANTISED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "quint4x2": "uint4", "quint2x4": "uint2"}
 
 
 def first(output: Any) -> Any:
@@ -42,6 +46,33 @@ def _same_sizes(said: Sequence[int], real: Sequence[int]) -> bool:
         if joined != size:
             return False
     return not left
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """The name of a tensor's element type, for quantised ones that of their numbers; "" for unknown ones."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    name = QUANTISED.get(name, name)
+    return name if name in DTYPES else ""
+
+
+def common_dtype(*values: Any) -> str:
+    """The type that stands for a call with these operands and results: the first float, else the first."""
+    names = [name for t in tree_iter(values) if isinstance(t, Tensor) and (name := dtype_name(t))]
+    return next((name for name in names if name in FLOATING), names[0] if names else "float32")
+
+
+def distinct_shape(tensor: Tensor) -> tuple[int, ...]:
+    """The shape without repeats: 1 for each axis along which the tensor was expanded."""
+    if tensor.layout != torch.strided:
+        return tuple(tensor.shape)
+    return tuple(
+        size if stride or not size else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
+def memory_order(tensor: Tensor) -> list[int]:
+    """The axes in the order of memory, the last one side by side."""
+    return sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride()[axis], axis))
 
 
 def contiguous_run(tensor: Tensor, like: Tensor) -> int:

@@ -42,10 +42,10 @@ def check_followable(model: nn.Module, inputs: Any) -> None:
 
 
 SAYING = {
-    "does not require grad": "a trace has no gradients for a forward that takes them itself; "
-    "give the module without its own gradients, and choose phase backward",
-    "fullgraph=True": "a part of it runs compiled alone, as flex_attention does, and cannot be followed; "
-    "choose another attention (of a transformers model MODEL?attn_implementation=sdpa)",
+    "does not require grad": "it takes the gradient of what depends on no tensor that requires one; "
+    "call requires_grad_() on its input first",
+    "fullgraph=True": "a part of it runs compiled alone, and cannot be followed; give it uncompiled",
+    "combine_mode='pointwise'": "give combine_mode='generic', which computes the same",
     **dict.fromkeys(
         ("SparseTensorImpl", "NestedTensorImpl"),
         "it makes tensors that are sparse or nested, and only dense ones of one shape are followed; "

@@ -38,14 +38,17 @@ Run = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], "Answers"], Any]
 
 def on_meta(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inside: Answers) -> Any:
     """Run on shapes alone; fails where the forward pass asks for a value."""
-    state = {name: t.detach().to(META) for name, t in _state(model) if not t.is_meta}
+    state = {name: t.detach().to(META) for name, t in _state(model) if inside.autograd or not t.is_meta}
     return _run(model, state, converted((args, kwargs), _shape_alone), inside)
 
 
 def _run(model: nn.Module, state: dict[str, Tensor], inputs: Any, inside: Answers) -> Any:
     """The forward pass with `state` in place of the model's own, and inputs (args, kwargs)."""
+    if inside.autograd:
+        asking = (name for name, parameter in model.named_parameters() if parameter.requires_grad)
+        state |= {name: state[name].detach().requires_grad_() for name in asking}
     inside.begins({**dict(_state(model)), **state}, inputs)
-    with tracing(inside.gradients), inside:
+    with inside.tracing(), inside:
         return torch.func.functional_call(model, state, *inputs, tie_weights=True)
 
 
@@ -77,15 +80,8 @@ def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ins
 
     args, kwargs = converted((args, kwargs), hold)
     inside.begins({**dict(_state(model)), **state}, (args, kwargs))
-    with quiet(), tracing(inside.gradients), fake, inside:
+    with quiet(), inside.tracing(), fake, inside:
         return torch.func.functional_call(model, state, args, kwargs, tie_weights=True)
-
-
-@contextlib.contextmanager
-def tracing(gradients: bool) -> Iterator[None]:
-    """Without autograd, which takes composite operators apart; `gradients` is what is_grad_enabled says."""
-    with torch.inference_mode(), torch.set_grad_enabled(gradients):
-        yield
 
 
 @contextlib.contextmanager
@@ -130,6 +126,7 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
     """Answers what meta tensors cannot: a mask that the model makes is all ones, and nothing is infinite."""
 
     gradients = False  # whether they are enabled, unless the model itself disables them
+    autograd = False  # whether it runs, for a forward pass that takes gradients itself
     known: Known | None = None  # in a run where some tensors have values
     supports_higher_order_operators = True  # seen as one operator, which no kind describes
 
@@ -137,6 +134,12 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leav
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.made = REPEATS
         self.assumed = Assumed()
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Without autograd, which takes composite operators apart, unless the forward pass needs it."""
+        with torch.inference_mode(not self.autograd), torch.set_grad_enabled(self.gradients or self.autograd):
+            yield
 
     def begins(self, state: Mapping[str, Tensor], inputs: Any) -> None:
         """Note, before a run, the tensors that stand for parameters and buffers, and the inputs."""

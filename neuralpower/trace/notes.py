@@ -54,7 +54,7 @@ def packed(model: nn.Module) -> Iterator[str]:
     if count:
         yield (
             f"packed weights of quantized layers ({count}) have an unknown size: "
-            "parameters, memory and times exclude them"
+            "parameters and memory exclude them"
         )
 
 

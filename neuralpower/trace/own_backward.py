@@ -162,7 +162,8 @@ class Reversed(NamedTuple):
 
     operator: str
     args: tuple[Any, ...]
-    share: float = 1.0  # of the backward pass that runs
+    asked: frozenset[str] | None = None  # operands whose gradients it makes; None: all of them
+    output: Tensor | None = None  # of the operator, by its shape; None: that of its first argument
 
 
 def _of_input(operator: str, gradient: Tensor, x: Tensor, *_: Any) -> Reversed:
@@ -174,7 +175,24 @@ def _softmax(operator: str, gradient: Tensor, y: Tensor, dim: int, *_: Any) -> R
 
 
 def _convolution(gradient: Tensor, x: Tensor, weight: Tensor, bias: Any, *how: Any) -> Reversed:
-    return Reversed("aten.convolution", (x, weight, None, *how[:6]), sum(how[6][:2]) / 2)
+    asked = frozenset(name for name, asks in zip(("input", "weight", "bias"), how[6], strict=True) if asks)
+    return Reversed("aten.convolution", (x, weight, None, *how[:6]), asked, gradient)
+
+
+def _pool(operator: str, gradient: Tensor, x: Tensor, *how: Any) -> Reversed:
+    return Reversed(operator, (x, *how[:3]), None, gradient)
+
+
+def _batch_norm(gradient: Tensor, x: Tensor, weight: Any, mean: Any, spread: Any, *how: Any) -> Reversed:
+    return Reversed("aten.batch_norm", (x, weight, None, mean, spread, how[2], 0.1, how[3]))
+
+
+def _group_norm(gradient: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Any, *how: Any) -> Reversed:
+    return Reversed("aten.group_norm", (x, how[3], weight))
+
+
+def _attention(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Reversed:
+    return Reversed("aten.scaled_dot_product_attention", (query, key, value))
 
 
 def _layer_norm(gradient: Tensor, x: Tensor, sides: Any, mean: Any, rstd: Any, *more: Any) -> Reversed:
@@ -196,6 +214,20 @@ REVERSED: Mapping[str, Callable[..., Reversed]] = {
         for name in ("gelu", "silu", "tanh", "sigmoid")
     },
     "aten.threshold_backward": partial(_of_input, "aten.relu"),
+    **{
+        f"aten.{name}_backward": partial(_pool, f"aten.{name}")
+        for name in ("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d")
+    },
+    **{
+        f"aten._adaptive_avg_pool{rank}d_backward": partial(_pool, f"aten.{prefix}adaptive_avg_pool{rank}d")
+        for rank, prefix in ((2, ""), (3, "_"))
+    },
+    **{
+        f"aten._scaled_dot_product_{name}_backward": _attention
+        for name in ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+    },
+    "aten.native_batch_norm_backward": _batch_norm,
+    "aten.native_group_norm_backward": _group_norm,
     "aten.convolution_backward": _convolution,
     "aten.native_layer_norm_backward": _layer_norm,
     "aten.embedding_dense_backward": _embedding,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import HigherOrderOperator
 from torch.autograd import Function
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
@@ -21,23 +22,33 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.devices.layout import EXPERT, GROUP
-from neuralpower.dtypes import DTYPES, FLOATING
-from neuralpower.errors import InputError, Unmodelled, quoted
+from neuralpower.dtypes import DTYPES
+from neuralpower.errors import InputError, ModelError, Unmodelled, quoted
 from neuralpower.layers import BY_OPERATOR, KINDS, Layer
+from neuralpower.layers.attention import FLEX
 from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
-from neuralpower.layers.tensors import check_output
+from neuralpower.layers.tensors import check_output, common_dtype
 from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.caches import CACHES
 from neuralpower.networks.call_cache import key_of, tensors_in
 from neuralpower.networks.mixed_dtypes import refused
 from neuralpower.networks.promised_values import made_up, tensors_within
-from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device, tracing
+from neuralpower.networks.running import ASKING, Answers, Run, is_composite, name_of, on_one_device
 from neuralpower.networks.sharding import placed_experts
 from neuralpower.networks.users_code import check_computed
 from neuralpower.trace.accesses import Flow, accesses
 from neuralpower.trace.gradients import Gradients
+from neuralpower.trace.higher_order import (
+    OTHERWISE,
+    flex_notes,
+    flex_output,
+    not_compiled,
+    of_branches,
+    steps_of,
+)
+from neuralpower.trace.inner_gradients import NOTE, asking_noticed
 from neuralpower.trace.lifetimes import CACHE, INPUTS, Lifetimes
 from neuralpower.trace.loops import OFTEN, Called, recurring
 from neuralpower.trace.modules import Modules, With
@@ -61,6 +72,7 @@ from neuralpower.trace.own_backward import (
     gradient_of,
     requiring,
 )
+from neuralpower.trace.quantised_calls import QUANTISED, plain_call
 from neuralpower.trace.records import (
     LOSS,
     LayerCall,
@@ -83,7 +95,9 @@ FREE = frozenset(
     empty empty_like new_empty empty_strided new_empty_strided empty_permuted _local_scalar_dense item
     sym_size sym_numel sym_stride is_same_size _assert_async _assert_tensor_metadata lift_fresh lift set_
     resize_ _has_compatible_shallow_copy_type _nested_tensor_size is_nonzero equal size dim result_type
-    can_cast promote_types _is_zerotensor is_floating_point device _fw_primal
+    can_cast promote_types _is_zerotensor is_floating_point device _fw_primal _efficientzerotensor
+    q_scale q_zero_point q_per_channel_axis q_per_channel_scales q_per_channel_zero_points qscheme
+    _empty_affine_quantized
     """.split()
 )
 # operators that decide by numbers
@@ -154,7 +168,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             modules=tuple(self.modules.seen),
             gradients=(*beside, *self._beside),
             own_backward=self._own_backward(followed, calls),
-            trained=tuple((_dtype_of((p,), {}, None), p.numel()) for _, p, rows in trained if rows is None),
+            trained=tuple((common_dtype(p), p.numel()) for _, p, rows in trained if rows is None),
             trained_names=tuple(name for name, _, rows in trained if rows is None),
             of_experts=frozenset(name for name, p, _ in trained if getattr(p, GROUP, "") == EXPERT),
             sparse=tuple((name, rows) for name, _, rows in trained if rows is not None),
@@ -162,6 +176,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
                 *self.assumptions,
                 *derived_notes(self.derived),
                 *(unpriced_hooks(self.model) if self.trained else ()),
+                *([NOTE] if self.autograd else ()),
                 *decided_notes(self._decided_by),
                 *packed(self.model),
                 *unread_notes(self.calls, followed.forgotten),
@@ -230,7 +245,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         def back() -> None:
             self.followed.end_at(tensors_in(loss(output)) if loss is not None else None)
 
-        with tracing(self.gradients), self:
+        with self.tracing(), self:
             state = {f"model.{name}": tensor for name, tensor in self._stand_ins.items()}
             torch.func.functional_call(With(self.model, back), state, (), tie_weights=True)
 
@@ -269,7 +284,12 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         """Module and optimizer hooks, taken off again in any case."""
         before = register_optimizer_step_pre_hook(self._before_step)
         after = register_optimizer_step_post_hook(self._after_step)
-        with before, after, self.modules.attached(), self._checkpointing(), self._functions():
+        noticed = contextlib.nullcontext() if self.autograd else asking_noticed()
+        with contextlib.ExitStack() as stack:
+            for one in (before, after, self.modules.attached(), self._checkpointing(), self._functions()):
+                stack.enter_context(one)
+            stack.enter_context(noticed)
+            stack.enter_context(not_compiled())
             yield
 
     @contextlib.contextmanager
@@ -461,6 +481,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         known = operator in BY_OPERATOR or torch.Tag.pointwise in tags or torch.Tag.reduction in tags
         if self._in_optimizer:
             return func(*args, **kwargs)
+        if isinstance(func, HigherOrderOperator):
+            return self._higher_order(func, args, kwargs)
         if not known:
             output = self._decomposed(func, args, kwargs)
             if output is not NotImplemented:
@@ -479,11 +501,48 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
                 return parts
         return self._recorded(operator, output, args, kwargs, tags, func)
 
+    def _higher_order(self, func: HigherOrderOperator, args: Any, kwargs: Any) -> Any:
+        """Follow the functions that an operator is given: those that it runs, of branches the costlier one.
+
+        Raises:
+            ModelError: it cannot be followed.
+        """
+        operator = name_of(func)
+        if operator == FLEX:
+            output = flex_output(*args[:3])
+            if isinstance(self._described(operator, output, args, kwargs), Layer):
+                self.assumptions |= dict.fromkeys(flex_notes(*args[:5]))
+                return self._recorded(operator, output, args, kwargs)
+        run = steps_of(func)
+        if run is None:
+            raise ModelError(
+                f"{forward_of(self.model)} calls {operator}, which cannot be followed; {OTHERWISE}"
+            )
+        with self:
+            return self._costlier(args[1:3], args[3]) if operator == "cond" else run(*args, **kwargs)
+
+    def _costlier(self, branches: Sequence[Callable[..., Any]], operands: Any) -> Any:
+        """Run both branches of a condition, and note the calls of the one with more FLOP and bytes."""
+        ways: list[tuple[int, int, Any, list[LayerCall], list[UnmodelledCall]]] = []
+        first, missing = len(self.calls), len(self.unmodelled)
+        for branch in branches:
+            output = branch(*operands)
+            calls, unknown = self.calls[first:], self.unmodelled[missing:]
+            del self.calls[first:], self.unmodelled[missing:]
+            flops = sum(int(call.layer.flops()) for call in calls)
+            size = sum(int(sum(call.layer.bytes())) for call in calls) + sum(u.work_bytes for u in unknown)
+            ways.append((flops + size, flops, output, calls, unknown))
+        _, _, output, calls, unknown = max(ways, key=lambda way: way[0])
+        self.calls += calls
+        self.unmodelled += unknown
+        self.assumptions[of_branches([flops for _, flops, *_ in ways])] = None
+        return output
+
     def _recorded(
         self, operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any] = (), func: Any = None
     ) -> Any:
         """Note the call as a layer or as unmodelled; raises InputError for types that PyTorch refuses."""
-        if self._reversed(operator, args, output):
+        if self._reversed(operator, args, kwargs, output):
             return output
         layer, name = self._described(operator, output, args, kwargs, tags), operator.split(".", 1)[-1]
         if func is not None:
@@ -507,14 +566,12 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         if operator == RENORM:  # what a lookup with `max_norm` does to the rows before
             (table, places), again = args[:2], self._checkpoints > 0
             self.assumptions[RENORMED] = None
-            layers = renormalised(_dtype_of((table,), {}, None), places.numel(), table.shape[1])
+            layers = renormalised(common_dtype(table), places.numel(), table.shape[1])
             self.calls += (LayerCall(self.path, layer, RENORM, at=self._at, again=again) for layer in layers)
             return output
         size = sum(t.numel() * t.element_size() for t in tensors_in((args, kwargs, output)))
-        work, dtype = (
-            equivalent_bytes(operator, size, args, tensors_in(output)),
-            _dtype_of(args, kwargs, output),
-        )
+        work = equivalent_bytes(operator, size, args, tensors_in(output))
+        dtype = common_dtype(args, kwargs, output)
         shapes = call_shapes((args, kwargs)), call_shapes(output)
         missing = UnmodelledCall(self.path, operator, layer, size, work, dtype, *shapes, self._at, once=own)
         self.unmodelled.append(missing)
@@ -535,22 +592,35 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             self._note_own(call, self._at, self._at)
         return call is not None
 
-    def _reversed(self, operator: str, args: Any, output: Any) -> bool:
-        """Whether autograd itself calls the operator for a backward pass, which is then noted."""
-        if self._within is None or operator not in REVERSED:
+    def _reversed(self, operator: str, args: Any, kwargs: Any, output: Any) -> bool:
+        """Whether autograd itself calls the operator for a backward pass, which is then noted.
+
+        In a backward pass of its own that pass is listed as such, else as the layers that do its work.
+        """
+        if operator not in REVERSED:
             return False
-        forward, given, share = REVERSED[operator](*args)
-        layer = self._described(forward, given[0] if forward != "aten.convolution" else args[0], given, {})
-        if isinstance(layer, Layer) and share:
-            shapes = call_shapes(args), call_shapes(output)
-            self.calls.append(LayerCall(self.path, layer, operator, *shapes, share, self._at))
-        return isinstance(layer, Layer)
+        forward, given, asked, result = REVERSED[operator](*args)
+        layer = self._described(forward, given[0] if result is None else result, given, {})
+        if not isinstance(layer, Layer):
+            return False
+        shapes = call_shapes(args), call_shapes(output)
+        if self._within is not None:
+            share = 1.0 if asked is None else len(asked - {"bias"}) / 2
+            layers: Sequence[Layer] = (layer,) if share else ()
+        else:
+            share = self.followed.share(layer.kind, args, kwargs) if self._enabled else 0.0
+            layers = layer.backward_of(asked)
+        self.calls += (LayerCall(self.path, one, operator, *shapes, share, self._at) for one in layers)
+        if self._within is None:
+            self._follow(operator.split(".", 1)[-1], args, kwargs, output)
+        return True
 
     def _asked(
         self, layer: Layer, operator: str, output: Any, args: Any, kwargs: Any
     ) -> tuple[float, frozenset[str] | None]:
         """The share of its backward pass that is needed, and the operands that need it, where known."""
-        share = self.followed.share(layer.kind, args, kwargs) if self._enabled else 0.0
+        followed = self._enabled and not operator.startswith(QUANTISED)
+        share = self.followed.share(layer.kind, args, kwargs) if followed else 0.0
         operands = layer.operands_of(operator, output, args, kwargs) if share and layer.gradients() else {}
         if not operands:
             return share, None
@@ -627,18 +697,27 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
     @staticmethod
     def _description(operator: str, output: Any, args: Any, kwargs: Any, tags: Sequence[Any]) -> Layer | str:
         by_tag = {torch.Tag.pointwise: "elementwise", torch.Tag.reduction: "reduction"}
+        fields: Mapping[str, Any] = {}
+        try:
+            plain = plain_call(operator, args, kwargs, output)
+        except Unmodelled as reason:
+            return str(reason)
+        if plain is not None:
+            operator, args, kwargs, fields = plain.operator, plain.args, {}, plain.fields
+            output = output if plain.output is None else plain.output
+            tags = (torch.Tag.pointwise,)
         kind = BY_OPERATOR.get(operator) or next((KINDS[k] for tag, k in by_tag.items() if tag in tags), None)
         if kind is None:
             return "no layer kind knows this operator"
         try:
             layer = kind.from_call(operator, output, *args, **kwargs)
             check_output(layer, operator, output)
-            dtype = _dtype_of(args, kwargs, output)
+            dtype = common_dtype(args, kwargs, output)
             if layer.multiplies and dtype in REAL:
                 layer, dtype = layer.of_real(), REAL[dtype]
         except Unmodelled as reason:
             return str(reason)
-        return dataclasses.replace(layer, dtype=dtype)
+        return dataclasses.replace(layer, **{"dtype": dtype, **fields})
 
 
 def _selects(name: str, args: Any) -> bool:
@@ -697,11 +776,3 @@ def _is_view(output: Any, args: Any, kwargs: Any) -> bool:
     """Whether every output shares memory with an input."""
     inputs = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
     return all(t.untyped_storage()._cdata in inputs for t in tensors_in(output))
-
-
-def _dtype_of(args: Any, kwargs: Any, output: Any) -> str:
-    """The first floating type among arguments, then output; else the first type."""
-    names = [str(t.dtype).removeprefix("torch.") for t in tensors_in((args, kwargs, output))]
-    floating = [name for name in names if name in FLOATING]
-    known = floating or [name for name in names if name in DTYPES]
-    return known[0] if known else "float32"

@@ -25,6 +25,7 @@ from neuralpower.networks.running import WAYS, Run
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.trace.casts import casting
+from neuralpower.trace.inner_gradients import takes_gradients
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.own_backward import OwnBackwardError
 from neuralpower.trace.recorder import Recorder
@@ -66,12 +67,14 @@ def trace(
     enabled = torch.is_grad_enabled()
     # autograd functions -> why their backward pass is derived from their forward
     derived: dict[Any, str] = {}
+    autograd = False
     while True:
         notes: list[str] = []
         failures: list[ModelError] = []
         for method, run in ways:
             recorder = Recorder(model, routing)
             recorder.gradients, recorder.derived = training is not False, derived
+            recorder.autograd = autograd
             recorder.asked, recorder.trained = training or (training is None and enabled), training is True
             try:
                 with users_code(forward), _prepared(model, training, autocast), recorder.attached():
@@ -80,11 +83,14 @@ def trace(
                 raise BoundError(f"{type(model).__name__}: {error}") from error
             except ModelError as error:  # no other way avoids these errors
                 failures.append(error)
-                if overflows(raised(error)):
+                if overflows(raised(error)) or (not autograd and takes_gradients(raised(error))):
                     break
                 notes.append(f"{method}: {quoted(raised(error))}"[:300])
                 continue
             return recorder.trace(method, tuple(notes))
+        if not autograd and any(takes_gradients(raised(error)) for error in failures):
+            autograd = True
+            continue
         own = [error for error in map(raised, failures) if isinstance(error, OwnBackwardError)]
         if not own:
             raise _untraced(model, failures[-1] if failures else None, (args, kwargs))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 import neuralpower
@@ -364,21 +363,6 @@ def test_packed_weights_are_said_not_to_be_counted() -> None:
     assert text.startswith("packed weights of quantized layers (2) have an unknown size: parameters, memory")
 
 
-class Force(nn.Linear):
-    """Derives its output, as force fields do."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return torch.autograd.grad(super().forward(input.requires_grad_()).sum(), input)[0]
-
-
-class Flexible(nn.Linear):
-    """Attends to itself by what torch compiles."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        x = super().forward(input)
-        return flex_attention(x, x, x)
-
-
 class Inside(nn.Linear):
     """Makes a tensor of its own by a function, before its product."""
 
@@ -424,8 +408,6 @@ PLAIN = torch.zeros(2, 4)
             "it makes tensors that are sparse or nested, and only dense ones",
         ),
         (lambda: (nn.Linear(4, 4), {"x": PLAIN}), r"where forward takes a mapping itself, give \(mapping,\)"),
-        (lambda: (Force(4, 4), PLAIN), "has no gradients for a forward that takes them itself"),
-        (lambda: (Flexible(4, 4), torch.zeros(1, 1, 4, 4)), "runs compiled alone, as flex_attention does"),
     ],
 )
 @pytest.mark.parametrize("phase", ["forward", "training"])
