@@ -347,7 +347,7 @@ class Conv2d(Convolution):
         return BY_OPERATOR[name].from_call(name, output, **given)  # type: ignore[return-value]  # of any axes
 
     def weight(self, device: torch.device) -> Tensor:
-        """In the input's format, as a network that was moved to it; a GPU's library would turn it in each call.
+        """In the format of the input: else a GPU's library converts it in each call.
 
         A CPU's library reorders weights in any case.
         """

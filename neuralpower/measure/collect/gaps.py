@@ -1,16 +1,17 @@
 """Layers that sweeps and networks at usual sizes leave out: what large vision and language batches run.
 
-A topic is a source of clusters: neighbours that differ in one thing, such as the same convolution in both
-memory formats, or a product beside one with unaligned sides. Topics come in turn, so that a collection that is
-cut off has some of each.
+A topic is a source of clusters: neighbours that differ in one thing, such as a convolution in both memory
+formats, or a product and one with an unaligned side. Topics come in turn, so that a collection that is cut off
+has some of each.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
+from typing import Any
 
 from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.layers import Draw, Layer
@@ -36,19 +37,19 @@ GROUP_WIDTHS = (4, 8, 8, 16, 24, 32, 48, 56, 64, 112, 168, 232)  # ResNeXt and R
 HEAD_SIZES = (64, 64, 128)
 VOCABULARIES = (30_522, 32_000, 32_001, 50_257, 50_304, 65_024, 100_277, 128_256, 151_936)
 WEIGHTS = {"bfloat16": 4, "float16": 3, TENSORFLOAT32: 2}  # of a dtype against the others, which have 1
-# Planning values of a call's time, from which the longest are left out: they cost more than they tell.
+# Planning values of a call's time, from which the longest are omitted: they cost more than they tell.
 FLOPS_PER_S = {"float32": 4e13, "float64": 3e13, TENSORFLOAT32: 2e14}
 SHORT_FLOPS_PER_S = 4e14  # of types of two bytes
 GROUPED_SLOWER = 30  # convolutions of many groups, whose tiles are mostly empty
 BYTES_PER_S = 2e12
 CALL_S = 4e-3
 SCORES_BYTES = 2 * 2**30  # of all scores, which no kernel of four bytes with shared keys spares the memory
-ATTEMPTS = 40  # draws for each cluster that is wanted
+ATTEMPTS, FRUITLESS = 40, 200  # draws for each layer that is wanted; draws without one, as of other kinds
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A source of clusters, of which a share runs backward where that is asked for."""
+    """A source of clusters, of which a share runs backward where both phases are requested."""
 
     draw: Callable[[Draw], Cluster]
     backward: float = 0.0
@@ -210,26 +211,32 @@ def _unaligned(draw: Draw, side: int) -> int:
     return max(side + draw.choice((-1, 1, 2, -2, 4, -4, 8, -8)), 1)
 
 
+def _with(layer: Layer, name: str, size: int) -> Layer:
+    changes: dict[str, Any] = {name: size}
+    return replace(layer, **changes)
+
+
 def _linear(draw: Draw) -> Cluster:
     rows, inner, outer = (64 * draw.octaves(1, most) for most in (512, 96, 96))
     layer = Linear(rows=rows, in_features=inner, out_features=outer, bias=draw.chance(0.5))
     changed = draw.choice(("rows", "in_features", "out_features", "in_features", "out_features"))
-    other = replace(layer, **{changed: _unaligned(draw, getattr(layer, changed))})
-    return layer, other
+    return layer, _with(layer, changed, _unaligned(draw, getattr(layer, changed)))
 
 
 def _matmul(draw: Draw) -> Cluster:
     batch, rows, inner, columns = draw.octaves(1, 64), *(64 * draw.octaves(1, 32) for _ in range(3))
     layer = Matmul(batch=batch, rows=rows, inner=inner, columns=columns, transposed=draw.chance(0.5))
     changed = draw.choice(("rows", "inner", "columns"))
-    return layer, replace(layer, **{changed: _unaligned(draw, getattr(layer, changed))})
+    return layer, _with(layer, changed, _unaligned(draw, getattr(layer, changed)))
 
 
 def _long_inner(draw: Draw) -> Cluster:
     """Few outputs, each of a long sum: libraries split the sum over the cores."""
     rows, outer = (draw.choice((16, 32, 48, 64, 96, 128, 256, 512)) for _ in range(2))
     inner = draw.choice((12_288, 25_088, 32_768, 65_536, 98_304, 98_304, 131_072, 200_704))
-    return (Linear(rows=rows, in_features=inner, out_features=outer, bias=False, transposed=draw.chance(0.5)),)
+    return (
+        Linear(rows=rows, in_features=inner, out_features=outer, bias=False, transposed=draw.chance(0.5)),
+    )
 
 
 def _windows(draw: Draw) -> Cluster:
@@ -335,7 +342,10 @@ TOPICS = (
 def gap_layers(
     count: int, kinds: Sequence[type[Layer]], dtypes: Sequence[str], phases: Sequence[str], seed: int
 ) -> list[Layer]:
-    """About `count` distinct layers of these kinds, dtypes and phases, topics in turn; fewer if there are no more."""
+    """About `count` distinct layers of these kinds, dtypes and phases, topics in turn.
+
+    Fewer if there are no more. The seed decides them.
+    """
     share = -(-count // len(TOPICS))
     rows = [_distinct(topic, share, kinds, dtypes, phases, seed) for topic in TOPICS]
     in_turn = chain.from_iterable(zip_longest(*rows))
@@ -352,7 +362,9 @@ def _distinct(
 ) -> list[Layer]:
     draw = Draw(f"{topic.draw.__name__} {seed}")
     found: dict[Layer, None] = {}
-    for _ in range(ATTEMPTS * count):
+    for attempt in range(ATTEMPTS * count):
+        if len(found) >= count or (attempt == FRUITLESS and not found):
+            break
         cluster = topic.draw(draw)
         phase = BACKWARD if FORWARD not in phases or draw.chance(topic.backward) else FORWARD
         dtype = _dtype(draw.random, dtypes)
@@ -363,8 +375,6 @@ def _distinct(
             fits = planned_s(variant) <= topic.call_s and scores_bytes(variant) <= SCORES_BYTES
             if type(variant) in kinds and variant.possible() and fits:
                 found[variant] = None
-        if len(found) >= count:
-            break
     return list(found)[:count]
 
 
@@ -390,7 +400,7 @@ def planned_s(layer: Layer) -> float:
 
 
 def scores_bytes(layer: Layer) -> int:
-    """Bytes of attention's scores where torch keeps them: query heads that share keys, in types of four bytes."""
+    """Bytes of attention's scores where torch keeps them: where query heads share keys of four bytes."""
     if not isinstance(layer, Attention) or layer.itemsize < 4 or layer.query_heads == layer.key_heads:
         return 0
     return layer.itemsize * layer.batch * layer.query_heads * layer.query_length * layer.key_length
