@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import Self
 
-from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
+from neuralpower.layers import Call, Draw, Layer, layer_kind
 from neuralpower.layers.elementwise import pass_of
 from neuralpower.layers.pointwise import EFFORTS, Pointwise, effort, per_function
-from neuralpower.layers.tensors import contiguous_run, first, strided
+from neuralpower.layers.tensors import common_dtype, contiguous_run, first, strided
 
 FUNCTIONS: dict[str, Any] = {
     "relu": torch.relu,
@@ -81,7 +81,8 @@ class Activation(Pointwise):
         if function == "gelu" and kwargs.get("approximate", "none") == "tanh":
             function = "gelu_tanh"
         run, inplace = contiguous_run(x, y), name.endswith("_")
-        return cls(function=function, elements=y.numel(), inplace=inplace, run=run)
+        layer = cls(dtype=common_dtype(x, y), function=function, elements=y.numel(), inplace=inplace, run=run)
+        return layer.typed_as(x, y)
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -92,18 +93,13 @@ class Activation(Pointwise):
 
     def build(self, device: torch.device) -> Call:
         """The functional call."""
-        x = strided(self, self.elements, self.run, device, dense=False)
+        x = strided(self.reading(), self.elements, self.run, device, dense=False)
         table = INPLACE if self.inplace and self.function in INPLACE else FUNCTIONS
         return Call(table[self.function], (x,), warm=(x,))
 
     def flops(self) -> int:
         """FLOP by the function's formula, 1 for a comparison."""
         return self.elements * per_function(self.function, FLOPS, 1)
-
-    def bytes(self) -> Bytes:
-        """X in, y out."""
-        size = self.itemsize * self.elements
-        return Bytes(size, 0, size)
 
     def group(self) -> Any:
         """Comparisons run at memory speed, exponentials do not."""

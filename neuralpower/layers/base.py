@@ -132,6 +132,10 @@ class Layer(ABC):
     def bytes(self) -> Bytes:
         """B that must cross memory."""
 
+    def fitted_bytes(self) -> Bytes:
+        """B as terms and features take them; another number than `bytes` where predictors were trained on it."""
+        return self.bytes()
+
     @functools.cached_property
     def operand_types(self) -> Operands:
         """The types of what it reads and writes: `dtype`, unless the kind has fields that say otherwise."""
@@ -163,7 +167,7 @@ class Layer(ABC):
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Special terms besides the polynomial, all non-negative: bytes, and bytes beyond the caches."""
-        moved = self.bytes()
+        moved = self.fitted_bytes()
         total = sum(moved)
         return {
             "bytes": total,
@@ -175,7 +179,7 @@ class Layer(ABC):
 
     def kernel_terms(self, hardware: Hardware) -> dict[str, Any]:
         """Special terms where kernels run over many cores, in seconds at the device's peaks."""
-        moved, memory = self.bytes(), hardware.memory_bytes_per_s
+        moved, memory = self.fitted_bytes(), hardware.memory_bytes_per_s
         total = sum(moved)
         return {
             "flops": self.flops() / peak_flops(self, hardware),

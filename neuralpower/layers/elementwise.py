@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,15 @@ from neuralpower.layers.base import (
 )
 from neuralpower.layers.pointwise import EFFORTS, RANDOM, Pointwise, effort
 from neuralpower.layers.reduction import Reduction
-from neuralpower.layers.tensors import contiguous_run, first, strided
+from neuralpower.layers.tensors import (
+    common_dtype,
+    contiguous_run,
+    distinct_shape,
+    dtype_name,
+    first,
+    memory_order,
+    strided,
+)
 
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 ALIASES = {
@@ -54,12 +62,13 @@ PASSES: dict[str, tuple[int, ...]] = {
     "dropout_training": (2,),  # grad times the mask, scaled: aten/src/ATen/native/cuda/Dropout.cu
 }
 SUMS, PRODUCTS = ("add", "sub", "neg"), ("mul", "div")
+TRUTHS = "ge gt le lt eq ne isin logical_not logical_and logical_or logical_xor isnan isinf isfinite".split()
+MASKED = ("masked_fill", "where")  # by one operand of truth values
 FLAT = frozenset(
     """
-    ge gt le lt eq ne isin logical_not logical_and logical_or logical_xor bitwise_not bitwise_and bitwise_or
-    bernoulli sign floor ceil round trunc floor_divide isnan isinf isfinite
+    bitwise_not bitwise_and bitwise_or bernoulli sign floor ceil round trunc floor_divide
     """.split()
-)  # no gradient passes through
+).union(TRUTHS)  # no gradient passes through
 # besides those that torch tags as pointwise
 OPERATORS = """
     where masked_fill masked_fill_ rsub square dropout clip true_divide multiply isin nan_to_num special_expit
@@ -108,18 +117,20 @@ class Elementwise(Pointwise):
             raise Unmodelled("the places of a mask are found, which nonzero does")
         if name == "glu":  # its halves along an axis
             tensors = [*args[0].chunk(2, args[1] if len(args) > 1 else kwargs.get("dim", -1))]
-        operands = [t for t in tensors if t.numel() > 1] or [y]
-        full = [t for t in operands if t.shape == y.shape]
+        operands = [t for t in tensors if math.prod(distinct_shape(t)) > 1] or [y]
+        full = [t for t in operands if distinct_shape(t) == y.shape]
         runs = [run for run in (contiguous_run(t, y) for t in full) if run]
-        fewer = [t for t in operands if t.numel() < y.numel() and t.dim() <= y.dim()]
-        runs += [run for run in (_repeated_run(t, y) for t in fewer) if run < LONG]
+        fewer = [shape for t in operands if math.prod(shape := distinct_shape(t)) < y.numel()]
+        runs += [run for shape in fewer if len(shape) <= y.dim() and (run := _repeated_run(shape, y)) < LONG]
         inplace = name.endswith("_") and not name.endswith("__")
         function = ALIASES.get(name, name.rstrip("_") if inplace else name)
         if function == "pow" and len(args) > 1 and isinstance(args[1], (int, float)):
             function = POWERS.get(args[1], "pow")
         if function == DROPOUT and (args[2] if len(args) > 2 else kwargs.get("train", False)):
             function = DROPPING
-        return cls(
+        dtype = common_dtype(tensors, y)
+        layer = cls(
+            dtype=dtype,
             function=function,
             elements=y.numel(),
             operands=len(operands),
@@ -127,6 +138,17 @@ class Elementwise(Pointwise):
             inplace=inplace,
             run=min(runs, default=0),
         )
+        return layer.typed_as(next((t for t in full if dtype_name(t) != dtype), first(full or None)), y)
+
+    def usual_types(self) -> tuple[Any, Any]:
+        """Comparisons give truth values, and a mask is one of the operands."""
+        masks = self._has(MASKED) * (1 - self.broadcast) * (np.asarray(self.operands) > 1)
+        return _bool_where(masks, self.dtype), _bool_where(self._has(TRUTHS), self.dtype)
+
+    def _has(self, functions: Collection[str]) -> Any:
+        """Whether its function is one of these."""
+        name = self.function
+        return name in functions if isinstance(name, str) else np.isin(name, (*functions,))
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -185,7 +207,9 @@ class Elementwise(Pointwise):
         if parted and self.function != "where":
             return self._parted(device)
         short = self.broadcast and 0 < self.run < LONG
-        x = strided(self, self.elements, 0 if short else self.run, device, dense=self.operands > 1)
+        typed = self.reading() if self.from_dtype else self
+        dense = self.operands > 1
+        x = strided(self if dense else typed, self.elements, 0 if short else self.run, device, dense=dense)
         if short:
             x = x.reshape(-1, self.run)
         elif self.broadcast:
@@ -193,11 +217,14 @@ class Elementwise(Pointwise):
             x = x.reshape(-1, next((d for d in range(longest, 1, -1) if self.elements % d == 0), 1))
         # one number for each stretch, else a row, or as many numbers
         shape = (len(x), 1) if short else x.shape[-1:] if self.broadcast else x.shape
-        others = [self.tensor(*shape, device=device) for _ in range(self.operands - 1)]
+        makers = (typed, *(self,) * (self.operands - 2)) if dense else ()
+        others = [maker.tensor(*shape, device=device) for maker in makers]
         warm = (*others, x) if not self.broadcast else (x,)
         name = self.function
         if name == "masked_fill" and others:
             return Call(torch.masked_fill, (x, others[0] > 0, 0.5), warm=(x,))
+        if name == "where" and self.from_dtype and not others:
+            return Call(torch.where, (x > 0, 1.0, 0.0), warm=(x,))
         if name == "where" and others:
             return Call(torch.where, (others[0] > 0, x, others[1] if len(others) > 1 else 0.0), warm=(x,))
         if name == DROPPING:
@@ -226,7 +253,8 @@ class Elementwise(Pointwise):
         """The call as a loop makes it: at each step another part of a tensor that was just computed."""
         stretches = self.elements // self.run
         steps = int(np.clip(NEAR_BYTES // (self.elements * self.itemsize), 2, MOST_STEPS))
-        whole = self.tensor(stretches, steps, self.run, device=device)
+        typed = self.reading() if self.from_dtype and self.operands == 1 else self
+        whole = typed.tensor(stretches, steps, self.run, device=device)
         alike = replace(self, recurs=False, run=0, inplace=False).build(device)
         others = (a.reshape(stretches, self.run) if isinstance(a, Tensor) else a for a in alike.args[1:])
         return Call(Parts(alike.function, whole), tuple(others), alike.kwargs, warm=(whole,))
@@ -235,10 +263,10 @@ class Elementwise(Pointwise):
         """One per element and operation."""
         return self.elements * np.maximum(self.operands - 1, 1)
 
-    def bytes(self) -> Bytes:
+    def _moved(self, read: Any, written: Any) -> Bytes:
         """Operands in (a broadcast one is read from the cache), the result out."""
-        size = self.itemsize * self.elements
-        return Bytes(size * np.maximum(self.operands - self.broadcast, 1), 0, size)
+        others = np.maximum(self.operands - self.broadcast, 1) - 1
+        return Bytes((read + self.itemsize * others) * self.elements, 0, written * self.elements)
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """As for any pass over memory; a broadcast operand is looked up row by row."""
@@ -321,15 +349,25 @@ def pass_of(dtype: str, function: str, elements: int, operands: int = 2) -> Elem
     return Elementwise(dtype=dtype, function=function, elements=elements, operands=operands, broadcast=False)
 
 
-def _repeated_run(operand: Tensor, y: Tensor) -> int:
-    """Elements of y in a row for which a smaller operand has one, or one each: what an inner loop takes."""
-    shape = (1,) * (y.dim() - operand.dim()) + tuple(operand.shape)
+def _bool_where(holds: Any, dtype: Any) -> Any:
+    """Truth values where `holds`, else `dtype`, for one layer or each of a table."""
+    if isinstance(dtype, str):
+        return "bool" if holds else dtype
+    return np.where(holds, "bool", dtype)
+
+
+def _repeated_run(own: Sequence[int], y: Tensor) -> int:
+    """Elements of y in a row for which a smaller operand has one, or one each: what an inner loop takes.
+
+    `own` is the operand's shape; rows are those of y's memory.
+    """
+    shape = (1,) * (y.dim() - len(own)) + tuple(own)
     run, repeats = 1, None
-    for size, own in zip(reversed(y.shape), reversed(shape), strict=True):
-        if size == 1:
+    for axis in reversed(memory_order(y)):
+        if y.shape[axis] == 1:
             continue
-        if repeats is not None and repeats != (own == 1):
+        if repeats is not None and repeats != (shape[axis] == 1):
             break
-        repeats = own == 1
-        run *= size
+        repeats = shape[axis] == 1
+        run *= y.shape[axis]
     return run

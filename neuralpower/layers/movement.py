@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import Self
 
+from neuralpower.dtypes import FLOATING
 from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Layer, layer_kind
-from neuralpower.layers.base import BACKWARD, KEEPS_NOTHING, KEEPS_OUTPUTS
+from neuralpower.layers.base import BACKWARD, KEEPS_NOTHING, KEEPS_OUTPUTS, torch_dtype
 from neuralpower.layers.pointwise import Pointwise
-from neuralpower.layers.tensors import contiguous_run, strided
+from neuralpower.layers.tensors import common_dtype, contiguous_run, strided
 
 FUNCTIONS = {
     "copy": """
@@ -75,6 +76,7 @@ ROWS = ("index_add", "scatter_rows")  # whole rows go to a place each: `run` is 
 RANKED = ("sort", "topk")  # row by row: `run` is their length
 READ = (*RANKED, "search", "select", "unique", "fold")  # what they read says how long they take
 FEW, PLACES = 8, 256  # the topmost of a row, and the sorted numbers that are searched, in what is measured
+JOINED = ("cat", "append")
 PLAIN = ("copy", "cast", "cat", "append", "pad", "roll", "repeat", "unfold", "fold")  # not by places
 
 
@@ -98,11 +100,11 @@ class Movement(Pointwise):
             raise Unmodelled(f"{operator} returns no tensor")
         y, function = tensors[0], OPERATORS[operator]
         x = args[0] if args and isinstance(args[0], Tensor) else None
-        if function == "copy" and x is not None and x.dtype != y.dtype:
+        source: Any = args[1] if operator == "aten.copy_" else x
+        if function == "copy" and isinstance(source, Tensor) and source.dtype != y.dtype:
             function = "cast"
         if operator in ("aten.cat", "aten.concat") and _appends(args, kwargs):
             function = "append"
-        source: Any = args[1] if operator == "aten.copy_" else x
         elements = sum(t.numel() for t in tensors)
         if x is not None and (function in READ or operator == "aten.masked_select"):
             elements = y.numel() if operator == "aten.searchsorted" else x.numel()
@@ -119,7 +121,25 @@ class Movement(Pointwise):
         if moved and source.numel() == y.numel() > 1:
             # what changes its shape is copied in the order of its axes
             run = contiguous_run(source, y if source.shape == y.shape else source.new_empty(source.shape))
-        return cls(function=function, elements=elements, inplace=operator.endswith("_"), run=run)
+            run = min(filter(None, (run, _gaps(y))), default=0)
+        elif function in JOINED:
+            run = _joined_run(y, args, kwargs)
+        layer = cls(
+            dtype=common_dtype(args, kwargs, output),
+            function=function,
+            elements=elements,
+            inplace=operator.endswith("_"),
+            run=run,
+        )
+        return layer if function in READ else layer.typed_as(source, y)
+
+    def usual_types(self) -> tuple[Any, Any]:
+        """A cast is to float32, and one of float32 is to bfloat16."""
+        if isinstance(self.dtype, str):
+            other = "bfloat16" if self.dtype == "float32" else "float32"
+            return self.dtype, other if self.function == "cast" else self.dtype
+        other = np.where(self.dtype == "float32", "bfloat16", "float32")
+        return self.dtype, np.where(np.asarray(self.function) == "cast", other, self.dtype)
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -164,14 +184,12 @@ class Movement(Pointwise):
             return Call(Tensor.select, (self.tensor(2, n, device=device), 0, 1))
         if function == "fill":
             return Call(torch.zeros, ((n,),), {"dtype": self.torch_dtype, "device": device})
-        if function == "copy" and self.inplace:
-            source = strided(self, n, self.run, device).reshape(-1)
-            return Call(Tensor.copy_, (self.tensor(n, device=device), source))
         if function in ("copy", "cast"):
-            x = strided(self, n, self.run, device)
+            x, written = strided(self.reading(), n, self.run, device), torch_dtype(self.types()[1])
+            if self.inplace:
+                return Call(Tensor.copy_, (torch.empty(x.shape, dtype=written, device=device), x))
             if function == "cast":
-                other = torch.float32 if self.dtype != "float32" else torch.bfloat16
-                return Call(Tensor.to, (x, other), warm=(x,))
+                return Call(Tensor.to, (x, written), warm=(x,))
             return Call(torch.clone, (x,), {"memory_format": torch.contiguous_format}, warm=(x,))
         if function == "unique":
             return Call(torch.unique, (torch.randint(0, n, (n,), device=device).to(self.torch_dtype),))
@@ -268,11 +286,11 @@ class Movement(Pointwise):
         """None."""
         return 0 * self.elements
 
-    def bytes(self) -> Bytes:
+    def _moved(self, read: Any, written: Any) -> Bytes:
         """In once, out once; a fill reads nothing, a view moves nothing."""
         function = np.asarray(self.function)
-        size = self.itemsize * self.elements * (function != ALIAS)
-        return Bytes(size * (function != "fill"), 0, size)
+        moved = self.elements * (function != ALIAS)
+        return Bytes(read * moved * (function != "fill"), 0, written * moved)
 
     def features(self) -> dict[str, Any]:
         """Features that distinguish the commonest functions of the cheap group."""
@@ -286,7 +304,8 @@ class Movement(Pointwise):
 
     def differentiable(self) -> bool:
         """A fill depends on nothing, and places are whole numbers."""
-        return super().differentiable() and self.function not in ("fill", "search", "select", ALIAS)
+        passes = super().differentiable() and self.function not in ("fill", "search", "select", ALIAS)
+        return passes and set(self.types()) <= {*FLOATING}
 
     def backward(self) -> tuple[Layer, ...]:
         """The gradient moves back the same way, what was picked is scattered."""
@@ -297,7 +316,11 @@ class Movement(Pointwise):
         stand_ins |= dict.fromkeys(RANKED, "scatter")
         function = stand_ins.get(self.function, self.function)
         run = 0 if self.function in (*ROWS, *RANKED) else self.run
-        return (replace(self, phase="forward", function=function, inplace=False, run=run),)
+        back = replace(self, phase="forward", function=function, inplace=False, run=run)
+        if self.function == "cast":
+            read, written = self.types()
+            back = replace(back, from_dtype=written, to_dtype=read)
+        return (back,)
 
     def group(self) -> Any:
         """Copies in order are bandwidth-bound, what grows a cache reads it cold; each search is its own code.
@@ -307,6 +330,19 @@ class Movement(Pointwise):
         function = np.asarray(self.function)
         views = (np.asarray(self.phase) == BACKWARD) & np.isin(function, VIEWED)
         return np.where(views, "view", np.where(np.isin(function, APART), function, "copy"))
+
+
+def _gaps(y: Tensor) -> int:
+    """Elements side by side in a result that is a part of something larger; 0 where it has no gaps."""
+    return contiguous_run(y, y)
+
+
+def _joined_run(y: Tensor, args: Any, kwargs: Any) -> int:
+    """Elements side by side in the worst of the parts that are joined to y, in y's order."""
+    axis = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    parts = [part for part in args[0] if isinstance(part, Tensor) and part.dim() == y.dim()]
+    found = [contiguous_run(part, y.narrow(axis, 0, part.shape[axis])) for part in parts if part.numel() > 1]
+    return min(filter(None, found), default=0)
 
 
 def _written(operator: str, y: Tensor, args: Any) -> int:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
+from typing_extensions import Self
 
-from neuralpower.layers import Hardware, Layer
+from neuralpower.dtypes import DTYPES
+from neuralpower.layers import Bytes, Hardware, Layer
+from neuralpower.layers.operands import by_dtype
+from neuralpower.layers.tensors import dtype_name
 from neuralpower.layers.terms import distinct, past
 
 HEAVY = frozenset(
@@ -37,8 +42,55 @@ class Pointwise(Layer):
     elements: int  # of the output
     inplace: bool = False
     run: int = 0  # elements side by side in the worst operand, in the order of the output; 0: all of them
+    # Types of what it reads and writes, where they are not those that the function has by itself (`types`).
+    from_dtype: str = ""  # of one operand
+    to_dtype: str = ""
 
     dimensions = ("elements",)
+    later = frozenset({"from_dtype", "to_dtype"})
+
+    def usual_types(self) -> tuple[Any, Any]:
+        """The types that it reads in one operand and writes where its fields do not say them."""
+        return self.dtype, self.dtype
+
+    def types(self) -> tuple[Any, Any]:
+        """The types that it reads in one operand, besides `dtype` in the others, and writes."""
+        usual_from, usual_to = self.usual_types()
+        return _named(self.from_dtype, usual_from), _named(self.to_dtype, usual_to)
+
+    def fitted_bytes(self) -> Bytes:
+        """All in `dtype` for the function's usual types, as shipped predictors were trained.
+
+        Other types have this times the ratio of their `bytes` to those of the usual types.
+        """
+        plain = self._moved(self.itemsize, self.itemsize)
+        if isinstance(self.dtype, str) and not self.from_dtype and not self.to_dtype:
+            return plain
+        usual = self._moved(*_itemsizes(self.usual_types()))
+        more = (own / np.maximum(one, 1) for own, one in zip(self.bytes(), usual, strict=True))
+        return Bytes(*(size * factor for size, factor in zip(plain, more, strict=True)))
+
+    def bytes(self) -> Bytes:
+        """B of its operands and of its result, in the type of each."""
+        return self._moved(*_itemsizes(self.types()))
+
+    def _moved(self, read: Any, written: Any) -> Bytes:
+        """B where numbers of one operand have `read` bytes, and those of the result `written`."""
+        return Bytes(read * self.elements, 0, written * self.elements)
+
+    def reading(self) -> Self:
+        """The layer whose `tensor` makes numbers of the type that it reads."""
+        return replace(self, dtype=self.types()[0], from_dtype="", to_dtype="")
+
+    def typed_as(self, read: Tensor | None, written: Tensor) -> Self:
+        """The layer with the types of an operand and of the result, where they are not the usual ones."""
+        usual_from, usual_to = self.usual_types()
+        own_from, own_to = "" if read is None else dtype_name(read), dtype_name(written)
+        return replace(
+            self,
+            from_dtype=own_from if own_from != usual_from else "",
+            to_dtype=own_to if own_to != usual_to else "",
+        )
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Elements, with the jumps that a stride costs, and past each cache."""
@@ -63,6 +115,16 @@ class Pointwise(Layer):
             "inplace": self.inplace,
             "itemsize": self.itemsize,
         }
+
+
+def _itemsizes(types: Iterable[Any]) -> list[Any]:
+    """Bytes per element of each type."""
+    return [by_dtype(name, lambda one: DTYPES[one].itemsize) for name in types]
+
+
+def _named(own: Any, usual: Any) -> Any:
+    """The type's name, the usual one for ""; in a table's columns of each row."""
+    return own or usual if isinstance(own, str) else np.where(own != "", own, usual)
 
 
 def code(function: Any) -> Any:

@@ -14,7 +14,7 @@ from neuralpower.errors import Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.base import OperatorNames
 from neuralpower.layers.movement import Movement
-from neuralpower.layers.tensors import first
+from neuralpower.layers.tensors import first, memory_order
 
 FUNCTIONS: dict[str, Any] = {
     "sum": torch.sum,
@@ -54,7 +54,7 @@ class Reduction(Layer):
     function: str
     elements: int
     outputs: int
-    last: bool = True  # the axes that vanish are the last ones
+    last: bool = True  # the axes that vanish are the last ones, in the order of memory
 
     dimensions = ("elements", "outputs")
     sweep_share = 1.2
@@ -74,7 +74,9 @@ class Reduction(Layer):
         last = True
         if isinstance(axes, (tuple, list)) and axes and x.dim():
             gone = {a % x.dim() for a in axes if isinstance(a, int)}
-            last = all(d in gone or x.shape[d] == 1 for d in range(min(gone, default=0), x.dim()))
+            order = [d for d in memory_order(x) if x.shape[d] > 1 and x.stride(d)]
+            kept = [d not in gone for d in order]
+            last = kept == sorted(kept, reverse=True)
         function, outputs = operator.removeprefix("aten."), max(y.numel(), 1)
         return cls(function=function, elements=x.numel(), outputs=outputs, last=last)
 

@@ -10,6 +10,9 @@ import torch
 from typing_extensions import Self
 
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
+from neuralpower.layers.base import torch_dtype
+from neuralpower.layers.operands import Operand, own_operand
+from neuralpower.layers.tensors import common_dtype, dtype_name, first
 from neuralpower.layers.terms import LINE, SECTOR, aligned, beyond_launch, ceil_to, evicted
 
 LONGEST_IN_A_WARP = 1024  # PyTorch's dispatch, aten/src/ATen/native/cuda/SoftMax.cu
@@ -32,7 +35,10 @@ class Softmax(Layer):
     rows: int  # product of all axes but the softmax's
     width: int  # size of the softmax's axis
     strided: bool = False  # the axis is not the last
+    copied: bool = False  # the input does not lie in order: it is copied first
+    to_dtype: str = ""  # of the result; "": `dtype`
 
+    later = frozenset({"copied", "to_dtype"})
     dimensions = ("rows", "width")
     group_names = ("all", "short", "long")
     sweep_share = 0.8
@@ -44,7 +50,14 @@ class Softmax(Layer):
         x, dim = args[0], args[1] if len(args) > 1 else kwargs["dim"]
         width = x.shape[dim] if x.dim() else 1
         inner = x.dim() > 0 and any(size > 1 for size in x.shape[dim % x.dim() + 1 :])
-        return cls(rows=x.numel() // max(width, 1), width=width, strided=inner)
+        y = dtype_name(first(output))
+        return cls(
+            rows=x.numel() // max(width, 1),
+            width=width,
+            strided=inner,
+            copied=not x.is_contiguous(),
+            to_dtype=y if y != common_dtype(x, output) else "",
+        )
 
     @classmethod
     def sample(cls, draw: Draw) -> Self:
@@ -57,8 +70,10 @@ class Softmax(Layer):
     def build(self, device: torch.device) -> Call:
         """The functional call."""
         shape = (self.width, self.rows) if self.strided else (self.rows, self.width)
-        x = self.tensor(*shape, device=device)
-        return Call(torch.softmax, (x, 0 if self.strided else -1), warm=(x,))
+        x = self.tensor(*(reversed(shape) if self.copied else shape), device=device)
+        x = x.t() if self.copied else x
+        to = {"dtype": torch_dtype(self.to_dtype)} if self.to_dtype else {}
+        return Call(torch.softmax, (x, 0 if self.strided else -1), to, warm=(x,))
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
         """All its numbers, since the axis may be any."""
@@ -69,9 +84,17 @@ class Softmax(Layer):
         return 5 * self.rows * self.width
 
     def bytes(self) -> Bytes:
-        """X in, y out."""
-        size = self.itemsize * self.rows * self.width
-        return Bytes(size, 0, size)
+        """X in, y out; a copy goes out and in besides."""
+        elements = self.rows * self.width
+        size, written = (
+            self.itemsize * elements,
+            own_operand(self.dtype, self.to_dtype, 0, Operand(self.dtype)),
+        )
+        return Bytes(size * (1 + self.copied), 0, size * self.copied + written.itemsize * elements)
+
+    def launches(self) -> Any:
+        """One, and that of a copy."""
+        return 1 + self.copied
 
     def terms(self, hardware: Hardware) -> dict[str, Any]:
         """Rows padded to vectors."""
@@ -137,4 +160,4 @@ class Softmax(Layer):
 
     def backward(self) -> tuple[Layer, ...]:
         """Grad y and y in, grad x out, row by row: three tensors, which one and a half softmaxes move."""
-        return (replace(self, phase="forward", rows=-(-3 * self.rows // 2)),)
+        return (replace(self, phase="forward", rows=-(-3 * self.rows // 2), copied=False, to_dtype=""),)

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_iter
 
+from neuralpower.dtypes import DTYPES, FLOATING
 from neuralpower.errors import Unmodelled
 from neuralpower.layers.base import Layer
 
@@ -42,6 +44,32 @@ def _same_sizes(said: Sequence[int], real: Sequence[int]) -> bool:
         if joined != size:
             return False
     return not left
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """The name of a tensor's element type; "" where the registry has none."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    return name if name in DTYPES else ""
+
+
+def common_dtype(*values: Any) -> str:
+    """The type that stands for a call with these operands and results: the first float, else the first."""
+    names = [name for t in tree_iter(values) if isinstance(t, Tensor) and (name := dtype_name(t))]
+    return next((name for name in names if name in FLOATING), names[0] if names else "float32")
+
+
+def distinct_shape(tensor: Tensor) -> tuple[int, ...]:
+    """The shape without repeats: 1 for each axis along which the tensor was expanded."""
+    if tensor.layout != torch.strided:
+        return tuple(tensor.shape)
+    return tuple(
+        size if stride or not size else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
+def memory_order(tensor: Tensor) -> list[int]:
+    """The axes in the order of memory, the last one side by side."""
+    return sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride()[axis], axis))
 
 
 def contiguous_run(tensor: Tensor, like: Tensor) -> int:

@@ -44,7 +44,7 @@ def describe(
     degrees = view.degrees(columns)
     plain = columns.plain_dimensions() if max(degrees) and also is None and not view.kernels else ()
     dimensions = {name: full(getattr(columns, name)) for name in columns.dimensions}
-    flops, size = full(columns.flops()), full(sum(columns.bytes()))
+    flops, size = full(columns.flops()), full(sum(columns.fitted_bytes()))
     axes = {name: np.log2(np.maximum(value, 1)) for name, value in dimensions.items()}
     own, shares = view.own_terms(columns, hardware), view.alignment(columns)
     special = view.terms(columns, hardware) | own | shares
@@ -78,7 +78,7 @@ def describe_power(
     """The same for watts: how far a layer of that runtime uses the device's units and its memory."""
     problem = describe(columns, hardware, target=target)
     compute = np.asarray(columns.flops() / peak_flops(columns, hardware) / runtime_s)
-    memory = np.asarray(sum(columns.bytes()) / hardware.memory_bytes_per_s / runtime_s)
+    memory = np.asarray(sum(columns.fitted_bytes()) / hardware.memory_bytes_per_s / runtime_s)
     use = {"compute": compute, "memory": memory, "both": compute * memory}
     use |= {"root_compute": np.sqrt(compute), "root_memory": np.sqrt(memory)}
     seen = {"runtime": np.log2(runtime_s), "compute": compute, "memory": memory}

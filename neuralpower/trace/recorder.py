@@ -21,13 +21,13 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from neuralpower.devices.layout import EXPERT, GROUP
-from neuralpower.dtypes import DTYPES, FLOATING
+from neuralpower.dtypes import DTYPES
 from neuralpower.errors import InputError, Unmodelled, quoted
 from neuralpower.layers import BY_OPERATOR, KINDS, Layer
 from neuralpower.layers.embedding import RENORM, RENORMED, renormalised
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import ALIAS, Movement
-from neuralpower.layers.tensors import check_output
+from neuralpower.layers.tensors import check_output, common_dtype
 from neuralpower.layers.workspace import workspaces
 from neuralpower.networks.caches import CACHES
 from neuralpower.networks.call_cache import key_of, tensors_in
@@ -154,7 +154,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             modules=tuple(self.modules.seen),
             gradients=(*beside, *self._beside),
             own_backward=self._own_backward(followed, calls),
-            trained=tuple((_dtype_of((p,), {}, None), p.numel()) for _, p, rows in trained if rows is None),
+            trained=tuple((common_dtype(p), p.numel()) for _, p, rows in trained if rows is None),
             trained_names=tuple(name for name, _, rows in trained if rows is None),
             of_experts=frozenset(name for name, p, _ in trained if getattr(p, GROUP, "") == EXPERT),
             sparse=tuple((name, rows) for name, _, rows in trained if rows is not None),
@@ -507,14 +507,12 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         if operator == RENORM:  # what a lookup with `max_norm` does to the rows before
             (table, places), again = args[:2], self._checkpoints > 0
             self.assumptions[RENORMED] = None
-            layers = renormalised(_dtype_of((table,), {}, None), places.numel(), table.shape[1])
+            layers = renormalised(common_dtype(table), places.numel(), table.shape[1])
             self.calls += (LayerCall(self.path, layer, RENORM, at=self._at, again=again) for layer in layers)
             return output
         size = sum(t.numel() * t.element_size() for t in tensors_in((args, kwargs, output)))
-        work, dtype = (
-            equivalent_bytes(operator, size, args, tensors_in(output)),
-            _dtype_of(args, kwargs, output),
-        )
+        work = equivalent_bytes(operator, size, args, tensors_in(output))
+        dtype = common_dtype(args, kwargs, output)
         shapes = call_shapes((args, kwargs)), call_shapes(output)
         missing = UnmodelledCall(self.path, operator, layer, size, work, dtype, *shapes, self._at, once=own)
         self.unmodelled.append(missing)
@@ -633,7 +631,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         try:
             layer = kind.from_call(operator, output, *args, **kwargs)
             check_output(layer, operator, output)
-            dtype = _dtype_of(args, kwargs, output)
+            dtype = common_dtype(args, kwargs, output)
             if layer.multiplies and dtype in REAL:
                 layer, dtype = layer.of_real(), REAL[dtype]
         except Unmodelled as reason:
@@ -697,11 +695,3 @@ def _is_view(output: Any, args: Any, kwargs: Any) -> bool:
     """Whether every output shares memory with an input."""
     inputs = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
     return all(t.untyped_storage()._cdata in inputs for t in tensors_in(output))
-
-
-def _dtype_of(args: Any, kwargs: Any, output: Any) -> str:
-    """The first floating type among arguments, then output; else the first type."""
-    names = [str(t.dtype).removeprefix("torch.") for t in tensors_in((args, kwargs, output))]
-    floating = [name for name in names if name in FLOATING]
-    known = floating or [name for name in names if name in DTYPES]
-    return known[0] if known else "float32"
