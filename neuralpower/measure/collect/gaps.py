@@ -1,8 +1,8 @@
 """Layers that sweeps and networks at usual sizes leave out: what large vision and language batches run.
 
 A topic is a source of clusters: neighbours that differ in one thing, such as a convolution in both memory
-formats, or a product and one with an unaligned side. Topics come in turn, so that a collection that is cut off
-has some of each.
+formats, or a product and one with an unaligned side. Topics come in turn, so that a collection that is cut
+off has some of each.
 """
 
 from __future__ import annotations
@@ -36,6 +36,16 @@ UNALIGNED = (12, 20, 24, 36, 40, 50, 63, 72, 100, 129, 144, 180, 228, 342, 528, 
 GROUP_WIDTHS = (4, 8, 8, 16, 24, 32, 48, 56, 64, 112, 168, 232)  # ResNeXt and RegNet
 HEAD_SIZES = (64, 64, 128)
 VOCABULARIES = (30_522, 32_000, 32_001, 50_257, 50_304, 65_024, 100_277, 128_256, 151_936)
+CASTS: Sequence[dict[str, str]] = (
+    {},
+    {},
+    {"to_dtype": "float16"},
+    {"from_dtype": "int64", "to_dtype": "float32"},
+    {"from_dtype": "bool", "to_dtype": "float32"},
+    {"to_dtype": "int64"},
+    {"dtype": "int64", "to_dtype": "int32"},
+)
+RUNS = (32, 64, 128, 256)  # numbers side by side in a slice
 WEIGHTS = {"bfloat16": 4, "float16": 3, TENSORFLOAT32: 2}  # of a dtype against the others, which have 1
 # Planning values of a call's time, from which the longest are omitted: they cost more than they tell.
 FLOPS_PER_S = {"float32": 4e13, "float64": 3e13, TENSORFLOAT32: 2e14}
@@ -43,7 +53,7 @@ SHORT_FLOPS_PER_S = 4e14  # of types of two bytes
 GROUPED_SLOWER = 30  # convolutions of many groups, whose tiles are mostly empty
 BYTES_PER_S = 2e12
 CALL_S = 4e-3
-SCORES_BYTES = 2 * 2**30  # of all scores, which no kernel of four bytes with shared keys spares the memory
+EXPANDED_BYTES = 4 * 2**30  # of memory that attention takes where no fused kernel does
 ATTEMPTS, FRUITLESS = 40, 200  # draws for each layer that is wanted; draws without one, as of other kinds
 
 
@@ -177,7 +187,8 @@ def _moved(draw: Draw) -> Cluster:
 def _cast(draw: Draw) -> Cluster:
     batch, channels, side = _map(draw)
     elements = batch * channels * side**2
-    return tuple(Movement(function="cast", elements=n) for n in (elements, elements // 16))
+    types: dict[str, Any] = dict(draw.choice(CASTS))
+    return tuple(Movement(function="cast", elements=n, **types) for n in (elements, elements // 16))
 
 
 def _activation(draw: Draw) -> Cluster:
@@ -186,7 +197,13 @@ def _activation(draw: Draw) -> Cluster:
     layer = Activation(function=function, elements=batch * channels * side**2)
     if function in ("relu", "silu", "relu6") and draw.chance(0.5):
         return layer, replace(layer, inplace=True)
-    return (layer,)
+    return (layer, _sliced(draw, layer)) if draw.chance(0.3) else (layer,)
+
+
+def _sliced(draw: Draw, layer: Activation) -> Activation:
+    """The function of one half of each row."""
+    run = draw.choice(RUNS)
+    return replace(layer, run=run, elements=layer.elements // (4 * run) * 4 * run)
 
 
 def _arithmetic(draw: Draw) -> Cluster:
@@ -203,6 +220,8 @@ def _arithmetic(draw: Draw) -> Cluster:
         return (replace(layer, broadcast=True, inplace=False),)
     if style < 0.5:  # an operand in the other memory format
         return layer, replace(layer, run=1, inplace=False)
+    if style < 0.6:  # a short type added to a long one
+        return (replace(layer, from_dtype="bfloat16", inplace=False),)
     return (layer,)
 
 
@@ -250,7 +269,10 @@ def _windows(draw: Draw) -> Cluster:
 def _softmax(draw: Draw) -> Cluster:
     width = draw.choice((16, 49, 64, 144, 196, 197, 256, 257, 577, 1024, 1025, 2048, 4096, 5185, 32_769))
     rows = max(draw.octaves(2**22, 2**27) // width, 1)
-    return (Softmax(rows=rows, width=width, strided=draw.chance(0.1)),)
+    layer = Softmax(rows=rows, width=width, strided=draw.chance(0.1))
+    if draw.chance(0.15):  # scores in a short type, weights in float32
+        return (replace(layer, dtype="bfloat16", to_dtype="float32"),)
+    return (replace(layer, copied=not layer.strided and draw.chance(0.05)),)
 
 
 def _attention(batch: int, heads: int, tokens: int, head: int, **changes: bool | int) -> Attention:
@@ -372,15 +394,16 @@ def _distinct(
             continue
         for layer in cluster:
             variant = _variant(layer, dtype, phase)
-            fits = planned_s(variant) <= topic.call_s and scores_bytes(variant) <= SCORES_BYTES
+            fits = planned_s(variant) <= topic.call_s and expanded_bytes(variant) <= EXPANDED_BYTES
             if type(variant) in kinds and variant.possible() and fits:
                 found[variant] = None
     return list(found)[:count]
 
 
 def _variant(layer: Layer, dtype: str, phase: str) -> Layer:
-    """The layer in a dtype and phase; what no gradient passes through runs forward."""
-    variant = typed(layer, dtype)
+    """The layer in a dtype, unless it names its types, and in a phase; forward if it passes no gradient."""
+    named = any(getattr(layer, name, "") for name in ("from_dtype", "to_dtype"))
+    variant = layer if named else typed(layer, dtype)
     if phase == BACKWARD and variant.differentiable():
         variant = replace(variant.in_training(), phase=BACKWARD)
     return variant
@@ -399,8 +422,12 @@ def planned_s(layer: Layer) -> float:
     return once * (1 + 2 * (layer.phase == BACKWARD))
 
 
-def scores_bytes(layer: Layer) -> int:
-    """Bytes of attention's scores where torch keeps them: where query heads share keys of four bytes."""
+def expanded_bytes(layer: Layer) -> int:
+    """Bytes of scores, and of keys and values for each query head, which torch keeps beyond its fused kernels.
+
+    Those take no shared keys in types of four bytes.
+    """
     if not isinstance(layer, Attention) or layer.itemsize < 4 or layer.query_heads == layer.key_heads:
         return 0
-    return layer.itemsize * layer.batch * layer.query_heads * layer.query_length * layer.key_length
+    numbers = layer.query_length + 2 * layer.head_size
+    return layer.itemsize * layer.batch * layer.query_heads * layer.key_length * numbers
