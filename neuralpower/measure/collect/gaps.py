@@ -423,9 +423,9 @@ def planned_s(layer: Layer) -> float:
 
 
 def expanded_bytes(layer: Layer) -> int:
-    """Bytes of scores, and of keys and values for each query head, which torch keeps beyond its fused kernels.
+    """Bytes of scores, and of keys and values for each query head, where torch has no fused kernel.
 
-    Those take no shared keys in types of four bytes.
+    None takes shared keys in types of four bytes.
     """
     if not isinstance(layer, Attention) or layer.itemsize < 4 or layer.query_heads == layer.key_heads:
         return 0

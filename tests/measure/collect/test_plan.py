@@ -121,7 +121,8 @@ def test_a_beginning_of_the_gaps_has_some_of_every_topic() -> None:
     items = gaps_plan()
     assert items == gaps_plan()
     assert len({item["config_id"] for item in items}) == len(items) > 2000
-    assert {item["row"]["dtype"] for item in items} == {*DTYPES, "float32"}  # what has no products
+    # what has no products is float32 for TF32, and some casts are of integers
+    assert {item["row"]["dtype"] for item in items} == {*DTYPES, "float32", "int64"}
     kinds = {item["kind"] for item in items}
     assert {item["kind"] for item in items[: 2 * len(TOPICS)]} == kinds
     shares = [Counter(item["kind"] for item in part) for part in (items[:500], items)]
