@@ -98,8 +98,8 @@ def make_plan(
     `gaps` come in an order of their own, topics in turn.
     """
     if preset.gaps:
-        layers = gap_layers(preset.sweep, kinds, dtypes, phases, seed)
-        return [_item(layer, "gaps") for layer in layers if affordable(layer, preset)]
+        gaps = gap_layers(preset.sweep, kinds, dtypes, phases, seed)
+        return [_item(layer, "gaps") for layer in gaps if affordable(layer, preset)]
     generator = random.Random(seed)
     sweep = list(_sweep(preset, kinds, seed, dtypes, phases))
     generator.shuffle(sweep)
