@@ -25,7 +25,7 @@ PACKAGES: Mapping[str, str] = {
     "layers": """
         base call columns sweep tensors terms workspace expert_load operands
         activation attention collective convolution elementwise embedding experts fused_pointwise
-        latent_attention linear linear_attention matmul matrix_product movement norm optimizer
+        latent_attention linear linear_attention matmul matrix_product movement norm optimizer pooling
         recurrent reduction scan softmax
     """,
     "platforms": "views",

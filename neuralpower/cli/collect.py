@@ -71,7 +71,11 @@ class Collect(OptionGroup):
 
     preset: Annotated[
         str,
-        choice("preset", PRESETS, help="2 minutes (5 on CUDA), 20 (25) or 4 hours: quick, standard, full."),
+        choice(
+            "preset",
+            PRESETS,
+            help="2 minutes (5 on CUDA), 20 (25) or 4 hours: quick, standard, full; gaps: on CUDA.",
+        ),
     ] = "standard"
     time_budget: Annotated[str | None, Option(help="Such as 20m; default: the preset's.")] = None
     kinds: Annotated[str | None, Option(help="Layer kinds, with commas; default: all.")] = None

@@ -382,6 +382,15 @@ class Conv2d(Convolution):
         name = f"aten.conv{'_transpose' if given['transposed'] else ''}{given['weight'].dim() - 2}d"
         return BY_OPERATOR[name].from_call(name, output, **given)  # type: ignore[return-value]  # of any axes
 
+    def weight(self, device: torch.device) -> Tensor:
+        """In the format of the input: else a GPU's library converts it in each call.
+
+        A CPU's library reorders weights in any case.
+        """
+        last = self.channels_last and device.type != "cpu"
+        form = torch.channels_last if last else torch.contiguous_format
+        return super().weight(device).contiguous(memory_format=form)
+
 
 @layer_kind("conv3d", "aten.conv3d", "aten.conv_transpose3d")
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from typing_extensions import Self
 
 from neuralpower.devices.hardware import WARP
@@ -98,11 +99,7 @@ class Norm(Layer):
     def build(self, device: torch.device) -> Call:
         """The functional call with scale and shift."""
         scale, shift = self.tensor(self.width, device=device), self.tensor(self.width, device=device)
-        shape = [self.rows, self.width, *([] if self.function in ("layer", "rms") else [self.spatial])]
-        if self.strided:
-            shape[-2:] = shape[-1], shape[-2]
-        x = self.tensor(*shape, device=device)
-        x = x.transpose(-1, -2) if self.strided else x
+        x = self._input(device)
         if self.function == "rms":
             return Call(F.rms_norm, (x, (self.width,), scale), warm=(x,))
         if self.function == "layer":
@@ -115,6 +112,21 @@ class Norm(Layer):
         mean, spread = self.tensor(self.width, device=device), self.tensor(self.width, device=device)
         training = self.function == "batch_training"
         return Call(F.batch_norm, (x, mean, spread.abs() + 0.5, scale, shift, training), warm=(x,))
+
+    def _input(self, device: torch.device) -> Tensor:
+        """Rows, or maps; strided ones are transposed rows, or images in the channels-last format.
+
+        Only tensors of four axes have that format, for which batch norms have kernels of their own.
+        """
+        if self.function in ("layer", "rms"):
+            if self.strided:
+                return torch.as_tensor(self.tensor(self.width, self.rows, device=device).t())
+            return torch.as_tensor(self.tensor(self.rows, self.width, device=device))
+        if not self.strided:
+            return torch.as_tensor(self.tensor(self.rows, self.width, self.spatial, device=device))
+        height = next(side for side in range(math.isqrt(self.spatial), 0, -1) if self.spatial % side == 0)
+        x = self.tensor(self.rows, height, self.spatial // height, self.width, device=device)
+        return torch.movedim(x, -1, 1)
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
         """The input's shape."""

@@ -24,7 +24,7 @@ from neuralpower.errors import InputError
 from neuralpower.files.terminal import unstyled
 from neuralpower.layers import KINDS
 from neuralpower.learn.train import LEARNERS
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS
 from neuralpower.networks.catalogue import TASKS
 from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.phases import PREDICTED
@@ -128,7 +128,7 @@ def test_help_of_a_command_by_its_name() -> None:
         (choices.SCORES, BY),
         (choices.LEARNERS, LEARNERS),
         (choices.BASELINES, (BEST, ROOFLINE)),
-        (choices.PRESETS, PRESETS),
+        (choices.PRESETS, ACCELERATOR_PRESETS),
         (choices.SUMMARIES, [*SUMMARIES, "all"]),
         (choices.LAB_STEPS, [*STEPS, "compare"]),
         (choices.TASKS, [*TASKS, "zoo"]),

@@ -18,6 +18,7 @@ from neuralpower.layers.convolution import Conv2d, Conv3d
 from neuralpower.layers.embedding import Embedding
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.movement import Movement
+from neuralpower.layers.norm import Norm
 from neuralpower.layers.pooling import Pool2d
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.tensors import check_output
@@ -683,3 +684,28 @@ def test_a_profile_counts_the_gradients_that_are_asked_for() -> None:
     found = neuralpower.profile(model, x, phase="training", runtime=False, convention="all-ops")
     (row,) = (row for row in found.rows if row.kind == "linear" and row.phase == "backward")
     assert (row.matmul_flops, row.elementwise_flops) == (LINEAR, 20)
+
+
+@pytest.mark.parametrize("function", ["batch", "batch_training", "group", "instance"])
+def test_maps_in_the_channels_last_format_are_timed_as_images(function: str) -> None:
+    layer = Norm(function=function, rows=2, width=8, spatial=12, strided=True)
+    x = layer.build(torch.device("cpu")).args[0]
+    assert x.shape == (2, 8, 3, 4)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    assert x.stride(1) == 1
+    read = Norm.from_call(
+        f"aten.{function.partition('_')[0]}_norm", x, x, training=function == "batch_training"
+    )
+    assert read == layer
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_weights_lie_in_the_format_of_their_input_off_a_cpu(last: bool) -> None:
+    sizes = {"in": 6, "kernel": 3, "stride": 1, "padding": 1, "dilation": 1}
+    fields = Conv2d.fields_of({name: (size, size) for name, size in sizes.items()})
+    layer = Conv2d(batch=2, in_channels=4, out_channels=8, groups=1, bias=False, channels_last=last, **fields)
+    x, weight = layer.build(torch.device("meta")).args[:2]
+    for tensor in (x, weight):
+        assert tensor.is_contiguous(memory_format=torch.channels_last) == last
+        assert tensor.is_contiguous() != last
+    assert layer.build(torch.device("cpu")).args[1].is_contiguous()

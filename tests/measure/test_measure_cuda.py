@@ -35,7 +35,7 @@ from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.measure.cuda import rig as rig_cuda
 from neuralpower.measure.cuda.rig import SENTINEL_CALLS, Queue, open_cuda_rig
 from neuralpower.measure.cuda.runtime import POWER_CAP, Condition, NvmlCondition, to_columns
-from neuralpower.measure.cuda.timer import MOST_CALLS, Block, converged, median_interval
+from neuralpower.measure.cuda.timer import MOST_CALLS, Block, converged, enough, median_interval
 from neuralpower.measure.power.selftest import SelfTest
 from tests.simulated_cuda import META, SimulatedCuda, SimulatedMark, kernel, rig_of
 
@@ -106,6 +106,15 @@ def test_noise_is_averaged_until_the_median_is_known_or_the_samples_end() -> Non
         assert len(row["samples_s"]) == min(row["n"], 200)
     (row,) = rig_of(cuda := SimulatedCuda(noise=0.5)).time([kernel(cuda, 100e-6)])
     assert (row["n"], row["converged"]) == (400, False)
+
+
+def test_a_steady_call_is_sampled_for_a_shorter_time() -> None:
+    steady, unsteady = [1.0] * 22, [1.0, 1.02] * 11
+    assert enough(steady, 0.021)
+    assert not enough(steady, 0.019)
+    assert not enough(unsteady, 0.049)  # known within 2 %, not within 0.2 %
+    assert enough(unsteady, 0.051)
+    assert not enough(steady[:10], 1.0)
 
 
 def test_sampling_ends_in_seconds_however_long_the_call() -> None:

@@ -85,8 +85,10 @@ class Collection:
         power = preset.power if self.opened["power_reason"] is None else 0
         if starts := [s["start_s"] for s in earlier if s.get("start_s")]:
             self.costs.start_s = starts[-1]
-        schedule = make_schedule(plan, power, request.shard, request.replicates, preset.powers_per_kind)
+        replicates = min(request.replicates, preset.replicates)
+        schedule = make_schedule(plan, power, request.shard, replicates, preset.powers_per_kind)
         self.todo = self._without_finished(schedule)
+        self.power_s = min(preset.power_s, self.costs.of(self.todo.power))
         count, left = (len(s.runtime) + len(s.runtime_again) for s in (schedule, self.todo))
         outlook = estimate(self.todo.tasks, self.costs, request.budget_s, self.executor.lanes)
         self.progress = Progress(count, count - left, outlook, budget_s=request.budget_s)
@@ -155,7 +157,9 @@ class Collection:
             if task.key in self.unfinished.power_culprits & self.rows.keys():
                 self._powered(task, {"status": "crashed"}, 0.0)
         again, power_again = self.todo.runtime_again, self.todo.power_again
+        self.owed_s = self.power_s
         self._runtimes(self.todo.runtime)
+        self.owed_s = 0.0
         self._powers(self._affordable(again, power_again))
         self._runtimes(again, fresh=True)
         waiting = {name for name, replicate in self.rows if not replicate}  # there was no time for its power

@@ -17,6 +17,7 @@ from neuralpower.dtypes import FLOATING, MEASURABLE, TENSORFLOAT32
 from neuralpower.errors import InputError, NeuralPowerError, unknown
 from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, torch_dtype, typed
+from neuralpower.measure.collect.gaps import gap_layers
 from neuralpower.measure.collect.networks import NETWORKS, Network, jittered, swept
 from neuralpower.measure.collect.presets import PRESETS, Preset
 from neuralpower.measure.collect.schedule import NETWORK, NETWORK_BLOCK
@@ -93,7 +94,12 @@ def make_plan(
     On a CPU every layer comes in all dtypes, forward, and one in BACKWARD_EVERY of a kind backward, too. On
     an accelerator each layer has one dtype and phase, in turn within a kind: the preset's counts are then
     totals.
+
+    `gaps` come in an order of their own, topics in turn.
     """
+    if preset.gaps:
+        gaps = gap_layers(preset.sweep, kinds, dtypes, phases, seed)
+        return [_item(layer, "gaps") for layer in gaps if affordable(layer, preset)]
     generator = random.Random(seed)
     sweep = list(_sweep(preset, kinds, seed, dtypes, phases))
     generator.shuffle(sweep)

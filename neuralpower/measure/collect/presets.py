@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from neuralpower.errors import unknown
+from neuralpower.errors import InputError, unknown
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,9 @@ class Preset:
     network_dtypes: tuple[str, ...] = ("float32",)  # of whole networks
     traced: int | None = None  # layers of networks, at most; None: all
     networks: int | None = None  # whole ones, at most; None: all
+    gaps: bool = False  # layers of `gaps` alone: `sweep` of them, no networks
+    power_s: float = 0.0  # of the budget that runtimes leave to power
+    replicates: float = 1.0  # share of the configurations that are measured twice, at most
 
 
 # A fit of power wants 60 rows of each kind. `full` plans them; the others cannot: 19 kinds with whole
@@ -105,12 +108,34 @@ ACCELERATOR_PRESETS = {
         networks=300,
         **KERNELS,
     ),
+    # what the others leave out: large batches of vision and language, in both memory formats
+    "gaps": Preset(
+        budget_s=540,
+        sweep=2600,
+        jitters=0,
+        power=60,
+        most_flops=4e13,
+        most_bytes=6e9,
+        powers_per_kind=2,
+        gaps=True,
+        power_s=35.0,
+        replicates=0.0,
+        **KERNELS,
+    ),
 }
 
 
 def preset_named(name: str, device_type: str = "cpu") -> Preset:
-    """The preset of a type of devices; all but CPUs share theirs. Raises InputError for an unknown name."""
+    """The preset of a type of devices; all but CPUs share theirs.
+
+    Raises InputError for an unknown name, and for a preset of accelerators on a CPU.
+    """
     presets = PRESETS if device_type == "cpu" else ACCELERATOR_PRESETS
+    if name not in presets and name in ACCELERATOR_PRESETS:
+        raise InputError(
+            f"preset {name!r}: its batches are an accelerator's, a CPU would take hours; "
+            f"add --device cuda:0, or choose one of {', '.join(PRESETS)}"
+        )
     if name not in presets:
         raise unknown("preset", name, presets)
     return presets[name]

@@ -3,7 +3,8 @@
     copies     R of the call, so that a copy's turn comes when the L2 cache has forgotten it
     graph      K calls over the copies, K so that a replay lasts BLOCK_S
     warm-up    replays for WARMUP_S; the device's condition is read while they run
-    samples    mark | replay | mark,  mark | replay | mark, ...   until the median is known within PRECISION
+    samples    mark | replay | mark,  mark | replay | mark, ...   until the median is known within PRECISION,
+               sooner where it is known within SETTLED
     eager      mark | call call call ... | mark                   the time that a user sees, and the host's
     condition  read again under load; if heat slowed the device: discard all, and repeat once it is cool
 
@@ -39,6 +40,9 @@ WARMUP_S = 0.025
 FEWEST, MOST = 11, 400  # samples
 SHORTEST_S, LONGEST_S = 0.05, 2.0  # of sampling
 PRECISION = 0.02  # relative half-width of the median's interval
+# Nine in ten calls are so steady that half of the time is enough: of 2,043 rows of an H200 that would have
+# ended here, half moved by less than 0.01 %, 99 % by less than 0.7 %.
+SETTLED_S, SETTLED = 0.02, 0.002
 CONFIDENCE = 0.95
 KEPT_SAMPLES = 200
 HOST_BOUND = 1.3  # eager time over device time
@@ -63,10 +67,16 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float] | None:
     return ordered[outside], ordered[-1 - outside]
 
 
-def converged(samples: Sequence[float]) -> bool:
+def converged(samples: Sequence[float], precision: float = PRECISION) -> bool:
     """Whether the median's interval is narrow enough."""
     interval = median_interval(samples)
-    return interval is not None and interval[1] - interval[0] <= 2 * PRECISION * float(np.median(samples))
+    return interval is not None and interval[1] - interval[0] <= 2 * precision * float(np.median(samples))
+
+
+def enough(samples: Sequence[float], spent_s: float) -> bool:
+    """Whether samples that took `spent_s` meet the stop rule."""
+    usual = spent_s >= SHORTEST_S and converged(samples)
+    return len(samples) >= FEWEST and (usual or (spent_s >= SETTLED_S and converged(samples, SETTLED)))
 
 
 @dataclass(frozen=True)
@@ -257,7 +267,7 @@ class CudaTimer:
             times = self._marked_s(block, min(batch, MOST - len(samples)))
             samples += [time_s / block.size for time_s in times]
             spent += sum(times)
-            if len(samples) >= FEWEST and spent >= SHORTEST_S and converged(samples):
+            if enough(samples, spent):
                 break
         return samples
 

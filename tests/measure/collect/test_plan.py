@@ -7,12 +7,14 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 
 from neuralpower.errors import InputError
 from neuralpower.layers import KINDS
+from neuralpower.measure.collect.gaps import TOPICS, gap_layers
 from neuralpower.measure.collect.networks import _listed
 from neuralpower.measure.collect.plan import kinds_named, make_plan
-from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS
+from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, preset_named
 from neuralpower.measure.collect.worker import Answers
 from tests.simulated_cuda import SimulatedCuda, rig_of
 
@@ -104,3 +106,59 @@ def test_a_misspelt_word_of_a_listed_network_is_refused(word: str, meant: str) -
     name = word.partition("=")[0]
     with pytest.raises(InputError, match=f"word of zoo:alexnet in networks.txt '{name}'.*{meant}"):
         _listed(f"zoo:alexnet  batch=1  {word}")
+
+
+# ---- gaps ----
+
+DTYPES = ("bfloat16", "float16", "tensorfloat32")
+
+
+def gaps_plan(names: list[str] | None = None, phases: tuple[str, ...] = ("forward", "backward")) -> Any:
+    return make_plan(ACCELERATOR_PRESETS["gaps"], kinds_named(names, phases), None, DTYPES, 0, True, phases)
+
+
+def test_a_beginning_of_the_gaps_has_some_of_every_topic() -> None:
+    items = gaps_plan()
+    assert items == gaps_plan()
+    assert len({item["config_id"] for item in items}) == len(items) > 2000
+    # what has no products is float32 for TF32, and some casts are of integers
+    assert {item["row"]["dtype"] for item in items} == {*DTYPES, "float32", "int64"}
+    kinds = {item["kind"] for item in items}
+    assert {item["kind"] for item in items[: 2 * len(TOPICS)]} == kinds
+    shares = [Counter(item["kind"] for item in part) for part in (items[:500], items)]
+    for kind in kinds:
+        assert shares[0][kind] / 500 == pytest.approx(shares[1][kind] / len(items), abs=0.01)
+
+
+def test_gaps_hold_both_memory_formats_of_large_batches() -> None:
+    rows = [item["row"] for item in gaps_plan(["conv2d"], ("forward",))]
+    assert {row["phase"] for row in rows} == {"forward"}
+    assert all(row["batch"] >= 32 for row in rows)
+    assert {row["in_channels"] for row in rows} >= {3, 24, 36, 50, 63, 129}
+    last = {json.dumps(row) for row in rows if row["channels_last"]}
+    first = {json.dumps({**row, "channels_last": True}) for row in rows if not row["channels_last"]}
+    assert len(last & first) > 0.9 * len(last)
+
+
+def test_gaps_are_calls_that_torch_makes() -> None:
+    for item in gaps_plan()[:600]:
+        call = KINDS[item["kind"]].from_row(item["row"]).build(torch.device("meta"))
+        outputs = call()
+        assert outputs[0].numel() if isinstance(outputs, tuple) else outputs.numel()
+
+
+def test_gaps_are_of_the_asked_kinds_dtypes_and_phases() -> None:
+    kinds = kinds_named(["norm", "linear"], ("backward",))
+    layers = gap_layers(200, kinds, ["float16"], ["backward"], seed=1)
+    assert {(layer.kind, layer.dtype, layer.phase) for layer in layers} == {
+        ("norm", "float16", "backward"),
+        ("linear", "float16", "backward"),
+    }
+    functions = {layer.to_row()["function"] for layer in layers if layer.kind == "norm"}
+    assert functions >= {"batch_training", "layer"}
+
+
+def test_the_gaps_of_an_accelerator_are_refused_on_a_cpu() -> None:
+    with pytest.raises(InputError, match="preset 'gaps': .* add --device cuda:0, or choose one of quick"):
+        preset_named("gaps", "cpu")
+    assert preset_named("gaps", "cuda:0").gaps

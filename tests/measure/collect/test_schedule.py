@@ -250,6 +250,16 @@ def test_a_quick_collection_on_an_accelerator_measures_the_power_of_a_hundred(tm
     assert 100 <= first.estimate.power <= 120
 
 
+def test_gaps_leave_time_to_power_and_measure_nothing_twice(tmp_path: Path) -> None:
+    # 41 s start, 15 s margin, 35 s of power: 209 s for runtimes that take 0.16 s, of networks 1.6 s
+    seen = collected(tmp_path / "data", Simulated(PLAN), 300, preset="gaps")
+    assert seen[0].planned == len(PLAN)
+    assert 800 < seen[-1].done < 1700
+    assert 10 <= seen[-1].powered <= 60
+    assert seen[-1].spent_s <= 300
+    assert not sum(collected_twice(tmp_path / "data").values())
+
+
 def collected_twice(out: Path) -> Counter[str]:
     """Replicates by kind."""
     return Counter({k: int((t["replicate"] == 1).sum()) for k, t in read_dataset(out).tables.items()})
