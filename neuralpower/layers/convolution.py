@@ -275,7 +275,9 @@ class Convolution(Windowed):
         strided = {"strided": 1.0 * (math.prod(self.sizes("stride")) > 1)}
         axes = {f"{len(self.axes)} axes": np.full(np.shape(window), 1.0 * (len(self.axes) != 2))}
         axes["transposed"] = np.full(np.shape(window), 1.0 * ("output_padding" in self.sized))
-        product = of_product(self.itemsize, outer, inner * window)
+        product = of_product(
+            self.itemsize, self.groups, self.batch * self.mac_positions, outer, inner * window
+        )
         of_dense, of_groups = only(dense, product), only(grouped, product)
         of_groups = {f"grouped {name}": share for name, share in of_groups.items()}
         of_window = only(depthwise, steps("depthwise window", window, DEPTHWISE))

@@ -89,6 +89,17 @@ class Movement(Pointwise):
     recurring_share = 0.2
     group_names = ("view", "copy", *APART)
     alone = frozenset({ALIAS})
+    several = (
+        "sort",
+        "topk",
+        "search",
+        "select",
+        "scan",
+        "unique",
+        "fold",
+        "upsample_linear",
+        "upsample_cubic",
+    )
     words = {"function": (*FUNCTIONS, "append", "scatter_rows", ALIAS)}
 
     @classmethod

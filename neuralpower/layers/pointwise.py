@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -34,6 +34,7 @@ RANDOM = frozenset({"dropout_training", "bernoulli"})  # a random number each: a
 SORTS = {"gelu": {"gelu"}, "random": RANDOM, "heavy": HEAVY, "transcendental": TRANSCENDENTAL}
 EFFORTS = (*SORTS, "cheap")
 
+SEVERAL = 64  # passes over its bytes that a sort takes at most
 RUNS = (0, 3, 6, 9)  # exponents of steps of a run of elements that lie side by side: traits
 
 
@@ -49,6 +50,7 @@ class Pointwise(Layer):
     from_dtype: str = ""  # of one operand
     to_dtype: str = ""
 
+    several: ClassVar[tuple[str, ...]] = ()  # groups whose code passes over its operands more than once
     dimensions = ("elements",)
     later = frozenset({"from_dtype", "to_dtype"})
 
@@ -115,7 +117,7 @@ class Pointwise(Layer):
         code, run = np.asarray(self.group()), np.asarray(self.run, dtype=float)
         codes = {str(name): 1.0 * (code == name) for name in self.group_names}
         apart = only(run > 0, steps("run", run, RUNS))
-        return Traits({}, codes | apart)
+        return Traits({}, codes | apart, passes=np.where(np.isin(code, self.several), SEVERAL, 1))
 
     def features(self) -> dict[str, Any]:
         """Which function, jumps, and whether the output is fresh memory."""

@@ -115,7 +115,7 @@ class TiledProduct(Layer):
         """Columns and inner side; few rows; sides that no vector fits."""
         b, m, n, k = self.sides()
         rows = steps("rows", m, ROWS)
-        return Traits(of_product(self.itemsize, n, k) | rows | {"batched": 1.0 * (np.asarray(b) > 1)})
+        return Traits(of_product(self.itemsize, b, m, n, k) | rows | {"batched": 1.0 * (np.asarray(b) > 1)})
 
     def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
         """How products fill tiles and waves, what the caches hold of them, how their sides are aligned."""

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neuralpower.layers.terms import ceil_to
+
 VECTOR_BYTES = 16  # that one thread loads at once
 PAIR_BYTES = 4  # of two numbers of 16 bits, or one of 32
 
@@ -22,6 +24,7 @@ class Traits(NamedTuple):
     compute: Mapping[str, Any] = {}  # of the time that FLOP take
     memory: Mapping[str, Any] = {}  # of the time that bytes take
     lanes: Any = False  # whether the FLOP run on float32 lanes, whatever the type: no tensor core does them
+    passes: Any = 1  # over the bytes, at most, of code that is no single pass: sorting, for one
 
 
 def steps(name: str, size: Any, exponents: Sequence[int]) -> dict[str, Any]:
@@ -51,13 +54,19 @@ def only(condition: Any, shares: Mapping[str, Any]) -> dict[str, Any]:
 
 
 WIDTHS = (5, 7, 9, 11, 13)  # exponents of steps of a row that is reduced
+TILE = 64  # rows and columns of a product that a core computes at a time, about
+TILES = (0, 2, 4, 6, 8, 10)  # exponents of steps of tiles: few leave cores without work
+SIZES = (12, 15, 18, 21, 24, 27)  # of bytes: what is over soon reaches no full bandwidth
 OUTPUTS = (3, 4, 5, 6, 7, 8, 9)  # exponents of steps: columns of a product
 INNER = (4, 5, 6, 7, 8, 9, 10, 11)  # and its inner side
 
 
-def of_product(itemsize: Any, columns: Any, inner: Any) -> dict[str, Any]:
-    """Traits of a matrix product [rows, inner] x [inner, columns]: narrow ones fill no tile."""
+def of_product(itemsize: Any, batch: Any, rows: Any, columns: Any, inner: Any) -> dict[str, Any]:
+    """Traits of `batch` products [rows, inner] x [inner, columns]: narrow ones fill no tile, few no device."""
+    tiles = batch * np.ceil(rows / TILE) * np.ceil(columns / TILE)
     return {
+        **steps("tiles", tiles, TILES),
+        "padded columns": np.minimum(np.log2(ceil_to(columns, TILE) / np.maximum(columns, 1)), 1.0),
         **steps("columns", columns, OUTPUTS),
         **steps("inner", inner, INNER),
         **sides_of(itemsize, columns, inner),

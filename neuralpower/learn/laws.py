@@ -4,14 +4,11 @@
     least  = law: caches hold what a kernel reads again, not what the kernel before it left
     most   = DENSE x law, or LOOSE x law for calls that no vector or tensor core fits, plus their launches
 
-Measured calls are exempt: tables that repeat one call find its operands in the cache. What was measured on the
-very device and lies among its rows is exempt from `most`: its kernels may be as bad as that.
+Measured calls are exempt: tables that repeat one call find its operands in the cache. What was measured on
+the very device and lies among its rows is exempt from `most`: its kernels may be as bad as that.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +19,7 @@ from neuralpower.learn.problem import Array
 # No factor that whole networks gave to a kind of dense and aligned calls is above the first, none of others
 # above the second. Lone calls of odd sizes on an H200 are slower: they count as measured there alone.
 DENSE, LOOSE = 3.0, 6.0
+MARKS = ("odd sides", "sides in pairs", "grouped", "strided", "run ", "not last")  # traits of the latter
 LAUNCH_S = 5e-6  # of a kernel: to start it, to fill the cores, to end it
 
 
@@ -45,21 +43,17 @@ def most_s(columns: Layer, hardware: Hardware) -> Array:
     if hardware.memory_bytes_per_s <= 1 or columns.bound_s(hardware) is not None:
         return np.full(rows, np.inf)
     peak = hardware.peak("float32") if not columns.multiplies else most_flops(columns, hardware)
-    law = np.maximum(columns.flops() / peak, sum(columns.bytes()) / hardware.memory_bytes_per_s)
+    moved_s = np.asarray(columns.traits().passes) * sum(columns.bytes()) / hardware.memory_bytes_per_s
+    law = np.maximum(columns.flops() / peak, moved_s)
     launches = np.maximum(np.asarray(columns.launches(), dtype=float), 1)
     return np.broadcast_to(np.where(loose(columns), LOOSE, DENSE) * law + LAUNCH_S * launches, (rows,))
 
 
 def loose(columns: Layer) -> Array:
-    """Whether calls fit neither vectors nor tensor cores: odd sides, groups, operands out of order, [rows]."""
-    compute, memory, lanes = columns.traits()
-    found = np.broadcast_to(np.asarray(lanes, dtype=bool), (len(columns.dtype),))
-    for name, share in _marks({**compute, **memory}):
+    """Whether calls fit no vectors or tensor cores: odd sides, groups, operands out of order, [rows]."""
+    traits = columns.traits()
+    marks = [share for name, share in {**traits.compute, **traits.memory}.items() if name.startswith(MARKS)]
+    found = np.zeros(len(columns.dtype), dtype=bool)
+    for share in (traits.lanes, *marks):
         found = found | (np.asarray(share) > 0)
     return found
-
-
-def _marks(traits: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The traits that say so."""
-    words = ("odd sides", "sides in pairs", "grouped", "strided", "run ", "not last")
-    return ((name, share) for name, share in traits.items() if name.startswith(words))

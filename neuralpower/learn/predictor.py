@@ -79,6 +79,7 @@ HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 # start a kernel, to end it and to wait for the one before. 35 networks on five GPUs are predicted best with
 # 0.6 to 0.7.
 HIDDEN_SHARE = 2 / 3
+SHORTEST_S = 1e-9  # of a call whose watts are asked
 LONGEST_S, MOST_W = 1e30, 1e9  # no device reaches a prediction beyond these
 WIDEST = 100.0  # of log(measured / predicted): bounds a factor of e^100 away are meaningless
 ONLY = ("only there", "only here")  # ends of words on vector extensions (`devices.host.unlike`)
@@ -417,11 +418,11 @@ class Predictor:
             and columns.bound_s(law.hardware) is None
         ):
             t = seconds_by_law(columns, law)
-            return by_law(columns, law, held, self._power(columns, key, t), t)
+            return by_law(columns, law, held, self._power(columns, key, np.maximum(t, SHORTEST_S)), t)
         if found is None:
             works = np.asarray(columns.flops() + sum(columns.bytes()) > 0)  # views do not, and take nothing
             t, hidden, by_bytes = self._untrained(columns, key[1], passes)
-            power = self._power(columns, key, t * works)
+            power = self._power(columns, key, np.maximum(t * works, SHORTEST_S))
             return Estimates.untrained(t * works, hidden * works, held, np.full(rows, by_bytes), power)
         here, regressor = self._known_hardware(), self.regressors[found]
         hardware = here if self.twin is None else self.twin.hardware

@@ -20,12 +20,15 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
+from neuralpower.dtypes import DTYPES
 from neuralpower.layers.base import Layer, peak_flops
+from neuralpower.layers.traits import SIZES, steps
 from neuralpower.learn.file_struct import Log, Part, Positive
 from neuralpower.learn.problem import Array
 
 POWER = 4.0  # of the norm over compute and memory: at the ridge a kernel takes 1.19 times the larger
 COMPUTE, MEMORY = "compute", "memory"
+USUAL_BITS = 16  # of a product's numbers
 Factors = Mapping[str, float]  # logarithms, by name
 
 
@@ -119,8 +122,17 @@ class Law:
 def named(columns: Layer, part: str, traits: Mapping[str, Any]) -> dict[str, Array]:
     """The factors of a part's time, by name, with each call's share of it, [rows]."""
     rows, kind = len(columns.dtype), f"{type(columns).alike()} {part}"
-    shares = {part: 1.0, kind: 1.0, **{f"{kind}: {trait}": share for trait, share in traits.items()}}
+    every = {**traits, **(steps("bytes", sum(columns.bytes()), SIZES) if part == MEMORY else _types(columns))}
+    shares = {part: 1.0, kind: 1.0, **{f"{kind}: {trait}": share for trait, share in every.items()}}
     return {name: np.broadcast_to(np.asarray(share, dtype=float), (rows,)) for name, share in shares.items()}
+
+
+def _types(columns: Layer) -> dict[str, Any]:
+    """The types of products that are not the usual 16 bits: each has units of its own."""
+    names = np.unique(np.asarray(columns.dtype, dtype=str)) if columns.multiplies else []
+    return {
+        f"in {name}": 1.0 * (columns.dtype == name) for name in names if DTYPES[str(name)].bits != USUAL_BITS
+    }
 
 
 def floors(columns: Layer, hardware: Hardware) -> tuple[Array, Array]:
