@@ -73,7 +73,7 @@ KEYS: dict[str, Key] = {
         1e7, 1e13, "B/s"
     ),  # of one device's share of a server's cards, in one direction
     "limit_w": Key(0.5, HIGHEST_W, "W"),  # board power limit or TDP
-    "idle_w": Key(0.01, HIGHEST_W, "W"),
+    "idle_w": Key(0.01, HIGHEST_W, "W"),  # awake, between calls: long after them, and on a display, it is less
 }
 LINKS = ("link_bytes_per_s", "pcie_bytes_per_s", "network_bytes_per_s")
 REQUIRED = ("memory_bytes_per_s", "cores")  # and one peak

@@ -27,8 +27,9 @@ ROUNDED = 0.01
 # together. The top of power sweeps (Zeus; club-3090): 0.4 on V100, Quadro RTX 6000 and RTX 5090, 0.5 on A40
 # and, from 250 to 390 W, 0.45 on an RTX 3090; more below half of the limit.
 BY_POWER = 0.5
-# Of log(measured / said), for each unit of the logarithm of what the twin changes.
-UNSURE = 0.25
+# Standard deviation of log(measured / said): of any twin, and for each unit of the logarithm of what changes.
+# With them, TODO % of the rows lie within their bounds.
+BOARD, CHANGED = 0.06, 0.25
 SHORTEST = 1e-12  # s
 SHARP = 4.0  # of the p-norm of memory's and FLOP's time: kernels overlap both, but for some of the shorter
 
@@ -54,7 +55,7 @@ class Twin:
         explained, instead = (np.maximum(_peaks_s(columns, one), SHORTEST) for one in (there, other))
         share = np.minimum(explained / np.maximum(seconds, SHORTEST), 1.0)
         factor = 1 + share * (instead / explained - 1)
-        return seconds * factor, UNSURE * np.abs(np.log(factor))
+        return seconds * factor, BOARD + CHANGED * np.abs(np.log(factor))
 
     def roofline(self, dtype: str, fitted: Roofline, here: Hardware) -> Roofline:
         """The same for the device `here`."""
