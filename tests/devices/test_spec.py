@@ -226,7 +226,10 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, near: str) -> N
             "a100",
             "nvidia-a100-80gb-pcie, nvidia-a100-pcie-40gb, nvidia-a100-sxm4-40gb, nvidia-a100-sxm4-80gb",
         ),
-        ("rtx pro 6000", "nvidia-rtx-pro-6000-server, nvidia-rtx-pro-6000-workstation"),
+        (
+            "rtx pro 6000",
+            "nvidia-rtx-pro-6000-max-q, nvidia-rtx-pro-6000-server, nvidia-rtx-pro-6000-workstation",
+        ),
     ],
 )
 def test_a_name_that_fits_several_devices_lists_them(name: str, listed: str) -> None:
