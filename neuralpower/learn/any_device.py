@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.names import matching
 from neuralpower.devices.spec import DeviceSpec, chips_of_specs, find_spec, known_spec, labels_of_specs
 from neuralpower.dtypes import floats_of, full_name
@@ -58,27 +59,27 @@ def _composed(spec: DeviceSpec) -> Predictor:
     has = floats_of(spec.peak_flops)
     bare = roofline_of(spec)
     first = asked[0] if asked else bare
+    hardware = completed(first.hardware, spec.hardware())
     hosts = [one.dispatch for one in asked if one.dispatch is not None]
     return dataclasses.replace(
         first,
         name=spec.slug,
         device=spec.slug,
-        hardware=completed(first.hardware, spec.hardware()),
+        hardware=hardware,
         others=tuple(asked[1:]),
         answers=has,
         dataset={**first.dataset, "left_out": refused},
         rooflines={**bare.rooflines, **first.rooflines},
         dispatch=None if _launched(first) or not hosts else hosts[0].of_another_host(),
-        law=_law(spec),
+        law=_law(spec, hardware),
     )
 
 
-def _law(spec: DeviceSpec) -> Law | None:
+def _law(spec: DeviceSpec, hardware: Hardware) -> Law | None:
     """What physics and whole networks say of the device; None for CPUs, whose kernels others are."""
-    hardware = spec.hardware()
-    return (
-        None if platform_of(hardware).family == "cpu" else shipped_prior().on(hardware, spec.slug, spec.chip)
-    )
+    if platform_of(hardware).family == "cpu":
+        return None
+    return shipped_prior().on(hardware, spec.slug, spec.chip)
 
 
 def roofline_of(spec: DeviceSpec) -> Predictor:
@@ -117,14 +118,21 @@ def _own(spec: DeviceSpec) -> tuple[list[Predictor], list[str]]:
 def _twins(spec: DeviceSpec) -> list[Predictor]:
     """The predictors that were trained on devices of the same chip, for the device; the nearest device's first.
 
-    They leave out what the predictor of related devices was trained on with rows of the device itself. Those
-    whose times include launches are left out: the host is another one.
+    They leave out the kinds of rows of the device itself that the predictor of related devices was trained on;
+    of a board that differs in its links alone, too, but for that board's own. Those whose times include launches
+    are left out: the host is another one.
     """
-    others = _of_chip(spec)
-    known = known_predictors()
-    measured = _levels_known(read_predictor(known[POOLED]), spec.slug) if POOLED in known else set()
-    trained = [(sheet, one) for sheet in others for one in _own(sheet)[0]]
-    return [_as_twin(one, sheet, spec, measured) for sheet, one in trained if not _launched(one)]
+    known, equals = known_predictors(), {board.slug for board in _but_for_links(spec)}
+    rows_of: dict[str, set[Key]] = {}
+    if POOLED in known:
+        pooled = read_predictor(known[POOLED])
+        rows_of = {slug: _levels_known(pooled, slug) for slug in (spec.slug, *equals)}
+    found = []
+    for sheet in _of_chip(spec):
+        nearer = {spec.slug} if sheet.slug in equals else rows_of.keys()
+        without = {key for slug in nearer for key in rows_of.get(slug, ())}
+        found += [_as_twin(one, sheet, spec, without) for one in _own(sheet)[0] if not _launched(one)]
+    return found
 
 
 def _launched(trained: Predictor) -> bool:
@@ -141,8 +149,7 @@ def _as_twin(trained: Predictor, sheet: DeviceSpec, spec: DeviceSpec, without: C
         trained,
         device=spec.slug,
         hardware=here,
-        # which of them a layer was measured on does not count here
-        regressors={key: dataclasses.replace(one, measured=None) for key, one in kept.items()},
+        regressors=kept,
         rooflines={dtype: twin.roofline(dtype, one, here) for dtype, one in trained.rooflines.items()},
         power=trained.power if here.limit_w == there.limit_w else None,
         carried=True,
@@ -157,6 +164,12 @@ def _of_chip(spec: DeviceSpec) -> list[DeviceSpec]:
     return sorted(sheets, key=lambda sheet: (octaves_apart(spec.hardware(), sheet.hardware()), sheet.slug))
 
 
+def _but_for_links(spec: DeviceSpec) -> list[DeviceSpec]:
+    """Those of them that differ in their links and in the size of their memory alone."""
+    own = spec.hardware()
+    return [sheet for sheet in _of_chip(spec) if octaves_apart(own, sheet.hardware()) < ROUNDED]
+
+
 def _levels_known(pooled: Predictor, device: str) -> set[Key]:
     """The keys of a predictor of several devices that have rows of that one."""
     number = {name: i for i, name in enumerate(pooled.dataset.get("devices") or {})}.get(device)
@@ -166,15 +179,14 @@ def _levels_known(pooled: Predictor, device: str) -> set[Key]:
 
 
 def _on_the_device(pooled: Predictor, spec: DeviceSpec) -> Predictor:
-    """A predictor of several devices for the one; with its equals' levels where it has none.
+    """A predictor of several devices for the one; with those of boards that differ in links
+    alone where it has no level.
 
     Other twins' levels are not used: with an A100's of 40 GB, layer norms of one of 80 GB are off by 15 % instead
     of 6, products in float32 by 28 instead of 10, as they reach other shares of another memory and limit.
     """
-    own = spec.hardware()
-    equals = (sheet for sheet in _of_chip(spec) if octaves_apart(own, sheet.hardware()) < ROUNDED)
-    twins = [sheet for sheet in equals if _levels_known(pooled, sheet.slug)]
-    hardware = rounded_alike(own, twins[0].hardware()) if twins else own
+    twins = [sheet for sheet in _but_for_links(spec) if _levels_known(pooled, sheet.slug)]
+    hardware = rounded_alike(spec.hardware(), twins[0].hardware()) if twins else spec.hardware()
     there = pooled.on(hardware, spec.slug)
     regressors, known = dict(there.regressors), _levels_known(pooled, spec.slug)
     for sheet in twins:

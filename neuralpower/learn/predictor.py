@@ -434,21 +434,22 @@ class Predictor:
         if near is not columns:  # the roofline says what operands of other types change
             t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
         unsure, measured = np.zeros(rows), exact & regressor.has_measured(problem.config)
-        least, most = self.view.least_s(columns, here), np.inf
+        least, most = self.view.least_s(columns, here), np.full(rows, np.inf)
         if self.twin is not None:
             t, unsure = self.twin.carried(columns, t, here)
         elif law is not None and self.carried:
             t = faded(t, law.seconds(columns), outside)
         if law is not None:
             least = np.where(measured, least, np.maximum(least, laws.least_s(columns, here)))
-            most = laws.most_s(columns, here) if self.carried or not exact else most
+            related = self.carried and self.twin is None
+            most = laws.most_s(columns, here) if related or not exact else most
         t = np.clip(t, least, np.maximum(least, most))
         spread = regressor.spread if exact else regressor.spread.widened(WIDE)
         low, high = _bounds(spread, t, outside, unsure)
         far = outside > EXTRAPOLATION_OCTAVES
         inside = CARRIED if self.carried else IN_RANGE
         code = np.select(
-            [np.full(rows, not exact), measured, far],
+            [np.full(rows, not exact), measured & (self.twin is None), far],
             [BASES.index(basis) for basis in (BORROWED, MEASURED, EXTRAPOLATED)],
             BASES.index(inside),
         )

@@ -68,7 +68,8 @@ class Twin:
     def _reached(self, here: Hardware) -> tuple[Hardware, Hardware]:
         """Both devices with the peaks that products sustain, the other's by this one's."""
         there, scale = self.hardware, self._power_scale(here)
-        mine, other = {}, {}
+        mine: dict[str, float] = {}
+        other = dict(here.peak_flops_per_s)
         for dtype, peak in there.peak_flops_per_s.items():
             allowed = there.tensor_flops_allowed(dtype) if dtype in TENSOR_DTYPES else math.inf
             if dtype == "float32":
@@ -80,7 +81,7 @@ class Twin:
                 other[dtype] = min(own, allowed * scale * wide)
         return (
             dataclasses.replace(there, peak_flops_per_s=mine),
-            dataclasses.replace(here, peak_flops_per_s=here.peak_flops_per_s | other),
+            dataclasses.replace(here, peak_flops_per_s=other),
         )
 
     def _power_scale(self, here: Hardware) -> float:

@@ -436,3 +436,38 @@ def test_a_wrong_question_is_answered_in_one_line(arguments: list[str], words: s
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert words in err
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        *((name, "nvidia-rtx-4090-d") for name in ("4090d", "4090-D", "rtx-4090-d", "RTX4090D")),
+        *((name, "nvidia-h200-nvl") for name in ("h200-nvl", "H200NVL", "NVIDIA H200 NVL")),
+        *((name, "nvidia-rtx-pro-6000-max-q") for name in ("rtx-pro-6000-max-q", "RTX PRO 6000 MaxQ")),
+        *((name, "apple-m2-ultra") for name in ("m2-ultra", "M2Ultra", "apple m2 ultra")),
+        *((name, f"apple-{name}") for name in ("m1-pro", "m1-ultra", "m2-pro", "m2-max", "m2")),
+        *((name, f"nvidia-{slug}") for name, slug in (("4090", "rtx-4090"), ("h200", "h200-sxm-141gb"))),
+    ],
+)
+def test_usual_spellings_name_one_sheet(name: str, slug: str) -> None:
+    assert find_spec(name).slug == slug
+
+
+def test_every_gpu_of_nvidia_names_its_chip() -> None:
+    gpus = [spec for spec in SPECS.values() if spec.vendor == "NVIDIA" and spec.device_class == "gpu"]
+    assert not [spec.slug for spec in gpus if not spec.chip]
+    assert {SPECS[slug].chip for slug in ("nvidia-h800-pcie", "nvidia-h20", "nvidia-gh200-96gb")} == {"GH100"}
+
+
+@each_sheet
+def test_boards_of_a_chip_have_the_same_cores(spec: DeviceSpec) -> None:
+    lanes, cores = spec.get("lanes"), spec.get("cores")
+    for other in SPECS.values():
+        if other.chip and other.chip == spec.chip and lanes and other.get("lanes"):
+            assert lanes / (cores or 1) == (other.get("lanes") or 0) / (other.get("cores") or 1), other.slug
+
+
+def test_a_chip_is_a_text(tmp_path: Path) -> None:
+    assert read_spec(written(tmp_path, own(chip="X1"))).chip == "X1"
+    with pytest.raises(InputError, match="chip is 3, but must be a text that is not empty"):
+        read_spec(written(tmp_path, own(chip=3)))
