@@ -12,8 +12,10 @@ import numpy as np
 from benchmarks.aiconfigurator import predicted, refit
 from benchmarks.gpu_tables import SYSTEMS, Part, dataset
 from neuralpower.data.screening import screen
-from neuralpower.devices.spec import known_hardware
+from neuralpower.devices.spec import find_spec, known_hardware
 from neuralpower.layers import Hardware, Layer
+from neuralpower.learn.any_device import for_board
+from neuralpower.learn.estimates import BASES, BYTES
 from neuralpower.learn.features import describe
 from neuralpower.learn.fit import fit
 from neuralpower.learn.held_out import FOLDS
@@ -22,6 +24,10 @@ from neuralpower.learn.train import train
 from neuralpower.platforms import platform_of
 
 Array = np.ndarray
+OF_BOARD, KNOWN = (
+    3000,
+    0.9,
+)  # rows of a part that are predicted from a sibling; their least share that it knows
 OF_OTHERS = 1400  # rows of a part that a system is predicted from: known systems are scarce, not rows
 
 
@@ -140,3 +146,15 @@ def systems(system: str, everything: Mapping[str, Sequence[Part]]) -> Iterator[t
             rows = screen(part.kind, part.table, hardware=hardware)
             found = trained.estimate_columns(rows.layer)
             yield name, part, Errors(rows.runtime_s, found.runtime_s, found.low_s, found.high_s)
+
+
+def boards(system: str, part: Part) -> Iterator[tuple[str, Errors]]:
+    """Drawn rows of the system by the shipped predictors of its siblings, boards of the same chip."""
+    spec = find_spec(SYSTEMS[system].slug)
+    table = part.thinned(OF_BOARD).table[part.thinned(OF_BOARD).drawn()].reset_index(drop=True)
+    rows = screen(part.kind, table, hardware=spec.hardware())
+    for sibling in SYSTEMS[system].siblings:
+        predictor = for_board(spec, find_spec(SYSTEMS[sibling].slug))
+        found = predictor.estimate_columns(rows.layer)
+        if np.mean(found.basis_code < BASES.index(BYTES)) > KNOWN:
+            yield sibling, Errors(rows.runtime_s, found.runtime_s, found.low_s, found.high_s)

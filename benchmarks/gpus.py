@@ -5,7 +5,8 @@ python -m benchmarks.gpus PATH [--only FAMILY ...] [--system NAME ...] [--sectio
 PATH holds aiconfigurator2/ (see benchmarks/gpu_tables). Sections: `twins` says how noisy rows are; `shapes`
 holds whole shapes out in folds; `beyond` predicts the largest from smaller ones; `systems` predicts a system
 from its spec sheet and the other systems' rows, with its sibling among them and without. Fits see drawn rows
-alone; errors are of all rows of what was held out. `power` holds out watts of whole shapes. `runs` and
+alone; errors are of all rows of what was held out. `boards` predicts a system by the shipped predictor of
+another board of its chip. `power` holds out watts of whole shapes. `runs` and
 `tracelens` predict whole runs that others measured (benchmarks/gpu_runs.py). Prints Markdown tables of
 absolute percentage errors.
 """
@@ -86,6 +87,18 @@ def systems(given: argparse.Namespace) -> None:
     print_table("A whole system held out: from the others' rows and its spec sheet.", lines())
 
 
+def boards(given: argparse.Namespace) -> None:
+    """A system by the shipped predictor of another board of its chip."""
+
+    def lines() -> Iterator[tuple[str, str, str, str, Errors]]:
+        for system, some, _ in measured(given):
+            for part in some:
+                for sibling, found in gpu_held_out.boards(system, part):
+                    yield system, f"{part.kind} {part.name}", part.engine, f"from {sibling}", found
+
+    print_table("A board held out: by the predictor of another board of its chip.", lines())
+
+
 def power(given: argparse.Namespace) -> None:
     """Watts of whole shapes held out, each system that has them."""
 
@@ -105,6 +118,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "shapes": shapes,
     "beyond": beyond,
     "systems": systems,
+    "boards": boards,
     "power": power,
     "runs": gpu_runs.runs,
     "tracelens": gpu_runs.tracelens,

@@ -3,11 +3,12 @@
 A sheet is one object:
 
     {"schema": 1, "name": "My GPU", "class": "gpu", "vendor": "...", "year": 2024, "aliases": ["..."],
-     "chip": "...", "values": {"peak_flops_float32": {"value": 1.95e13, "source": "its data sheet (2024)"}, ...}}
+     "chip": "...",
+     "values": {"peak_flops_float32": {"value": 1.95e13, "source": "its data sheet (2024)"}, ...}}
 
 Values are SI, without a prefix; KEYS lists them. `vendor`, `year`, `aliases` and `chip` are optional. A
 plain number may stand for a value whose source is the user. All peaks are dense, never with sparsity. Devices
-of one `chip` are twins: they differ in links, memory, clocks, enabled cores or power limit alone.
+of one `chip` differ in links, memory, clocks, enabled cores or power limit alone.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ KEYS: dict[str, Key] = {
         1e7, 1e13, "B/s"
     ),  # of one device's share of a server's cards, in one direction
     "limit_w": Key(0.5, HIGHEST_W, "W"),  # board power limit or TDP
-    "idle_w": Key(0.01, HIGHEST_W, "W"),  # awake, between calls: long after them, and on a display, it is less
+    "idle_w": Key(
+        0.01, HIGHEST_W, "W"
+    ),  # awake, between calls: long after them, and on a display, it is less
 }
 LINKS = ("link_bytes_per_s", "pcie_bytes_per_s", "network_bytes_per_s")
 REQUIRED = ("memory_bytes_per_s", "cores")  # and one peak

@@ -1,7 +1,7 @@
 """A predictor for every device with a spec sheet, in each dtype that it has, from the best data there is.
 
-Each layer uses the first of these that knows it: the device's own predictors, those of its twins (of the same
-chip; `twins.py`), predictors trained on related devices (scaled by the sheet's bandwidth and peaks), and a
+Each layer uses the first of these that knows it: the device's own predictors, predictors of other boards of
+its chip (`twins.py`), predictors trained on related devices (scaled by the sheet's bandwidth and peaks), and a
 roofline with launch overhead and wide bounds.
 """
 
@@ -16,6 +16,7 @@ from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.names import matching
 from neuralpower.devices.spec import DeviceSpec, chips_of_specs, find_spec, known_spec, labels_of_specs
 from neuralpower.dtypes import floats_of, full_name
+from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.keys import Key
@@ -52,7 +53,7 @@ def for_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
 
 
 def _composed(spec: DeviceSpec) -> Predictor:
-    """One predictor from the device's own, those of its twins, those of related devices and a roofline."""
+    """One predictor from the device's own, its chip's, its relatives' and a roofline."""
     own, refused = _own(spec)
     twins = _twins(spec)
     asked = [*own, *twins, *_relatives(spec)]
@@ -80,6 +81,14 @@ def _law(spec: DeviceSpec, hardware: Hardware) -> Law | None:
     if platform_of(hardware).family == "cpu":
         return None
     return shipped_prior().on(hardware, spec.slug, spec.chip)
+
+
+def for_board(spec: DeviceSpec, sheet: DeviceSpec) -> Predictor:
+    """What was trained on another board of the device's chip alone; raises InputError where nothing was."""
+    found = [_as_twin(one, sheet, spec, ()) for one in _own(sheet)[0]]
+    if not found:
+        raise InputError(f"{sheet.slug} has no predictor of its own; choose another board")
+    return dataclasses.replace(found[0], others=tuple(found[1:]))
 
 
 def roofline_of(spec: DeviceSpec) -> Predictor:
@@ -116,11 +125,11 @@ def _own(spec: DeviceSpec) -> tuple[list[Predictor], list[str]]:
 
 
 def _twins(spec: DeviceSpec) -> list[Predictor]:
-    """The predictors that were trained on devices of the same chip, for the device; the nearest device's first.
+    """Predictors that were trained on other boards of the chip, for the device; the nearest board's first.
 
-    They leave out the kinds of rows of the device itself that the predictor of related devices was trained on;
-    of a board that differs in its links alone, too, but for that board's own. Those whose times include launches
-    are left out: the host is another one.
+    They omit the kinds for which the predictor of related devices has rows of the device itself. Kinds with
+    rows of a board that differs in its links alone are omitted, too, except by that board's own predictor. A
+    predictor whose times include launches does not serve: the host is another one.
     """
     known, equals = known_predictors(), {board.slug for board in _but_for_links(spec)}
     rows_of: dict[str, set[Key]] = {}
@@ -141,7 +150,7 @@ def _launched(trained: Predictor) -> bool:
 
 
 def _as_twin(trained: Predictor, sheet: DeviceSpec, spec: DeviceSpec, without: Collection[Key]) -> Predictor:
-    """A predictor of a device for its twin, less some keys; with its watts where both have as much power."""
+    """A predictor of a board for another one, less some keys; with watts where both have as much power."""
     there = completed(trained.hardware, sheet.hardware())
     here, twin = rounded_alike(spec.hardware(), there), Twin(sheet.name, there)
     kept = {key: one for key, one in trained.regressors.items() if key not in without}
@@ -165,7 +174,7 @@ def _of_chip(spec: DeviceSpec) -> list[DeviceSpec]:
 
 
 def _but_for_links(spec: DeviceSpec) -> list[DeviceSpec]:
-    """Those of them that differ in their links and in the size of their memory alone."""
+    """The sheets of them that differ in their links and in the size of their memory alone."""
     own = spec.hardware()
     return [sheet for sheet in _of_chip(spec) if octaves_apart(own, sheet.hardware()) < ROUNDED]
 
@@ -179,11 +188,11 @@ def _levels_known(pooled: Predictor, device: str) -> set[Key]:
 
 
 def _on_the_device(pooled: Predictor, spec: DeviceSpec) -> Predictor:
-    """A predictor of several devices for the one; with those of boards that differ in links
-    alone where it has no level.
+    """A predictor of several devices for the one.
 
-    Other twins' levels are not used: with an A100's of 40 GB, layer norms of one of 80 GB are off by 15 % instead
-    of 6, products in float32 by 28 instead of 10, as they reach other shares of another memory and limit.
+    Where it has no level of the device, the level of a board counts that differs in its links alone. Other
+    boards' levels mislead: with an A100's of 40 GB, layer norms of one of 80 GB are off by 15 % instead of 6,
+    products in float32 by 28 instead of 10, as they reach other shares of another memory and power limit.
     """
     twins = [sheet for sheet in _but_for_links(spec) if _levels_known(pooled, sheet.slug)]
     hardware = rounded_alike(spec.hardware(), twins[0].hardware()) if twins else spec.hardware()

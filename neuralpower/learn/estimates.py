@@ -156,7 +156,7 @@ class Estimates:
 
 
 def by_origin(labels: Array, seconds: Array) -> dict[str, float]:
-    """The sum of `seconds` [layers] by how they are known, `labels` [layers]: those of ORIGINS, then others."""
+    """Sums of `seconds` [layers] by how they are known, `labels` [layers]: ORIGINS first, then others."""
     names = dict.fromkeys((*ORIGINS, *np.unique(labels).tolist()))
     return {name: float(np.sum(seconds[labels == name])) for name in names}
 

@@ -192,7 +192,7 @@ class Predictor:
         return any((kind, phase) in one._in_phases for one in (self, *self.others))
 
     def origins(self, found: Estimates) -> Array:
-        """[layers], how the device's time of each is known: one of ORIGINS, or a twin's."""
+        """[layers], how the device's time of each is known: one of ORIGINS, or by a named board."""
         starts = np.cumsum([0, *(len(one.regressors) for one in (self, *self.others))])
         owner = np.searchsorted(starts, found.regressor, side="right") - 1
         said = np.array([one._origin for one in (self, *self.others)])[np.clip(owner, 0, len(self.others))]

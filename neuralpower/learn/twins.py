@@ -1,10 +1,10 @@
-"""Twins: devices of one chip, which differ in links, memory, clocks, enabled cores or power limit.
+"""Boards of one chip, which differ in links, memory, clocks, enabled cores or power limit.
 
-A predictor that was trained on one of them serves the other. Of each time, the part that the trained
-device's bandwidth or sustained FLOP/s explain follows those of the other; the rest remains: launches, and
-steps that wait for one another. Exchanges follow the links. With bfloat16 products of an H200, those of an
-H100 are off by 5.0 % in the mean, for 9.6 where nothing is scaled and 10.5 with the H100's numbers in the
-H200's formulas, most of whose bytes stand for a cache that both have.
+A predictor that was trained on one board serves the others. The part of a time that the trained board's
+bandwidth or sustained FLOP/s explain changes as these do. Launches do not change, nor do steps that wait for
+one another. Exchanges follow the links. With an H200's bfloat16 products, an H100's are off by 4.9 % in the
+mean, by 9.4 where nothing is scaled, by 10.5 with the H100's numbers in the H200's formulas: many of the bytes
+in these come from a cache, which both boards have.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ from neuralpower.learn.problem import Array
 # Two sheets print one number of one chip, rounded: 989.4 and 989.5 TFLOP/s of H100 and H800.
 ROUNDED = 0.01
 # FLOP/s that a power limit allows grow with this power of the watts for each core: clock and voltage rise
-# together. The top of power sweeps (Zeus; club-3090): 0.4 on V100, Quadro RTX 6000 and RTX 5090, 0.5 on A40
-# and, from 250 to 390 W, 0.45 on an RTX 3090; more below half of the limit.
+# together. The top of power sweeps (Zeus; club-3090): 0.3 to 0.5 on V100, Quadro RTX 6000, A40, RTX 3090 and
+# 5090, 1 and more below half of the limit. Best products of a chip's boards (mag-/gpu_benchmark, on GitHub):
+# A100 PCIe and GH200 0.15, H100 PCIe 0.6, H100 NVL 0.9.
 BY_POWER = 0.5
-# Standard deviation of log(measured / said): of any twin, and for each unit of the logarithm of what changes.
-# With them, TODO % of the rows lie within their bounds.
+# Standard deviation of log(measured / said): of any other board, and for each unit of the change's logarithm.
+# With them, 94 % of 246,000 rows of six boards lie within their bounds.
 BOARD, CHANGED = 0.06, 0.25
 SHORTEST = 1e-12  # s
-SHARP = 4.0  # of the p-norm of memory's and FLOP's time: kernels overlap both, but for some of the shorter
+# Tensor cores' instructions take 64 rows since Hopper (PTX ISA, wgmma), so few rows cost as much as 64. It
+# shows on an H20, whose FLOP/s are a sixth of an H200's and whose bandwidth is nearly the same.
+TILES = ("tiles_64x64_packed", "tiles_64x64")
+SHARP = 4.0  # exponent of the norm of memory's and FLOP's time, which kernels overlap but for a part
 
 
 @dataclass(frozen=True)
@@ -96,13 +100,18 @@ def _peaks_s(columns: Layer, hardware: Hardware) -> Any:
     bound = columns.bound_s(hardware)
     if bound is not None:
         return bound
-    peak = peak_flops(columns, hardware) if columns.multiplies else hardware.peak("float32")
-    compute, memory = columns.flops() / peak, sum(columns.bytes()) / hardware.memory_bytes_per_s
+    memory = sum(columns.bytes()) / hardware.memory_bytes_per_s
+    if columns.multiplies:
+        terms = columns.kernel_terms(hardware)
+        whole = (terms[name] for name in TILES if name in terms)
+        compute = np.maximum(columns.flops() / peak_flops(columns, hardware), next(whole, 0.0))
+    else:
+        compute = columns.flops() / hardware.peak("float32")
     return (compute**SHARP + memory**SHARP) ** (1 / SHARP)
 
 
 def rounded_alike(here: Hardware, there: Hardware) -> Hardware:
-    """The device `here` with its twin's numbers where both are the same, rounded, and the chip's own facts.
+    """The device `here` with the numbers of `there` where they are the same, rounded, and the chip's facts.
 
     The latter are the year, of which energy per FLOP follows, and clocks where its sheet has none.
     """
@@ -134,7 +143,7 @@ def _alike(number: float | None, other: float | None) -> bool:
 
 
 def completed(hardware: Hardware | None, sheet: Hardware) -> Hardware:
-    """A predictor's device with what its sheet has besides: sheets learn more than files were written with."""
+    """A predictor's device with what its sheet states besides, as sheets state more than older files have."""
     if hardware is None:
         return sheet
     lacks = [field.name for field in dataclasses.fields(Hardware) if getattr(hardware, field.name) is None]
