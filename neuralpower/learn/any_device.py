@@ -1,8 +1,8 @@
 """A predictor for every device with a spec sheet, in each dtype that it has, from the best data there is.
 
 Each layer uses the first of these that knows it: the device's own predictors, predictors of other boards of
-its chip (`twins.py`), predictors trained on related devices (scaled by the sheet's bandwidth and peaks), and a
-roofline with launch overhead and wide bounds.
+its chip (`twins.py`), predictors trained on related devices (scaled by the sheet's bandwidth and peaks), and
+a roofline with launch overhead and wide bounds.
 """
 
 from __future__ import annotations

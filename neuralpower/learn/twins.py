@@ -3,8 +3,8 @@
 A predictor that was trained on one board serves the others. The part of a time that the trained board's
 bandwidth or sustained FLOP/s explain changes as these do. Launches do not change, nor do steps that wait for
 one another. Exchanges follow the links. With an H200's bfloat16 products, an H100's are off by 4.9 % in the
-mean, by 9.4 where nothing is scaled, by 10.5 with the H100's numbers in the H200's formulas: many of the bytes
-in these come from a cache, which both boards have.
+mean, by 9.4 where nothing is scaled, by 10.5 with the H100's numbers in the H200's formulas: many of the
+bytes in these come from a cache, which both boards have.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_a_times_part_that_the_peaks_do_not_explain_remains() -> None:
     at_peak = sum(few.bytes()) / h200.memory_bytes_per_s
     for waits in (0.0, at_peak, 9 * at_peak):
         carried, unsure = Twin("H200", h200).carried(few, np.array([at_peak + waits]), h100)
-        assert carried[0] == pytest.approx(at_peak * 4.8 / 3.35 + waits, rel=1e-3)
+        assert carried[0] == pytest.approx(at_peak * 4.8 / 3.35 + waits, rel=0.01)
         assert unsure[0] > 0
 
 
