@@ -28,7 +28,8 @@ FUNCTIONS = {
     "cat": "cat concat concatenate stack hstack vstack",
     "pad": """
         pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d replication_pad1d
-        _pad_packed_sequence select_backward slice_backward diagonal_backward
+        _pad_packed_sequence select_backward slice_backward diagonal_backward to_padded_tensor
+        _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward
     """,
     "roll": "roll flip rot90 pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle",
     "repeat": "repeat tile repeat_interleave",

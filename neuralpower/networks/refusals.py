@@ -30,11 +30,12 @@ def check_followable(model: nn.Module, inputs: Any) -> None:
             )
     attributes = (v for part in model.modules() for v in vars(part).values() if isinstance(v, Tensor))
     for tensor in (*model.parameters(), *model.buffers(), *attributes, *tensors_within(inputs)):
-        if tensor.is_nested:
+        if tensor.is_nested and tensor.layout != torch.jagged:
             raise InputError(
-                f"{name}: a tensor is nested, and only those of one shape are followed; give it padded"
+                f"{name}: a tensor is nested, and only those of one shape are followed; give it padded, or "
+                "with layout=torch.jagged"
             )
-        if tensor.layout != torch.strided:
+        if tensor.layout not in (torch.strided, torch.jagged):
             raise InputError(
                 f"{name}: a tensor of {tuple(tensor.shape)} is {tensor.layout}, and only dense ones are "
                 "followed; give its to_dense()"
@@ -46,12 +47,14 @@ SAYING = {
     "call requires_grad_() on its input first",
     "fullgraph=True": "a part of it runs compiled alone, and cannot be followed; give it uncompiled",
     "combine_mode='pointwise'": "give combine_mode='generic', which computes the same",
+    "does not support sparse weights": "give its layer sparse=False, or another mode",
+    "Only CUDA tensors are currently supported": "a part of it, as sparse weights of 2:4, asks for a GPU's "
+    "tensors, which a trace has not; give it with dense weights",
     **dict.fromkeys(
-        ("SparseTensorImpl", "NestedTensorImpl"),
+        ("Sparse", "sparse tensor", "NestedTensor", "nested tensor"),
         "it makes tensors that are sparse or nested, and only dense ones of one shape are followed; "
         "make them dense",
     ),
-    "does not support sparse weights": "give its layer sparse=False, or another mode",
 }
 """A part of an error's text -> the way out."""
 SIZES = "(batch size, sequence length, input shape)"

@@ -16,7 +16,11 @@ from torch.autograd import forward_ad, functional
 from neuralpower.errors import said
 from neuralpower.trace.undisturbed import swapped
 
-NOTE = "its forward pass takes gradients itself: composite operators are followed in their parts"
+FAILING = ("does not require grad", "Cannot set version_counter for inference tensor")
+NOTE = (
+    "its forward pass takes gradients itself, or makes jagged tensors: composite operators are followed in "
+    "their parts"
+)
 
 
 class GradientsAskedError(Exception):
@@ -24,8 +28,9 @@ class GradientsAskedError(Exception):
 
 
 def takes_gradients(error: BaseException) -> bool:
-    """Whether a forward pass without autograd failed since it asks for gradients."""
-    return isinstance(error, GradientsAskedError) or "does not require grad" in said(error)
+    """Whether a forward pass failed without autograd: it asks for gradients, or makes jagged tensors."""
+    text = said(error)
+    return isinstance(error, GradientsAskedError) or any(words in text for words in FAILING)
 
 
 @contextlib.contextmanager

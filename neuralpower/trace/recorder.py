@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
 from torch.autograd import Function
+from torch.nested._internal.nested_tensor import NestedTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 from torch.utils.hooks import RemovableHandle
@@ -97,7 +98,9 @@ FREE = frozenset(
     resize_ _has_compatible_shallow_copy_type _nested_tensor_size is_nonzero equal size dim result_type
     can_cast promote_types _is_zerotensor is_floating_point device _fw_primal _efficientzerotensor
     q_scale q_zero_point q_per_channel_axis q_per_channel_scales q_per_channel_zero_points qscheme
-    _empty_affine_quantized
+    _empty_affine_quantized _nested_view_from_jagged _nested_get_values _nested_get_offsets
+    _nested_get_lengths _nested_get_ragged_idx _nested_get_jagged_dummy _nested_get_min_seqlen
+    _nested_get_max_seqlen
     """.split()
 )
 # operators that decide by numbers
@@ -449,7 +452,9 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self._in_optimizer = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator and record it."""
+        """Run one operator and record it; a jagged tensor runs it as operators on its values."""
+        if any(issubclass(one, NestedTensor) for one in types):
+            return NotImplemented
         before, kwargs = self.lifetimes.calls, kwargs or {}
         seen = len(self.calls) + len(self.unmodelled)
         output = self._run(func, args, kwargs)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
@@ -242,9 +243,15 @@ def backward_calls(calls: Sequence[LayerCall], own: Sequence[OwnBackward]) -> It
 
 def shapes_of(values: Any) -> Shapes:
     """Shapes of the tensors in `values`, in order."""
-    return tuple(tuple(t.shape) for t in tree_iter(values) if isinstance(t, Tensor))
+    return tuple(_shape(t) for t in tree_iter(values) if isinstance(t, Tensor))
 
 
 def call_shapes(values: Any) -> Shapes:
     """Shapes of the tensors in an operator's arguments or results, by a faster search."""
-    return tuple(tuple(t.shape) for t in tensors_in(values))
+    return tuple(_shape(t) for t in tensors_in(values))
+
+
+def _shape(tensor: Any) -> tuple[int, ...]:
+    """A tensor's shape; a jagged one has that of its values."""
+    jagged = tensor.layout == torch.jagged
+    return tuple(tensor._values.shape if jagged else tensor.shape)

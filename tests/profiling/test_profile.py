@@ -245,11 +245,14 @@ def test_an_operator_without_a_kind_is_named_and_never_zero() -> None:
     assert found.total.flops == 2 * 16**3
 
 
-def test_a_higher_order_operator_is_named() -> None:
+def test_a_higher_order_operator_is_counted_by_what_it_runs_and_timed_by_its_name() -> None:
     from torch._higher_order_ops.cond import cond_op
 
-    found = counts(Function(lambda x: cond_op(True, lambda y: y @ y, lambda y: y, (x,))), torch.eye(4))
-    assert [u.operator for u in found.unmodelled] == ["cond"]
+    model = Function(lambda x: cond_op(True, lambda y: y @ y, lambda y: y, (x,)))
+    counted, timed = counts(model, torch.eye(4)), quick(model, torch.eye(4))
+    assert counted.unmodelled == ()
+    assert [u.operator for u in timed.unmodelled] == ["cond"]
+    assert counted.total.flops == timed.total.flops == 2 * 4**3
 
 
 def test_own_rules_count_what_no_kind_does() -> None:

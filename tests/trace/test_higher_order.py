@@ -20,6 +20,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+import neuralpower
 from neuralpower.errors import ModelError
 from neuralpower.layers.attention import Attention, window_of
 from neuralpower.trace.tracer import trace
@@ -428,3 +429,11 @@ def test_where_no_gradient_is_taken_composite_operators_stay_whole() -> None:
     assert [call.operator for call in found.calls] == ["aten.linear"]
     assert not any("takes gradients" in note for note in found.assumptions)
     assert math.isclose(found.flops, PRODUCT)
+
+
+def test_a_step_through_branches_has_a_time_and_says_why_its_memory_is_not_known() -> None:
+    found = neuralpower.load("amd-epyc-2c").predict(Branches(), X, phase="training")
+    # the costlier branch: two products of 2 x 8 x 16 x 32 FLOP, gradients of both weights and of one input
+    assert found.flops > 5 * 2 * 8 * 16 * 32
+    assert found.memory is None
+    assert "its memory is not known: Branches: a training step" in " ".join(found.remarks)
