@@ -52,6 +52,7 @@ from neuralpower.trace.higher_order import (
 from neuralpower.trace.inner_gradients import NOTE, asking_noticed
 from neuralpower.trace.lifetimes import CACHE, INPUTS, Lifetimes
 from neuralpower.trace.loops import OFTEN, Called, recurring
+from neuralpower.trace.memory_formats import CONVOLUTIONS, laid_out
 from neuralpower.trace.modules import Modules, With
 from neuralpower.trace.notes import (
     check_countable,
@@ -493,6 +494,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
             if output is not NotImplemented:
                 return output
         output = self.called(name, func, args, kwargs)
+        if name in CONVOLUTIONS:
+            output = laid_out(output, args, kwargs)
         if not _writes(func) and _is_view(output, args, kwargs):  # or numbers from numbers
             self._follow(name, args, kwargs, output, view=True)
             self._views.append((self._at, self.path, operator, self._checkpoints > 0))

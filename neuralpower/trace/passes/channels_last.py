@@ -1,8 +1,8 @@
 """The memory format that torch.compile gives to convolutional networks on accelerators.
 
-Inductor turns all convolutions of a network to channels last where they then take fewer FLOP by its weights, in
-inference, or where none is grouped or hurt otherwise, in training. Source: `GraphLowering.decide_layout_opt`,
-torch/_inductor/graph.py, torch 2.6 to 2.13.
+Inductor turns all convolutions of a network to channels last: in inference where the sum of their FLOP,
+weighted by how much faster they then are, falls; in training where none is grouped or hurt otherwise. Source:
+`GraphLowering.decide_layout_opt`, torch/_inductor/graph.py, torch 2.6 to 2.13.
 """
 
 from __future__ import annotations
