@@ -1,1 +1,1 @@
-"""Measurements that teach a prior, one file a source: each has `observations(PATH)`, a list of observations."""
+"""Measurements that teach a prior, one file a source: each has `observations(PATH)`."""

@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from neuralpower.data.dataset import read_dataset
+from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.spec import find_spec
-from neuralpower.layers import KINDS
+from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.base import FORWARD
+from neuralpower.learn import laws
 from neuralpower.learn.prior_fit import CALL_NOISE, Observation
 
 DATASETS = ("datasets/nvidia-h200-sxm-141gb",)
 WEIGHT = 0.3  # of a call, which repeats what its neighbours in a sweep say
-SHORTEST_S = 4e-6  # a call that is little but its launch says nothing of a factor
+SHORTEST_S = 2e-5  # a call that is little but its launch says nothing of a factor
+MOST = 8.0  # times its law: slower ones run code that networks avoid, and no trait tells it apart
 
 
 def observations(root: Path) -> list[Observation]:
@@ -37,8 +40,15 @@ def _of(folder: Path) -> Iterator[Observation]:
                 or not row["runtime_s"] > SHORTEST_S
             ):
                 continue
-            layer = KINDS[kind].from_row(row)
-            if sum(layer.bytes()) + layer.flops() > 0 and not layer.recurs:
+            layer = KINDS[kind].from_row({str(name): value for name, value in row.items()})
+            if not layer.recurs and _usual(layer, hardware, row["runtime_s"]):
                 yield Observation(
                     spec.slug, hardware, (layer,), np.ones(1), row["runtime_s"], WEIGHT, CALL_NOISE, spec.chip
                 )
+
+
+def _usual(layer: Layer, hardware: Hardware, seconds: float) -> bool:
+    """Whether the call is one that networks make: it fits vectors and tensor cores, and is not far off."""
+    columns = columns_of(type(layer), [layer])
+    least = laws.least_s(columns, hardware)[0]
+    return bool(least > 0 and seconds < MOST * least and not laws.loose(columns)[0])

@@ -23,7 +23,7 @@ def observations(root: Path) -> list[Observation]:
         hardware = spec.hardware()
         for kind, table in kernels(root / "neusight" / "kernels_train.parquet", device).items():
             for row in table.sample(min(EACH, len(table)), random_state=0).to_dict("records"):
-                layer = KINDS[kind].from_row(row)
+                layer = KINDS[kind].from_row({str(name): value for name, value in row.items()})
                 found.append(
                     Observation(
                         spec.slug,

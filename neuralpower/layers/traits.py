@@ -62,7 +62,7 @@ INNER = (4, 5, 6, 7, 8, 9, 10, 11)  # and its inner side
 
 
 def of_product(itemsize: Any, batch: Any, rows: Any, columns: Any, inner: Any) -> dict[str, Any]:
-    """Traits of `batch` products [rows, inner] x [inner, columns]: narrow ones fill no tile, few no device."""
+    """Traits of `batch` products [rows, inner] x [inner, columns]: narrow ones fill no tile, few no GPU."""
     tiles = batch * np.ceil(rows / TILE) * np.ceil(columns / TILE)
     return {
         **steps("tiles", tiles, TILES),

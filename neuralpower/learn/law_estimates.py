@@ -1,4 +1,4 @@
-"""Estimates of calls by a law: where no regressor knows them, and where one is far from what it was trained on."""
+"""Estimates of calls by a law: where no regressor knows them, or where one is far from its rows."""
 
 from __future__ import annotations
 

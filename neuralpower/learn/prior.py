@@ -129,7 +129,7 @@ def named(columns: Layer, part: str, traits: Mapping[str, Any]) -> dict[str, Arr
 
 def _types(columns: Layer) -> dict[str, Any]:
     """The types of products that are not the usual 16 bits: each has units of its own."""
-    names = np.unique(np.asarray(columns.dtype, dtype=str)) if columns.multiplies else []
+    names: list[str] = np.unique(np.asarray(columns.dtype, dtype=str)).tolist() if columns.multiplies else []
     return {
         f"in {name}": 1.0 * (columns.dtype == name) for name in names if DTYPES[str(name)].bits != USUAL_BITS
     }

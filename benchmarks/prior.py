@@ -1,0 +1,133 @@
+"""Train the prior, which answers for kernels that nobody measured on a device; hold it to unseen devices.
+
+python -m benchmarks.prior PATH [--traces FILE] [--out FILE] [--held-out]
+
+PATH holds timm/ and neusight/ (Apache-2.0 and MIT); calls that collect-data measured come from this checkout.
+Families of networks are held out by fifths, then each device. Prints a Markdown table and writes the prior.
+timm must be installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.teachers import collected, neusight
+from neuralpower.learn import prior_fit
+from neuralpower.learn.prior import Doubt, Law, Level, Prior, family_of
+from neuralpower.learn.prior_files import SHIPPED, write_prior
+from neuralpower.learn.prior_fit import DEVICE, EVERYWHERE, FAMILY, Observation, fit_factors, predicted
+from neuralpower.learn.problem import Array
+
+LAUNCH_S = 2e-6  # the shortest kernels of networks on GPUs of 2022 to 2025
+DIGITS, LEAST = 4, 5e-4  # of a factor's logarithm; smaller ones are dropped
+SOURCE = "timm's benchmarks (Apache-2.0); NeuSight's kernels (MIT); calls measured on an H200"
+FOLDS = 5
+TRACES = Path("build/timm-traces.pickle")
+CALLS = Doubt(call=0.3, network=0.11)  # of a device that was taught: families held out
+FAMILIES = Doubt(call=0.35, network=0.18)
+ELSEWHERE = Doubt(call=0.4, network=0.2)
+
+
+def prior_of(observed: Sequence[Observation]) -> Prior:
+    """The prior that these teach."""
+    found = fit_factors(observed, LAUNCH_S)
+    levels = {name: _level(factors, name, observed) for name, factors in found.items()}
+    return Prior(
+        source=SOURCE,
+        launch_s=LAUNCH_S,
+        everywhere=levels[EVERYWHERE],
+        families={name.split(" ", 1)[1]: level for name, level in levels.items() if name.startswith(FAMILY)},
+        devices={name.split(" ", 1)[1]: level for name, level in levels.items() if name.startswith(DEVICE)},
+        of_device=CALLS,
+        of_family=FAMILIES,
+        elsewhere=ELSEWHERE,
+    )
+
+
+def _level(factors: Mapping[str, float], name: str, observed: Sequence[Observation]) -> Level:
+    rounded = {factor: round(value, DIGITS) for factor, value in factors.items() if abs(value) > LEAST}
+    mine = [one for one in observed if name in _levels(one)]
+    networks = sum(len(one.layers) > 1 for one in mine)
+    return Level(rounded, networks=networks, rows=len(mine) - networks)
+
+
+def _levels(one: Observation) -> tuple[str, ...]:
+    """The levels that an observation teaches."""
+    return EVERYWHERE, f"{FAMILY} {family_of(one.hardware, one.chip)}", f"{DEVICE} {one.device}"
+
+
+def laws(prior: Prior, observed: Sequence[Observation]) -> dict[str, Law]:
+    """The law of each device."""
+    return {one.device: prior.on(one.hardware, one.device, one.chip) for one in observed}
+
+
+def line(name: str, said: Array, measured: Array) -> str:
+    """A row of the table."""
+    error = np.abs(said / measured - 1)
+    spread = np.std(np.log(said / measured))
+    bias = np.median(said / measured - 1)
+    figures = f"{np.median(error):.1%} | {error.mean():.1%} | {bias:+.1%} | {spread:.2f}"
+    return f"| {name} | {len(error)} | {figures} |"
+
+
+def held_out(networks: Sequence[Observation], names: Sequence[str], calls: Sequence[Observation]) -> None:
+    """Print errors of networks whose families, then whose devices were held out; and of the bare sum."""
+    measured = np.array([one.seconds for one in networks])
+    devices = np.array([one.device for one in networks])
+    begin = np.array([re.sub("[^a-z].*", "", name) for name in names], dtype=object)
+    families = np.unique(begin.astype(str), return_inverse=True)[1]
+    fold = np.random.default_rng(0).permutation(families.max() + 1)[families] % FOLDS
+    print("| held out | networks | median | mean | bias | deviation |\n| --- | --- | --- | --- | --- | --- |")
+    nothing = Prior(SOURCE, LAUNCH_S, Level({}), {}, {}, CALLS, FAMILIES, ELSEWHERE)
+    bare = predicted(networks, laws(nothing, networks))
+    said = np.zeros(len(networks))
+    for f in range(FOLDS):
+        known = [one for one, k in zip(networks, fold, strict=True) if k != f]
+        asked = [one for one, k in zip(networks, fold, strict=True) if k == f]
+        said[fold == f] = predicted(asked, laws(prior_of([*known, *calls]), asked))
+    for device in np.unique(devices):
+        some = devices == device
+        print(line(f"physics alone, {device}", bare[some], measured[some]))
+        print(line(f"families, {device}", said[some], measured[some]), flush=True)
+    for device in np.unique(devices):
+        some = devices == device
+        known = [one for one in [*networks, *calls] if one.device != device]
+        asked = [one for one in networks if one.device == device]
+        print(
+            line(f"device, {device}", predicted(asked, laws(prior_of(known), asked)), measured[some]),
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Read, hold out, train, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("path", type=Path, nargs="?", help="the folder that holds timm/ and neusight/")
+    parser.add_argument("--traces", type=Path, default=TRACES, help="the file of traces")
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="the file to write")
+    parser.add_argument("--held-out", action="store_true", help="only print errors; write nothing")
+    given = parser.parse_args()
+    if given.path is None:
+        print("benchmarks.prior needs a folder that holds timm/ and neusight/: skipped")
+        return
+    given.traces.parent.mkdir(parents=True, exist_ok=True)
+    timm = importlib.import_module("benchmarks.teachers.timm")
+    networks, names = timm.observations(given.path, given.traces)
+    calls = [*collected.observations(Path()), *neusight.observations(given.path)]
+    print(f"{len(networks)} networks, {len(calls)} calls; traits within {prior_fit.TRAIT:g}", flush=True)
+    if given.held_out:
+        held_out(networks, names, calls)
+        return
+    write_prior(prior_of([*networks, *calls]), given.out)
+
+
+if __name__ == "__main__":
+    main()
