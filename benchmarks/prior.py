@@ -35,8 +35,18 @@ ELSEWHERE = Doubt(call=0.4, network=0.2)
 
 
 def prior_of(observed: Sequence[Observation]) -> Prior:
-    """The prior that these teach."""
-    found = fit_factors(observed, LAUNCH_S)
+    """The prior that these teach.
+
+    Networks come first: they are made of the calls that networks make. Calls of sweeps teach their own device,
+    and of all devices what no network has.
+    """
+    networks, calls = (
+        [one for one in observed if (len(one.layers) > 1) == several] for several in (True, False)
+    )
+    found = fit_factors(networks, LAUNCH_S)
+    further = fit_factors(calls, LAUNCH_S, found[EVERYWHERE], (EVERYWHERE, DEVICE))
+    for name, factors in further.items():
+        found[name] = {**factors, **found.get(name, {})}
     levels = {name: _level(factors, name, observed) for name, factors in found.items()}
     return Prior(
         source=SOURCE,

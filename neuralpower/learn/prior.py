@@ -61,22 +61,15 @@ class Prior(Part, frozen=True):
 
     def on(self, hardware: Hardware, device: str, chip: str | None = None) -> Law:
         """The prior for a device, by its short name and its hardware."""
-        family = family_of(hardware, chip)
-        levels = [self.everywhere]
-        levels += [self.families[family]] if family in self.families else []
-        levels += [self.devices[device]] if device in self.devices else []
-        doubt = (
-            self.of_device
-            if device in self.devices
-            else self.of_family
-            if family in self.families
-            else self.elsewhere
-        )
+        family, own = family_of(hardware, chip), self.devices.get(device)
+        levels = [self.everywhere, *(one for one in (self.families.get(family), own) if one is not None)]
+        taught = own is not None and own.networks > 0
+        doubt = self.of_device if taught else self.of_family if family in self.families else self.elsewhere
         factors: dict[str, float] = {}
         for level in levels:
             for name, factor in level.factors.items():
                 factors[name] = factors.get(name, 0.0) + factor
-        return Law(hardware, factors, self.launch_s, doubt, device in self.devices)
+        return Law(hardware, factors, self.launch_s, doubt, taught)
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ class Law:
     factors: Factors
     launch_s: float
     doubt: Doubt
-    taught: bool  # whether networks or calls of this very device trained it
+    taught: bool  # whether networks on this very device trained it
 
     def seconds(self, columns: Layer) -> Array:
         """Seconds of each call, [rows]; 0 for calls that do no work."""

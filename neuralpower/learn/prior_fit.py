@@ -24,7 +24,7 @@ from neuralpower.learn.problem import Array
 STEPS, LARGEST_STEP, SETTLED = 30, 0.5, 1e-3  # of Gauss-Newton, in logarithms
 # Deviations of factors from the level above, by level: a part's, a kind's, a trait's. Chosen over families of
 # networks held out on two GPUs.
-ROOT, KIND, TRAIT = 0.3, 0.4, 0.15
+ROOT, KIND, TRAIT = 0.3, 0.4, 0.2
 BELOW = {"everywhere": 1.0, "family": 0.5, "device": 0.5}  # times these
 NETWORK_NOISE, CALL_NOISE = 0.06, 0.4  # deviation of log(time) that no factor explains
 EVERYWHERE, FAMILY, DEVICE = "everywhere", "family", "device"
@@ -144,9 +144,14 @@ def _joined(entries: Sequence[tuple[Array, int, Array]], shape: tuple[int, int])
     return coo_array((values, (rows, columns)), shape=shape)
 
 
+def _sort(level: str) -> str:
+    """The sort of a level, of which a family and a device have names."""
+    return level.split(" ", 1)[0]
+
+
 def deviation_of(level: str, name: str) -> float:
     """How far a factor may lie from the level above."""
-    sort = level.split(" ", 1)[0]
+    sort = _sort(level)
     part, _, trait = name.partition(": ")
     usual = TRAIT if trait else KIND if " " in part else ROOT
     return usual * BELOW[sort]
@@ -160,11 +165,15 @@ def fit_factors(
 ) -> dict[str, dict[str, float]]:
     """Factors by level ("everywhere", "family NAME", "device NAME"), as logarithms.
 
-    `levels`: those that are trained; `fixed`: what the levels above add up to.
+    `levels`: those that are trained. `fixed`: factors of all devices that stay as they are; others of that level
+    are trained where it is among the levels.
     """
     design = Design(observed, fixed or {}, launch_s)
     names = list(design.parameters)
-    kept = np.array([level.split(" ", 1)[0] in levels for level, _ in names])
+    stays = fixed or {}
+    kept = np.array(
+        [_sort(level) in levels and not (level == EVERYWHERE and name in stays) for level, name in names]
+    )
     pull = np.array([1 / deviation_of(*name) ** 2 for name in names])
     log_s = np.log([one.seconds for one in observed])
     noise = np.array([one.noise for one in observed])
@@ -184,7 +193,7 @@ def fit_factors(
             break
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for (level, name), value in zip(names, theta.tolist(), strict=True):
-        if level.split(" ", 1)[0] in levels and value:
+        if _sort(level) in levels and value:
             found[level][name] = value
     return found
 
