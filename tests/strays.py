@@ -1,7 +1,7 @@
 """Refuse what belongs to one machine: `python -m tests.strays`.
 
-The root holds the files of ROOT_FILES alone, so that a note left there is seen. No text names a local path, as
-of a home folder, except where ALLOWED says why. It prints a line per finding; any makes it fail.
+The root holds the files of ROOT_FILES alone, so that a note left there is seen. No text names a path as of a
+home folder, except where ALLOWED says why. It prints a line per finding; any makes it fail.
 """
 
 from __future__ import annotations

@@ -11,10 +11,14 @@ one batch at a time. The batch of a lost node is measured elsewhere; only return
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from neuralpower.devices.host import read_cpu
@@ -126,9 +130,10 @@ class Fleet:
         ray = _ray()
         _reachable(self.address)
         try:
-            ray.init(
-                address=self.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True
-            )
+            with _nothing_to_import():
+                ray.init(
+                    address=self.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True
+                )
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             raise _no_cluster(self.address, error) from None
         self._connected = True
@@ -180,6 +185,18 @@ def _ray() -> Any:  # its types are incomplete
     except ImportError:
         raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
     return ray
+
+
+@contextlib.contextmanager
+def _nothing_to_import() -> Iterator[None]:
+    """Work within in an empty folder: Ray has its actors import from the driver's working folder first."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as empty:
+        os.chdir(empty)
+        try:
+            yield
+        finally:
+            os.chdir(before)
 
 
 def _reachable(address: str | None) -> None:

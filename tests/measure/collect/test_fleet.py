@@ -20,6 +20,7 @@ from neuralpower.measure.collect.lock import DeviceLock
 from neuralpower.measure.collect.request import Progress
 from neuralpower.measure.collect.supervisor import collect
 from tests.fake_worker import TESTED, Fake, asked, names, statuses
+from tests.strangers import strangers
 from tests.program import run
 
 ray = pytest.importorskip(
@@ -104,7 +105,12 @@ def fleet(nodes: Nodes, worker: Fake) -> Fleet:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
-def test_what_a_lost_node_was_measuring_is_measured_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
+def test_what_a_lost_node_was_measuring_is_measured_elsewhere(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    note = strangers(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
     worker, out = Fake(tmp_path, {"count": 120, "block": 2, "item_s": 0.02}), tmp_path / "data"
     with pytest.raises(InputError, match="0 devices are offered and 0 are free; start a node with ray start"):
         collect(asked(out), lambda progress: None, fleet(nodes, worker))
@@ -138,6 +144,7 @@ def test_what_a_lost_node_was_measuring_is_measured_elsewhere(nodes: Nodes, tmp_
     again = [name for name in names(120) if table_names.count(name) > 1]
     assert len(again) <= 2
     assert not ray.is_initialized()
+    assert not note.exists(), note.read_text()
 
 
 @pytest.mark.filterwarnings("ignore")
