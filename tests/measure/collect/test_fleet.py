@@ -20,8 +20,8 @@ from neuralpower.measure.collect.lock import DeviceLock
 from neuralpower.measure.collect.request import Progress
 from neuralpower.measure.collect.supervisor import collect
 from tests.fake_worker import TESTED, Fake, asked, names, statuses
-from tests.strangers import strangers
 from tests.program import run
+from tests.strangers import strangers
 
 ray = pytest.importorskip(
     "ray", reason="Ray is not installed: nothing of the fleet is tested; pip install 'neuralpower[ray]'"
