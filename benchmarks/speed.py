@@ -43,7 +43,7 @@ LLAMA_70B = {
 IN_PROCESS = """
 import json, resource, sys, time
 start = time.perf_counter()
-from neuralpower.learn.shelf import default_predictor
+from neuralpower.learn.predictor_lookup import default_predictor
 from neuralpower.devices.host import read_cpu
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.networks.phases import Phase
