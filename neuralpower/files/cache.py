@@ -83,7 +83,7 @@ def recall(folder: Path, key: str) -> dict[str, Any] | None:
 
 
 def keep(folder: Path, key: str, answer: dict[str, Any]) -> None:
-    """Write an answer, whole or not at all; it is not kept where the disk refuses or a stranger's file lies."""
+    """Write an answer, whole or not at all; not kept where the disk refuses or a stranger's file lies."""
     file = _place(folder, key)
     new = file.with_name(f".{key}.{os.getpid()}.new")
     with contextlib.suppress(OSError):
