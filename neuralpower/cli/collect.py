@@ -251,7 +251,7 @@ def _executor(
     if name == "ray":
         from neuralpower.measure.collect.fleet import Fleet
 
-        return Fleet(address, partial(command, device, power), device, wait=wait)
+        return Fleet(address, partial(command, device, power), device, wait=wait, say=tell)
     if address is not None:
         text = "needs a Ray cluster; add --executor ray, or leave --address out"
         raise InputError(f"address {address!r}: {text}")

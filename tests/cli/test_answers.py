@@ -230,7 +230,8 @@ def test_only_a_plain_file_is_an_entry(tmp_path: Path, kind: str) -> None:
 def test_an_entry_without_lines_is_computed_again(kept: Path, computed: list[str]) -> None:
     first = run(*ASKED)
     (file,) = kept.glob("*.json")
-    for answer in ({"lines": []}, {}, {"exit_code": 1}, {"coverage_error": "x"}):
+    broken: list[dict[str, Any]] = [{"lines": []}, {}, {"exit_code": 1}, {"coverage_error": "x"}]
+    for answer in broken:
         file.write_text(json.dumps({**json.loads(file.read_text()), "answer": answer}))
         assert run(*ASKED) == first
     assert len(computed) == 5

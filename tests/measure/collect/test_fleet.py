@@ -106,7 +106,7 @@ def fleet(nodes: Nodes, worker: Fake) -> Fleet:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_what_a_lost_node_was_measuring_is_measured_elsewhere(
-    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "here").mkdir()
     note = strangers(tmp_path / "here")
@@ -116,7 +116,10 @@ def test_what_a_lost_node_was_measuring_is_measured_elsewhere(
         collect(asked(out), lambda progress: None, fleet(nodes, worker))
     nodes.add("one")
     lost = nodes.add("two")
+    capfd.readouterr()
+    told: list[str] = []
     driver = fleet(nodes, worker)
+    driver.say = told.append
     seen: list[int] = []
     lanes: list[int] = []
 
@@ -143,6 +146,9 @@ def test_what_a_lost_node_was_measuring_is_measured_elsewhere(
     # only what the lost node had in hand was measured twice
     again = [name for name in names(120) if table_names.count(name) > 1]
     assert len(again) <= 2
+    (line,) = told
+    assert "1 of 2 devices are left" in line and line.count("\n") == 0
+    assert capfd.readouterr() == ("", "")  # Ray itself says nothing
     assert not ray.is_initialized()
     assert not note.exists(), note.read_text()
 
