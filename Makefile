@@ -8,8 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed.stamp
 
-DEMO_DATASET := datasets/demo
-DEMO_PREDICTOR := models/demo.json
+DEMO_DATASET := build/demo/data
+DEMO_PREDICTOR := build/demo/demo.json
 DEMO_MODELS := "transformers:MobileBertModel?num_hidden_layers=12" "zoo:densenet121"
 
 .PHONY: setup demo test test-full lint benchmark docs readme package
@@ -53,6 +53,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy --num-workers 2 || { [ $$? -eq 2 ] && $(BIN)/mypy; }
 	$(BIN)/python -m tests.vocabulary
+	$(BIN)/python -m tests.strays
 
 # Each file of benchmarks/ prints one table.
 benchmark: setup

@@ -36,7 +36,8 @@ def show(data: dict[str, Any]) -> None:
     )
     for predictor, s in data["summary"].items():
         errors = " | ".join(f"{s[key]:.1%}" for key in ("median", "mape", "rmspe"))
-        print(f"| {predictor} | {s['networks']} | {errors} | {s['worst']:+.1%} | {s['spearman']:.3f} |")
+        rank = "-" if s["spearman"] is None else f"{s['spearman']:.3f}"  # unknown of two networks
+        print(f"| {predictor} | {s['networks']} | {errors} | {s['worst']:+.1%} | {rank} |")
     print(f"\n{data['inside_bounds']} of {len(data['networks'])} lie within their 90 % bounds.\n")
     print("| network | batch | length | predicted, ms | measured, ms | slow-down | error raw | error |")
     print("|---|---|---|---|---|---|---|---|")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ ROWS = 1_000_000
 SHARES = {"linear": 0.3, "conv2d": 0.3, "matmul": 0.2, "elementwise": 0.2}
 DRAWN = 3000  # layers of a kind, whose columns are repeated with other times
 BATCH = 60  # configurations that a CPU measures in turn
+WIDTH = 48  # of the first column
 LOAD = """
 import json, resource, sys, time
 from neuralpower.data.dataset import read_dataset
@@ -161,30 +162,29 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
+def rows(place: Path) -> Iterator[tuple[str, str, str]]:
+    """What, what it took, the bound."""
+    yield "one append", f"{fsync_s(place / 'alone') * 1e3:.2f} ms", ""
+    gpu, cpu = append_s(place / "gpu", 1), append_s(place / "cpu", BATCH)
+    yield "journal per measurement, one by one", f"{gpu * 1e3:.2f} ms", "1 ms"
+    yield f"journal per measurement, {BATCH} at a time", f"{cpu * 1e3:.2f} ms", "1 ms"
+    folder = generated(place / "million")
+    took, count, memory = in_process(LOAD, folder)
+    yield f"read_dataset, {count:,} rows", f"{took:.1f} s", "10 s"
+    yield "... memory of the process", f"{memory / 1e9:.2f} GB", "2 GB"
+    took, count, memory = in_process(SCREEN, folder)
+    yield f"... read and screened, {count:,} rows", f"{took:.1f} s", ""
+    yield "... memory of the process", f"{memory / 1e9:.2f} GB", ""
+    (place / "cpu" / "dataset.json").write_text('{"schema": 1, "device": "x"}')
+    yield "sealing 600 rows", f"{timed(lambda: seal(place / 'cpu')):.2f} s", ""
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, each row as soon as it is known."""
+    print(f"{'what':{WIDTH}}  {'took':>8}  {'bound':>8}", flush=True)
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as name:
-        place = Path(name)
-        gpu = append_s(place / "gpu", 1)
-        cpu = append_s(place / "cpu", BATCH)
-        rows = [
-            ("one append", f"{fsync_s(place / 'alone') * 1e3:.2f} ms", ""),
-            ("journal per measurement, one by one", f"{gpu * 1e3:.2f} ms", "1 ms"),
-            (f"journal per measurement, {BATCH} at a time", f"{cpu * 1e3:.2f} ms", "1 ms"),
-        ]
-        folder = generated(place / "million")
-        took, count, memory = in_process(LOAD, folder)
-        rows.append((f"read_dataset, {count:,} rows", f"{took:.1f} s", "10 s"))
-        rows.append(("... memory of the process", f"{memory / 1e9:.2f} GB", "2 GB"))
-        took, count, memory = in_process(SCREEN, folder)
-        rows.append((f"... read and screened, {count:,} rows", f"{took:.1f} s", ""))
-        rows.append(("... memory of the process", f"{memory / 1e9:.2f} GB", ""))
-        (place / "cpu" / "dataset.json").write_text('{"schema": 1, "device": "x"}')
-        rows.append(("sealing 600 rows", f"{timed(lambda: seal(place / 'cpu')):.2f} s", ""))
-    width = max(len(row[0]) for row in rows)
-    print(f"{'what':{width}}  {'took':>8}  {'bound':>8}")
-    for what, value, bound in rows:
-        print(f"{what:{width}}  {value:>8}  {bound:>8}")
+        for what, value, bound in rows(Path(name)):
+            print(f"{what:{WIDTH}}  {value:>8}  {bound:>8}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ LLAMA_70B = {
 IN_PROCESS = """
 import json, resource, sys, time
 start = time.perf_counter()
-from neuralpower.learn.shelf import default_predictor
+from neuralpower.learn.predictor_lookup import default_predictor
 from neuralpower.devices.host import read_cpu
 from neuralpower.predict.case import Case, predict_case
 from neuralpower.networks.phases import Phase
@@ -59,7 +60,9 @@ for _ in range(int(sys.argv[3])):
     times.append(time.perf_counter() - start)
 print(json.dumps([times, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
 """
-Rows = list[tuple[str, str, str]]  # what, what it took, the bound
+Row = tuple[str, str, str]  # what, what it took, the bound
+Rows = list[Row]
+WIDTH = 56  # of the first column
 
 
 def command_s(*arguments: str, runs: int = 3) -> float:
@@ -82,30 +85,24 @@ def predictions(model: str, seq_len: int, runs: int, context: int | None = None)
     return times, memory
 
 
-def commands() -> Rows:
+def commands() -> Iterator[Row]:
     """Start, and a small and a large network in fresh processes."""
-    rows = [("neuralpower --help", f"{command_s('--help', runs=5):.2f} s", "0.5 s")]
-    rows.append(
-        ("predict transformers:bert, cold shell", f"{command_s('predict', 'transformers:bert'):.1f} s", "8 s")
-    )
+    yield "neuralpower --help", f"{command_s('--help', runs=5):.2f} s", "0.5 s"
+    yield "predict transformers:bert, cold shell", f"{command_s('predict', 'transformers:bert'):.1f} s", "8 s"
     times, _ = predictions("transformers:bert", 128, 6)
-    rows.append(("predict transformers:bert, warm process", f"{statistics.median(times[2:]):.2f} s", "0.5 s"))
+    yield "predict transformers:bert, warm process", f"{statistics.median(times[2:]):.2f} s", "0.5 s"
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(LLAMA_70B))
         whole = command_s("predict", folder, "--phase", "decode", "--context", "4096")
         steps, _ = predictions(folder, 512, 3, context=4096)
         times, memory = predictions(folder, 512, 3)
-    rows.append(
-        ("predict Llama-70B, a step with 4,096 in the cache", f"{statistics.median(steps[2:]):.1f} s", "3 s")
-    )
-    rows.append(("... the first in its process", f"{steps[1]:.1f} s", "3 s"))
-    rows.append(("... the command, with imports", f"{whole:.1f} s", ""))
-    rows.append(("... imports of torch and transformers alone", f"{steps[0]:.1f} s", ""))
-    rows.append(
-        ("predict Llama-70B, 512 tokens, warm process", f"{statistics.median(times[2:]):.1f} s", "3 s")
-    )
-    rows.append(("... memory of the process", f"{memory / 1e9:.2f} GB", "1.5 GB"))
-    return rows
+    warm = statistics.median(steps[2:])
+    yield "predict Llama-70B, a step with 4,096 in the cache", f"{warm:.1f} s", "3 s"
+    yield "... the first in its process", f"{steps[1]:.1f} s", "3 s"
+    yield "... the command, with imports", f"{whole:.1f} s", ""
+    yield "... imports of torch and transformers alone", f"{steps[0]:.1f} s", ""
+    yield "predict Llama-70B, 512 tokens, warm process", f"{statistics.median(times[2:]):.1f} s", "3 s"
+    yield "... memory of the process", f"{memory / 1e9:.2f} GB", "1.5 GB"
 
 
 def training(dataset: Path) -> Rows:
@@ -199,13 +196,12 @@ def _configuration(generator: random.Random) -> Mapping[str, Any]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table, each row as soon as it is known."""
     given = sys.argv[1] if len(sys.argv) > 1 else sorted(Path("datasets").glob("*/shard-001-*"))[0]
-    rows = [*commands(), *training(Path(given)), *throughput(), *exploration(), *candidates()]
-    width = max(len(row[0]) for row in rows)
-    print(f"{'what':{width}}  {'took':>9}  {'asked':>9}")
-    for row in rows:
-        print(f"{row[0]:{width}}  {row[1]:>9}  {row[2]:>9}")
+    print(f"{'what':{WIDTH}}  {'took':>9}  {'asked':>9}", flush=True)
+    parts = (commands, partial(training, Path(given)), throughput, exploration, candidates)
+    for what, took, asked in (row for part in parts for row in part()):
+        print(f"{what:{WIDTH}}  {took:>9}  {asked:>9}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 
 MOST_SAID = 10_000  # letters that are read of a foreign error's text
 MOST_QUOTED = 400  # letters of it that a message quotes
+LONGEST, SHOWN = 512, 60  # letters of a word that a message shows whole, and of a longer one
+QUOTES = "'\""
 
 
 class NeuralPowerError(Exception):
@@ -81,6 +84,27 @@ class PoisonedError(DeviceError):
 
 class Unmodelled(Exception):  # noqa: N818  # a verdict on a call, not a fault
     """An operator call that a layer kind's fields cannot describe; the text says why."""
+
+
+def whole_number(text: str) -> int:
+    """The number that up to 18 digits from 0 to 9 write, with spaces around it.
+
+    Raises:
+        ValueError: anything else, also what `int` takes: digits of other scripts, `1_000`, 5,000 digits.
+    """
+    if not re.fullmatch(r"\s*[-+]?[0-9]{1,18}\s*", text):
+        raise ValueError(f"{text:.40}: is not a whole number")
+    return int(text)
+
+
+def shortened_names(text: str) -> str:
+    """A message in which no word, and nothing in quotes, has more letters than a file's name may have."""
+
+    def short(found: re.Match[str]) -> str:
+        word = found[0]
+        return f"{word[:SHOWN]}... ({len(word):,} letters){word[-1] if word[-1] in QUOTES else ''}"
+
+    return re.sub(rf"'[^'\n]{{{LONGEST},}}'|\S{{{LONGEST},}}", short, text)
 
 
 def one_line(error: BaseException) -> str:

@@ -49,11 +49,12 @@ def apply(diff: str, folder: Path) -> None:
 def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[str]]]:
     """(A copy of the package with all additions, the files that each of them changed)."""
     folder = tmp_path_factory.mktemp("contributed")
-    shutil.copytree(
-        ROOT / "neuralpower", folder / "neuralpower", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    (folder / "models").mkdir()
-    shutil.copy(ROOT / "models" / "nvidia-float32.json", folder / "models")
+    for file in (*(ROOT / "neuralpower").rglob("*"), ROOT / "models" / "nvidia-float32.json"):
+        if file.is_dir() or file.parent.name == "__pycache__":
+            continue
+        copy = folder / file.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)  # without its mode: nobody may write to some checkouts
     changed, before = [], contents(folder)
     for diff in DIFFS:
         apply(diff, folder)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tracked import ROOT, tracked
+
 PACKAGE = Path(__file__).parent.parent / "neuralpower"
 
 ALL = "*"  # nearly every module is used from outside, or by the commands alone: none is hidden
@@ -202,9 +204,6 @@ def test_help_does_not_import_torch() -> None:
 
 
 def test_the_repository_holds_nothing_beside_its_own_folders() -> None:
-    root = PACKAGE.parent
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True
-    ).stdout
-    folders = {name.split("/")[0] for name in listed.split("\0") if "/" in name}
+    names = [file.relative_to(ROOT).parts for file in tracked()]
+    folders = {parts[0] for parts in names if len(parts) > 1}
     assert folders == {".ci", "benchmarks", "datasets", "docs", "models", "neuralpower", "tests"}

@@ -37,7 +37,15 @@ from neuralpower.cli.panels import GENERAL
 from neuralpower.cli.parsing import batch_apart
 from neuralpower.cli.versions import versions
 from neuralpower.cli.waiting import shown_while_it_takes
-from neuralpower.errors import DeviceError, InputError, NeuralPowerError, one_line, quoted, unwritten
+from neuralpower.errors import (
+    DeviceError,
+    InputError,
+    NeuralPowerError,
+    one_line,
+    quoted,
+    shortened_names,
+    unwritten,
+)
 from neuralpower.files.terminal import visible_streams
 from neuralpower.networks.hub import stay_offline
 from neuralpower.processes.tether import end_with_parent
@@ -56,15 +64,6 @@ neuralpower predicts latency, power, energy and memory of neural networks. Three
 
 neuralpower --help lists all commands, neuralpower models all models, neuralpower devices --specs all devices.
 """
-
-# Options whose value is a name. An empty value, as from an unset shell variable, is refused.
-NAMING = frozenset(
-    """
-    --address --autocast --config --csv --data-dir --device --device-spec --from --markdown
-    --measure --measured --monitor-file --operators --out --output --plot --predictor --spec --tables
-    --trace-file
-    """.split()
-)
 
 
 class Program(TyperGroup):
@@ -170,22 +169,21 @@ def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_filled(arguments: Sequence[str]) -> None:
-    """Raise InputError for an option of NAMING whose value is empty."""
+    """Raise InputError for an option whose value is empty, as from an unset variable of a shell."""
     for before, given in zip(("", *arguments), arguments, strict=False):
         if before == "--":
             return
         name, equals, value = given.partition("=")
-        if not given.strip() and before.startswith("--") and "=" not in before:
+        if not given.strip() and before.startswith("-") and "=" not in before:
             name = before
         elif not (equals and name.startswith("--") and not value.strip()):
             continue
-        if name.replace("_", "-") in NAMING:
-            raise InputError(f"{name} is empty; give it a value, or leave it out")
+        raise InputError(f"{name} is empty; give it a value, or leave it out")
 
 
 def _refused(error: NeuralPowerError) -> int:
     """Print one of our own errors in one line; return the exit code."""
-    print(f"error: {one_line(error)}", file=sys.stderr)
+    print(f"error: {shortened_names(one_line(error))}", file=sys.stderr)
     return error.exit_code
 
 
@@ -256,7 +254,8 @@ def _usage(error: Exception) -> int:
     if not hasattr(error, "format_message") or not isinstance(code, int):
         return _fault(error)
     if error.format_message():
-        print(f"error: {error.format_message().rstrip('.')}; see --help", file=sys.stderr)
+        text = shortened_names(" ".join(error.format_message().split()))
+        print(f"error: {text.rstrip('.')}; see --help", file=sys.stderr)
         return code
     getattr(error, "show", print)()  # no arguments: the help
     return 0

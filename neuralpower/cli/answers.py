@@ -57,7 +57,7 @@ def answered(model: str, options: Mapping[str, Any], compute: Callable[[], None]
 def _printed(answer: Mapping[str, Any]) -> bool:
     """Print a cached answer, if there is one; whether it was. Raises CoverageError or Exit if it did."""
     lines = answer.get("lines")
-    if not isinstance(lines, list) or not all(_is_line(line) for line in lines):
+    if not isinstance(lines, list) or not lines or not all(_is_line(line) for line in lines):
         return False
     for where, text in lines:
         (say if where == "say" else tell)(text)

@@ -200,14 +200,18 @@ def _collected(request: Request, measuring: Executor, console: Console) -> Mappi
     from rich.progress import Progress as Bar
 
     from neuralpower.measure.collect.supervisor import collect
+    from neuralpower.report.number_format import counted
 
     times = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     columns = (TextColumn("{task.description}"), *times, TextColumn("{task.fields[rate]}"))
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("planning", total=None, rate="")
         log = Log(console.is_terminal)
+        kept = 0
 
         def show(progress: Progress) -> None:
+            nonlocal kept
+            kept = progress.kept
             if not progress.measured and not progress.powered:
                 bar.console.print(outlook(progress))
             bar.update(task, description="measuring", total=progress.planned, completed=progress.done)
@@ -218,7 +222,8 @@ def _collected(request: Request, measuring: Executor, console: Console) -> Mappi
             return collect(request, show, measuring)
         except KeyboardInterrupt:
             bar.stop()
-            console.print("results so far are kept; run the same command again to resume")
+            rows = counted(kept, "row")
+            console.print(f"{rows} kept in {request.folder}; run the same command again to resume")
             raise
 
 
@@ -246,7 +251,7 @@ def _executor(
     if name == "ray":
         from neuralpower.measure.collect.fleet import Fleet
 
-        return Fleet(address, partial(command, device, power), device, wait=wait)
+        return Fleet(address, partial(command, device, power), device, wait=wait, say=tell)
     if address is not None:
         text = "needs a Ray cluster; add --executor ray, or leave --address out"
         raise InputError(f"address {address!r}: {text}")

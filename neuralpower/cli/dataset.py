@@ -16,7 +16,7 @@ from neuralpower.cli.output import say, tell
 from neuralpower.cli.panels import INPUT, OUTPUT
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
-from neuralpower.files.paths import is_file
+from neuralpower.files.paths import is_file, resolved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,7 @@ AS_JSON = Option(False, "--json", help="Print the numbers as JSON.", rich_help_p
     )
 )
 def init(
-    folder: Path = Argument(help="The folder to write."),
+    folder: str = Argument(help="The folder to write."),
     kind: Annotated[
         list[str],
         choice(
@@ -62,8 +62,9 @@ def init(
     """Write a dataset folder to fill in: dataset.json and a commented CSV table per layer kind."""
     from neuralpower.data.templates import write_templates
 
+    parsing.check_named([folder], "folder")
     kinds = dict.fromkeys(name for text in kind for name in parsing.names(text, "kind") or ())
-    for file in write_templates(folder, [*kinds], device):
+    for file in write_templates(Path(folder), [*kinds], device):
         say(file)
     tell(f"Next: fill in the tables, then run: neuralpower dataset check {folder}")
 
@@ -205,4 +206,4 @@ def _next(refused: int, tables: list[Table], folder: Path | None) -> None:
     elif folder is None:
         tell(f"{left}. Next: add --device NAME --out FOLDER to write a dataset")
     else:
-        tell(f"{left}. Next: neuralpower train-predictor {folder} --out models/{folder.resolve().name}.json")
+        tell(f"{left}. Next: neuralpower train-predictor {folder} --out models/{resolved(folder).name}.json")

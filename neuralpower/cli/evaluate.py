@@ -21,7 +21,7 @@ from neuralpower.cli.known_names import (
 )
 from neuralpower.cli.output import VERBOSE, level, say, tell
 from neuralpower.cli.panels import INPUT, LANGUAGE, MEASURING, OUTPUT, TARGET
-from neuralpower.errors import InputError, ModelError, first_line, one_line
+from neuralpower.errors import InputError, ModelError, first_line, one_line, whole_number
 from neuralpower.files.json_files import json_text
 from neuralpower.files.stages import counted, stage
 
@@ -313,9 +313,10 @@ def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, 
             continue
         check_model(words[0], f"{file}:{number}", trust_code)
         try:
-            length = None if len(words) < 3 or words[2] == "-" else int(words[2])
-            phase = _phase(words[3], int(words[4]) if len(words) > 4 else None) if len(words) > 3 else None
-            cases.append((words[0], int(words[1]) if len(words) > 1 else None, length, phase))
+            length = None if len(words) < 3 or words[2] == "-" else whole_number(words[2])
+            tokens = whole_number(words[4]) if len(words) > 4 else None
+            phase = _phase(words[3], tokens) if len(words) > 3 else None
+            cases.append((words[0], whole_number(words[1]) if len(words) > 1 else None, length, phase))
         except ValueError:
             raise InputError(
                 f"{file}:{number}: {line!r} is not MODEL, batch size, length, phase, tokens; "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuralpower.cli.output import say, tell
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, whole_number
 
 if TYPE_CHECKING:
     from neuralpower.measure.collect.lock import DeviceLock
@@ -33,7 +33,7 @@ def wanted(kinds: tuple[str, ...] | None, backend: str | None) -> bool:
 def ranks_of(text: str) -> tuple[int, ...]:
     """Numbers of ranks with commas; raises InputError."""
     try:
-        found = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
+        found = tuple(dict.fromkeys(whole_number(part) for part in text.split(",") if part.strip()))
     except ValueError:
         found = ()
     if not found or min(found) < 2:

@@ -6,6 +6,7 @@ Files are compared, not names: links and other spellings count as the file that 
 from __future__ import annotations
 
 import contextlib
+import mimetypes
 import os
 import re
 import stat
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.errors import InputError
+from neuralpower.files.paths import is_folder
 
 WRITTEN = (
     "out",
@@ -30,6 +32,9 @@ READ = re.compile(
     r"(config|dataset|plan|settings)\.json|README\.md|.*\.(csv|parquet|jsonl|gz|safetensors|py)"
 )
 
+TEXTS = ("application/json", "application/xml", "application/xhtml+xml", "application/manifest+json")
+PICTURES = ("plot", "memory_picture")  # which check the ending themselves
+
 Identity = tuple[int, int] | str
 
 
@@ -41,6 +46,9 @@ def check_places(given: Mapping[str, Any]) -> None:
     outputs = [(name, Path(given[name])) for name in WRITTEN if given.get(name) is not None]
     if not outputs:
         return
+    for name, path in outputs:
+        if name not in PICTURES and not is_folder(path):
+            _check_ending(f"--{name.replace('_', '-')} {path}", path)
     known: dict[Identity, str] = {}
     for name, value in given.items():
         if name not in WRITTEN:
@@ -60,6 +68,13 @@ def check_places(given: Mapping[str, Any]) -> None:
                 raise InputError(f"{option}:{also} {known[identity]}; choose another file")
             if identity is not None:
                 known[identity] = f"is also where {option} goes"
+
+
+def _check_ending(option: str, path: Path) -> None:
+    """Raise InputError where the ending of a result's file is that of a program, an archive or a picture."""
+    kind, _ = mimetypes.MimeTypes(filenames=()).guess_type(f"x{path.suffix}")
+    if kind is not None and not kind.startswith("text/") and kind not in TEXTS:
+        raise InputError(f"{option}: {path.suffix} is the ending of {kind}; choose .txt, .json or .csv")
 
 
 def _identity(place: Path | int) -> Identity | None:

@@ -19,7 +19,7 @@ from neuralpower.cli import paradnn_tools
 from neuralpower.cli.commands import Command, OptionGroup, examples, with_options
 from neuralpower.cli.panels import INPUT
 from neuralpower.cli.paradnn_options import Common, Size, Text
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, whole_number
 
 HELP = "ParaDnn's networks with sizes for parameters (Wang, Wei, Brooks, MLSys 2020)"
 app = typer.Typer(name="paradnn", no_args_is_help=True, help=f"{HELP}: run, swept, predicted, compared.")
@@ -193,10 +193,13 @@ def _run(family: str, given: Mapping[str, Any], common: Common) -> None:
 
 
 def _numbers(name: str, text: str, count: int) -> list[int]:
-    parts = text.split(",")
-    if len(parts) != count or not all(part.strip().isdigit() for part in parts):
+    try:
+        found = [whole_number(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if len(found) != count or min(found) < 0:
         raise InputError(f"{name} {text!r}: write {count} whole numbers with commas between them")
-    return [int(part) for part in parts]
+    return found
 
 
 def _equal_blocks(text: str, blocks: int | None) -> int:

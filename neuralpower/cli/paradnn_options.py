@@ -94,6 +94,6 @@ class Common(OptionGroup):
             raise InputError(f"use_gpu {self.use_gpu}: 0 is the CPU, 1 the first GPU")
         named = self.device or ("cuda:0" if self.use_gpu else "cpu")
         named = "cuda:0" if named in ("gpu", "cuda") else named
-        if not re.fullmatch(r"cpu|cuda:\d+", named):
+        if not re.fullmatch(r"cpu|cuda:[0-9]+", named):
             raise unknown("device", named, ["cpu", "cuda:0"])
         return named

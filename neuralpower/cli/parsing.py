@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from neuralpower.devices.memory_size import reading
 from neuralpower.dtypes import full_name
-from neuralpower.errors import InputError, ModelError
+from neuralpower.errors import InputError, ModelError, whole_number
 from neuralpower.files.paths import check_read, check_regular, is_folder, is_there
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def sizes(text: str, what: str) -> tuple[int, ...]:
     """(1, 2, 4, 8) for "1:8", (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
     found: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?::(\d+)(?::(\d+))?)?\s*", part)
+        match = re.fullmatch(r"\s*([0-9]{1,18})(?::([0-9]{1,18})(?::([0-9]{1,18}))?)?\s*", part)
         if not match or int(match.group(1)) < 1:
             how = "write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64"
             raise InputError(f"{what} {text!r}: {how}")
@@ -75,14 +75,14 @@ def check_named(given: Sequence[str], what: str) -> None:
 def numbers(text: str, what: str, example: str) -> tuple[int, ...]:
     """(1, 16, 64) for "1,16,64"; raises InputError, which names `what`."""
     try:
-        return tuple(int(name) for name in names(text, what) or ())
+        return tuple(whole_number(name) for name in names(text, what) or ())
     except ValueError:
         raise InputError(f"{what} {text!r}: write whole numbers with commas, such as {example}") from None
 
 
 def duration_s(text: str, what: str = "time budget") -> float:
     """Seconds of "90", "90s", "20m", "1.5h"; raises InputError, which names `what`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smh]?)", text.strip().lower())
     seconds = float(match.group(1)) * SECONDS[match.group(2)] if match else 0.0
     if not 0 < seconds < math.inf:
         raise InputError(f"{what} {text!r}: write a positive number with s, m or h, such as 20m")
@@ -91,7 +91,7 @@ def duration_s(text: str, what: str = "time budget") -> float:
 
 def shard(text: str | None) -> tuple[int, int]:
     """(2, 8) for "2/8", the second of eight; (1, 1) for nothing. Raises InputError."""
-    match = re.fullmatch(r"(\d+)/(\d+)", ("1/1" if text is None else text).strip())
+    match = re.fullmatch(r"([0-9]{1,18})/([0-9]{1,18})", ("1/1" if text is None else text).strip())
     if not match or not 1 <= int(match.group(1)) <= int(match.group(2)):
         raise InputError(f"shard {text!r}: write I/N with I from 1 to N, such as 2/8")
     return int(match.group(1)), int(match.group(2))
@@ -105,8 +105,8 @@ def shape(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     plain = text.strip().lower().removeprefix("(").removesuffix(")").rstrip(", ")
-    written = re.fullmatch(r"\d+(\s*[x,]\s*\d+)*", plain)
-    sizes = tuple(int(size) for size in re.findall(r"\d+", plain)) if written else ()
+    written = re.fullmatch(r"[0-9]{1,18}(\s*[x,]\s*[0-9]{1,18})*", plain)
+    sizes = tuple(int(size) for size in re.findall(r"[0-9]+", plain)) if written else ()
     if not sizes or 0 in sizes:
         raise InputError(f"input shape {text!r}: write positive sizes without the batch, such as 3x224x224")
     return sizes[1:] if len(sizes) == IMAGES and sizes[0] == 1 and sizes[1] in CHANNELS else sizes
@@ -183,7 +183,7 @@ def lengths(text: str | None) -> tuple[int, ...] | None:
     """(812, 95) for "812,95", or for a file with a number on each line; raises InputError."""
     if text is None:
         return None
-    if not re.fullmatch(r"[\d\s,.+-]*", text) or is_there(text):
+    if not re.fullmatch(r"[0-9\s,.+-]*", text) or is_there(text):
         return _lengths_in(Path(text))
     return tuple(_length(part, "lengths") for part in text.split(",")) if text.strip() else _no_lengths(text)
 

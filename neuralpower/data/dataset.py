@@ -30,6 +30,7 @@ from neuralpower.data.screening import check_cells, number_column
 from neuralpower.data.tables import NETWORK, read_table
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.files.json_files import shown
+from neuralpower.files.paths import resolved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,7 @@ class Dataset:
     @property
     def name(self) -> str:
         """The folder's name."""
-        return self.path.resolve().name
+        return resolved(self.path).name
 
     @property
     def device(self) -> str:

@@ -14,6 +14,7 @@ from neuralpower.data.locations import PUBLISHED, fetched, is_remote
 from neuralpower.data.schema import read_meta
 from neuralpower.errors import DatasetError, writing
 from neuralpower.files.atomic import force
+from neuralpower.files.paths import resolved
 
 
 def merge_folders(sources: Sequence[str | Path], out: Path) -> dict[str, dict[str, int]]:
@@ -44,7 +45,7 @@ def merge_folders(sources: Sequence[str | Path], out: Path) -> dict[str, dict[st
 
 def _places(source: Path) -> Iterator[tuple[str, Path]]:
     """(label, folder) of each shard of a dataset, then of what it holds itself."""
-    shards, name = shard_folders(source), source.resolve().name
+    shards, name = shard_folders(source), resolved(source).name
     for shard in shards:
         merged = re.fullmatch(r"shard-\d{3}-(.+)", shard.name)
         yield (merged[1] if merged else f"{name}-{shard.name.removeprefix('shard-')}"), shard
@@ -70,7 +71,7 @@ def _names(labels: Sequence[str], out: Path) -> list[str]:
     first = 1 + max((int(found[1]) for name in there if (found := re.match(r"shard-(\d+)", name))), default=0)
     names = []
     for number, label in enumerate(labels, first):
-        label = label.removeprefix(f"{out.resolve().name}-") if label != out.resolve().name else "first"
+        label = label.removeprefix(f"{resolved(out).name}-") if label != resolved(out).name else "first"
         if label in taken:
             raise DatasetError(f"{out}: has a shard {label} already; leave it out, or rename its folder")
         taken.add(label)

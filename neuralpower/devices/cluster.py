@@ -9,9 +9,10 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError, is_count
 
+MOST_DEVICES = 100_000  # of a cluster: the largest that were built
 USUAL_PER_NODE = 8  # devices of a node in servers for several accelerators
-_SEVERAL = re.compile(r"\d+\s*[x*]\s*\D")
-_TEXT = re.compile(r"(?:(\d+)\s*[x*]\s*)?(\S.*)")
+_SEVERAL = re.compile(r"[0-9]+\s*[x*]\s*[^0-9\s]")
+_TEXT = re.compile(r"(?:([0-9]+)\s*[x*]\s*)?(\S.*)")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class Cluster:
                 raise InputError(
                     f"{name} {getattr(self, name)!r}: a count is a whole number from 1; choose 1"
                 )
+        if self.devices > MOST_DEVICES:
+            raise InputError(
+                f"{self.devices:,} devices: a cluster has {MOST_DEVICES:,} at most; choose fewer"
+            )
 
     @property
     def devices(self) -> int:
@@ -81,7 +86,8 @@ def cluster_of(text: str, nodes: int = 1) -> Cluster:
     if match is None:
         raise InputError(f"cluster {text!r}: write a count and a device, as in 8xh100-sxm")
     count, name = match.groups()
-    return Cluster(find_spec(name), int(count or 1), nodes)
+    # more digits than any cluster has, of which `int` takes 4,300
+    return Cluster(find_spec(name), int((count or "1")[:18]), nodes)
 
 
 def enough_for(spec: DeviceSpec, layout: Layout) -> Cluster:

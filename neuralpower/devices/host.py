@@ -122,7 +122,7 @@ def worker_environment(threads: int) -> dict[str, str]:
 
 def cuda_number(name: str) -> int | None:
     """1 for "cuda:1", 0 for "cuda", None for "cpu", there or not; raises InputError for another name."""
-    found = re.fullmatch(r"cpu|cuda(?::(0|[1-9]\d*))?", name)
+    found = re.fullmatch(r"cpu|cuda(?::(0|[1-9][0-9]{0,8}))?", name)
     if not found:
         raise unknown("device", name, ["cpu", "cuda", "cuda:0"])
     return None if name == "cpu" else int(found[1] or 0)

@@ -126,7 +126,7 @@ class Layout:
 
 def layout_of(text: str) -> Layout:
     """The layout that a text such as `tp4pp2` describes; raises InputError."""
-    found = re.findall(r"(tp|pp|ep|dp)(\d+)", text)
+    found = re.findall(r"(tp|pp|ep|dp)([0-9]{1,9})", text)
     names = [SHORT[letters] for letters, _ in found]
     if "".join(map("".join, found)) != text.replace(" ", "") or not found or len({*names}) < len(names):
         raise InputError(f"layout {text!r}: write degrees with tp, pp, ep and dp, such as tp4pp2")

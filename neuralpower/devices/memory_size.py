@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from numbers import Real
 
@@ -14,8 +15,8 @@ UNITS |= {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
 def bytes_of(text: str | float) -> float:
     """24e9 for "24GB", 24 * 2**30 for "24GiB", a number as it is; raises InputError, also without a unit."""
     given = f"{text:f} b" if isinstance(text, Real) else str(text)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", given.lower())
-    if not match or match.group(2) not in UNITS or float(match.group(1)) <= 0:
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", given.lower())
+    if not match or match.group(2) not in UNITS or not 0 < float(match.group(1)) < math.inf:
         raise InputError(f"memory {text!r}: write a positive number with a unit, such as 24GB or 80GiB")
     return float(match.group(1)) * UNITS[match.group(2)]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 MAKERS = "nvidia geforce rtx tesla quadro amd instinct radeon apple intel arc google cloud aws gpu".split()
 _WORDS = re.compile(r"[a-z0-9.+]+")
 _MAKERS = re.compile(f"^(?:{'|'.join(MAKERS)})+")
-_GIGABYTES = re.compile(r"^(\d+)gi?b?$")
+_GIGABYTES = re.compile(r"^([0-9]+)gi?b?$")
 
 Words = tuple[str, ...]
 Labels = Mapping[str, Collection[str]]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from neuralpower.errors import DatasetError, InputError, writing
-from neuralpower.files.paths import is_file, is_there
+from neuralpower.files.paths import is_file, is_there, resolved
 
 LONGEST = 200  # bytes of a file's name that the hidden one repeats: 255 are allowed
 ABANDONED_S = 60.0  # since the last byte was written; a writer has its lock long before
@@ -42,7 +42,7 @@ def aside(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         yield path
         return
-    target = path.resolve() if path.is_symlink() else path
+    target = resolved(path) if path.is_symlink() else path
     _sweep(target)
     new, descriptor = _made(target)
     try:
@@ -60,7 +60,7 @@ def aside(path: Path) -> Iterator[Path]:
 
 def check_writable(path: Path) -> None:
     """Raise OSError where `aside` would."""
-    new, descriptor = _made(path.resolve() if path.is_symlink() else path)
+    new, descriptor = _made(resolved(path) if path.is_symlink() else path)
     new.unlink()
     os.close(descriptor)
 

@@ -1,33 +1,50 @@
 """Answers kept on the disk by their questions, so that the same question needs no work again.
 
 A question is a tree of plain values; its key is a hash of them, so whatever an answer depends on must stand
-in it. Answers are JSON: reading one runs nothing. One that cannot be read counts as not there.
+in it. Answers are JSON: reading one runs nothing. One that cannot be read counts as not there, and so does
+one of another user. A folder may hold other files: the cache removes what it wrote, and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from neuralpower.errors import InputError
 
 SWITCH = "NEURALPOWER_CACHE"  # another folder, or one of OFF
 OFF = ("", "0", "off", "no", "false")
 MOST_BYTES = 32 * 2**20  # of all answers; the least recently used ones go first
 SCHEMA = 2
+NAME = re.compile(r"[0-9a-f]{40}\.json|\.[0-9a-f]{40}\.\d+\.new")
 
 
 def cache_folder() -> Path | None:
-    """The user's folder for answers; None where they are switched off."""
+    """The user's folder for answers; None where they are switched off. Raises InputError."""
     said = os.environ.get(SWITCH)
     if said is not None:
-        return None if said.strip().lower() in OFF else Path(said).expanduser()
+        return None if said.strip().lower() in OFF else _home_of(said)
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("neuralpower", appauthor=False))
+
+
+def _home_of(said: str) -> Path:
+    """A path with `~` as the home it stands for; raises InputError where there is none."""
+    try:
+        return Path(said).expanduser()
+    except RuntimeError:
+        raise InputError(
+            f"{SWITCH} {said!r}: no user has that home folder; give a folder, or 'off'"
+        ) from None
 
 
 def key_of(question: Any) -> str:
@@ -54,13 +71,11 @@ def stamps_of(folder: Path, endings: tuple[str, ...]) -> list[tuple[str, int, in
 
 
 def recall(folder: Path, key: str) -> dict[str, Any] | None:
-    """The answer of that key; None where there is none, or none that can be read."""
-    file = _place(folder, key)
+    """The answer of that key; None where there is none, none that can be read, or another user's."""
     try:
-        data = json.loads(file.read_bytes())
+        data = _read(_place(folder, key))
         if data["schema"] != SCHEMA or data["key"] != key or not isinstance(data["answer"], dict):
             return None
-        os.utime(file)  # it was used
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     answer: dict[str, Any] = data["answer"]
@@ -68,17 +83,42 @@ def recall(folder: Path, key: str) -> dict[str, Any] | None:
 
 
 def keep(folder: Path, key: str, answer: dict[str, Any]) -> None:
-    """Write an answer, whole or not at all; where the disk refuses, it is not kept."""
+    """Write an answer, whole or not at all; not kept where the disk refuses or a stranger's file lies."""
     file = _place(folder, key)
     new = file.with_name(f".{key}.{os.getpid()}.new")
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for place in (folder, file.parent):  # `parents` would make the first one readable by all
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _is_own(file.parent.lstat(), stat.S_IFDIR):
+            return
+        if os.path.lexists(file) and not _is_own(file.lstat(), stat.S_IFREG):
+            return
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            new.write_text(json.dumps({"schema": SCHEMA, "key": key, "answer": answer}), encoding="utf-8")
+            with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+                out.write(json.dumps({"schema": SCHEMA, "key": key, "answer": answer}))
             new.replace(file)
         finally:
             new.unlink(missing_ok=True)
-        _prune(folder)
+        _prune(file.parent)
+
+
+def _read(file: Path) -> Any:
+    """The content of an entry, which is used now; raises ValueError, and OSError for what is not the cache's.
+
+    A pipe is not waited for, and no link is followed.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as entry:
+        if not _is_own(os.fstat(descriptor), stat.S_IFREG) or not _is_own(file.parent.lstat(), stat.S_IFDIR):
+            raise OSError(errno.EPERM, "another user's, or no file")
+        os.utime(descriptor)
+        return json.loads(entry.read())
+
+
+def _is_own(status: os.stat_result, kind: int) -> bool:
+    """Whether something is of a kind, and belongs to this user."""
+    return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid()
 
 
 def _place(folder: Path, key: str) -> Path:
@@ -88,16 +128,27 @@ def _place(folder: Path, key: str) -> Path:
 def _prune(folder: Path) -> None:
     """Remove the least recently used answers, until the others are within the bound."""
     total = 0
-    for _, size, path in sorted(_kept(folder / "answers"), reverse=True):
+    for _, size, path in sorted(_kept(folder), reverse=True):
         total += size
-        if total > MOST_BYTES:
+        if total > MOST_BYTES and _is_answer(path):
             with contextlib.suppress(OSError):
                 path.unlink()
 
 
 def _kept(folder: Path) -> Iterable[tuple[int, int, Path]]:
-    """(time, bytes, file) of each answer."""
+    """(time, bytes, file) of each answer, by the names."""
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                yield entry.stat().st_mtime_ns, entry.stat().st_size, Path(entry.path)
+                status = entry.stat(follow_symlinks=False)
+                if NAME.fullmatch(entry.name) and _is_own(status, stat.S_IFREG):
+                    yield status.st_mtime_ns, status.st_size, Path(entry.path)
+
+
+def _is_answer(path: Path) -> bool:
+    """Whether the cache wrote a file of such a name: what it was writing when it was killed is one, too."""
+    if path.name.endswith(".new"):
+        return True
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return re.match(rb'\{"schema": \d+, "key": "%b"' % path.stem.encode(), file.read(100)) is not None
+    return False

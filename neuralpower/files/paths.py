@@ -36,6 +36,14 @@ def _mode(path: str | Path) -> int:
         return 0
 
 
+def resolved(path: Path) -> Path:
+    """The path without links; raises InputError for a link that leads to itself."""
+    try:
+        return path.resolve()
+    except RuntimeError:  # of Python before 3.13
+        raise InputError(f"{path}: is a link that leads to itself; remove it, or give another path") from None
+
+
 def why_irregular(path: str | Path) -> str:
     """Why a path is not a regular file, as a clause; "" where it is one, and where nothing is there."""
     if not is_there(path) or is_file(path):

@@ -49,6 +49,8 @@ def check_places(path: Path) -> None:
     if card == path:
         name = f"{path.stem}.json"
         raise InputError(f"{path}: is the name of the predictor's card; choose another name, such as {name}")
+    if path.suffix != ".json":
+        raise InputError(f"{path}: a predictor's file ends in .json; choose {path.with_suffix('.json')}")
     check_place(card, "predictor.json")
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from neuralpower.errors import InputError, ModelError, UsersError, unknown
-from neuralpower.files.paths import is_file, shown
+from neuralpower.files.paths import is_file, resolved, shown
 from neuralpower.networks.arguments import transformers_inputs
 from neuralpower.networks.input_values import with_values_of, written
 from neuralpower.networks.inputs import InputRequest, Inputs, called_with
@@ -54,7 +54,7 @@ def function_source(text: str, location: str, name: str, overrides: dict[str, An
     """`package.module:function` and `path/file.py:function`; overrides are keywords of the function."""
     of_file = location.endswith(".py")
     loaded = _loaded_file(location) if of_file else _imported(text, location)
-    folder = path_of(location).resolve().parent if of_file else Path.cwd()
+    folder = resolved(path_of(location)).parent if of_file else Path.cwd()
     with users_code(f"{name} of {location} cannot be read"):  # a module may have a `__getattr__` of its own
         function = getattr(loaded, name, None)
     if not callable(function):
@@ -137,7 +137,7 @@ def _loaded_file(location: str) -> ModuleType:
     path = path_of(location)
     if not is_file(path):
         raise ModelError(f"there is no file {shown(location)}; give an existing path/file.py:function")
-    path = path.resolve()
+    path = resolved(path)
     name = f"neuralpower_model_{path.stem}_{abs(hash(path))}"
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:

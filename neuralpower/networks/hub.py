@@ -72,8 +72,8 @@ def configuration(name: str) -> dict[str, Any]:
 
     Raises ModelError: there is no such repository, revision or file, it is gated, or there is no network.
     """
-    repository, _, revision = name.partition("@")
-    if not _NAME.fullmatch(repository):
+    repository, at, revision = name.partition("@")
+    if not _NAME.fullmatch(repository) or (at and not revision.strip()):
         raise ModelError(f"hf:{name}: write hf:ORG/NAME or hf:ORG/NAME@REVISION, as in hf:Qwen/Qwen3-8B")
     values = _read(name, _fetched(repository, revision or None, CONFIG))
     if "quantization_config" not in values:

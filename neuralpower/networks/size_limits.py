@@ -112,9 +112,13 @@ class _Counter:
 
 
 @contextmanager
-def bounded(name: str, device: str) -> Iterator[None]:
-    """Raise BoundError as soon as a network built within has too many modules, numbers or CPU bytes."""
-    counter = _Counter(name, available_bytes() if device == "cpu" else None)
+def bounded(name: str, device: str, most_bytes: int | None = None) -> Iterator[None]:
+    """Raise BoundError as soon as a network built within has too many modules, numbers or CPU bytes.
+
+    CPU bytes are those that are free, or `most_bytes` if these are fewer.
+    """
+    rooms = [room for room in (available_bytes(), most_bytes) if room is not None and device == "cpu"]
+    counter = _Counter(name, min(rooms, default=None))
     make = nn.Module.__init__
 
     @functools.wraps(make)

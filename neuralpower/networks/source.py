@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralpower.errors import InputError, ModelError, UsersError
+from neuralpower.errors import BoundError, InputError, ModelError, UsersError, said
+from neuralpower.files.stages import stage
 from neuralpower.layers.call import Call
 from neuralpower.networks.copies import in_dtype
 from neuralpower.networks.inputs import InputRequest, Inputs, batch_of, in_batches, place, shaped_inputs
@@ -28,6 +29,10 @@ AT_A_PROMPT = (
     "or an example_inputs(batch_size) function in the model's file"
 )
 IN_PYTHON = "inputs, or an input_shape (without the batch, as in (3, 224, 224))"
+
+
+WANTS_VALUES = ("meta", "Meta", "data pointer", "storage")  # words of torch's errors where a tensor has none
+MOST_UNASKED_BYTES = 2**30  # built with values where no error says that values are missing: some seconds
 
 
 @dataclass(frozen=True)
@@ -60,14 +65,27 @@ class Source:
             )
         return self._built(device, dtype)
 
-    def _built(self, device: str, dtype: torch.dtype) -> nn.Module:
+    def _built(self, device: str, dtype: torch.dtype, most_bytes: int | None = None) -> nn.Module:
+        """The model, with at most `most_bytes` of values; raises UsersError, BoundError."""
+        kind = torch.device(device).type
         try:
-            with users_code(f"{self.name} cannot be built"), bounded(self.name, torch.device(device).type):
+            with users_code(f"{self.name} cannot be built"), bounded(self.name, kind, most_bytes):
                 return self._promising(self._construct(device, dtype), dtype)
         except UsersError as error:
-            if torch.device(device).type != "meta" or _is_final(error.error):
+            if kind != "meta" or _is_final(error.error):
                 raise
-            return self._built("cpu", dtype)
+            return self._built_with_values(dtype, error)
+
+    def _built_with_values(self, dtype: torch.dtype, failed: UsersError) -> nn.Module:
+        """The model on the CPU, after it failed on meta; a large one only if it failed for want of values."""
+        stage(f"building {self.name} with values")
+        wants_values = any(word in said(failed.error) for word in WANTS_VALUES)
+        try:
+            return self._built("cpu", dtype, None if wants_values else MOST_UNASKED_BYTES)
+        except BoundError:
+            if wants_values:
+                raise
+            raise failed from None
 
     def inputs(self, model: nn.Module, request: InputRequest | None = None, device: str = "cpu") -> Inputs:
         """Seeded random inputs on `device`; on meta they promise values. Raises InputError or ModelError."""
@@ -102,7 +120,12 @@ class Source:
 
     def _promising(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         """`model`; if a run asks for values of its buffers on meta, it is built once more, on the CPU."""
-        real = functools.cache(lambda: dict(self._built("cpu", dtype).named_buffers()))
+
+        @functools.cache
+        def real() -> dict[str, torch.Tensor]:
+            stage(f"building {self.name} with values")
+            return dict(self._built("cpu", dtype).named_buffers())
+
         for name, buffer in model.named_buffers() if self.has_values else ():
             if buffer.is_meta and promised(buffer) is None:
                 promise(buffer, partial(lambda name: real()[name], name))

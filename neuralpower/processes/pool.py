@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from neuralpower.errors import DeviceError
-from neuralpower.processes.tether import end_with_parent, environment
+from neuralpower.processes.tether import end_with_parent, environment, python
 from neuralpower.processes.text_streams import quiet
 
 LENGTH = struct.Struct("<Q")  # of a result, in bytes
@@ -83,7 +83,7 @@ class _Child:
     def __init__(self, threads: int) -> None:
         limits = {name: str(threads) for name in THREADS if name not in os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "neuralpower.processes.pool"],
+            python("neuralpower.processes.pool"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**environment(), **limits},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -59,7 +60,7 @@ def parsed(text: str) -> Scheme:
 def _grouped(text: str, name: str, size: str) -> Format:
     """The format with groups of `size` inputs."""
     form = FORMATS[name]
-    if not size.isdecimal() or int(size) < 1:
+    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", size):
         raise InputError(f"weights {text!r}: a group must be a number of inputs; write {name}:64")
     group = int(size)
     if name in FIXED and group != FIXED[name]:

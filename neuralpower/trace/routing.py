@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from neuralpower.errors import InputError
@@ -31,7 +32,7 @@ class Routing:
         """The routing that "uniform", "worst" or a number names; raises InputError."""
         if text in (UNIFORM, WORST):
             return cls(text)
-        if text.isdecimal() and int(text) > 0:
+        if re.fullmatch(r"0*[1-9][0-9]{0,17}", text):
             return cls(text, int(text))
         said = "write uniform, worst, or how many tokens an expert gets, such as 4"
         raise InputError(f"routing {text!r}: {said}")

@@ -143,17 +143,108 @@ def test_code_and_what_is_fetched_is_never_kept(model: str) -> None:
 
 
 def test_what_was_not_asked_for_longest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MOST_BYTES", 400)
-    for number, key in enumerate("abc"):
+    monkeypatch.setattr(cache, "MOST_BYTES", 480)
+    a, b, c, d = keys = [letter * 40 for letter in "abcd"]
+    for number, key in enumerate((a, b, c)):
         cache.keep(tmp_path, key, {"lines": ["x" * 60]})
         os.utime(tmp_path / "answers" / f"{key}.json", (number, number))
-    assert cache.recall(tmp_path, "a") is not None
-    cache.keep(tmp_path, "d", {"lines": ["x" * 60]})
-    assert [key for key in "abcd" if cache.recall(tmp_path, key)] == ["a", "c", "d"]
+    assert cache.recall(tmp_path, a) is not None
+    cache.keep(tmp_path, d, {"lines": ["x" * 60]})
+    assert [key for key in keys if cache.recall(tmp_path, key)] == [a, c, d]
     cache.keep(tmp_path / "file", "e", {})
     (tmp_path / "plain").write_text("")
     cache.keep(tmp_path / "plain", "e", {})
     assert cache.recall(tmp_path / "plain", "e") is None
+
+
+KEY = "0" * 40
+
+
+def test_the_cache_removes_only_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "answers"
+    folder.mkdir()
+    strangers = ("thesis.txt", "notes.json", f"{'1' * 40}.json", ".hidden", f"{'2' * 39}.json")
+    for name in strangers:
+        (folder / name).write_text("x" * 500)
+        os.utime(folder / name, (0, 0))
+    (folder / "below").mkdir()
+    (folder / f"{'3' * 40}.json").symlink_to(folder / "thesis.txt")
+    own = [folder / f".{'4' * 40}.17.new", folder / f"{'5' * 40}.json"]
+    own[0].write_text("half of an ans")
+    cache.keep(tmp_path, "5" * 40, {"lines": ["x"]})
+    for file in own:
+        os.utime(file, (1, 1))
+    monkeypatch.setattr(cache, "MOST_BYTES", 200)
+    cache.keep(tmp_path, KEY, {"lines": ["x" * 60]})
+    left = {file.name for file in folder.iterdir()}
+    assert left == {*strangers, "below", f"{'3' * 40}.json", f"{KEY}.json"}
+
+
+def test_the_cache_s_folders_are_for_its_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        cache.keep(tmp_path / "a" / "b", KEY, {"lines": ["x"]})
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / place).stat().st_mode & 0o777 for place in ("a/b", "a/b/answers")]
+    assert modes == [0o700, 0o700]
+    assert (tmp_path / f"a/b/answers/{KEY}.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_entry_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.keep(tmp_path, KEY, {"lines": ["theirs"]})
+    assert cache.recall(tmp_path, KEY) == {"lines": ["theirs"]}
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # as this user is another one then
+    assert cache.recall(tmp_path, KEY) is None
+    cache.keep(tmp_path, KEY, {"lines": ["mine"]})
+    monkeypatch.undo()
+    assert cache.recall(tmp_path, KEY) == {"lines": ["theirs"]}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "link to nothing", "folder", "device", "linked folder"])
+def test_only_a_plain_file_is_an_entry(tmp_path: Path, kind: str) -> None:
+    cache.keep(tmp_path / "true", KEY, {"lines": ["x"]})
+    true, entry = tmp_path / "true" / "answers", tmp_path / "answers" / f"{KEY}.json"
+    if kind == "linked folder":
+        entry.parent.symlink_to(true)
+    else:
+        entry.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(entry)
+    elif kind == "link":
+        entry.symlink_to(true / f"{KEY}.json")
+    elif kind == "link to nothing":
+        entry.symlink_to(tmp_path / "nothing")
+    elif kind == "folder":
+        entry.mkdir()
+    elif kind == "device":
+        entry.symlink_to("/dev/zero")
+    before = entry.lstat()
+    assert cache.recall(tmp_path, KEY) is None
+    cache.keep(tmp_path, KEY, {"lines": ["new"]})
+    assert entry.lstat().st_ino == before.st_ino
+    assert not (tmp_path / "nothing").exists()
+    assert cache.recall(tmp_path, KEY) is None
+
+
+def test_an_entry_without_lines_is_computed_again(kept: Path, computed: list[str]) -> None:
+    first = run(*ASKED)
+    (file,) = kept.glob("*.json")
+    broken: list[dict[str, Any]] = [{"lines": []}, {}, {"exit_code": 1}, {"coverage_error": "x"}]
+    for answer in broken:
+        file.write_text(json.dumps({**json.loads(file.read_text()), "answer": answer}))
+        assert run(*ASKED) == first
+    assert len(computed) == 5
+
+
+def test_a_home_that_nobody_has_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEURALPOWER_CACHE", "~nobody-of-that-name/x")
+    ran = run(*ASKED)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "error: NEURALPOWER_CACHE '~nobody-of-that-name/x': no user has that home folder; "
+        "give a folder, or 'off'\n"
+    )
 
 
 def test_a_kept_answer_imports_neither_torch_nor_transformers(kept: Path) -> None:

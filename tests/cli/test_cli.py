@@ -615,12 +615,13 @@ def test_predict_refuses_with_the_value_the_rule_and_a_way_out(
 )
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_done(arguments: str) -> None:
     command, option = arguments.split()
-    Path("folder.png").mkdir()
-    refused(run(command, "zoo:deep_mnist", option, "/dev/null/x.png"), "/dev/null/x.png: cannot be written")
     example = {"--csv": ".csv", "--plot": ".html", "--markdown": ".md", "--trace-file": ".json"}[option]
-    refused(run(command, "zoo:deep_mnist", option, "folder.png"), "folder.png: is not a file", f"{example}\n")
-    refused(run(command, "zoo:no_such_network", option, "new.png"), "unknown zoo network")
-    assert not Path("new.png").exists()
+    folder, new, nowhere = (f"{name}{example}" for name in ("folder", "new", "/dev/null/x"))
+    Path(folder).mkdir()
+    refused(run(command, "zoo:deep_mnist", option, nowhere), f"{nowhere}: cannot be written")
+    refused(run(command, "zoo:deep_mnist", option, folder), f"{folder}: is not a file", f"{example}\n")
+    refused(run(command, "zoo:no_such_network", option, new), "unknown zoo network")
+    assert not Path(new).exists()
 
 
 def test_rows_can_be_written_to_what_is_no_regular_file(predictor: Path) -> None:
@@ -803,7 +804,8 @@ def test_train_refuses_a_place_it_cannot_write_before_it_fits_anything(dataset: 
         (["--time-budget", "soon"], ["time budget 'soon'", "such as 20m"]),
         (["--time-budget", "0"], ["time budget '0'", "positive"]),
         (["--dtype", ","], ["dtype ',': contains no name", "leave the option out"]),
-        (["--kinds", ""], ["kinds '': contains no name"]),
+        (["--kinds", ","], ["kinds ',': contains no name"]),
+        (["--kinds", ""], ["--kinds is empty; give it a value, or leave it out"]),
     ],
     ids=lambda value: " ".join(value),
 )

@@ -26,7 +26,7 @@ from neuralpower.data.journal import read_journal
 from neuralpower.errors import DatasetError, DeviceError
 from neuralpower.files.atomic import aside, check_writable
 from neuralpower.processes.pool import Pool
-from neuralpower.processes.tether import PARENT, environment
+from neuralpower.processes.tether import PARENT, environment, tethered
 from tests import fake_worker, program
 from tests.fake_worker import Fake, names, run, statuses
 from tests.sampled import some_always
@@ -164,7 +164,7 @@ def test_a_measuring_process_ends_with_its_supervisor_while_it_imports(
 
 
 def test_a_child_whose_parent_is_gone_before_it_looks_ends_and_says_nothing() -> None:
-    command = [sys.executable, "-m", "neuralpower.processes.tether", "this"]
+    command = tethered("this")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     env = {**environment(), PARENT: str(gone.pid)}

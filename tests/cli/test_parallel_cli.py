@@ -72,3 +72,13 @@ def test_parallel_ranks_layouts_as_json() -> None:
     assert said["ranked_by"] == "throughput" and said["reasons"] == {}
     rates = [one["samples_per_s"] for one in said["layouts"]]
     assert rates == sorted(rates, reverse=True) and len(rates) == 4
+
+
+def test_where_no_layout_fits_the_code_is_1_and_lines_of_a_sort_are_counted() -> None:
+    ran = run("parallel", "llama-3.1-70b", "--devices", "2xt4", "--phase", "decode", "--context", 128)
+    first, *_ = ran.out.splitlines()
+    skipped = [line for line in ran.out.splitlines() if "skipped" in line]
+    assert (ran.code, first, "error:" in ran.err) == (1, "no layout fits", False)
+    # tp1pp2, tp2 and their kind: too large for 2 x 16 GiB, one line for all
+    assert [line.split(" skipped: ")[0].split(" ", 1)[1] for line in skipped] == ["layouts"]
+    assert "too little memory" in skipped[0]

@@ -11,8 +11,7 @@ import pytest
 from neuralpower.data.dataset_format import RECORDS, DatasetMeta
 from tests.fake_worker import Fake, run
 from tests.schemas import DECLARED, FOLDER, schema_of
-
-ROOT = Path(__file__).parents[2]
+from tests.tracked import tracked
 
 
 @pytest.mark.parametrize("name", DECLARED)
@@ -41,8 +40,6 @@ def test_a_collection_writes_the_records_and_the_description_that_are_declared(
     msgspec.json.decode((out / "dataset.json").read_bytes(), type=DatasetMeta)
 
 
-@pytest.mark.parametrize(
-    "file", sorted(ROOT.glob("datasets/**/dataset.json")), ids=lambda file: file.parent.name
-)
+@pytest.mark.parametrize("file", tracked("datasets/**/dataset.json"), ids=lambda file: file.parent.name)
 def test_a_shipped_description_is_as_declared(file: Path) -> None:
     msgspec.json.decode(file.read_bytes(), type=DatasetMeta)

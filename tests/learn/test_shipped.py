@@ -11,11 +11,10 @@ from neuralpower.learn.keys import ANY
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.regressor import PLAIN_DEGREE
 from neuralpower.measure.collect.plan import draw
+from tests.tracked import tracked
 
-ROOT = Path(__file__).parents[2]
-DEMO = "demo"  # what `make demo` leaves there is not shipped
-MODELS = sorted(file for file in (ROOT / "models").glob("*.json") if file.stem != DEMO)
-DATASETS = sorted(card for card in (ROOT / "datasets").glob("*/README.md") if card.parent.name != DEMO)
+MODELS = tracked("models/*.json")
+DATASETS = tracked("datasets/*/README.md")
 
 
 def test_there_is_one_for_each_cpu_of_this_repository_s_datasets() -> None:

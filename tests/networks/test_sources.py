@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from neuralpower.errors import InputError, ModelError
+from neuralpower.files.stages import heard_by
 from neuralpower.networks.decoder import pass_of
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.running import with_values
@@ -1029,3 +1030,54 @@ def test_boxes_are_ordered() -> None:
     box: Tensor = source.inputs(source.build()).kwargs["bbox"]
     assert (box[..., 0] <= box[..., 2]).all()
     assert (box[..., 1] <= box[..., 3]).all()
+
+
+HEAVY = """
+import torch
+
+MADE = __file__ + ".txt"
+
+
+class Heavy(torch.nn.Module):
+    def __init__(self, fault):
+        super().__init__()
+        for number in range(50):
+            setattr(self, f"part{number}", torch.nn.Linear(500, 500, bias=False))  # 1 MB
+            with open(MADE, "a") as made:
+                print(getattr(self, f"part{number}").weight.device.type, file=made)
+        fault()
+
+
+def wrong():
+    return Heavy(lambda: {}["wonder"])
+
+
+def of_values():
+    return Heavy(lambda: torch.ones(1).item())
+"""
+
+
+def test_a_constructor_that_fails_is_not_run_again_on_real_memory_beyond_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "heavy.py").write_text(HEAVY)
+    monkeypatch.setattr("neuralpower.networks.source.MOST_UNASKED_BYTES", 5_000_000)
+    wrong = resolve(f"{tmp_path / 'heavy.py'}:wrong")
+    with pytest.raises(ModelError, match=r"cannot be built: KeyError: 'wonder'"):
+        wrong.build()
+    made = (tmp_path / "heavy.py.txt").read_text().split()
+    assert (made.count("meta"), made.count("cpu")) == (50, 5)  # of 50 MB
+    # one that needs values gets them, and a person who waits is told
+    told: list[str] = []
+    with heard_by(lambda text, done, total: told.append(text)):
+        built = resolve(f"{tmp_path / 'heavy.py'}:of_values").build()
+    assert {parameter.device.type for parameter in built.parameters()} == {"cpu"}
+    assert any("with values" in text for text in told)
+
+
+def test_an_unknown_kind_of_rotation_is_refused_at_once(tmp_path: Path) -> None:
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096}
+    scaling = {"rope_scaling": {"rope_type": "wonder", "factor": 2.0}}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **scaling}))  # 32 layers of 200 M parameters
+    with pytest.raises(ModelError, match="wonder"):
+        resolve(str(tmp_path)).build()

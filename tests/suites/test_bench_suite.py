@@ -19,6 +19,7 @@ from neuralpower.errors import DatasetError, DeviceError, InputError, OutOfMemor
 from neuralpower.measure.meters import MeterUnavailable, Reading
 from neuralpower.measure.meters.base import Description
 from neuralpower.networks.inputs import InputRequest
+from neuralpower.processes.tether import python, tethered
 from neuralpower.suites.bench.config import IMAGE, SETTINGS, container_command, read_config
 from neuralpower.suites.bench.distributed import World, device_of, failure_of, torchrun, world_of
 from neuralpower.suites.bench.grid import Ended, axes_of, points_of, run_grid
@@ -570,9 +571,10 @@ def test_more_gpus_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_torchrun_starts_the_same_command() -> None:
     command = torchrun(Options("alexnet", 4, num_gpus=2), ["--model=alexnet"])
-    assert command[1:] == [
-        *"-m neuralpower.processes.tether torch.distributed.run --standalone --nproc-per-node=2".split(),
-        *"-m neuralpower bench --model=alexnet".split(),
+    assert command == [
+        *tethered("torch.distributed.run"),
+        *"--standalone --nproc-per-node=2 --no-python".split(),
+        *[*python("neuralpower"), "bench", "--model=alexnet"],
     ]
     assert "--master-port=29501" in torchrun(Options("alexnet", master_port=29501), [])
 

@@ -25,6 +25,7 @@ from neuralpower.measure.collect.schedule import (
     POWER,
     RUNTIME,
     Batch,
+    BatchSizes,
     Costs,
     Schedule,
     Task,
@@ -70,6 +71,7 @@ class Collection:
         self.session = uuid.uuid4().hex[:12]
         self.attempts: Counter[tuple[str, int]] = Counter()  # at a runtime, also those of earlier runs
         self.rows: dict[tuple[str, int], dict[str, Any]] = {}  # that wait for their power
+        self.kept: set[tuple[str, int]] = set()  # that have a row in the folder
         self.owed_s = 0.0  # put aside for the replicates
         self.begun = self.meter_lost = False
         self.plan_hash = plan_hash(plan)
@@ -81,17 +83,18 @@ class Collection:
             "protocol_version": PROTOCOL_VERSION,
         }
         self.costs = Costs.planned_for(hardware.get("type", ""))
+        self.sizes = BatchSizes(self.opened["block"])
         preset = preset_named(request.preset, hardware.get("type", ""))
         power = preset.power if self.opened["power_reason"] is None else 0
         if starts := [s["start_s"] for s in earlier if s.get("start_s")]:
             self.costs.start_s = starts[-1]
         replicates = min(request.replicates, preset.replicates)
         schedule = make_schedule(plan, power, request.shard, replicates, preset.powers_per_kind)
-        self.todo = self._without_finished(schedule)
+        self.todo = self._without_finished(schedule).last(self.attempts)
         self.power_s = min(preset.power_s, self.costs.of(self.todo.power))
         count, left = (len(s.runtime) + len(s.runtime_again) for s in (schedule, self.todo))
         outlook = estimate(self.todo.tasks, self.costs, request.budget_s, self.executor.lanes)
-        self.progress = Progress(count, count - left, outlook, budget_s=request.budget_s)
+        self.progress = Progress(count, count - left, outlook, budget_s=request.budget_s, kept=len(self.kept))
 
     def _without_finished(self, schedule: Schedule) -> Schedule:
         """The tasks without a result in the folder; its rows update the expected time of tasks."""
@@ -101,6 +104,7 @@ class Collection:
         columns = "config_id replicate status attempt power_w power_reason wall_s power_wall_s".split()
         for _, row in kept_rows(self.request.folder, columns):
             key = row_key(row)
+            self.kept.add(key)
             if row.get("status") == "noisy" and (row.get("attempt") or ATTEMPTS) < ATTEMPTS:
                 self.attempts[key] = int(row["attempt"])
                 continue
@@ -192,33 +196,37 @@ class Collection:
 
     def _runtimes(self, tasks: Sequence[Task], fresh: bool = False) -> None:
         """Time them; noisy ones are repeated at the end, or by a later run."""
-        noisy: dict[tuple[str, int], Taken] = {}
+        noisy: dict[tuple[str, int], Task] = {}
         for attempt in range(1, ATTEMPTS + 1):
-            again: dict[tuple[str, int], Taken] = {}
+            again: dict[tuple[str, int], Task] = {}
             for batch, results, seconds in self.executor.run(self._issued(tasks, attempt, fresh)):
                 if batch.fresh:  # its time is a process's start more than anything else
                     self.costs.restart_s = seconds
                     seconds = self.costs.of(batch.tasks)
                 elif all(result["status"] in ("ok", "noisy") for result in results):
                     self.costs.add(batch.tasks, seconds)
-                finished = []
+                if not batch.fresh:
+                    self.sizes.add(batch.tasks, seconds)
+                finished, unsettled = [], []
                 parts = self.costs.parts(batch.tasks, seconds)
                 for task, result, part in zip(batch.tasks, results, parts, strict=True):
                     noisy.pop(task.key, None)
                     self.attempts[task.key] += 1
                     taken = task, {**result, "attempt": self.attempts[task.key]}, part
                     if result["status"] == "noisy" and self.attempts[task.key] < ATTEMPTS:
-                        again[task.key] = taken
+                        again[task.key] = task
+                        unsettled.append(taken)
                     else:
                         finished.append(taken)
+                self._keep_all(unsettled, settled=False)  # a killed run keeps them, and their attempt counts
                 self._keep_all(finished)
-            self._keep_all(list(noisy.values()), settled=False)
-            tasks, noisy, fresh = [task for task, _, _ in again.values()], again, False
+            self.progress.measured += len(noisy)  # there is no time left to repeat these
+            self.progress.noisy += len(noisy)
+            tasks, noisy, fresh = list(again.values()), again, False
 
     def _issued(self, tasks: Iterable[Task], attempt: int, fresh: bool) -> Iterator[Batch]:
         """Batches, each announced in the journal, as long as there is time."""
-        block = self.opened["block"]
-        for number, some in enumerate(batched(tasks, block, self.unfinished.suspects)):
+        for number, some in enumerate(batched(tasks, self.sizes, self.unfinished.suspects)):
             anew = fresh and number < self.executor.lanes
             left_s = self._left_s() - self.owed_s - self.costs.restart_s * anew
             if self.begun and left_s < self.costs.of(some):
@@ -243,6 +251,7 @@ class Collection:
         return budget_s - margin_s(budget_s) - (self.clock() - self.started)
 
     def _keep_all(self, finished: Sequence[Taken], settled: bool = True) -> None:
+        """Write rows; those that are not `settled` are measured again, and count as measured then."""
         records = []
         for task, result, seconds in finished:
             reason = self.opened["power_reason"] or NOT_MEASURED
@@ -258,13 +267,15 @@ class Collection:
             }
             records.append({"type": "result", "kind": task.item["kind"], "row": row})
             self._remember(row)
-            self.progress.noisy += result["status"] == "noisy"
+            self.kept.add(task.key)
+            self.progress.noisy += settled and result["status"] == "noisy"
             self.progress.failed += result["status"] not in ("ok", "noisy")
         if not records:
             return
         self.journal.append(*records)
-        self.progress.measured += len(records)
+        self.progress.measured += len(records) * settled
         self.progress.done += len(records) * settled
+        self.progress.kept = len(self.kept)
         self._tell()
 
     def _powered(self, task: Task, result: dict[str, Any], seconds: float) -> None:

@@ -11,10 +11,14 @@ one batch at a time. The batch of a lost node is measured elsewhere; only return
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from neuralpower.devices.host import read_cpu
@@ -46,9 +50,15 @@ class Fleet:
     """All devices that a Ray cluster offers; they are of one model, with the same software."""
 
     def __init__(
-        self, address: str | None, command: Callable[[], list[str]], device: str = "cpu", wait: bool = False
+        self,
+        address: str | None,
+        command: Callable[[], list[str]],
+        device: str = "cpu",
+        wait: bool = False,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.address, self.command, self.device, self.wait = address, command, device, wait
+        """`say` gets a line for each device that is lost."""
+        self.address, self.command, self.device, self.wait, self.say = address, command, device, wait, say
         self._lanes: list[Any] = []
         self._abouts: list[dict[str, Any]] = []  # what each answered when it was opened
         self._connected = False
@@ -103,9 +113,11 @@ class Fleet:
             lane, batch = busy.pop(done)
             try:
                 results, seconds = self._got(done)
-            except LostDeviceError:
+            except LostDeviceError as error:
                 self._lanes.remove(lane)
                 lost.append(batch)
+                left = f"{len(self._lanes)} of {len(self._abouts)} devices are left"
+                self.say(f"Warning: a device is lost ({error}); its tasks are measured elsewhere, {left}")
                 continue
             free.append(lane)
             yield batch, results, seconds
@@ -120,18 +132,21 @@ class Fleet:
         ray.wait(closing, num_returns=len(closing), timeout=5)
         self._connected, self._lanes = False, []
         ray.shutdown()
+        _prints(ray, True)
 
     def _connect(self) -> None:
         """Join the cluster and make a lane of every device that it offers; raises InputError, DeviceError."""
         ray = _ray()
         _reachable(self.address)
         try:
-            ray.init(
-                address=self.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True
-            )
+            with _nothing_to_import():
+                ray.init(
+                    address=self.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True
+                )
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             raise _no_cluster(self.address, error) from None
         self._connected = True
+        _prints(ray, False)
         deadline = time.monotonic() + CONNECT_S
         while not (count := int(ray.available_resources().get(RESOURCE, 0))):
             if not ray.cluster_resources().get(RESOURCE, 0) or time.monotonic() > deadline:
@@ -180,6 +195,23 @@ def _ray() -> Any:  # its types are incomplete
     except ImportError:
         raise InputError("executor ray: Ray is not installed; pip install 'neuralpower[ray]'") from None
     return ray
+
+
+def _prints(ray: Any, on: bool) -> None:
+    """Switch what Ray prints of others' processes, as its debugger does: of a lost node that is 40 lines."""
+    ray._private.worker._worker_logs_enabled = on
+
+
+@contextlib.contextmanager
+def _nothing_to_import() -> Iterator[None]:
+    """Work within in an empty folder: Ray has its actors import from the driver's working folder first."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as empty:
+        os.chdir(empty)
+        try:
+            yield
+        finally:
+            os.chdir(before)
 
 
 def _reachable(address: str | None) -> None:

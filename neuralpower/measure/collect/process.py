@@ -8,13 +8,12 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from neuralpower.devices.host import worker_environment
 from neuralpower.errors import DeviceError, InputError, LostDeviceError
-from neuralpower.processes.tether import environment
+from neuralpower.processes.tether import environment, python
 
 START_S = 120.0  # the longest time to import torch and open the device
 SELF_TEST_S, PLAN_S = 120.0, 1200.0  # the longest times of these requests
@@ -23,7 +22,7 @@ TERM_S, KILL_S = 2.0, 10.0  # from a polite end to a hard one, and from that to 
 
 def command(device: str = "cpu", power: str = "auto") -> list[str]:
     """The command that starts a measuring process for a device and its meter."""
-    return [sys.executable, "-m", "neuralpower.measure.collect", "--device", device, "--power", power]
+    return [*python("neuralpower.measure.collect"), "--device", device, "--power", power]
 
 
 class Ended(Exception):  # noqa: N818  # what happened, not yet a fault

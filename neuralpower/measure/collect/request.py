@@ -50,3 +50,4 @@ class Progress:
     noisy: int = 0  # rows whose times are too far apart, which are measured again as long as that may help
     spent_s: float = 0.0
     budget_s: float = 0.0
+    kept: int = 0  # rows in the folder, those of earlier runs included

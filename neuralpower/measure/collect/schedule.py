@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -27,6 +27,9 @@ CELL_OCTAVES = 2  # of FLOP, and of bytes, that count as one size
 NETWORK_BLOCK = 6  # networks that are timed in turn
 MARGIN = 0.05  # of a budget: see `margin_s`
 BATCH_BYTES = 3 * 2**30  # of memory for a batch
+BATCH_S = 10.0  # of time for a batch: what ends a run takes no more with it
+FIRST_TASKS = 2  # of a batch, as long as the machine's speed is unknown
+GROWTH = 4  # times as many tasks as in the batch before, at most
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,13 @@ class Schedule:
             (self.power_again, metered),
         )
         return Schedule(*([task for task in tasks if task.key not in done] for tasks, done in tiers))
+
+    def last(self, tried: Container[tuple[str, int]]) -> Schedule:
+        """The schedule with the runtimes of these keys at the end: a run repeats what was noisy last."""
+        runtime, again = (
+            sorted(tasks, key=lambda task: task.key in tried) for tasks in (self.runtime, self.runtime_again)
+        )
+        return replace(self, runtime=runtime, runtime_again=again)
 
 
 def make_schedule(
@@ -162,8 +172,26 @@ def _in_turn(rows: Sequence[Sequence[dict[str, Any]]]) -> Iterator[dict[str, Any
     return (item for some in zip_longest(*rows) for item in some if item is not None)
 
 
-def batched(tasks: Iterable[Task], block: int, alone: set[tuple[str, int]]) -> Iterator[list[Task]]:
-    """Batches of `block` tasks in order, fewer where their memory would exceed BATCH_BYTES.
+@dataclass
+class BatchSizes:
+    """How many tasks a batch has: `block`, or as many as took at most BATCH_S before."""
+
+    block: int
+    found: dict[str, int] = field(default_factory=dict)  # by group of tasks
+
+    def of(self, task: Task) -> int:
+        """The number for a batch that begins with that task."""
+        return min(self.found.get(_group(task), FIRST_TASKS), self.block)
+
+    def add(self, tasks: Sequence[Task], seconds: float) -> None:
+        """Learn from a batch; one that was short for other reasons makes no later one shorter."""
+        fitting = max(int(len(tasks) * min(GROWTH, BATCH_S / max(seconds, 1e-9))), 1)
+        before = self.of(tasks[0]) if seconds <= BATCH_S else 0
+        self.found[_group(tasks[0])] = max(fitting, before)
+
+
+def batched(tasks: Iterable[Task], sizes: BatchSizes, alone: set[tuple[str, int]]) -> Iterator[list[Task]]:
+    """Batches of as many tasks as `sizes` has them then, in order; fewer where memory exceeds BATCH_BYTES.
 
     Networks come apart from layers; power, and the tasks in `alone`, one by one.
     """
@@ -173,7 +201,7 @@ def batched(tasks: Iterable[Task], block: int, alone: set[tuple[str, int]]) -> I
         need = task.item["bytes"]
         single = task.tier == POWER or task.key in alone or (bool(batch) and batch[-1].key in alone)
         mixed = bool(batch) and (task.item["kind"] == NETWORK) != (batch[-1].item["kind"] == NETWORK)
-        if batch and (single or mixed or len(batch) == block or size + need > BATCH_BYTES):
+        if batch and (single or mixed or len(batch) >= sizes.of(batch[0]) or size + need > BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(task)
@@ -203,7 +231,7 @@ PRIORS = {
 }
 PRIOR_TASKS = 20  # measured tasks that count as much as the planning value
 PATIENCE = 20  # times the estimate
-LEAST_PATIENCE_S = 10.0
+LEAST_PATIENCE_S = 40.0  # a machine on which much else runs takes that long for a few tasks
 
 
 @dataclass

@@ -8,7 +8,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from neuralpower.devices.host import worker_environment
 from neuralpower.errors import DeviceError
 from neuralpower.files.json_files import json_text
 from neuralpower.measure.exchanges.request import Exchanges
-from neuralpower.processes.tether import environment
+from neuralpower.processes.tether import environment, python
 
 MODULE = "neuralpower.measure.exchanges.ranks"
 START_S, PATIENCE_S = 120.0, 60.0  # longest times to import torch and meet, and of one exchange's rounds
@@ -87,7 +86,7 @@ def _started(
             with errors:
                 processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", module, str(folder / "store"), str(rank), json_text(request)],
+                        [*python(module), str(folder / "store"), str(rank), json_text(request)],
                         stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                         stderr=errors,
                         text=True,

@@ -68,6 +68,8 @@ def check_file(given: Given) -> None:
     from neuralpower.networks.slips import check_defined
 
     location, _, name = given.location.rpartition(":")
+    if not location.strip(" .:") or not name.strip():
+        raise ModelError(f"{given.text!r:.200}: write package.module:function or path/file.py:function")
     file = given.path.with_name(location.rpartition("/")[2])
     if location.endswith(".py") and not is_file(file):
         raise ModelError(f"there is no file {location}; give an existing path/file.py:function")

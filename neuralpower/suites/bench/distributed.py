@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from neuralpower.errors import DeviceError, InputError, NeuralPowerError, OutOfMemory, first_line
-from neuralpower.processes.tether import environment, tethered
+from neuralpower.processes.tether import environment, python, tethered
 from neuralpower.suites.bench.options import Options
 
 ADDRESS = "127.0.0.1"
@@ -107,7 +107,7 @@ def torchrun(options: Options, arguments: Sequence[str]) -> list[str]:
     port = options.master_port
     meeting = [f"--master-addr={ADDRESS}", f"--master-port={port}"] if port else ["--standalone"]
     runner = [*tethered("torch.distributed.run"), *meeting, f"--nproc-per-node={options.num_gpus}"]
-    return [*runner, "-m", "neuralpower", "bench", *arguments]
+    return [*runner, "--no-python", *python("neuralpower"), "bench", *arguments]
 
 
 def launch(

@@ -10,7 +10,6 @@ import itertools
 import math
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from neuralpower.data.journal import Journal
 from neuralpower.errors import InputError
-from neuralpower.processes.tether import environment
+from neuralpower.processes.tether import environment, python
 from neuralpower.suites.bench.logs import parse
 from neuralpower.suites.bench.options import FIELDS, Options, arguments, options_of, plain
 
@@ -65,7 +64,7 @@ def points_of(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> li
 
 def execute(command: Sequence[str]) -> Ended:
     """Run `neuralpower bench` in its own process; if interrupted, it still prints its results."""
-    runner = [sys.executable, "-m", "neuralpower", "bench", *command]
+    runner = [*python("neuralpower"), "bench", *command]
     pipe = subprocess.PIPE
     with subprocess.Popen(runner, stdout=pipe, stderr=pipe, text=True, env=environment()) as process:
         try:

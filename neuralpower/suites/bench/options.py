@@ -8,7 +8,7 @@ from typing import Any
 
 from neuralpower.dtypes import DTYPES as REGISTRY
 from neuralpower.dtypes import NETWORK_DTYPES
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError, unknown, whole_number
 
 MEMORY = {"": "pinned", "/pinned": "pinned", "/pageable": "pageable", "/device": "device", "/gpu": "device"}
 DATA = {f"synthetic{place}": memory for place, memory in MEMORY.items()}
@@ -128,9 +128,9 @@ def value_of(name: str, text: Any) -> Any:
         if kind == "bool":
             return boolean(text)
         if name == "input_shape":
-            return tuple(int(size) for size in str(text).lower().split("x"))
+            return tuple(whole_number(size) for size in str(text).lower().split("x"))
         if kind.startswith("int"):
-            return int(str(text))
+            return whole_number(str(text))
         return float(text) if kind == "float" else str(text)
     except ValueError:
         what = "a whole number" if "int" in kind else "a number"

@@ -47,6 +47,12 @@ QUICK = PRESETS["quick"]
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(autouse=True)
+def _a_machine_of_known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the first batch as long as all others."""
+    monkeypatch.setattr("neuralpower.measure.collect.schedule.FIRST_TASKS", 60)
+
+
 def refused(ran: Ran, *words: str) -> None:
     """It ended with code 2 and one line that says why, below what the command has said before."""
     errors = [line for line in ran.err.splitlines() if "error: " in line]

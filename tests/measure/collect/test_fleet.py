@@ -21,6 +21,7 @@ from neuralpower.measure.collect.request import Progress
 from neuralpower.measure.collect.supervisor import collect
 from tests.fake_worker import TESTED, Fake, asked, names, statuses
 from tests.program import run
+from tests.strangers import strangers
 
 ray = pytest.importorskip(
     "ray", reason="Ray is not installed: nothing of the fleet is tested; pip install 'neuralpower[ray]'"
@@ -104,13 +105,21 @@ def fleet(nodes: Nodes, worker: Fake) -> Fleet:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
-def test_what_a_lost_node_was_measuring_is_measured_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
+def test_what_a_lost_node_was_measuring_is_measured_elsewhere(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "here").mkdir()
+    note = strangers(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
     worker, out = Fake(tmp_path, {"count": 120, "block": 2, "item_s": 0.02}), tmp_path / "data"
     with pytest.raises(InputError, match="0 devices are offered and 0 are free; start a node with ray start"):
         collect(asked(out), lambda progress: None, fleet(nodes, worker))
     nodes.add("one")
     lost = nodes.add("two")
+    capfd.readouterr()
+    told: list[str] = []
     driver = fleet(nodes, worker)
+    driver.say = told.append
     seen: list[int] = []
     lanes: list[int] = []
 
@@ -137,7 +146,11 @@ def test_what_a_lost_node_was_measuring_is_measured_elsewhere(nodes: Nodes, tmp_
     # only what the lost node had in hand was measured twice
     again = [name for name in names(120) if table_names.count(name) > 1]
     assert len(again) <= 2
+    (line,) = told
+    assert "1 of 2 devices are left" in line and line.count("\n") == 0
+    assert capfd.readouterr() == ("", "")  # Ray itself says nothing
     assert not ray.is_initialized()
+    assert not note.exists(), note.read_text()
 
 
 @pytest.mark.filterwarnings("ignore")

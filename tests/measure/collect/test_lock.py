@@ -199,7 +199,7 @@ def test_time_spent_waiting_is_not_the_collections(tmp_path: Path) -> None:
         Waits(Worker(1, worker.command)),
         lambda: now[0],
     )
-    assert spent == [0.0] * 4  # an hour of another's
+    assert len(spent) > 3 and not any(spent)  # an hour of another's
     assert statuses(tmp_path / "data") == dict.fromkeys(names(90), "ok")
 
 

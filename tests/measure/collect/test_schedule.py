@@ -13,8 +13,12 @@ from neuralpower.layers import KINDS
 from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
 from neuralpower.measure.collect.request import Progress, Request
 from neuralpower.measure.collect.schedule import (
+    BATCH_S,
+    LEAST_PATIENCE_S,
+    NETWORK,
     POWER,
     RUNTIME,
+    BatchSizes,
     Costs,
     Task,
     batched,
@@ -29,6 +33,11 @@ from tests.simulated_rig import Simulated, power_w, runtime_s
 
 KIND_NAMES = ("linear", "conv2d", "matmul", "softmax", "norm", "activation", "elementwise")
 NETWORKS = 40
+
+
+def steady(block: int) -> BatchSizes:
+    """Of a machine on which every batch is quick."""
+    return BatchSizes(block, dict.fromkeys((RUNTIME, NETWORK, POWER), block))
 
 
 def item(kind: str, number: int, flops: float, size: float) -> dict[str, Any]:
@@ -134,11 +143,37 @@ def test_some_are_measured_twice_in_another_shard() -> None:
 
 def test_batches_keep_to_their_block_their_memory_and_their_kind() -> None:
     tasks = [Task(item("softmax", n, 10, 2**30), RUNTIME) for n in range(4)]
-    assert [len(batch) for batch in batched(tasks, 60, set())] == [3, 1]  # of 3 GiB
+    assert [len(batch) for batch in batched(tasks, steady(60), set())] == [3, 1]  # of 3 GiB
     tasks = [Task(one, RUNTIME) for one in PLAN[:5] + PLAN[-2:] + PLAN[5:8]]
-    assert [len(batch) for batch in batched(tasks, 3, set())] == [3, 2, 2, 3]
-    assert [len(batch) for batch in batched(tasks, 3, {tasks[1].key})] == [1, 1, 3, 2, 3]
-    assert [len(batch) for batch in batched([Task(one, POWER) for one in PLAN[:3]], 60, set())] == [1, 1, 1]
+    assert [len(batch) for batch in batched(tasks, steady(3), set())] == [3, 2, 2, 3]
+    assert [len(batch) for batch in batched(tasks, steady(3), {tasks[1].key})] == [1, 1, 3, 2, 3]
+    powered = [Task(one, POWER) for one in PLAN[:3]]
+    assert [len(batch) for batch in batched(powered, steady(60), set())] == [1, 1, 1]
+
+
+def test_batches_grow_to_their_block_on_a_quick_machine_and_stay_short_on_a_slow_one() -> None:
+    tasks = [Task(one, RUNTIME) for one in PLAN[:200]]
+
+    def lengths(task_s: list[float]) -> list[int]:
+        sizes, pace, found = BatchSizes(60), iter(task_s), []
+        for batch in batched(tasks, sizes, set()):
+            found.append(len(batch))
+            sizes.add(batch, len(batch) * next(pace, task_s[-1]))
+        return found
+
+    # four times as many each time, as 10 s hold 200 tasks of 0.05 s
+    assert lengths([0.05]) == [2, 8, 32, 60, 60, 38]
+    # 10 s hold 5 tasks of 2 s, and none of 30 s
+    assert lengths([2.0])[:4] == [2, 5, 5, 5]
+    assert lengths([30.0])[:3] == [2, 1, 1]
+    # a machine that others use for a while: 2 tasks of 30 s, then one at a time until it is quick again
+    assert lengths([30.0, 30.0, 0.05])[:5] == [2, 1, 1, 4, 16]
+    sizes = BatchSizes(60, {RUNTIME: 60})
+    sizes.add(tasks[:3], 0.1)  # short for want of memory: the next one is not
+    assert sizes.of(tasks[0]) == 60
+    network = Task(PLAN[-1], RUNTIME)
+    sizes.add([network], 2 * BATCH_S)
+    assert (sizes.of(network), sizes.of(tasks[0]), BatchSizes(1).of(network)) == (1, 60, 1)
 
 
 # ---- costs ----
@@ -157,16 +192,16 @@ def test_costs_start_from_planning_values_and_end_at_what_was_taken() -> None:
     assert costs.of(powered) == pytest.approx(
         5 * 2 * 0.8, rel=0.02
     )  # none has been seen: as slow as all else
-    assert costs.patience(small[:1]) == 10.0 + 20.0  # twice 10 s to cool down
+    assert costs.patience(small[:1]) == LEAST_PATIENCE_S + 20.0  # twice 10 s to cool down
     assert costs.patience(powered) == pytest.approx(20 * 5 * 2 * 0.8, rel=0.02)
     assert sum(costs.parts(small[:7], 3.5)) == pytest.approx(3.5)
 
 
 def test_a_device_that_cools_down_is_not_taken_to_hang() -> None:
     tasks = [Task(item("softmax", n, 1, 1), RUNTIME) for n in range(3)]
-    assert Costs.planned_for("gpu").patience(tasks) >= 3 * COOLINGS * COOL_S + 10
+    assert Costs.planned_for("gpu").patience(tasks) >= 3 * COOLINGS * COOL_S + LEAST_PATIENCE_S
     # a processor is not cooled, and power is taken but once: 20 * 3 * 0.8 s
-    assert Costs.planned_for("cpu").patience(tasks) == 10
+    assert Costs.planned_for("cpu").patience(tasks) == LEAST_PATIENCE_S
     assert Costs.planned_for("gpu").patience([Task(one.item, POWER) for one in tasks]) == pytest.approx(48)
 
 
