@@ -38,6 +38,7 @@ ROUNDING = 1e-6  # of a time
 NEIGHBOUR = 0.02  # by which one more number along a side may change a time, in one class of alignment
 SMALL = 64  # sides below change by more than that in themselves
 STEP = 32  # a side and its neighbour of the same alignment lie so far apart
+SAME_CHIP = "the same chip"  # what was measured on a twin counts as measured
 CARRIED_BASES = (CARRIED, NETWORKS)
 
 
@@ -67,9 +68,10 @@ def breaches(
     t = found.runtime_s if clamped else _unclamped(predictor, columns, found)
     basis = np.array(found.basis)
     free = (basis == MEASURED) | (t == 0)
+    twins = np.array([SAME_CHIP in origin for origin in predictor.origins(found)])
     rules = {
         FASTER: t < laws.least_s(columns, hardware) * (1 - ROUNDING),
-        SLOWER: np.isin(basis, CARRIED_BASES) & (t > laws.most_s(columns, hardware) * (1 + ROUNDING)),
+        SLOWER: np.isin(basis, CARRIED_BASES) & ~twins & (t > laws.most_s(columns, hardware) * (1 + ROUNDING)),
     }
     for rule, broken in rules.items():
         yield from ((rule, layers[i]) for i in np.flatnonzero(broken & ~free))

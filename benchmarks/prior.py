@@ -40,9 +40,8 @@ def prior_of(observed: Sequence[Observation]) -> Prior:
     Networks come first: they are made of the calls that networks make. Calls of sweeps teach their own device,
     and of all devices what no network has.
     """
-    networks, calls = (
-        [one for one in observed if (len(one.layers) > 1) == several] for several in (True, False)
-    )
+    networks = [one for one in observed if len(one.layers) > 1]
+    calls = [one for one in observed if len(one.layers) == 1]
     found = fit_factors(networks, LAUNCH_S)
     further = fit_factors(calls, LAUNCH_S, found[EVERYWHERE], (EVERYWHERE, DEVICE))
     for name, factors in further.items():

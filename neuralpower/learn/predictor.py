@@ -372,10 +372,15 @@ class Predictor:
         """(Which of it and the others knows each row best, and how well), each [rows]."""
         asked = (self, *self.others)
         known = np.stack([one._knows(columns, lawful=self.law is not None) for one in asked])
-        if not self.engines and self.law is not None and self.law.knows(columns):
-            related = [one.carried and one.twin is None for one in asked]
-            known[related] *= np.asarray(columns.quantised(), dtype=int)
+        known[[one._yields(columns, self) for one in asked]] = NOT
         return np.argmax(known, axis=0), np.max(known, axis=0)
+
+    def _yields(self, columns: Layer, asked: Predictor) -> bool:
+        """Whether the law that is asked knows such calls better: torch's, to one trained on engines' tables."""
+        law = asked.law
+        if law is None or asked.engines or not self.carried or not law.knows(columns):
+            return False
+        return (self.twin is None or law.taught) and not np.any(columns.quantised())
 
     def _knows(self, columns: Layer, *, lawful: bool) -> Array:
         """How well it knows each row: EXACT, NEAR or NOT; a law knows better than other code of the kind."""
@@ -406,6 +411,7 @@ class Predictor:
 
     def _group(self, columns: Layer, key: Key, passes: Predictor) -> Estimates:
         found, exact = self.regressor_of(key)
+        exact = exact and not self._yields(columns, passes)
         if not exact and is_weight_only(columns):
             return weights_law(columns, passes.estimate_columns, self.roofline(key[1]))
         rows, law = len(columns.dtype), passes.law

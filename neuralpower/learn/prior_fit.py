@@ -171,9 +171,8 @@ def fit_factors(
     design = Design(observed, fixed or {}, launch_s)
     names = list(design.parameters)
     stays = fixed or {}
-    kept = np.array(
-        [_sort(level) in levels and not (level == EVERYWHERE and name in stays) for level, name in names]
-    )
+    known = [level == EVERYWHERE and name in stays for level, name in names]
+    kept = np.array([_sort(level) in levels for level, _ in names]) & ~np.array(known)
     pull = np.array([1 / deviation_of(*name) ** 2 for name in names])
     log_s = np.log([one.seconds for one in observed])
     noise = np.array([one.noise for one in observed])
