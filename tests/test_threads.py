@@ -1,4 +1,4 @@
-"""The same question has the same answer: in any order, in one thread or several, whatever the caller has set."""
+"""The same question has the same answer: in any order, in one thread or several, whatever the caller set."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _globals() -> tuple[Any, ...]:
     quieted = logging.getLogger("torch._subclasses.fake_tensor").level
     fast = torch.backends.mha.get_fastpath_enabled()
     connects = socket.getaddrinfo, socket.socket.connect
-    states = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().tolist()  # type: ignore[union-attr]
+    states = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
     return torch.get_default_dtype(), sys.stdout, fast, *connects, quieted, list(sys.path), states
 
 
@@ -127,7 +127,7 @@ def test_a_network_that_another_thread_trains_is_refused() -> None:
             other = threading.Thread(target=step)
             other.start()
             other.join()
-            return self.layer(x)  # type: ignore[no-any-return]
+            return self.layer(x)
 
     with pytest.raises(ModelError, match=r"Trained was written to .* another thread trains it; give a copy"):
         neuralpower.predict(Trained(), (1, 4), device="h100-sxm")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 import torch
-from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from neuralpower.processes.alone import alone
 
@@ -34,8 +34,8 @@ def apart(asked: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
 def _as_torch_begins() -> Iterator[None]:
     """No modes of dispatch, no automatic casts, and the CPU as default device, all of this thread."""
     with contextlib.ExitStack() as stack:
-        if _python_dispatch._len_torch_dispatch_stack():
-            stack.enter_context(_python_dispatch._disable_current_modes())  # type: ignore[no-untyped-call]
+        if _get_current_dispatch_mode() is not None:
+            stack.enter_context(_disable_current_modes())
         if torch.is_autocast_enabled("cpu"):
             stack.enter_context(torch.autocast("cpu", enabled=False))
         if torch.get_default_device().type != "cpu":  # setting a device slows every call down

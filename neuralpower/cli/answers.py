@@ -1,8 +1,8 @@
 """Cache of printed predictions: a repeated command imports neither torch nor transformers.
 
 An answer is the text that a command printed, and how it ended. Its key holds all inputs: options, the model
-and its files, predictors, spec sheets, this machine's CPU, the package's own files, and versions and places of
-what computes. It holds, too, which files of these libraries it came from: one that has changed since ends it.
+and its files, predictors, spec sheets, this machine's CPU, the package's own files, and versions and places
+of what computes. It holds, too, which files of these libraries it came from, and ends where one has changed.
 Models whose source runs code, or reads a network, are never kept.
 """
 
@@ -71,7 +71,7 @@ def _loaded() -> list[Stamp]:
 def _stamp(file: str) -> Stamp:
     """(path, size, time of change in ns); zeros for a file that is not there."""
     try:
-        status = os.stat(file)
+        status = Path(file).stat()
     except OSError:
         return file, 0, 0
     return file, status.st_size, status.st_mtime_ns

@@ -97,7 +97,7 @@ def _cached(repository: str, revision: str | None) -> Stamps | None:
         path = huggingface_hub.try_to_load_from_cache(repository, file, revision=revision)
         if isinstance(path, str):
             with contextlib.suppress(OSError):
-                status = os.stat(path)
+                status = Path(path).stat()
                 found.append((path, status.st_size, status.st_mtime_ns))
     return found or None
 

@@ -1,22 +1,17 @@
 """One thread at a time: what changes things that all threads of a process share.
 
-Building and following a network exchanges such things for a while: torch's default dtype, stdout, functions of
-`socket` and of libraries, loggers' levels, random states, attributes of modules. Each exchange puts back what it
-found, which is right only where no other thread exchanges it meanwhile. One lock is for all of them, so that
-threads cannot wait for each other; a thread may take it again.
+Building and following a network exchanges such things for a while: torch's default dtype, stdout, functions
+of `socket` and of libraries, loggers' levels, random states, attributes of modules. Each exchange puts back
+what it found, which is right only where no other thread exchanges it meanwhile. One lock is for all of them,
+so that threads cannot wait for each other; a thread may take it again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
-
-Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
+from collections.abc import Iterator
 
 _turn = threading.RLock()
 if hasattr(os, "register_at_fork"):  # a child must not find it taken by a thread that it does not have
@@ -28,14 +23,3 @@ def alone() -> Iterator[None]:
     """Keep other threads from exchanging what all share."""
     with _turn:
         yield
-
-
-def by_itself(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """Make a function run in one thread at a time, alone with all others of its kind."""
-
-    @functools.wraps(function)
-    def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        with _turn:
-            return function(*args, **kwargs)
-
-    return called

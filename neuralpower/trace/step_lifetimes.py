@@ -156,9 +156,9 @@ def _hidden(model: nn.Module, state: Mapping[str, Tensor], trained: Sequence[nn.
 def _in_training(model: nn.Module) -> Iterator[None]:
     """Training mode with gradients, and nothing of it left in the module afterwards."""
     unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](enable=False)  # unsaid, torch warns
-    with unchanged(model), quiet(), undisturbed(model, True), own_caches(model), unchecked, _unpacked():
-        with torch.enable_grad():
-            yield
+    left, caches = undisturbed(model, True), own_caches(model)
+    with unchanged(model), quiet(), left, caches, unchecked, _unpacked(), torch.enable_grad():
+        yield
 
 
 @contextlib.contextmanager

@@ -43,6 +43,11 @@ NETWORKS = {
 }
 
 
+REPEATED = """
+    router mlp.gate. block_sparse_moe.gate q_a_proj kv_a_proj k_proj v_proj c_attn in_proj conv1d bias wpe
+""".split()
+
+
 def a_step(name: str, **degrees: int) -> Any:
     """A step of a rank against a cache, as it is asked for."""
     request = InputRequest(BATCH, None, None, torch.bfloat16)
@@ -65,8 +70,7 @@ def numbers(asked: Any) -> dict[str, int]:
 
 def repeated(name: str) -> bool:
     """Matrices that engines keep whole: routers, latents, and keys and values that are fewer than ranks."""
-    kept = "router mlp.gate. q_a_proj kv_a_proj block_sparse_moe.gate k_proj v_proj c_attn in_proj bias wpe conv1d"
-    return any(part in f"{name}." for part in kept.split())
+    return any(part in f"{name}." for part in REPEATED)
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])

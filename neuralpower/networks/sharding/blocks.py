@@ -1,8 +1,8 @@
-"""Blocks that no plan names, split by their sizes as engines split them: stacked experts and mixers of states.
+"""Blocks that no plan names, split by their sizes as engines split them: stacked experts, mixers of states.
 
 stacked experts      each rank has a part of the inner features of every expert, and outputs are summed
-mixers of states     each rank has a part of the channels (Mamba), or of the heads and of the groups (Mamba 2);
-                     groups that are fewer than ranks stand on several ranks each, as in vLLM's `MambaMixer2`
+mixers of states     each rank has a part of the channels (Mamba), or of heads and groups (Mamba 2); groups
+                     that are fewer than ranks stand on several ranks each, as in vLLM's `MambaMixer2`
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ class Blocks:
         if sides is None:
             return
         self.how[path] = styles.style_named("moe_tp_experts")
-        share = (
-            exchanges.share(-(-sides.inner // GROUP), ranks) * GROUP if sides.inner >= GROUP * ranks else 0
-        )
-        share = share or exchanges.share(sides.inner, ranks)
+        together = GROUP if sides.inner >= GROUP * ranks else 1
+        share = exchanges.share(-(-sides.inner // together), ranks) * together
         for name, (axis, size) in sides.axes.items():
             self.how[f"{path}.{name}"] = replace(_ROWS, name=f"axis {axis}", axis=_axis(axis))
             self.rows[f"{path}.{name}"] = size // sides.inner * share
@@ -72,19 +70,19 @@ class Blocks:
         enters, leaves = getattr(part, "in_proj", None), getattr(part, "out_proj", None)
         if conv is None or not isinstance(enters, nn.Linear) or not isinstance(leaves, nn.Linear):
             return
-        channels = leaves.in_features
+        channels, made = int(leaves.in_features), int(enters.out_features)
         sizes = _rank_sizes(path, part, channels, ranks)
         if sizes is None:
             return
         name = next(n for n in CONVOLUTIONS if getattr(part, n, None) is conv)
-        extra = conv.out_channels - channels  # B and C of the groups, which are convolved, too
+        extra = int(conv.out_channels) - channels  # B and C of the groups, which are convolved, too
         groups = sizes.get("n_groups", 0)
-        each = extra // part.n_groups if extra else 0  # type: ignore[operator]  # a mixer with groups
-        own = sizes["channels"] + each * groups
-        beside = _beside(part, enters.out_features, channels, extra)
-        self._part(
-            f"{path}.in_proj", styles.COLUMNS, _entering(sizes, enters.out_features, channels, each, beside)
-        )
+        own = sizes["channels"] + (extra // int(vars(part)["n_groups"]) * groups if extra else 0)
+        if extra:  # gates, what is convolved, and a time step of each head
+            entering = sizes["channels"] + own + sizes["num_heads"]
+        else:
+            entering = made // channels * sizes["channels"]
+        self._part(f"{path}.in_proj", styles.COLUMNS, entering)
         self._part(f"{path}.{name}", _ROWS, own)
         self.attributes.append((conv, {"in_channels": own, "out_channels": own, "groups": own}))
         self._part(f"{path}.out_proj", styles.ROWS, sizes["channels"])
@@ -138,9 +136,8 @@ def expert_sides(part: nn.Module) -> ExpertSides | None:
     if any(hidden not in weights[name].shape[1:] for name in ups):
         return None
     _, enters, makes = weights[ups[0]].shape
-    turned = enters == hidden and (
-        makes != hidden or bool(getattr(part, "is_transposed", False))
-    )  # [.., in, out]
+    transposed = bool(getattr(part, "is_transposed", False))  # says it where all sides are equal
+    turned = enters == hidden and (makes != hidden or transposed)  # [experts, in, out]
     axes = {name: (2 if turned else 1) for name in ups} | {down: 1 if turned else 2}
     inner = weights[down].shape[axes[down]]
     for name, p in own.items():
@@ -167,17 +164,6 @@ def _rank_sizes(path: str, part: nn.Module, channels: int, ranks: int) -> dict[s
     if count is not None or channels % ranks:
         return None
     return {"channels": channels // ranks}
-
-
-def _beside(part: nn.Module, made: int, channels: int, extra: int) -> int:
-    """Features of the first product that are neither channels nor of groups: a time step of each head."""
-    return (made - extra) % channels if extra else 0
-
-
-def _entering(sizes: Mapping[str, int], made: int, channels: int, each: int, beside: int) -> int:
-    """Features that the first product makes on a rank: channels and gates, those of groups, time steps."""
-    times = made // channels if not each else 2
-    return times * sizes["channels"] + each * sizes.get("n_groups", 0) + (sizes["num_heads"] if beside else 0)
 
 
 def _direct(part: nn.Module) -> Iterator[tuple[str, Tensor]]:

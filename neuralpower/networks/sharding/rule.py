@@ -64,7 +64,7 @@ def completed(module: nn.Module, plan: Plan, asked: Sharding, example: Callable[
 
 
 def _whole_products(module: nn.Module, entries: Mapping[str, Any]) -> bool:
-    """Whether products of which a plan says nothing are worth a rule: engines and Megatron split these, too."""
+    """Whether products that a plan does not name are worth a rule: engines and Megatron split these, too."""
     numbers = sum(p.numel() for p in module.parameters())
     whole = 0
     for path, part in module.named_modules():
@@ -89,7 +89,8 @@ def by_rule(
 ) -> tuple[dict[str, styles.Style], list[Callable[[], None]]]:
     """Styles of the modules that a rule finds, and what is to be done once their parameters are a rank's.
 
-    There are none where the network cannot be run on the meta device. `known` are paths that a plan has styles for: their modules are left as they are.
+    There are none where the network cannot be run on the meta device. `known` are paths that
+    a plan has styles for: their modules are left as they are.
 
     Raises InputError for heads that an engine's ranks do not divide.
     """
@@ -293,7 +294,7 @@ def _attention(
         return None
     whole = _shape_after(module, first, inputs)
     target = seen.products[names[-1]]
-    inner = int(target.weight.shape[0 if hasattr(target, "nf") else 1])  # type: ignore[union-attr, index]
+    inner = int(target.weight.shape[0 if hasattr(target, "nf") else 1])
     for wide, per_head, attributes in itertools.product((False, True), (False, True), ATTRIBUTES):
         others = [one for one in module.modules() if one.__dict__.get("num_heads") == count] if wide else []
         fits = False
@@ -366,6 +367,7 @@ class _Trial:
         finally:
             for part, attributes, *tensors in before:
                 vars(part).update(attributes)
+                held: Any
                 for held, own in zip((part._parameters, part._buffers), tensors, strict=True):
                     held.clear()
                     held.update(own)
@@ -398,6 +400,7 @@ class _Trial:
             return
         sizes = (self.count, self.inner)
         for part in attention.modules():
+            held: Any
             for held in (part._parameters, part._buffers) if not is_product(part) else ():
                 for name, t in [*held.items()]:
                     axis = next((i for i, n in enumerate(() if t is None else t.shape) if n in sizes), None)
