@@ -17,6 +17,7 @@ from typing import Any
 from neuralpower.errors import ModelError, one_line
 from neuralpower.files.json_files import read_json
 from neuralpower.networks.slips import listed_as
+from neuralpower.processes.alone import alone
 
 CONFIG, QUANTISATION = "config.json", "hf_quant_config.json"  # the second is NVIDIA's Model Optimizer's
 SWITCH = "HF_HUB_OFFLINE"
@@ -40,13 +41,14 @@ def _as_the_user_set_it() -> Iterator[None]:
     """Undo `stay_offline` within."""
     from huggingface_hub import constants
 
-    before = constants.HF_HUB_OFFLINE
-    if _switched_here:
-        constants.HF_HUB_OFFLINE = False
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
+    with alone():
+        before = constants.HF_HUB_OFFLINE
+        if _switched_here:
+            constants.HF_HUB_OFFLINE = False
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = before
 
 
 @functools.cache

@@ -104,12 +104,9 @@ def with_shares(rows: Sequence[Row], whole: Interval) -> tuple[Row, ...]:
 
 def within(rows: Iterable[Row], whole: Interval) -> list[Row]:
     """The rows with bounds that are at most those of the whole: no part takes longer than all."""
+    low, high = whole.low, whole.high
     return [
-        replace(
-            row,
-            low_s=min(row.low_s, max(whole.low, row.runtime_s * whole.low / (whole.value or 1.0))),
-            high_s=min(row.high_s, max(whole.high, row.runtime_s)),
-        )
+        replace(row, low_s=min(row.low_s, low), high_s=max(min(row.high_s, high), row.runtime_s))
         for row in rows
     ]
 

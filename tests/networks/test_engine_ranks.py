@@ -35,7 +35,7 @@ NETWORKS = {
     "starcoder": "GPTBigCodeForCausalLM?n_layer=2&n_embd=256&n_head=16&vocab_size=1024",  # one key head
     "mamba": f"MambaForCausalLM?{MAMBA}",
     "mamba-2": f"Mamba2ForCausalLM?{MAMBA}&num_heads=16&head_dim=32&n_groups=8&state_size=16",
-    "granite-hybrid": f"GraniteMoeHybridForCausalLM?{SMALL}&num_key_value_heads=8&{HYBRID}&num_local_experts=8"
+    "granite": f"GraniteMoeHybridForCausalLM?{SMALL}&num_key_value_heads=8&{HYBRID}&num_local_experts=8"
     '&num_experts_per_tok=2&shared_intermediate_size=512&layer_types=["mamba","attention"]',
     "minimax": f"MiniMaxForCausalLM?{SMALL}&num_key_value_heads=8&num_local_experts=8"
     '&layer_types=["linear_attention","full_attention"]',

@@ -153,8 +153,8 @@ def _rank_sizes(path: str, part: nn.Module, channels: int, ranks: int) -> dict[s
     if isinstance(count, int) and isinstance(groups, int):
         if count % ranks or (groups % ranks and ranks % groups):
             raise InputError(
-                f"tensor {ranks}: {path} has {count} heads in {groups} groups, which {ranks} ranks do not divide; "
-                f"choose a divisor of {count}"
+                f"tensor {ranks}: {path} has {count} heads in {groups} groups, which {ranks} ranks do not "
+                f"divide; choose a divisor of {count}"
             )
         return {
             "channels": channels // ranks,
