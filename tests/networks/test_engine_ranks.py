@@ -33,6 +33,7 @@ NETWORKS = {
     "&new_decoder_architecture=true&num_kv_heads=8",
     "bloom": "BloomForCausalLM?n_layer=2&hidden_size=256&n_head=16&vocab_size=1024",  # biases of all heads
     "starcoder": "GPTBigCodeForCausalLM?n_layer=2&n_embd=256&n_head=16&vocab_size=1024",  # one key head
+    "command-r": f"CohereForCausalLM?{SMALL}&num_key_value_heads=8&use_qk_norm=true",  # norms of each head
     "mamba": f"MambaForCausalLM?{MAMBA}",
     "mamba-2": f"Mamba2ForCausalLM?{MAMBA}&num_heads=16&head_dim=32&n_groups=8&state_size=16",
     "granite": f"GraniteMoeHybridForCausalLM?{SMALL}&num_key_value_heads=8&{HYBRID}&num_local_experts=8"

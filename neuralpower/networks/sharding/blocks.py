@@ -42,6 +42,7 @@ class Blocks:
         """
         found = cls()
         for path, part in module.named_modules():
+            found._head_norms(path, part, ranks, known)
             inside = {path, *(f"{path}.{name}" for name, _ in part.named_parameters())}
             if not path or inside & known.keys():
                 continue
@@ -49,6 +50,20 @@ class Blocks:
                 found._experts(path, part, ranks)
             found._mixer(path, part, ranks)
         return found
+
+    def _head_norms(self, path: str, part: nn.Module, ranks: int, known: Mapping[str, Any]) -> None:
+        """Norms with a row of weights for each head of attention that a plan splits."""
+        if not heads.is_attention(part) or not any(name.startswith(f"{path}.") for name in known):
+            return
+        one = heads.number(part, heads.SIZES)
+        counts = [heads.query_heads(part), heads.number(getattr(part, "config", None), heads.KEY_COUNTS)]
+        for name, p in part.named_parameters():
+            owner, inner = name.rpartition(".")[0], tuple(p.shape)
+            if one is None or f"{path}.{owner}" in known or p.dim() != 2 or "norm" not in owner:
+                continue
+            if inner[1] == one and inner[0] in counts:
+                rows = heads.local_heads(path, part, inner[0] * one, ranks) or 0
+                self._part(f"{path}.{name}", _ROWS, rows // one)
 
     def _experts(self, path: str, part: nn.Module, ranks: int) -> None:
         """Weights [experts, .., ..], in either order of their features, and biases [experts, features]."""
