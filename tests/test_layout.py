@@ -21,7 +21,7 @@ PACKAGES: Mapping[str, str] = {
     "dtypes": "",
     "quantisation": ALL,
     "files": ALL,
-    "processes": "pool text_streams tether",
+    "processes": "alone pool text_streams tether",
     "devices": ALL,
     "optimizers": ALL,
     "layers": """

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 from typing_extensions import Unpack
 
+from neuralpower.api.apart import apart
 from neuralpower.api.inputs import Sizes, dtype_of, explained, named_dtype, runs_of
 from neuralpower.api.options import (
     FIELDS,
@@ -62,21 +62,7 @@ from neuralpower.report.notebook import Panel, drawn
 from neuralpower.trace.master_weights import check_masters
 from neuralpower.trace.recipe import RECIPE, TRAINING
 
-Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
 Model = str | Path | nn.Module | Callable[..., Any]
-
-
-def _on_cpu(asked: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """Make the function independent of the caller's default device."""
-
-    @functools.wraps(asked)
-    def answered(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        usual = torch.get_default_device().type == "cpu"  # setting a device slows every call down
-        with contextlib.nullcontext() if usual else torch.device("cpu"):
-            return asked(*args, **kwargs)
-
-    return answered
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,7 +101,7 @@ class LoadedPredictor:
         """
         return LoadedPredictor(predictor_lookup.on(self.predictor, device)[0])
 
-    @_on_cpu
+    @apart
     def predict(
         self,
         model: Model,
@@ -213,7 +199,7 @@ class LoadedPredictor:
         lacks = f"which {self.name} does not know"
         return nearest, (f"{model} was published in {own}, {lacks}; predicted in {nearest}",)
 
-    @_on_cpu
+    @apart
     def score(
         self, candidates: Iterable[str | Mapping[str, Any]], by: str = "latency", *, trust_code: bool = False
     ) -> list[Score]:
@@ -234,7 +220,7 @@ class LoadedPredictor:
         """Compare two models on this device: the ratio of their times; `sizes` as in `predict`."""
         return compared((self, a), (self, b), **sizes)
 
-    @_on_cpu
+    @apart
     def fit(self, model: Model, memory: str | float | None = None, **request: Any) -> Fit:
         """Whether a model fits into the device's memory, or into a given one: "24GB", or bytes.
 
@@ -284,7 +270,7 @@ def compared(a: tuple[LoadedPredictor, Model], b: tuple[LoadedPredictor, Model],
     return compare(*sides)
 
 
-@_on_cpu
+@apart
 def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[SweepOptions]) -> Sweep:
     """Predict a grid of sizes with several predictors; raises what `neuralpower.sweep` raises."""
     check_options("option of sweep", grid, SweepOptions.__annotations__)
@@ -352,7 +338,7 @@ def _read(device: str | Path | None, predictor: str | Path | None, _: object) ->
     return LoadedPredictor(predictor_lookup.chosen(predictor, device))
 
 
-@_on_cpu
+@apart
 def memory(model: Model, inputs: Any, device: Any, request: Mapping[str, Any]) -> Memory:
     """The memory of one pass or step on a device, without its time; see `neuralpower.memory`."""
     device, size, request = fitted_target(device, None, request)

@@ -1,15 +1,18 @@
 """Cache of printed predictions: a repeated command imports neither torch nor transformers.
 
 An answer is the text that a command printed, and how it ended. Its key holds all inputs: options, the model
-and its files, predictors, spec sheets, this machine's CPU, the package's own files, and versions of what
-computes.
+and its files, predictors, spec sheets, this machine's CPU, the package's own files, and versions and places
+of what computes. It holds, too, which files of these libraries it came from, and ends where one has changed.
 Models whose source runs code, or reads a network, are never kept.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +26,10 @@ from neuralpower.files.cache import cache_folder, content_of, keep, key_of, reca
 from neuralpower.version import __version__
 
 COMPUTING = ("torch", "transformers", "numpy", "msgspec", "torchvision", "timm")  # whose versions matter
+DEFINING = ("transformers", "torchvision", "timm", "msgspec")  # whose files define what is computed
 FETCHED = ("hf",)  # prefixes of models that are not all here
 PREFIX = "NEURALPOWER_"
+Stamp = tuple[str, int, int]
 BESIDE = ("config.json", "hf_quant_config.json")  # of a folder
 
 
@@ -40,18 +45,45 @@ def answered(model: str, options: Mapping[str, Any], compute: Callable[[], None]
         return
     key = key_of(question)
     found = recall(folder, key)
-    if found is not None and _printed(found):
+    if found is not None and _is_current(found) and _printed(found):
         return
     with recorded() as lines:
         try:
             compute()
         except CoverageError as error:
-            keep(folder, key, {"lines": lines, "coverage_error": str(error)})
+            keep(folder, key, {"lines": lines, "loaded": _loaded(), "coverage_error": str(error)})
             raise
         except Exit as end:
-            keep(folder, key, {"lines": lines, "exit_code": end.exit_code})
+            keep(folder, key, {"lines": lines, "loaded": _loaded(), "exit_code": end.exit_code})
             raise
-    keep(folder, key, {"lines": lines})
+    keep(folder, key, {"lines": lines, "loaded": _loaded()})
+
+
+def _loaded() -> list[Stamp]:
+    """The files of DEFINING libraries that this process has imported, as they are now."""
+    found = []
+    for name, module in sys.modules.copy().items():
+        if name.partition(".")[0] in DEFINING and (file := getattr(module, "__file__", None)):
+            found.append(_stamp(file))
+    return sorted(found)
+
+
+def _stamp(file: str) -> Stamp:
+    """(path, size, time of change in ns); zeros for a file that is not there."""
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return file, 0, 0
+    return file, status.st_size, status.st_mtime_ns
+
+
+def _is_current(answer: Mapping[str, Any]) -> bool:
+    """Whether the files that an answer came from are as they were."""
+    loaded = answer.get("loaded")
+    return isinstance(loaded, list) and all(
+        isinstance(one, list) and len(one) == 3 and isinstance(one[0], str) and [*_stamp(one[0])] == one
+        for one in loaded
+    )
 
 
 def _printed(answer: Mapping[str, Any]) -> bool:
@@ -87,7 +119,7 @@ def question_of(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None
         return None
     return {
         "version": __version__,
-        "versions": {name: version_of(name) for name in COMPUTING},
+        "versions": {name: (version_of(name), _place(name)) for name in COMPUTING},
         "package": stamps_of(Path(__file__).parent.parent, (".py", ".json", ".txt")),
         "level": max(level(), USUAL),
         "model": model,
@@ -96,6 +128,14 @@ def question_of(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None
         "cpu": read_cpu().to_json(),
         "environment": {name: value for name, value in os.environ.items() if _counts(name)},
     }
+
+
+def _place(name: str) -> Stamp | None:
+    """The file that a library begins with, which is not imported; None where there is none."""
+    with contextlib.suppress(ImportError, ValueError):
+        found = sys.modules[name].__spec__ if name in sys.modules else importlib.util.find_spec(name)
+        return _stamp(found.origin) if found is not None and found.origin else None
+    return None
 
 
 def _plain(value: Any) -> Any:

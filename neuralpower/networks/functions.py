@@ -24,6 +24,7 @@ from neuralpower.networks.source import AT_A_PROMPT, Source, brought_inputs, by_
 from neuralpower.networks.sources.base import grammar
 from neuralpower.networks.transformers import is_transformers
 from neuralpower.networks.users_code import check_computed, users_code
+from neuralpower.processes.alone import alone
 
 EXAMPLE = "example_input_array"  # attribute of a module, as in PyTorch Lightning
 
@@ -123,13 +124,14 @@ def ask(make: Callable[..., Any], request: InputRequest, text: str) -> Any:
 @contextmanager
 def _importing_from(folder: Path) -> Iterator[None]:
     """Let the user's code import its neighbours, and print to stderr: stdout is for results."""
-    sys.path.insert(0, str(folder))
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        if str(folder) in sys.path:
-            sys.path.remove(str(folder))
+    with alone():
+        sys.path.insert(0, str(folder))
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        finally:
+            if str(folder) in sys.path:
+                sys.path.remove(str(folder))
 
 
 def _loaded_file(location: str) -> ModuleType:

@@ -17,12 +17,15 @@ from typing import Any
 from neuralpower.errors import ModelError, one_line
 from neuralpower.files.json_files import read_json
 from neuralpower.networks.slips import listed_as
+from neuralpower.processes.alone import alone
 
 CONFIG, QUANTISATION = "config.json", "hf_quant_config.json"  # the second is NVIDIA's Model Optimizer's
 SWITCH = "HF_HUB_OFFLINE"
 PATIENCE_S = 3.0  # until the hub counts as out of reach; its library tries again for half a minute
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
+Stamps = list[tuple[str, int, int]]
 _switched_here = False
+_known: dict[str, tuple[Stamps | None, dict[str, Any]]] = {}  # what this process has read, by name
 
 
 def stay_offline() -> None:
@@ -38,13 +41,14 @@ def _as_the_user_set_it() -> Iterator[None]:
     """Undo `stay_offline` within."""
     from huggingface_hub import constants
 
-    before = constants.HF_HUB_OFFLINE
-    if _switched_here:
-        constants.HF_HUB_OFFLINE = False
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
+    with alone():
+        before = constants.HF_HUB_OFFLINE
+        if _switched_here:
+            constants.HF_HUB_OFFLINE = False
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = before
 
 
 @functools.cache
@@ -66,20 +70,38 @@ def is_reachable() -> bool:
     return bool(answered)
 
 
-@functools.lru_cache(maxsize=64)
 def configuration(name: str) -> dict[str, Any]:
     """The config.json of `ORG/NAME` or `ORG/NAME@REVISION`, with how its weights are quantised.
+
+    What was read stays known until the hub's cache holds another revision, or other files.
 
     Raises ModelError: there is no such repository, revision or file, it is gated, or there is no network.
     """
     repository, at, revision = name.partition("@")
     if not _NAME.fullmatch(repository) or (at and not revision.strip()):
         raise ModelError(f"hf:{name}: write hf:ORG/NAME or hf:ORG/NAME@REVISION, as in hf:Qwen/Qwen3-8B")
+    if name in _known and _known[name][0] == _cached(repository, revision or None):
+        return _known[name][1]
     values = _read(name, _fetched(repository, revision or None, CONFIG))
     if "quantization_config" not in values:
         beside = _fetched(repository, revision or None, QUANTISATION, optional=True)
         values = values if beside is None else {**values, "quantization_config": _read(name, beside)}
+    _known[name] = _cached(repository, revision or None), values
     return values
+
+
+def _cached(repository: str, revision: str | None) -> Stamps | None:
+    """(path, bytes, time of change in ns) of the files in the hub's cache; None where they are not there."""
+    import huggingface_hub
+
+    found: Stamps = []
+    for file in (CONFIG, QUANTISATION):
+        path = huggingface_hub.try_to_load_from_cache(repository, file, revision=revision)
+        if isinstance(path, str):
+            with contextlib.suppress(OSError):
+                status = Path(path).stat()
+                found.append((path, status.st_size, status.st_mtime_ns))
+    return found or None
 
 
 def _read(name: str, file: Path | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from neuralpower.errors import ModelError
+from neuralpower.processes.alone import alone
 
 _OFFLINE: ContextVar[bool] = ContextVar("neuralpower_offline", default=False)  # of this thread alone
 
@@ -31,13 +32,14 @@ def offline(name: str) -> Iterator[None]:
 
         return checked
 
-    look_up, connect = socket.getaddrinfo, socket.socket.connect
-    token = _OFFLINE.set(True)
-    socket.getaddrinfo = guarded(look_up)
-    socket.socket.connect = guarded(connect)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        socket.getaddrinfo = look_up
-        socket.socket.connect = connect  # type: ignore[method-assign]
-        _OFFLINE.reset(token)
+    with alone():
+        look_up, connect = socket.getaddrinfo, socket.socket.connect
+        token = _OFFLINE.set(True)
+        socket.getaddrinfo = guarded(look_up)
+        socket.socket.connect = guarded(connect)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            socket.getaddrinfo = look_up
+            socket.socket.connect = connect  # type: ignore[method-assign]
+            _OFFLINE.reset(token)

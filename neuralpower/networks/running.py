@@ -26,6 +26,7 @@ from neuralpower.networks.known_values import Known, values_of
 from neuralpower.networks.promised_values import promised, tensors_within
 from neuralpower.networks.promised_values import with_values as with_values
 from neuralpower.networks.size_limits import check_room
+from neuralpower.processes.alone import alone
 
 META = torch.device("meta")
 ASKING = ("item", "_local_scalar_dense", "is_nonzero")  # operators that want a number
@@ -87,18 +88,24 @@ def on_fake(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ins
 @contextlib.contextmanager
 def quiet(name: str = "torch._subclasses.fake_tensor") -> Iterator[None]:
     """Keep a part of torch from logging what it cannot do: another way follows, or an error says it."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+    with alone():
+        logger = logging.getLogger(name)
+        before = logger.level
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logger.setLevel(before)
 
 
 @contextlib.contextmanager
 def own_randomness() -> Iterator[None]:
     """Seed torch, Python and numpy within; afterwards their random states are as they were."""
+    with alone():
+        yield from _own_randomness()
+
+
+def _own_randomness() -> Iterator[None]:
     before, of_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):

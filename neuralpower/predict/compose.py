@@ -113,7 +113,7 @@ def assembled(
     training = None
     if question.phase == TRAINING:
         peaks = {} if hardware is None else hardware.peak_flops_per_s
-        training = _training(answer, question.recipe, batch_size, peaks.get(question.dtype))
+        training = _training(answer, rows, question.recipe, batch_size, peaks.get(question.dtype))
     return Prediction(
         model=model,
         predictor=predictor.name,
@@ -122,7 +122,7 @@ def assembled(
         dtype=question.dtype,
         phase=question.phase,
         runtime_s=runtime,
-        rows=with_shares(rows, runtime.value),
+        rows=with_shares(rows, runtime),
         unmodelled=_unmodelled(answer, runtime.value),
         parameters=work.parameters,
         method=work.method,
@@ -206,9 +206,14 @@ def _unmodelled(answer: Answer, whole_s: float) -> tuple[Unmodelled, ...]:
     return tuple(Unmodelled(*name, len(some), sum(some), sum(some) / whole_s) for name, some in times.items())
 
 
-def _training(answer: Answer, recipe: Recipe, batch_size: int, peak_flops_per_s: float | None) -> Training:
-    """The parts of a step."""
-    steps = {step: Interval(*bounds) for step, bounds in answer.parts.items()}
+def _training(
+    answer: Answer, rows: Sequence[Row], recipe: Recipe, batch_size: int, peak_flops_per_s: float | None
+) -> Training:
+    """The parts of a step: what its rows take, with the bounds of what the device does once."""
+    steps = {}
+    for step, (once, low, high) in answer.parts.items():
+        seconds = sum(row.runtime_s for row in rows if row.step == step)
+        steps[step] = Interval(seconds, *(seconds * bound / (once or 1.0) for bound in (low, high)))
     flops = sum(t.flops_and_bytes()[0] for t in answer.tasks if t.step != OPTIMIZER and not t.again)
     samples = batch_size * recipe.accumulation
     return Training(recipe, samples, steps, round(flops), peak_flops_per_s, answer.derived)

@@ -18,7 +18,7 @@ from neuralpower.learn.estimates import (
     in_words,
 )
 from neuralpower.predict.memory.peak import Memory
-from neuralpower.predict.rows import BOUNDS, COLUMNS, Interval, Row, Unmodelled, merged, with_shares
+from neuralpower.predict.rows import BOUNDS, COLUMNS, Interval, Row, Unmodelled, merged, with_shares, within
 from neuralpower.predict.several_devices import Parallel
 from neuralpower.predict.shown import Shown
 from neuralpower.predict.tree import Branch, ModuleShape, tree_of
@@ -53,7 +53,7 @@ class Training:
 
     recipe: Recipe
     samples: int  # that a step takes: batch size times micro-batches
-    steps: Mapping[str, Interval]  # forward, backward, optimizer (s)
+    steps: Mapping[str, Interval]  # forward, backward, optimizer (s): the rows of each, without waits
     model_flops: int  # forward and backward, without what is computed again
     peak_flops_per_s: float | None  # of the dtype, dense; None where it is not known
     derived: tuple[str, ...] = ()  # kinds whose backward pass was not measured, but follows from formulas
@@ -198,21 +198,33 @@ class Prediction(Shown):
         return self.assumptions
 
     @property
+    def _bubble_s(self) -> float:
+        return 0.0 if self.parallel is None else self.parallel.bubble_s
+
+    @property
+    def _rows_s(self) -> float:
+        return sum(row.runtime_s for row in self.rows)
+
+    @property
+    def _waiting_w(self) -> Interval | None:
+        """Power while the device waits, whatever for: the energy that the rows leave; None if not known."""
+        waits_s = self.runtime_s.value - self._rows_s
+        joules = [row.energy_j for row in self.rows if row.runtime_s]
+        if self.energy_j is None or waits_s <= 0 or any(energy is None for energy in joules):
+            return None
+        left_j = max(self.energy_j.value - sum(energy or 0.0 for energy in joules), 0.0)
+        return Interval(*(3 * (left_j / waits_s,)))
+
+    @property
     def launch_row(self) -> Row | None:
         """The row of launch overhead, the device's wait for its host: rows and this one add up to the whole.
 
-        None where it does not wait, or the host's part is not known apart. Its energy is what the rows leave.
+        None where it does not wait, or the host's part is not known apart.
         """
-        bubble_s = 0.0 if self.parallel is None else self.parallel.bubble_s
-        rows_s = sum(row.runtime_s for row in self.rows) + bubble_s
+        rows_s = self._rows_s + self._bubble_s
         waits_s = self.runtime_s.value - rows_s
         if waits_s <= NEGLIGIBLE * self.runtime_s.value:
             return None
-        joules = [row.energy_j for row in self.rows]
-        power = None
-        if self.energy_j is not None and all(energy is not None for energy in joules):
-            left_j = max(self.energy_j.value - sum(energy or 0.0 for energy in joules), 0.0)
-            power = Interval(*(3 * (left_j / waits_s,)))
         return Row(
             path="",
             kind=LAUNCHES,
@@ -225,7 +237,7 @@ class Prediction(Shown):
             bound=HOST,
             basis=HOST,
             share=waits_s / self.runtime_s.value,
-            power_w=power,
+            power_w=self._waiting_w,
         )
 
     @property
@@ -236,25 +248,26 @@ class Prediction(Shown):
     @property
     def bubble_row(self) -> Row | None:
         """What the slowest pipeline stage waits for others; None where it does not."""
-        bubble_s = 0.0 if self.parallel is None else self.parallel.bubble_s
+        bubble_s = self._bubble_s
         if bubble_s <= NEGLIGIBLE * self.runtime_s.value:
             return None
         share = bubble_s / self.runtime_s.value
         low, high = (share * bound for bound in (self.runtime_s.low, self.runtime_s.high))
-        return Row("", BUBBLE, 1, bubble_s, low, high, 0, 0, HOST, HOST, share)
+        return Row("", BUBBLE, 1, bubble_s, low, high, 0, 0, HOST, HOST, share, self._waiting_w)
 
     def _launches(self) -> list[Row]:
         return [row for row in (self.bubble_row, self.launch_row) if row is not None]
 
     def by_kind(self) -> list[Row]:
         """One row per kind, and one for launch overhead, the slowest first."""
-        rows = [*merged(self.rows, lambda row: ("", row.kind)), *self._launches()]
+        rows = merged(self.rows, lambda row: ("", row.kind))
+        rows = [*within(rows, self.runtime_s), *self._launches()]
         return sorted(rows, key=lambda row: -row.runtime_s)
 
     def by_module(self, depth: int = 2) -> list[Row]:
         """One row per module down to `depth` names of its path, as they first run, then launch overhead."""
         rows = merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""))
-        return [*rows, *self._launches()]
+        return [*within(rows, self.runtime_s), *self._launches()]
 
     def tree(self, depth: int = 3) -> Tree:
         """The module tree down to `depth` names of a path: output shapes, parameters, FLOP, latency, memory.
@@ -353,7 +366,7 @@ def joined(
     return replace(
         first,
         runtime_s=runtime_s,
-        rows=with_shares(rows, whole_s),
+        rows=with_shares(rows, runtime_s),
         unmodelled=tuple(replace(u, share=u.runtime_s / whole_s) for p in everything for u in p.unmodelled),
         notes=tuple(dict.fromkeys(note for p in everything for note in p.notes)),
         power_w=power,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,9 +96,19 @@ class Unmodelled:
         }
 
 
-def with_shares(rows: Sequence[Row], whole_s: float) -> tuple[Row, ...]:
-    """The rows, each with its share of the whole."""
-    return tuple(replace(row, share=row.runtime_s / max(whole_s, 1e-12)) for row in rows)
+def with_shares(rows: Sequence[Row], whole: Interval) -> tuple[Row, ...]:
+    """The rows, each with its share of the whole, and none with a bound above that of the whole."""
+    shared = (replace(row, share=row.runtime_s / max(whole.value, 1e-12)) for row in rows)
+    return tuple(within(shared, whole))
+
+
+def within(rows: Iterable[Row], whole: Interval) -> list[Row]:
+    """The rows with bounds that are at most those of the whole: no part takes longer than all."""
+    low, high = whole.low, whole.high
+    return [
+        replace(row, low_s=min(row.low_s, low), high_s=max(min(row.high_s, high), row.runtime_s))
+        for row in rows
+    ]
 
 
 def ranges(paths: Sequence[str]) -> str:

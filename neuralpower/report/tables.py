@@ -89,9 +89,16 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
     covered = (
         f"coverage {share(p.coverage)}{_by_relatives(p)}{borrowed}, extrapolated {share(p.extrapolated)}"
     )
-    yield f"{quantity(p.flops, 'FLOP')} ({FLOP_CONVENTION}), {many(p.parameters, 'parameters')}, {covered}"
+    parameters = many(p.parameters, "parameters") + _of_a_rank(p)
+    yield f"{quantity(p.flops, 'FLOP')}{_of_a_rank(p)} ({FLOP_CONVENTION}), {parameters}, {covered}"
     if p.savings is not None:
         yield str(p.savings)
+
+
+def _of_a_rank(p: Prediction) -> str:
+    """Whose numbers the rows, FLOP and parameters are, where ranks share the network."""
+    shared = p.parallel is not None and (p.parallel.layout.tensor > 1 or p.parallel.layout.expert > 1)
+    return " of a rank" if shared else ""
 
 
 def _by_relatives(p: Prediction) -> str:
@@ -150,7 +157,7 @@ def _trained(p: Prediction) -> str:
 def _foot(p: Prediction) -> Iterator[str]:
     """The parts of a training step, and calls that no layer kind describes."""
     if p.training is not None:
-        yield _training_line(p.training, p.runtime_s.value)
+        yield _training_line(p.training, p)
     for u in p.unmodelled:
         yield f"unmodelled: {u.operator} x{u.count}, {u.share:.1%} by roofline ({u.reason})"
 
@@ -168,10 +175,12 @@ def _notes(p: Prediction) -> Iterator[str]:
     yield from p.remarks
 
 
-def _training_line(training: Training, runtime_s: float) -> str:
-    """The parts of a step, and the share of the peak that it uses."""
-    parts = ", ".join(f"{step} {quantity(time.value, 's')}" for step, time in training.steps.items())
-    used = training.utilisation(runtime_s)
+def _training_line(training: Training, p: Prediction) -> str:
+    """The parts of a step, which add up to it, and the share of the peak that it uses."""
+    times = {step: time.value for step, time in training.steps.items()}
+    times |= {row.kind: row.runtime_s for row in (p.bubble_row, p.launch_row) if row is not None}
+    parts = ", ".join(f"{name} {quantity(seconds, 's')}" for name, seconds in times.items())
+    used = training.utilisation(p.runtime_s.value)
     of_peak = "" if used is None else f", {used:.1%} of the dense peak"
     return f"step: {parts}{of_peak} ({training.recipe})"
 

@@ -22,6 +22,7 @@ from neuralpower.dtypes import AUTOCAST_DTYPES, full_name
 from neuralpower.errors import unknown
 from neuralpower.layers.base import torch_dtype
 from neuralpower.platforms import CPU, Platform
+from neuralpower.processes.alone import alone
 
 LOW = (torch.bfloat16, torch.float16)
 # operators that run in float32 on a GPU, and as their inputs are on a CPU
@@ -54,17 +55,18 @@ def cast_rules(platform: Platform, dtype: torch.dtype | None) -> Iterator[None]:
     if dtype is None or platform.family == CPU.family:
         yield
         return
-    library: Any = Library("aten", "IMPL", "AutocastCPU")  # type: ignore[no-untyped-call]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a newer torch may have the rule already
-            for name in WIDE:
-                library.impl(name, _in_float32(_operator(name)))
-            for name in FUSED:
-                library.impl(name, _widening(_operator(name)))
-        yield
-    finally:
-        library._destroy()
+    with alone():
+        library: Any = Library("aten", "IMPL", "AutocastCPU")  # type: ignore[no-untyped-call]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a newer torch may have the rule already
+                for name in WIDE:
+                    library.impl(name, _in_float32(_operator(name)))
+                for name in FUSED:
+                    library.impl(name, _widening(_operator(name)))
+            yield
+        finally:
+            library._destroy()
 
 
 def _operator(name: str) -> Any:

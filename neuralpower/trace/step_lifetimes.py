@@ -32,7 +32,7 @@ from neuralpower.trace.selective_checkpointing import scores_made_again
 from neuralpower.trace.sparse_gradients import check_sparse
 from neuralpower.trace.step_recorder import StepRecorder
 from neuralpower.trace.step_settings import Optimizers, StepSettings, recipe_of
-from neuralpower.trace.undisturbed import own_caches, swapped, undisturbed, unwrapped
+from neuralpower.trace.undisturbed import own_caches, swapped, unchanged, undisturbed, unwrapped
 from neuralpower.trace.weights import weights_of
 
 
@@ -156,7 +156,8 @@ def _hidden(model: nn.Module, state: Mapping[str, Tensor], trained: Sequence[nn.
 def _in_training(model: nn.Module) -> Iterator[None]:
     """Training mode with gradients, and nothing of it left in the module afterwards."""
     unchecked: Any = vars(torch.sparse)["check_sparse_tensor_invariants"](enable=False)  # unsaid, torch warns
-    with quiet(), undisturbed(model, True), own_caches(model), unchecked, _unpacked(), torch.enable_grad():
+    left, caches = undisturbed(model, True), own_caches(model)
+    with unchanged(model), quiet(), left, caches, unchecked, _unpacked(), torch.enable_grad():
         yield
 
 

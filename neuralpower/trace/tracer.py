@@ -31,7 +31,7 @@ from neuralpower.trace.own_backward import OwnBackwardError
 from neuralpower.trace.recorder import Recorder
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import ROUTING, Routing
-from neuralpower.trace.undisturbed import own_caches, slow_attention, undisturbed, unwrapped
+from neuralpower.trace.undisturbed import own_caches, slow_attention, unchanged, undisturbed, unwrapped
 
 
 def trace(
@@ -100,7 +100,13 @@ def trace(
 @contextlib.contextmanager
 def _prepared(model: nn.Module, training: bool | None, autocast: torch.dtype | None) -> Iterator[None]:
     """The mode of the pass, and nothing of it left in the module afterwards."""
-    with undisturbed(model, training), own_caches(model), slow_attention(), casting(autocast):
+    with (
+        unchanged(model),
+        undisturbed(model, training),
+        own_caches(model),
+        slow_attention(),
+        casting(autocast),
+    ):
         yield
 
 

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralpower.errors import ModelError
 from neuralpower.networks.running import own_randomness
+from neuralpower.processes.alone import alone
 
 CACHED = type(functools.cache(abs))  # a function that remembers
 
@@ -37,6 +39,11 @@ def undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
     Lists and dictionaries get back their content: parameters, hooks, or activations that a model keeps.
     What the forward prints goes to stderr, since it is not a result of the caller's.
     """
+    with alone():
+        yield from _undisturbed(model, training)
+
+
+def _undisturbed(model: nn.Module, training: bool | None) -> Iterator[None]:
     before = [
         (m, dict(vars(m)), [(v, v.copy()) for v in vars(m).values() if type(v) in (dict, OrderedDict, list)])
         for m in model.modules()
@@ -83,15 +90,16 @@ def forget(model: nn.Module) -> list[Any]:
 
 @contextlib.contextmanager
 def swapped(owner: Any, **others: Any) -> Iterator[None]:
-    """Exchange attributes of a module, a class or an object."""
-    before = {name: inspect.getattr_static(owner, name) for name in others}
-    for name, other in others.items():
-        setattr(owner, name, other)
-    try:
-        yield
-    finally:
-        for name, own in before.items():
-            setattr(owner, name, own)
+    """Exchange attributes of a module, a class or an object; meanwhile no other thread exchanges any."""
+    with alone():
+        before = {name: inspect.getattr_static(owner, name) for name in others}
+        for name, other in others.items():
+            setattr(owner, name, other)
+        try:
+            yield
+        finally:
+            for name, own in before.items():
+                setattr(owner, name, own)
 
 
 @functools.cache
@@ -112,9 +120,23 @@ def _caches(kind: type[nn.Module]) -> tuple[Any, ...]:
 @contextlib.contextmanager
 def slow_attention() -> Iterator[None]:
     """The modules' own forward instead of PyTorch's fused fast path, which hides what it is made of."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    with alone():
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextlib.contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Raise ModelError after a run that needs the weights to stay, where another thread has written them."""
+    given = [t for t in (*model.parameters(), *model.buffers()) if not t.is_inference()]
+    before = [(t, t._version) for t in given]
+    yield
+    if any(t._version != version for t, version in before):
+        raise ModelError(
+            f"{type(model).__name__} was written to while it was followed: another thread trains it; "
+            "give a copy of it (copy.deepcopy), made between two steps"
+        )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -133,6 +134,39 @@ def test_what_an_answer_depends_on_is_in_its_key(tmp_path: Path, monkeypatch: py
     seen.add(question("net"))
     assert len(seen) == 10
     assert question("net") in seen
+
+
+def test_a_library_that_was_changed_in_place_has_an_answer_computed_again(
+    kept: Path, computed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "configuration_own.py"
+    file.write_text("hidden_size = 4")
+    module = ModuleType("transformers.models.own")
+    module.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # as a model that the answer is of
+    assert run(*ASKED) == run(*ASKED)
+    assert len(computed) == 1
+    file.write_text("hidden_size = 8")
+    assert run(*ASKED) == run(*ASKED)
+    assert len(computed) == 2
+    file.unlink()
+    run(*ASKED)
+    assert len(computed) == 3
+
+
+def test_a_library_that_lies_over_another_has_answers_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "timm"]:
+        monkeypatch.delitem(sys.modules, name)
+    seen = {question("zoo:mnist_cnn")}
+    (tmp_path / "timm").mkdir()
+    (tmp_path / "timm" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen.add(question("zoo:mnist_cnn"))
+    (tmp_path / "timm" / "__init__.py").write_text("changed = True")
+    seen.add(question("zoo:mnist_cnn"))
+    assert len(seen) == 3
 
 
 @pytest.mark.parametrize(

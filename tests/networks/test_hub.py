@@ -53,7 +53,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
             return str(path)
 
         monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-        hub.configuration.cache_clear()
+        hub._known.clear()
         return asked
 
     monkeypatch.setattr(hub, "is_reachable", lambda: True)
@@ -167,7 +167,7 @@ def test_without_a_network_the_hub_is_asked_once_and_not_waited_for(
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", never)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub, "PATIENCE_S", 0.01)
-    hub.configuration.cache_clear()
+    hub._known.clear()
     hub.is_reachable.cache_clear()
     with pytest.raises(
         ModelError, match="the hub cannot be reached .HF_HUB_OFFLINE=1 asks the cache alone.*; "
@@ -202,8 +202,24 @@ def test_the_users_offline_switch_holds_and_ours_does_not(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for ours, said in ((False, "HF_HUB_OFFLINE is set"), (True, "the hub cannot be reached")):
         monkeypatch.setattr(hub, "_switched_here", ours)
-        hub.configuration.cache_clear()
+        hub._known.clear()
         with pytest.raises(ModelError, match=said):
             resolve("hf:a/b")
     assert seen == [True, False]
     assert constants.HF_HUB_OFFLINE is True
+
+
+def test_another_revision_in_the_cache_is_read_in_the_same_process(
+    serve: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def cached(repository: str, file: str, revision: str | None = None) -> str | None:
+        return str(tmp_path / file) if (tmp_path / file).is_file() else None
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", cached)
+    asked = serve(config=BERT, hf_quant_config={})
+    assert hub.configuration("org/name")["num_hidden_layers"] == BERT["num_hidden_layers"]
+    count = len(asked)
+    assert hub.configuration("org/name") and len(asked) == count  # known
+    (tmp_path / "config.json").unlink()
+    serve(config={**BERT, "num_hidden_layers": 7})
+    assert hub.configuration("org/name")["num_hidden_layers"] == 7

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from neuralpower.cli import answers, output
+from neuralpower.devices.layout import Layout
 from neuralpower.devices.memory_size import reading
 from neuralpower.devices.spec import find_spec
 from neuralpower.files.terminal import has_colours, shown, styled, unstyled, visible
@@ -36,6 +37,7 @@ from neuralpower.predict.explore.compare import Side, compare
 from neuralpower.predict.explore.sweep import Sweep, SweepPoint
 from neuralpower.predict.prediction import LAUNCHES, Prediction, joined
 from neuralpower.predict.rows import Interval, Row, with_shares
+from neuralpower.predict.several_devices import Parallel
 from neuralpower.profiling import profile
 from neuralpower.report.explored import comparison_table, sweep_table
 from neuralpower.report.number_format import bar, binary, many, share
@@ -55,9 +57,10 @@ def prediction(rows: Sequence[Row], seconds: float, **more: object) -> Predictio
         **{"model": "zoo:net", "predictor": "gpu", "device": "GPU", "batch_size": 4, "dtype": "bfloat16"},
         **{"phase": "forward", "unmodelled": (), "parameters": 11_700_000, "method": "meta"},
     }
+    whole = Interval(seconds, seconds / 2, seconds * 2)
     return Prediction(
-        runtime_s=Interval(seconds, seconds / 2, seconds * 2),
-        rows=with_shares(rows, seconds),
+        runtime_s=whole,
+        rows=with_shares(rows, whole),
         **(fields | more),
     )
 
@@ -288,13 +291,39 @@ def test_a_bar_is_exact_to_an_eighth_of_a_letter() -> None:
     assert bar(-0.2) == " " * 8 and bar(1.7) == "█" * 8
 
 
+def test_no_part_has_a_bound_above_that_of_the_whole() -> None:
+    parts = [replace(row("conv2d", 1.0), path=f"layer{i}", high_s=9.0) for i in range(2)]
+    found = prediction(parts, 2.0)  # 4 s at most
+    assert [one.high_s for one in found.rows] == [4.0, 4.0]
+    assert [one.high_s for one in (*found.by_kind(), *found.by_module(1))] == [4.0, 4.0, 4.0]
+
+
+def test_what_is_of_a_rank_says_so() -> None:
+    one = prediction([row("linear", 2.0)], 2.0)
+    assert "11.7 M parameters, " in "\n".join(lines(one))
+    shared = {
+        "layout": Layout(tensor=4),
+        "micro_batches": 1,
+        "samples": 4,
+        "tokens": 0,
+        "communication_s": 0.0,
+    }
+    waits = {"bubble_s": 0.0, "exposed_s": Interval(0.0, 0.0, 0.0), "samples_per_s": Interval(2.0, 1.0, 4.0)}
+    rest = {"cluster": None, "tokens_per_s": None, "utilisation": None, "energy_j": None, "stages": ()}
+    several = Parallel(**shared, **waits, **rest, runtime_s=2.0, cycle_s=2.0, idle_s=0.0, notes=())
+    text = "\n".join(lines(replace(one, parallel=several)))
+    assert "1 GFLOP of a rank (all-ops), 11.7 M parameters of a rank, " in text
+
+
 # ---- comparisons and sweeps ----
 
 
 def test_a_comparison_says_what_both_sides_have_in_common_and_whose_a_doubt_is() -> None:
     gpu = roofline_of(find_spec("nvidia-t4"))
     sure = prediction([row("linear", 2.0)], 2.0, warned=("other machine",))
-    doubtful = replace(sure, rows=with_shares([row("linear", 2.0, ROOFLINE)], 2.0), run="graph")
+    doubtful = replace(
+        sure, rows=with_shares([row("linear", 2.0, ROOFLINE)], Interval(2.0, 1.0, 4.0)), run="graph"
+    )
     found = compare(Side("a", sure, gpu), Side("b", doubtful, gpu))
     assert comparison_table(found).splitlines()[:4] == [
         "Warning: other machine",

@@ -52,15 +52,22 @@ def local_heads(path: str, module: nn.Module, size: int, ranks: int) -> int | No
     heads = heads_in(module, size)
     if heads is None:
         return None
-    if heads % ranks == 0:
+    queries, keys = query_heads(module) or heads, keys_beside(module, heads)
+    if heads % ranks == 0 and keys % ranks == 0:
         return size // ranks
-    queries = query_heads(module) or heads
     if heads < queries and ranks % heads == 0 and queries % ranks == 0:
         return size // heads
+    if keys and ranks % keys == 0 and queries % ranks == 0:  # one product makes queries, keys and values
+        return size // heads * (queries // ranks + 2)
     raise InputError(
         f"tensor {ranks}: {path} has {heads} heads, which {ranks} ranks do not divide; "
         f"choose a divisor of {heads}"
     )
+
+
+def keys_beside(module: nn.Module, heads: int) -> int:
+    """Key heads, as many as value heads, among `heads` of a product that makes the queries, too; 0: none."""
+    return max(heads - (query_heads(module) or heads), 0) // 2
 
 
 def group_heads(module: nn.Module, ranks: int, key_heads: int) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -16,6 +16,7 @@ from neuralpower.networks.sharding.styles import Style, style_named
 
 OWN, TRANSFORMERS, RULE = "the plan given", "the plan of transformers", "a rule"
 INFERENCE, ENGINE, TRAINING = "inference", "engine", "training"  # what a network is run for
+FEW = 0.01  # of the parameters: smaller parts that stay whole are not named
 SHOWN = 4  # modules that a message names
 
 
@@ -51,13 +52,24 @@ class Plan:
     entries: Mapping[str, Style]
     source: str = TRANSFORMERS  # OWN, TRANSFORMERS or RULE
     added: tuple[str, ...] = ()  # modules that a rule has added to it
+    rows: Mapping[str, int] = field(default_factory=dict)  # of a rank, by path, where they are no equal part
+    finish: tuple[Callable[[], None], ...] = ()  # what is done once all parameters are a rank's
 
-    def with_rule(self, entries: Mapping[str, Style], added: Iterable[str]) -> Plan:
-        """The plan, completed by what a rule found."""
+    def with_rule(
+        self,
+        entries: Mapping[str, Style],
+        rows: Mapping[str, int] | None = None,
+        finish: Iterable[Callable[[], None]] = (),
+    ) -> Plan:
+        """The plan, completed by what a rule found: fields as above."""
         if not entries:
             return self
         source = self.source if self.entries else RULE
-        return replace(self, entries={**entries, **self.entries}, source=source, added=tuple(added))
+        rows = {**self.rows, **(rows or {})}
+        added = (*self.added, *entries)
+        entries = {**entries, **self.entries}
+        finish = (*self.finish, *finish)
+        return replace(self, entries=entries, source=source, added=added, rows=rows, finish=finish)
 
 
 def own_plan(module: nn.Module, patterns: Mapping[str, Any], source: str) -> Plan:

@@ -8,7 +8,10 @@ its heads in attributes is split by heads, where the network then still runs.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -21,16 +24,20 @@ from neuralpower.networks.call_cache import tensors_in
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.running import Answers, name_of, on_meta
 from neuralpower.networks.sharding import heads, styles
+from neuralpower.networks.sharding.blocks import Blocks
 from neuralpower.networks.sharding.placements import PARTIAL
-from neuralpower.networks.sharding.plan import INFERENCE, TRANSFORMERS, Plan, Sharding
+from neuralpower.networks.sharding.plan import ENGINE, FEW, INFERENCE, TRANSFORMERS, Plan, Sharding
 from neuralpower.networks.users_code import users_code
 
 PRODUCTS = ("Linear", "Conv1D")  # classes of one product with a matrix
 SAME = frozenset("dropout native_dropout clone detach contiguous to _to_copy alias".split())
 """Operators that leave each number where it is, in addition to those that torch calls point-wise."""
 VIEWS = frozenset("view reshape _unsafe_view unsqueeze squeeze".split())
+PARTS = frozenset("split chunk split_with_sizes unsafe_split".split())
 INNER = ("all_head_size", "split_size", "inner_dim", "inner_size", "attention_inner_size")
 OUTER = (*INNER, "embed_dim", "hidden_size", "hidden_dim", "dim", "d_model")
+ATTRIBUTES = ((*heads.COUNTS, *INNER), heads.COUNTS, (*heads.COUNTS, *OUTER), ())
+"""Sets of attributes that count heads or features, in the order in which they are tried."""
 
 
 def completed(module: nn.Module, plan: Plan, asked: Sharding, example: Callable[[], Inputs] | None) -> Plan:
@@ -40,61 +47,99 @@ def completed(module: nn.Module, plan: Plan, asked: Sharding, example: Callable[
         InputError: there is no plan for the blocks and `asked.strict`.
     """
     tables = (styles.VOCABULARY, styles.GATHERED)
-    if any(one not in tables for one in plan.entries.values()):
-        served = asked.use != INFERENCE and not asked.strict and plan.source == TRANSFORMERS
-        if example is None or not served or not _whole_attention(module, plan.entries):
-            return plan
-        found = by_rule(module, asked.layout.tensor, example, plan.entries)
-        return plan.with_rule(found, found)
-    if asked.strict:
+    bare = all(one in tables for one in plan.entries.values())
+    if bare and asked.strict:
         raise InputError(
             f"{type(module).__name__} has no plan for tensor ranks, and strict refuses a rule; "
             "give a plan of names and styles, or leave strict out"
         )
-    if example is None:
+    if not bare and (asked.use == INFERENCE or asked.strict or plan.source != TRANSFORMERS):
         return plan
-    found = by_rule(module, asked.layout.tensor, example)
-    return plan.with_rule(found, found)
+    blocks = Blocks.of(module, asked.layout.tensor, plan.entries, experts=asked.layout.expert == 1)
+    plan = plan.with_rule(blocks.how, blocks.rows, [blocks.finish])
+    if example is not None and (bare or _whole_products(module, plan.entries)):
+        found, finish = by_rule(module, asked, example, plan.entries)
+        plan = plan.with_rule(found, finish=finish)
+    return plan
 
 
-def _whole_attention(module: nn.Module, entries: Mapping[str, Any]) -> bool:
-    """Whether there is attention of which a plan says nothing: engines and Megatron split it all the same."""
+def _whole_products(module: nn.Module, entries: Mapping[str, Any]) -> bool:
+    """Whether products that a plan does not name are worth a rule: engines and Megatron split these, too."""
+    numbers = sum(p.numel() for p in module.parameters())
+    whole = 0
     for path, part in module.named_modules():
         named = any(name.startswith(f"{path}.") for name in entries)
-        count = sum(type(one).__name__ in PRODUCTS for one in part.modules())
-        if heads.is_attention(part) and not named and count > 1:
+        if heads.is_attention(part) and not named and sum(is_product(one) for one in part.modules()) > 1:
             return True
-    return False
+        if is_product(part) and path not in entries:
+            whole += sum(p.numel() for p in part.parameters(recurse=False))
+    return whole >= FEW * numbers
+
+
+def is_product(part: nn.Module) -> bool:
+    """Whether a module is one product with a matrix; some networks derive their own from torch's."""
+    return isinstance(part, nn.Linear) or type(part).__name__ in PRODUCTS
 
 
 def by_rule(
     module: nn.Module,
-    ranks: int,
+    asked: Sharding,
     example: Callable[[], Inputs],
     known: Mapping[str, Any] = MappingProxyType({}),
-) -> dict[str, styles.Style]:
-    """Styles of the modules that a rule finds; none where the network cannot be run on the meta device.
+) -> tuple[dict[str, styles.Style], list[Callable[[], None]]]:
+    """Styles of the modules that a rule finds, and what is to be done once their parameters are a rank's.
 
-    `known` are paths that a plan has styles for: their modules are left as they are.
+    There are none where the network cannot be run on the meta device. `known` are paths that
+    a plan has styles for: their modules are left as they are.
+
+    Raises InputError for heads that an engine's ranks do not divide.
     """
-    inputs = example()
+    inputs, ranks = example(), asked.layout.tensor
     seen = _Followed(module)
     if not _runs(module, inputs, seen):
-        return {}
+        return {}, []
     found: dict[str, styles.Style] = {}
+    finish: list[Callable[[], None]] = []
     for sources, target in seen.pairs():
-        fits = all(seen.features[source] % ranks == 0 for source in sources)
+        fits = all(seen.features[source] // seen.packed.get(source, 1) % ranks == 0 for source in sources)
         if fits and not known.keys() & {*sources, target}:
-            found |= _pair(seen.products, sources, target)
+            found |= _pair(seen.products, sources, target, seen.packed)
     for paths in seen.attention({**found, **known}).values():
-        found |= _attention(module, paths, seen, ranks, inputs)
-    return found
+        if asked.use == ENGINE:
+            _check_heads(module, paths[0], ranks)
+        trial = _attention(module, paths, seen, ranks, inputs)
+        if trial is not None:
+            found |= _styles(paths, seen)
+            finish.append(partial(trial.finish, paths))
+    return found, finish
 
 
-def _pair(products: Mapping[str, nn.Module], sources: Sequence[str], target: str) -> dict[str, styles.Style]:
-    """Products split by outputs, and the one that reads them by inputs."""
+def _check_heads(module: nn.Module, path: str, ranks: int) -> None:
+    """Raise InputError for heads that ranks do not divide, as engines do."""
+    count = _query_heads(module.get_submodule(path))
+    if count is not None and count % ranks:
+        raise InputError(
+            f"tensor {ranks}: {path} has {count} heads, which {ranks} ranks do not divide; "
+            f"choose a divisor of {count}"
+        )
+
+
+def _query_heads(attention: nn.Module) -> int | None:
+    return next((n for part in attention.modules() if (n := heads.query_heads(part)) is not None), None)
+
+
+def _pair(
+    products: Mapping[str, nn.Module],
+    sources: Sequence[str],
+    target: str,
+    packed: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, styles.Style]:
+    """Products split by outputs, maybe by equal parts of these, and the one that reads them by inputs."""
     turned = {True: (TURNED_COLUMNS, TURNED_ROWS), False: (styles.COLUMNS, styles.ROWS)}
-    found = {path: turned[hasattr(products[path], "nf")][0] for path in sources}
+    found = {
+        path: replace(turned[hasattr(products[path], "nf")][0], packed=packed.get(path, 1))
+        for path in sources
+    }
     return {**found, target: turned[hasattr(products[target], "nf")][1]}
 
 
@@ -118,9 +163,7 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.products = {
-            path: part for path, part in module.named_modules() if type(part).__name__ in PRODUCTS
-        }
+        self.products = {path: part for path, part in module.named_modules() if is_product(part)}
         self.order: list[str] = []  # of calls
         self.features: dict[str, int] = {}  # that a product makes
         self.shapes: dict[str, list[tuple[int, ...]]] = {}  # of outputs, by path of an attention module
@@ -128,6 +171,7 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         self._readers: dict[str, set[str]] = {}
         self._twice: set[str] = set()
         self._leaks: set[str] = set()  # products whose outputs go elsewhere, too
+        self.packed: dict[str, int] = {}  # equal parts that a product's outputs are cut into, as gates are
         self._from = WeakIdKeyDictionary()  # tensor -> products that it is made of
         self._near = WeakIdKeyDictionary()  # tensor -> products that lie before it, none between
         self.before: dict[str, frozenset[str]] = {}  # product -> those that lie before it, none between
@@ -187,7 +231,11 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
             name = name_of(func).split(".", 1)[-1]
             kept = torch.Tag.pointwise in func.tags or name in SAME | VIEWS
             same = isinstance(output, Tensor) and all(t.shape[-1] == output.shape[-1] for t in inputs)
-            if kept and same and len(known) == len(inputs):
+            parts = _equal_parts(name, output, inputs)
+            if parts and not sources & self.packed.keys():
+                self.packed.update(dict.fromkeys(sources, len(parts)))
+                self._from.update(dict.fromkeys(parts, sources))
+            elif kept and same and len(known) == len(inputs):
                 self._from[output] = sources
             else:
                 self._leaks |= sources
@@ -226,33 +274,48 @@ class _Followed(Answers):  # type: ignore[no-untyped-call]  # torch leaves its s
         return [one for one in self.order if one.startswith(f"{path}.")]
 
 
+def _equal_parts(name: str, output: Any, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The equal parts that a call cuts the last axis of a tensor into; empty for other calls."""
+    if name not in PARTS or not isinstance(output, (list, tuple)) or len(inputs) != 1:
+        return ()
+    width = inputs[0].shape[-1] // len(output)
+    equal = all(t.shape == (*inputs[0].shape[:-1], width) for t in output)
+    return output if equal else ()
+
+
 def _attention(
     module: nn.Module, paths: Sequence[str], seen: _Followed, ranks: int, inputs: Inputs
-) -> dict[str, styles.Style]:
-    """Styles of attention of one class, with its counts of heads shrunk; none where it would not run."""
+) -> _Trial | None:
+    """How attention of one class is shrunk; None where it would not run."""
     first = module.get_submodule(paths[0])
     names = seen.inside(paths[0])
-    count = next((n for part in first.modules() if (n := heads.query_heads(part)) is not None), None)
+    count = _query_heads(first)
     if count is None or count % ranks or len(set(names)) != len(names):
-        return {}
-    if any(seen.features[name] % count for name in seen.columns(names)):
-        return {}
+        return None
     whole = _shape_after(module, first, inputs)
-    for attributes in ((*heads.COUNTS, *INNER), heads.COUNTS, (*heads.COUNTS, *OUTER), ()):
-        with _smaller(first, names, seen, attributes, ranks):
+    target = seen.products[names[-1]]
+    inner = int(target.weight.shape[0 if hasattr(target, "nf") else 1])
+    for wide, per_head, attributes in itertools.product((False, True), (False, True), ATTRIBUTES):
+        others = [one for one in module.modules() if one.__dict__.get("num_heads") == count] if wide else []
+        fits = False
+        trial = _Trial(first, names, seen, attributes, ranks, count if per_head else 0, inner, others)
+        with contextlib.suppress(InputError), trial.smaller():
             fits = whole is not None and _shape_after(module, first, inputs) == whole
         if fits:
-            found: dict[str, styles.Style] = {}
-            for path in paths:
-                for part in module.get_submodule(path).modules():
-                    vars(part).update(_shrunk(part, attributes, ranks))
-                inside = seen.inside(path)
-                sources, target = seen.columns(inside), inside[-1]
-                found |= _pair(seen.products, sources, target)
-                latents = {*inside} & seen.before[target] - {*sources}  # with rotated keys
-                found |= dict.fromkeys(latents, styles.style_named("mla_kv_a_proj"))
-            return found
-    return {}
+            return trial
+    return None
+
+
+def _styles(paths: Sequence[str], seen: _Followed) -> dict[str, styles.Style]:
+    """Styles of attention at these paths."""
+    found: dict[str, styles.Style] = {}
+    for path in paths:
+        inside = seen.inside(path)
+        sources, target = seen.columns(inside), inside[-1]
+        found |= _pair(seen.products, sources, target)
+        latents = {*inside} & seen.before[target] - {*sources}  # with rotated keys
+        found |= dict.fromkeys(latents, styles.style_named("mla_kv_a_proj"))
+    return found
 
 
 def _shape_after(module: nn.Module, part: nn.Module, inputs: Inputs) -> list[torch.Size] | None:
@@ -275,24 +338,77 @@ def _shrunk(part: nn.Module, attributes: Sequence[str], ranks: int) -> dict[str,
     return {name: max(value // ranks, 1) for name, value in ({**found, **keys} if found else {}).items()}
 
 
-@contextlib.contextmanager
-def _smaller(
-    first: nn.Module, names: Sequence[str], seen: _Followed, attributes: Sequence[str], ranks: int
-) -> Iterator[None]:
-    """Attention with a rank's products, for a trial."""
-    parts = [*first.modules()]
-    before = [(part, dict(vars(part)), dict(part._parameters)) for part in parts]
-    try:
-        for part in parts:
-            vars(part).update(_shrunk(part, attributes, ranks))
-        for path, one in _pair(seen.products, seen.columns(names), names[-1]).items():
-            styles.shrink(seen.products[path], one, ranks)
-        yield
-    finally:
-        for part, attributes_before, parameters in before:
-            vars(part).update(attributes_before)
-            part._parameters.clear()
-            part._parameters.update(parameters)
+@dataclass(frozen=True)
+class _Trial:
+    """One way to shrink attention to a rank's heads."""
+
+    first: nn.Module
+    names: Sequence[str]  # of its products
+    seen: _Followed
+    attributes: Sequence[str]  # that count heads or features
+    ranks: int
+    count: int  # of heads that parameters and buffers have a number of each for; 0: none has
+    inner: int  # features of all heads, which a norm may have a number of each for
+    others: Sequence[nn.Module]  # that hold the count of heads, too, such as one that makes biases of heads
+
+    @contextlib.contextmanager
+    def smaller(self) -> Iterator[None]:
+        """The attention with a rank's products."""
+        parts = [*{id(part): part for part in (*self.first.modules(), *self.others)}.values()]
+        before = [(part, dict(vars(part)), dict(part._parameters), dict(part._buffers)) for part in parts]
+        products = self.seen.products
+        try:
+            for path, one in _pair(products, self.seen.columns(self.names), self.names[-1]).items():
+                styles.shrink(products[path], one, self.ranks, self._rows(path))
+            for part in parts:
+                vars(part).update(_shrunk(part, self.attributes, self.ranks))
+            self.cut(self.first)
+            yield
+        finally:
+            for part, attributes, *tensors in before:
+                vars(part).update(attributes)
+                held: Any
+                for held, own in zip((part._parameters, part._buffers), tensors, strict=True):
+                    held.clear()
+                    held.update(own)
+
+    def _rows(self, path: str) -> int | None:
+        """Features of a rank that are whole heads; None of the last product."""
+        if path == self.names[-1]:
+            return None
+        owner, size = self.seen.module.get_submodule(path.rpartition(".")[0]), self.seen.features[path]
+        rows = heads.local_heads(path, owner, size, self.ranks)
+        if rows is not None and rows * self.ranks > size:
+            heads.group_heads(owner, self.ranks, 1)
+        return rows
+
+    def finish(self, paths: Sequence[str]) -> None:
+        """Shrink the counts and the parameters of heads of attention at these paths as in the trial."""
+        found = [self.seen.module.get_submodule(path) for path in paths]
+        inside = {id(part): part for attention in found for part in attention.modules()}
+        for part in inside.values():
+            vars(part).update(_shrunk(part, self.attributes, self.ranks))
+        for part in self.others:
+            if id(part) not in inside:
+                vars(part).update(_shrunk(part, ("num_heads",), self.ranks))
+        for attention in found:
+            self.cut(attention)
+
+    def cut(self, attention: nn.Module) -> None:
+        """Leave a rank's part of what has one number, or row, for each head or for each of their features."""
+        if not self.count:
+            return
+        sizes = (self.count, self.inner)
+        for part in attention.modules():
+            held: Any
+            for held in (part._parameters, part._buffers) if not is_product(part) else ():
+                for name, t in [*held.items()]:
+                    axis = next((i for i, n in enumerate(() if t is None else t.shape) if n in sizes), None)
+                    if t is not None and axis is not None:
+                        small = t.detach().narrow(axis, 0, t.shape[axis] // self.ranks).clone()
+                        held[name] = (
+                            nn.Parameter(small, t.requires_grad) if isinstance(t, nn.Parameter) else small
+                        )
 
 
 def _columns(name: str, dims: int) -> int | None:

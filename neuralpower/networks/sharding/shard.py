@@ -16,6 +16,7 @@ from neuralpower.errors import InputError
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sharding import exchanges, heads, styles
 from neuralpower.networks.sharding.plan import (
+    FEW,
     OWN,
     RULE,
     SHOWN,
@@ -31,8 +32,6 @@ from neuralpower.networks.sharding.rank import Rank
 from neuralpower.networks.sharding.rule import completed
 from neuralpower.networks.sharding.sequence import between, split_tokens
 from neuralpower.networks.sharding.vocabulary import Vocabulary
-
-FEW = 0.01  # of the parameters: smaller parts that stay whole are not named
 
 
 @dataclass
@@ -75,10 +74,11 @@ def sharded(
         plan = completed(module, plan, asked, example)
     plan = _with_experts(module, plan, layout)
     vocabulary = Vocabulary.of(module, layout.tensor, asked.use)
-    plan = replace(plan, entries={**plan.entries, **vocabulary.how})
+    rows = {**plan.rows, **vocabulary.rows}
+    plan = replace(plan, entries={**plan.entries, **vocabulary.how}, rows=rows)
     if layout.sequence:
         plan = replace(plan, entries=between(module, plan.entries))
-    _apply(module, plan, work, vocabulary)
+    _apply(module, plan, work)
     if layout.sequence:
         split_tokens(module, rank, plan.entries)
     module.register_forward_hook(lambda *_: rank.ends())
@@ -143,7 +143,7 @@ def _stacked(module: nn.Module) -> dict[str, styles.Style]:
     return found
 
 
-def _apply(module: nn.Module, plan: Plan, work: _Work, vocabulary: Vocabulary) -> None:
+def _apply(module: nn.Module, plan: Plan, work: _Work) -> None:
     """Attach the exchanges, which read full sizes, then shrink parameters."""
     modules = dict(module.named_modules(remove_duplicate=False))
     for path, one in plan.entries.items():
@@ -160,9 +160,11 @@ def _apply(module: nn.Module, plan: Plan, work: _Work, vocabulary: Vocabulary) -
         if path in modules and one.experts:
             continue
         for name in parameters:
-            _shrink(path, part, owner, name, one, work, vocabulary.rows.get(path))
+            _shrink(path, part, owner, name, one, work, plan.rows.get(path))
     for path, count in work.repeated.items():
         heads.group_heads(modules[path], work.rank.tensor.ranks, count)
+    for finish in plan.finish:
+        finish()
 
 
 def _shrink(
@@ -224,6 +226,7 @@ def _heads(path: str, owner: nn.Module, size: int, work: _Work, attribute: str) 
     rows = heads.local_heads(path, owner, size, ranks)
     if rows is not None and rows * ranks > size:
         count = heads.heads_in(owner, size) or 1
+        count = heads.keys_beside(owner, count) or count
         work.repeated[path.rpartition(".")[0]] = 1
         work.uneven.setdefault(f"{pattern_of(path)} ", f"{count} heads, each on {ranks // count} ranks")
     return rows

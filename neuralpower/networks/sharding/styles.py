@@ -272,12 +272,12 @@ def local_parameter(p: Tensor, axis: int, pieces: int, size: int) -> nn.Paramete
     return nn.Parameter(local, requires_grad=p.requires_grad)
 
 
-def shrink(part: nn.Module, one: Style, ranks: int) -> None:
-    """Replace all parameters of a plain module by a rank's parts of equal size."""
+def shrink(part: nn.Module, one: Style, ranks: int, rows: int | None = None) -> None:
+    """Replace all parameters of a plain module by a rank's parts, of equal size or of `rows`."""
     for name, p in [*part._parameters.items()]:
         axis = None if p is None else one.axis(name, p.dim())
         if p is not None and axis is not None:
-            new = local_parameter(p, axis, 1, exchanges.share(p.shape[axis], ranks))
+            new = local_parameter(p, axis, 1, rows or exchanges.share(p.shape[axis], ranks))
             part._parameters[name] = new
             describe(part, name, new)
 

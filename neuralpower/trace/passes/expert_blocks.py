@@ -15,7 +15,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.layers.operands import OWN
 from neuralpower.layers.reduction import Reduction
-from neuralpower.trace.blocks import Cut, border, by_module, layer_of, moves, serving, weights_read
+from neuralpower.trace.blocks import Cut, before, border, by_module, layer_of, moves, serving, weights_read
 from neuralpower.trace.dataflow import Dataflow, Node
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import Question
@@ -43,6 +43,7 @@ def expert_blocks(trace: Trace, question: Question) -> Trace:
         region |= _sums(flow, block)
         region |= _returned(flow, block) if path in trace.about.placed else set()
         cut.gone |= region
+        region -= _dispatched(cut, region)
         parts = ("choice", "up", "down")
         cut.add(flow.nodes[block.down], path, layer, border(flow, region), parts)
         notes[
@@ -183,6 +184,21 @@ def _returned(flow: Dataflow, block: _Block) -> set[int]:
         i = flow.nodes[i].readers[0]
         found.add(i)
     return found | serving(flow, found | {*block.nodes}, lambda j: moves(flow.nodes[j])) if found else found
+
+
+def _dispatched(cut: Cut, region: Collection[int]) -> set[int]:
+    """Keep the exchange that brings rows to placed experts; what makes these rows ready belongs to it.
+
+    Returns the nodes of a region that this takes.
+    """
+    flow, found = cut.flow, set[int]()
+    for i in sorted(region):
+        node = flow.nodes[i]
+        if isinstance(node.call, LayerCall) and isinstance(node.call.layer, Collective):
+            own = before(flow, [i]) & {*region} - found
+            cut.added[node.at] = node.call, border(flow, own)._replace(writes=node.flow.writes)
+            found |= own
+    return found
 
 
 def _choice(flow: Dataflow, region: Collection[int]) -> set[int]:

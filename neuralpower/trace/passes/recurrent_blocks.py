@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from neuralpower.layers import Layer
+from neuralpower.layers.collective import Collective
 from neuralpower.layers.convolution import Conv1d
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.linear_attention import GATED_DELTA, KIMI_DELTA, LinearAttention
@@ -79,7 +80,7 @@ def _block(flow: Dataflow, path: str, nodes: Sequence[int]) -> _Block | None:
         if i not in inside and any(j in inside for j in flow.nodes[i].sources)
     )
     end = next(outside, len(flow.nodes))
-    own = [i for i in nodes if i < end and not _multiplies_weights(flow, flow.nodes[i])]
+    own = [i for i in nodes if i < end and not _runs_apart(flow, flow.nodes[i])]
     layer = _layer(flow, flow.nodes[conv], flow.nodes[states[-1]], own)
     return None if layer is None else _Block(path, own, conv, layer)
 
@@ -92,8 +93,11 @@ def _keeps_state(node: Node) -> bool:
     return call.inputs[0] == call.inputs[1] and len(call.inputs[0]) in (3, 4) and node.final
 
 
-def _multiplies_weights(flow: Dataflow, node: Node) -> bool:
+def _runs_apart(flow: Dataflow, node: Node) -> bool:
+    """Whether a node is a product with weights, or an exchange with other ranks."""
     layer = layer_of(node)
+    if isinstance(layer, Collective):
+        return True
     return isinstance(layer, Linear) or (isinstance(layer, Matmul) and any(weights_read(flow, node)))
 
 
