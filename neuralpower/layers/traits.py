@@ -35,7 +35,7 @@ def steps(name: str, size: Any, exponents: Sequence[int]) -> dict[str, Any]:
     at = np.clip(np.log2(np.maximum(np.asarray(size, dtype=float), 1)), exponents[0], exponents[-1])
     unit = np.eye(len(exponents))  # each step's share at the steps themselves
     return {
-        f"{name} {2.0**one:g}": np.interp(at, exponents, share)
+        f"{name} {2**one}": np.interp(at, exponents, share)
         for one, share in zip(exponents, unit, strict=True)
     }
 
@@ -54,6 +54,7 @@ def only(condition: Any, shares: Mapping[str, Any]) -> dict[str, Any]:
 
 
 WIDTHS = (5, 7, 9, 11, 13)  # exponents of steps of a row that is reduced
+PADDED = "padded columns"  # octaves by which whole tiles have more columns, one at most
 TILE = 64  # rows and columns of a product that a core computes at a time, about
 TILES = (0, 2, 4, 6, 8, 10)  # exponents of steps of tiles: few leave cores without work
 SIZES = (12, 15, 18, 21, 24, 27)  # of bytes: what is over soon reaches no full bandwidth
@@ -66,7 +67,7 @@ def of_product(itemsize: Any, batch: Any, rows: Any, columns: Any, inner: Any) -
     tiles = batch * np.ceil(rows / TILE) * np.ceil(columns / TILE)
     return {
         **steps("tiles", tiles, TILES),
-        "padded columns": np.minimum(np.log2(ceil_to(columns, TILE) / np.maximum(columns, 1)), 1.0),
+        PADDED: np.minimum(np.log2(ceil_to(columns, TILE) / np.maximum(columns, 1)), 1.0),
         **steps("columns", columns, OUTPUTS),
         **steps("inner", inner, INNER),
         **sides_of(itemsize, columns, inner),

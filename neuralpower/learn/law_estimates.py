@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
+from neuralpower.dtypes import DTYPES
 from neuralpower.layers.base import Layer
 from neuralpower.learn import laws
 from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, NETWORKS, Estimates, Powers
 from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
+
+HALF = 16  # bits of the usual types
 
 
 def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: Array) -> Estimates:
@@ -38,8 +43,19 @@ def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: 
 def seconds_by_law(columns: Layer, law: Law) -> Array:
     """Seconds of calls, no less and no more than the laws allow, [rows]; 0 for calls that do no work."""
     seconds = law.seconds(columns)
+    wider = _wider(columns, law)
+    if wider is not None:  # the same units do them, or more of them
+        seconds = np.minimum(seconds, law.seconds(wider))
     least, most = laws.least_s(columns, law.hardware), laws.most_s(columns, law.hardware)
     return np.where(seconds > 0, np.clip(seconds, least, most), 0.0)
+
+
+def _wider(columns: Layer, law: Law) -> Layer | None:
+    """The same calls in float32, where they are in 16 bits and the device has both."""
+    names = set(np.asarray(columns.dtype, dtype=str).tolist())
+    if "float32" not in law.hardware.peak_flops_per_s or not all(DTYPES[name].bits == HALF for name in names):
+        return None
+    return dataclasses.replace(columns, dtype=np.full(len(columns.dtype), "float32"))
 
 
 def faded(seconds: Array, by_law_s: Array, outside: Array) -> Array:

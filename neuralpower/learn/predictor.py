@@ -376,7 +376,7 @@ class Predictor:
         return np.argmax(known, axis=0), np.max(known, axis=0)
 
     def _yields(self, columns: Layer, asked: Predictor) -> bool:
-        """Whether the law that is asked knows such calls better: torch's, to one trained on engines' tables."""
+        """Whether the asked law knows such calls better: torch's, where this was trained on engines'."""
         law = asked.law
         if law is None or asked.engines or not self.carried or not law.knows(columns):
             return False

@@ -12,7 +12,9 @@ A factor nobody trained is 1 on top of those that its kind has.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +24,13 @@ import numpy as np
 from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers.base import Layer, peak_flops
-from neuralpower.layers.traits import SIZES, steps
+from neuralpower.layers.traits import PADDED, SIZES, steps
 from neuralpower.learn.file_struct import Log, Part, Positive
 from neuralpower.learn.problem import Array
 
 POWER = 4.0  # of the norm over compute and memory: at the ridge a kernel takes 1.19 times the larger
 COMPUTE, MEMORY = "compute", "memory"
+STEEPEST = 0.45 * float(np.log(2))  # fall of a factor's logarithm with an octave of a size, at most
 USUAL_BITS = 16  # of a product's numbers
 Factors = Mapping[str, float]  # logarithms, by name
 
@@ -69,7 +72,7 @@ class Prior(Part, frozen=True):
         for level in levels:
             for name, factor in level.factors.items():
                 factors[name] = factors.get(name, 0.0) + factor
-        return Law(hardware, factors, self.launch_s, doubt, taught)
+        return Law(hardware, gentle(factors), self.launch_s, doubt, taught)
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,24 @@ class Law:
             name: self.factors.get(name, 0.0) + factors.get(name, 0.0) for name in {**self.factors, **factors}
         }
         return dataclasses.replace(self, factors=every)
+
+
+def gentle(factors: Factors) -> dict[str, float]:
+    """The factors where no size's steps fall so steeply that a larger call would take less time.
+
+    Two sizes that grow together, as a product's columns and its tiles, may both fall by STEEPEST an octave.
+    """
+    series: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for name in factors:
+        trait, _, size = name.rpartition(" ")
+        if ": " in trait and size.isdigit():
+            series[trait].append((float(np.log2(max(float(size), 1))), name))
+    found = {name: min(log, STEEPEST) if name.endswith(PADDED) else log for name, log in factors.items()}
+    for steps_of_one in series.values():
+        ordered = sorted(steps_of_one)
+        for (below, lower), (above, upper) in itertools.pairwise(ordered):
+            found[upper] = max(found[upper], found[lower] - STEEPEST * (above - below))
+    return found
 
 
 def named(columns: Layer, part: str, traits: Mapping[str, Any]) -> dict[str, Array]:

@@ -172,7 +172,7 @@ def fit_factors(
     names = list(design.parameters)
     stays = fixed or {}
     known = [level == EVERYWHERE and name in stays for level, name in names]
-    kept = np.array([_sort(level) in levels for level, _ in names]) & ~np.array(known)
+    kept = np.array([_sort(level) in levels for level, _ in names]) & ~np.array(known, dtype=bool)
     pull = np.array([1 / deviation_of(*name) ** 2 for name in names])
     log_s = np.log([one.seconds for one in observed])
     noise = np.array([one.noise for one in observed])
