@@ -156,7 +156,7 @@ class LoadedPredictor:
         run = run_of(self.predictor, options.get("run"), asked, way)
         settings = {"plan": options.get("plan"), "strict": options.get("strict", False)}
         sharding = sharding_of(layout, cluster, run, way, **settings)
-        sizes = Sizes(batch_size, given, dtype is not None, asked, options, sharding)
+        sizes = Sizes(batch_size, given, dtype is not None, asked, options, sharding, way == TRAINING)
         runs = runs_of(source, inputs, sizes)
         question = question_of(
             self.predictor,

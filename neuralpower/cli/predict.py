@@ -144,7 +144,8 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     spread = asked.parallel
     how |= {"layout": spread.layout, "cluster": spread.cluster}
     question = question_of(trained, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
-    request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
+    dtype = torch_dtype(sizes.full_dtype)
+    request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, dtype, labels=way == TRAINING)
     strict = spread.require_plan or asked.strict is not None
     sharding = case.sharding_of(spread.layout, spread.cluster, how["run"], way, strict=strict)
     source = with_lora(resolve(model), asked.lora, asked.phase, spread.layout)

@@ -51,9 +51,10 @@ class Case:
     cluster: Cluster | None = None  # None: nodes of as many devices as is usual
     strict: bool = False  # whether a network without a plan for tensor ranks is refused
 
-    def request(self) -> InputRequest:
-        """The sizes that its inputs are made from."""
-        return InputRequest(self.batch_size, self.seq_len, self.input_shape, torch_dtype(self.dtype))
+    def request(self, phase: str = FORWARD) -> InputRequest:
+        """The sizes that its inputs are made from; a training step has labels besides."""
+        dtype, labels = torch_dtype(self.dtype), phase == TRAINING
+        return InputRequest(self.batch_size, self.seq_len, self.input_shape, dtype, labels)
 
     @property
     def label(self) -> str:
@@ -105,7 +106,7 @@ def predict_case(
     how |= {"weights": scheme_asked(case.weights), "layout": case.layout, "cluster": case.cluster}
     question = question_of(predictor, phase=phase, dtype=case.dtype, recipe=recipe, **how)
     sharding = sharding_of(case.layout, case.cluster, run, phase, strict=case.strict)
-    asked = asked_of(source or case.model, case.request(), case.phase, sharding=sharding)
+    asked = asked_of(source or case.model, case.request(phase), case.phase, sharding=sharding)
     return predict(asked, predictor, question, model=case.model, seen=seen)
 
 

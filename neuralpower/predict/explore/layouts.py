@@ -354,7 +354,7 @@ class _Search:
         """The network of one rank."""
         case, cluster = self.case, self.wanted.cluster
         sharding = sharding_of(layout, cluster, self.run, self.wanted.way, strict=case.strict)
-        request = replace(case, batch_size=batch).request()
+        request = replace(case, batch_size=batch).request(self.wanted.way)
         asked = asked_of(self.source_followed, request, phase, sharding=sharding)
         question = with_weights(self._question(phase, layout), self.source.weights, self.predictor)
         found = follow(asked, one_micro_batch(question))

@@ -79,7 +79,9 @@ class Probe:
         way = TRAINING if request.phase == TRAINING else FORWARD
         run = self.run if request.engine is None else ENGINE
         how = sharding_of(request.layout, request.cluster, run, way, strict=request.strict)
-        about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
+        about = InputRequest(
+            request.batch_size, request.length, request.input_shape, self.dtype, labels=way == TRAINING
+        )
         return sharded(module, how, partial(self.source.inputs, module, about, "meta"))
 
     def _short(self, blocks: int) -> nn.Module:
@@ -213,8 +215,7 @@ class Probe:
             masters=request.master_weights,
             compiled=self.run == COMPILE,
         )
-        if step.note and step.note not in self.notes:
-            self.notes += (step.note,)
+        self.notes += tuple(n for n in (one.inputs.note, step.note) if n and n not in self.notes)
         if self.scheme is None:
             return step
         weights = weights_of(one.module)
@@ -284,7 +285,9 @@ class Probe:
 
     def _asked(self, module: nn.Module, batch: int, length: int | None, name: str) -> Pass:
         """Shapes alone; notes the length that a model takes by itself."""
-        about = InputRequest(batch, length, self.request.input_shape, self.dtype)
+        about = InputRequest(
+            batch, length, self.request.input_shape, self.dtype, labels=self.request.phase == TRAINING
+        )
         phase = Phase(PREFILL if name == PREFILL else FORWARD)
         if decodes := name == DECODE:
             own = self.request.seq_len if self.request.phase == DECODE else None
