@@ -75,8 +75,7 @@ class Fit(OptionGroup):
     optimizer: Annotated[
         str,
         optimizer_choice(
-            "Optimizer: adamw, muon, adamw8bit, ...; here sgd has no momentum, and momentum is sgd with it",
-            "momentum",
+            "Optimizer: adamw, adamw:fused, sgd, momentum (sgd with it), adafactor, muon, ...",
             rich_help_panel=TRAINING,
         ),
     ] = "adamw"

@@ -30,6 +30,7 @@ class Inputs:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""  # how given inputs were changed, as text
+    labelled: bool = False  # whether there are made-up labels among them
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -38,7 +39,9 @@ class Inputs:
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         """The inputs with every tensor changed."""
-        return Inputs(map_tensors(self.args, change), map_tensors(self.kwargs, change), self.note)
+        return Inputs(
+            map_tensors(self.args, change), map_tensors(self.kwargs, change), self.note, self.labelled
+        )
 
 
 @dataclass(frozen=True)

@@ -105,10 +105,10 @@ class Source:
         what = f"inputs of {self.name} cannot be made for batch size {request.batch_size}"
         way_out = "choose other sizes, or give your own inputs in Python: predict(model, inputs)"
 
-        def make(device: str) -> tuple[Any, Any, str]:
+        def make(device: str) -> tuple[Any, Any, str, bool]:
             with users_code(what, way_out):
                 made = place(self.examples(model, request), device, request.dtype)
-            return made.args, made.kwargs, made.note
+            return made.args, made.kwargs, made.note, made.labelled
 
         with own_randomness():
             return Inputs(*(without_values(make) if torch.device(device).type == "meta" else make(device)))

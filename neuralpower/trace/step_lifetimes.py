@@ -223,16 +223,13 @@ def _prepared(model: nn.Module, given: Any, how: StepSettings) -> tuple[Callable
 
 
 def _loss(run: Callable[..., Any], model: nn.Module, given: Any, how: StepSettings) -> tuple[Any, Any]:
-    """(loss, what a loop holds until the backward pass ends) of a forward pass of the model, by `run`.
-
-    A network's own loss is a part of its output, which a loop's variable holds.
-    """
+    """(loss, what the loop holds until the backward pass ends) of a forward pass of the model, by `run`."""
     args, kwargs = given
     with casting(how.autocast):  # its end frees the weights' copies that no backward pass needs
         output = run(*args, **kwargs)
         check_computed(output, forward_of(model))
         value = (how.loss or default_loss)(output)
-        return value, output if value is getattr(output, "loss", None) else None
+        return value, output if how.holds_output else None
 
 
 def _faked(tensor: Tensor, fake: FakeTensorMode, dtype: torch.dtype | None) -> Tensor:

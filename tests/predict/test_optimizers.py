@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,7 @@ from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
 from neuralpower.trace.weights import weights_of
-from tests.program import run
+from tests.program import done, run
 
 NVIDIA = platform_named("nvidia")
 LLAMA = (
@@ -452,3 +453,46 @@ def test_replicas_share_out_the_states_of_each_optimizer_and_frozen_weights() ->
     )
     zero3 = on(Layout(data=2, shard="zero3"), lora="8").weights_bytes
     assert zero3 == pytest.approx(on(alone, lora="8").weights_bytes / 2, rel=0.01)
+
+
+# ---- one word, one meaning
+
+
+RESNET18 = 11_689_512  # parameters, as torchvision prints them
+
+
+@pytest.mark.parametrize(("name", "states"), [("sgd", 0), ("momentum", 1), ("adamw", 2), ("lion", 1)])
+def test_a_name_means_the_same_optimizer_wherever_it_is_asked(name: str, states: int) -> None:
+    wanted = pytest.approx(4 * states * RESNET18, rel=1e-3)
+    how: Any = {"device": "h100", "phase": "training"}
+    predicted = neuralpower.predict("zoo:resnet18", recipe=Recipe(name), **how)
+    assert predicted.memory is not None and predicted.memory.optimizer_bytes == wanted
+    assert neuralpower.fit("zoo:resnet18", optimizer=name, **how).memory.optimizer_bytes == wanted
+    assert neuralpower.memory("zoo:resnet18", optimizer=name, **how).optimizer_bytes == wanted
+    printed = [
+        json.loads(
+            done(command, "zoo:resnet18", *"--device h100 --phase training --json --optimizer".split(), name)
+        )
+        for command in ("predict", "fit")
+    ]
+    assert [one["memory"]["optimizer_bytes"] for one in printed] == [wanted, wanted]
+    two = neuralpower.fit("zoo:resnet18", optimizer=name, layout=Layout(data=2), **how)
+    assert two.memory.optimizer_bytes == wanted
+    parameters = [torch.nn.Parameter(torch.ones(4))]
+    if name != "lion":  # no class of torch
+        made = Recipe(name).optimizer_of(parameters)
+        parameters[0].grad = torch.ones(4)
+        made.step()
+        kept = [value for value in made.state[parameters[0]].values() if getattr(value, "numel", int)() == 4]
+        assert len(kept) == states
+
+
+def test_a_step_of_sgd_moves_three_numbers_a_parameter_and_says_so() -> None:
+    how: Any = {"device": "h100", "phase": "training", "batch_size": 1}
+    plain, other = (
+        neuralpower.predict("zoo:resnet18", recipe=Recipe(name), **how) for name in ("sgd", "momentum")
+    )
+    moved = [sum(row.bytes for row in one.rows if row.step == "optimizer") for one in (plain, other)]
+    assert moved == [pytest.approx(3 * 4 * RESNET18, rel=1e-3), pytest.approx(5 * 4 * RESNET18, rel=1e-3)]
+    assert any("write momentum for sgd with momentum" in text for text in plain.assumptions)
+    assert not any("write momentum" in text for text in other.assumptions)

@@ -66,7 +66,7 @@ def transformers_inputs(model: nn.Module, request: InputRequest) -> Inputs:
             f"input_shape is {request.input_shape}, but {forward.name} reads tokens; give seq_len instead"
         )
     labels = labels_of(forward, made) if request.labels else {}
-    return Inputs(kwargs={**made, **labels}, note=NOTE if labels else "")
+    return Inputs(kwargs={**made, **labels}, note=NOTE if labels else "", labelled=bool(labels))
 
 
 def _wanted(forward: Forward) -> list[str]:

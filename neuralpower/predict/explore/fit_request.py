@@ -36,7 +36,7 @@ class Request:
     input_shape: tuple[int, ...] | None = None
     dtype: str = "float32"
     phase: str = FORWARD
-    optimizer: str = "adamw"  # of training: here "sgd" keeps nothing, "momentum" a number per parameter
+    optimizer: str = "adamw"  # of training: "sgd" keeps nothing, "momentum" a number per parameter
     platform: Platform = CPU
     context: int | None = None  # decode: tokens in the cache before the step
     accumulation: int = 1  # training: micro-batches of `batch_size` per step

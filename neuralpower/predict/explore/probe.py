@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from torch import nn
 
@@ -214,6 +213,7 @@ class Probe:
             autocast=request.cast,
             masters=request.master_weights,
             compiled=self.run == COMPILE,
+            holds_output=one.inputs.labelled,
         )
         self.notes += tuple(n for n in (one.inputs.note, step.note) if n and n not in self.notes)
         if self.scheme is None:
@@ -249,17 +249,6 @@ class Probe:
     def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
         """Memory of the fullest device of a layout with stages, or in a step of training."""
         request, found = self.request, self._followed(one)
-        trains = request.phase == TRAINING
-        # here without momentum
-        if trains and request.states is None and request.optimizer.partition(":")[0] == "sgd":
-            settings: dict[str, Any] = {
-                "optimizer": request.optimizer,
-                "checkpointing": request.checkpointing,
-            }
-            settings |= {"autocast": request.cast, "masters": request.master_weights}
-            args = (one.module, one.inputs.args, one.inputs.kwargs)
-            step = training_lifetimes(*args, platform=request.platform, **settings)
-            found = replace(found, lifetimes=step)
         self._calls[batch, length] = len(found.trace.every_call)
         stages = stage_memories(found, self._question())
         if not stages:
