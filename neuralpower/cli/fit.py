@@ -154,7 +154,7 @@ def _fit(asked: Fit, form: str) -> None:
         accumulation=spread.recipe(Recipe(accumulation=asked.accumulation), asked.phase).accumulation,
         layout=spread.layout,
         cluster=spread.cluster,
-        strict=spread.require_plan,
+        require_plan=spread.require_plan,
         engine=asked.serving.asked(name, room),
         **{field: getattr(asked, field) for field in same.split()},
     )

@@ -49,7 +49,7 @@ class Case:
     weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
     layout: Layout = ONE
     cluster: Cluster | None = None  # None: nodes of as many devices as is usual
-    strict: bool = False  # whether a network without a plan for tensor ranks is refused
+    require_plan: bool = False  # whether a network without a plan for tensor ranks is refused
 
     def request(self, phase: str = FORWARD) -> InputRequest:
         """The sizes that its inputs are made from; a training step has labels besides."""
@@ -105,7 +105,7 @@ def predict_case(
     how: dict[str, Any] = {"autocast": autocast, "routing": case.routing, "run": run}
     how |= {"weights": scheme_asked(case.weights), "layout": case.layout, "cluster": case.cluster}
     question = question_of(predictor, phase=phase, dtype=case.dtype, recipe=recipe, **how)
-    sharding = sharding_of(case.layout, case.cluster, run, phase, strict=case.strict)
+    sharding = sharding_of(case.layout, case.cluster, run, phase, require_plan=case.require_plan)
     asked = asked_of(source or case.model, case.request(phase), case.phase, sharding=sharding)
     return predict(asked, predictor, question, model=case.model, seen=seen)
 

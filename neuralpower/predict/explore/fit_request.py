@@ -53,7 +53,7 @@ class Request:
 
     layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
     cluster: Cluster | None = None  # these devices
-    strict: bool = False  # whether a model without a plan for tensor ranks is refused
+    require_plan: bool = False  # whether a model without a plan for tensor ranks is refused
     engine: EngineRequest | None = None  # under this engine; None: under PyTorch alone
     remedies: bool = True  # whether changes that help are sought where it does not fit
 

@@ -77,7 +77,7 @@ class Probe:
         request = self.request
         way = TRAINING if request.phase == TRAINING else FORWARD
         run = self.run if request.engine is None else ENGINE
-        how = sharding_of(request.layout, request.cluster, run, way, strict=request.strict)
+        how = sharding_of(request.layout, request.cluster, run, way, require_plan=request.require_plan)
         about = InputRequest(
             request.batch_size, request.length, request.input_shape, self.dtype, labels=way == TRAINING
         )
