@@ -276,6 +276,9 @@ def test_a_shape_that_does_not_run_is_explained(predictor: LoadedPredictor) -> N
     )
     with pytest.raises(ModelError, match=said):
         predictor.predict(images(), (3, 16, 16))
+    with pytest.raises(ModelError, match="^Sequential: its forward raises") as refused:
+        predictor.predict(images(), (8, 5, 16, 16))  # five channels are too many in a batch of one, too
+    assert "is a batch of" not in str(refused.value)
 
 
 def test_a_device_of_several_is_named_whole() -> None:

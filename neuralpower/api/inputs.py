@@ -11,7 +11,7 @@ import torch
 
 from neuralpower.api.options import PredictOptions
 from neuralpower.dtypes import full_name
-from neuralpower.errors import InputError, ModelError
+from neuralpower.errors import InputError, ModelError, NeuralPowerError
 from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.inputs import InputRequest
@@ -75,14 +75,21 @@ def runs_of(source: Source, inputs: Any, sizes: Sizes) -> Asked:
 
 
 @contextlib.contextmanager
-def explained(inputs: Any) -> Iterator[None]:
-    """Explain how a shape was read, if a model does not run with it."""
+def explained(inputs: Any, other: Callable[[tuple[int, ...]], object]) -> Iterator[None]:
+    """Explain how a shape was read, if a model does not run with it, and runs with a batch of one.
+
+    `other` predicts the model with another shape.
+    """
     try:
         yield
     except ModelError as error:
         whole = one_shape(inputs)
         if whole is None:
             raise
+        try:
+            other((1, *whole))
+        except NeuralPowerError:
+            raise error from error.__cause__
         read = f"shape {whole} is a batch of {whole[0]}; for one sample of it write {(1, *whole)}"
         raise ModelError(f"{read}: {error}") from error
 

@@ -44,6 +44,7 @@ from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
+from neuralpower.networks.requests import Asked
 from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.predict.case import device_memory, predict, run_of, sharding_of
@@ -173,8 +174,12 @@ class LoadedPredictor:
             layout=layout,
             cluster=cluster,
         )
-        with explained(inputs):
-            found = predict(runs, self.predictor, question, model=str(source.name))[0]
+
+        def predicted(runs: Asked) -> Prediction:
+            return predict(runs, self.predictor, question, model=str(source.name))[0]
+
+        with explained(inputs, lambda shape: predicted(runs_of(source, shape, sizes))):
+            found = predicted(runs)
         check_coverage(found, options.get("min_coverage"), "min_coverage")
         return replace(found, assumptions=(*note, *found.assumptions)) if note else found
 
