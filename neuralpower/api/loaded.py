@@ -249,7 +249,9 @@ class LoadedPredictor:
         dtype = named_dtype(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype  # refused later
         cluster = self._cluster(request)
         request = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
+        published = request.get("dtype") is None
         request = {"platform": self.predictor.platform, "cluster": cluster, **request, "dtype": dtype}
+        request["published"] = published
         return replace(fit(Request(model, **request), room), device=self.device)
 
     def _with_engine(self, request: Mapping[str, Any], room_bytes: float) -> dict[str, Any]:

@@ -55,7 +55,9 @@ class SweepOptions(TypedDict, total=False):
     require_plan: bool  # whether a network without a plan is refused
 
 
-FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # fields of a request to `fit`
+FIELDS = [
+    each.name for each in fields(Request) if each.name not in ("model", "published")
+]  # fields of a request to `fit`
 SIZES = ("batch_size", "dtype", "phase", *PredictOptions.__annotations__)  # options of `predict`
 
 # what other tools call an option -> its name here

@@ -149,6 +149,7 @@ def _fit(asked: Fit, form: str) -> None:
         new_tokens=asked.tokens.new_tokens,
         input_shape=shape,
         dtype=parsing.dtype(asked.dtype or parsing.usual_dtype(asked.model)),
+        published=asked.dtype is None,
         platform=platform,
         run=asked.run or usual_run(platform, asked.phase),
         accumulation=spread.recipe(Recipe(accumulation=asked.accumulation), asked.phase).accumulation,

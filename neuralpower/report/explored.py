@@ -146,7 +146,7 @@ def fit_table(
     `detailed` adds what is taken besides tensors, line by line with its source.
     """
     if found.engine is not None:
-        return as_asked(engine_lines(found, found.engine, request), marked)
+        return as_asked(engine_lines(found, found.engine, found.request or request), marked)
     what = "context" if request.phase == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""

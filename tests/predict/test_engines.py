@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import neuralpower
 from benchmarks import engine_memory as logged
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
@@ -33,8 +34,10 @@ from neuralpower.predict.memory.engines import (
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE, CacheLayer
 from neuralpower.predict.memory.engines.pages import Pages
 from neuralpower.predict.memory.engines.profile_run import profile_run
+from neuralpower.predict.memory.engines.served_dtype import served_dtype
 from neuralpower.predict.memory.engines.shares import last_more, middle_first
 from neuralpower.predict.memory.engines.vllm import VllmSettings, graphs
+from tests.program import done
 
 GIB = 2**30
 H100 = Board("H100", 80 * GIB, int(79.19 * GIB), cores=132, linked=True, year=2022)
@@ -208,6 +211,52 @@ def test_a_hybrids_blocks_hold_a_state_with_a_convolutions_last_inputs(tmp_path:
     state, token = 24 * 128 * 128 * 4 + 3 * 5120 * 2, 2 * 2 * 256
     assert math.ceil(state / token / 16) * 16 == 1568
     assert found.engine is not None and found.engine.pool.block_size == 1568
+
+
+@pytest.mark.parametrize(
+    ("engine", "published", "model_type", "has_bfloat16", "served"),
+    [
+        ("vllm", "float32", "gpt2", True, "bfloat16"),
+        ("vllm", "float32", "gpt2", False, "float16"),
+        ("vllm", "bfloat16", "llama", True, "bfloat16"),
+        ("vllm", "bfloat16", "llama", False, "float16"),
+        ("vllm", "float16", "opt", True, "float16"),
+        ("vllm", "float32", "gemma3_text", False, "float32"),
+        ("sglang", "float32", "gpt2", True, "float16"),
+        ("sglang", "float32", "gemma", True, "bfloat16"),
+        ("sglang", "bfloat16", "llama", False, "float16"),
+        ("sglang", "bfloat16", "llama", True, "bfloat16"),
+        ("llama.cpp", "float32", "gpt2", True, "bfloat16"),
+        ("llama.cpp", "bfloat16", "llama", False, "bfloat16"),
+    ],
+)
+def test_an_engine_chooses_the_type_by_its_own_rule(
+    engine: str, published: str, model_type: str, has_bfloat16: bool, served: str
+) -> None:
+    assert served_dtype(engine, published, model_type, has_bfloat16) == served
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "dtype"),
+    [
+        ("vllm", "h100", "bfloat16"),
+        ("vllm", "t4", "float16"),
+        ("sglang", "h100", "float16"),
+        ("llama.cpp", "rtx-4090", "bfloat16"),
+    ],
+)
+def test_a_float32_checkpoint_is_served_in_16_bits_unless_float32_is_asked(
+    engine: str, device: str, dtype: str
+) -> None:
+    found = neuralpower.fit("gpt2", device=device, engine=engine)
+    assert found.request is not None and found.request.dtype == dtype
+    assert found.memory.weights_bytes == pytest.approx(2 * 124_439_808, rel=0.01)
+    assert any(f"{engine} serves it in {dtype}" in note for note in found.notes)
+    kept = neuralpower.fit("gpt2", device=device, engine=engine, dtype="float32")
+    assert kept.memory.weights_bytes == pytest.approx(4 * 124_439_808, rel=0.01)
+    assert not any("serves it in" in note for note in kept.notes)
+    printed = done("fit", "gpt2", "--device", device, "--engine", engine)
+    assert dtype in printed.splitlines()[0] and f"{engine} serves it in {dtype} (dtype auto)" in printed
 
 
 def test_vllm_wants_its_budget_to_be_free() -> None:

@@ -19,7 +19,7 @@ from neuralpower.files.stages import stage
 from neuralpower.networks.inputs import check_count
 from neuralpower.networks.phases import DECODE, GENERATE
 from neuralpower.platforms import PLATFORMS, Platform
-from neuralpower.predict.explore.engine_fit import check_engine, engine_memory, memory_of
+from neuralpower.predict.explore.engine_fit import check_engine, engine_memory, memory_of, served_in
 from neuralpower.predict.explore.fit_request import Request, check_room, checked_margin
 from neuralpower.predict.explore.largest import MOST, largest
 from neuralpower.predict.explore.probe import Probe
@@ -159,10 +159,12 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         request = replace(request, run=usual_run(request.platform, request.phase))
     if request.engine is not None:
         check_engine(request)
+    request, served = served_in(request)
     check_room(request.platform, room_bytes)
     probe = Probe(request)
     if request.engine is not None:
-        return _under_engine(request, probe, room_bytes)
+        found = _under_engine(request, probe, room_bytes)
+        return replace(found, notes=(*served, *found.notes))
     process_bytes = request.platform.framework.process_bytes
     left_bytes = room_bytes * (1 - margin) - process_bytes
     probe.seen = seen

@@ -35,6 +35,7 @@ class Request:
     seq_len: int | None = None
     input_shape: tuple[int, ...] | None = None
     dtype: str = "float32"
+    published: bool = False  # whether `dtype` is the model's own: an engine may then serve it in another
     phase: str = FORWARD
     optimizer: str = "adamw"  # of training: "sgd" keeps nothing, "momentum" a number per parameter
     platform: Platform = CPU
