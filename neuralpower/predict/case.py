@@ -163,7 +163,7 @@ def _on_one_device(found: Followed, predictor: Predictor, question: Question, *,
 
 def device_memory(predictor: Predictor) -> float | None:
     """Bytes of the predictor's device by its spec sheet; None where there is none."""
-    spec = known_spec(predictor.device)
+    spec = predictor.sheet or known_spec(predictor.device)
     return None if spec is None else spec.get("memory_bytes")
 
 
