@@ -184,7 +184,7 @@ def is_count(value: object) -> bool:
 
 
 def check_share(name: str, share: object, example: str) -> None:
-    """Raise InputError for a value that is no share; `example` is a right one, as it is written."""
+    """Raise InputError for a value that is not a share; `example` is a right one, as it is written."""
     number = isinstance(share, (int, float)) and not isinstance(share, bool)
     if share is not None and not (number and 0 <= float(str(share)) <= 1):
         said = f"{share:g}" if number else f"{share!r:.40}"

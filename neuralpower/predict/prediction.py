@@ -396,7 +396,7 @@ def merged_origins(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[s
 
 
 def check_coverage(prediction: Prediction, least: float | None, option: str) -> None:
-    """Raise CoverageError for a coverage below the least one that was asked for by the option."""
+    """Raise CoverageError for a coverage below the least one, which the option names."""
     if least is not None and prediction.coverage < least:
         lost = ", ".join(prediction.uncovered[:5])
         text = f"coverage {prediction.coverage:.1%} is below {least:.1%}: {lost}"
