@@ -227,7 +227,7 @@ class Asking:
         return predictor
 
     def _roofline(self, device: str) -> Predictor:
-        """The roofline of the device's sheet, else by the peaks that one of the named predictors knows of it."""
+        """The roofline of the device's sheet, else by the peaks that one of the predictors knows of it."""
         try:
             spec = spec_of(device)
         except InputError as error:
