@@ -324,6 +324,10 @@ class Movement(Pointwise):
         passes = super().differentiable() and self.function not in ("fill", "search", "select", ALIAS)
         return passes and set(self.types()) <= {*FLOATING}
 
+    def is_reversed_in_parts(self) -> bool:
+        """A loss, whose gradient fills all classes of each row."""
+        return bool(self.function == "gather" and self.run)
+
     def backward(self) -> tuple[Layer, ...]:
         """The gradient moves back the same way, what was picked is scattered."""
         if not self.differentiable():
@@ -332,7 +336,7 @@ class Movement(Pointwise):
         stand_ins |= {**dict.fromkeys(ROWS, "index"), "unfold": "fold", "fold": "unfold"}
         stand_ins |= dict.fromkeys(RANKED, "scatter")
         function = stand_ins.get(self.function, self.function)
-        if self.function == "gather" and self.run:  # of a loss: zeros, and the gradient of what was picked
+        if self.is_reversed_in_parts():  # zeros, and the gradient of what was picked
             zeros = replace(self, phase="forward", function="fill", elements=self.elements * self.run, run=0)
             return zeros, replace(self, phase="forward", function=function, run=0)
         run = 0 if self.function in (*ROWS, *RANKED) else self.run
