@@ -181,3 +181,11 @@ LARGEST_SIZE = 2**53  # largest batch or axis: tables store it exactly
 def is_count(value: object) -> bool:
     """Whether a number is whole, positive, and at most LARGEST_SIZE."""
     return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= LARGEST_SIZE
+
+
+def check_share(name: str, share: object, example: str) -> None:
+    """Raise InputError for a value that is not a share; `example` is a right one, as it is written."""
+    number = isinstance(share, (int, float)) and not isinstance(share, bool)
+    if share is not None and not (number and 0 <= float(str(share)) <= 1):
+        said = f"{share:g}" if number else f"{share!r:.40}"
+        raise InputError(f"{name} {said}: a share must lie between 0 and 1; choose {example} for 95 %")

@@ -21,7 +21,7 @@ from neuralpower.api import inputs
 from neuralpower.api.loaded import LoadedPredictor, chosen
 from neuralpower.devices import host
 from neuralpower.devices.spec import spec_of
-from neuralpower.errors import InputError, ModelError, PredictorError
+from neuralpower.errors import CoverageError, InputError, ModelError, PredictorError
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.predictor_files import known_predictors, read_predictor
 
@@ -174,7 +174,7 @@ def test_a_profile_takes_names_shapes_and_functions() -> None:
         ("predict", "optimizer", "did you mean recipe"),
         ("predict", "context", r"write phase=neuralpower.Phase.decode\(context=...\)"),
         ("sweep", "batch_size", "unknown option of sweep 'batch_size': did you mean batch_sizes"),
-        ("sweep", "seq_len", "did you mean lengths"),
+        ("sweep", "seq_len", "did you mean seq_lens"),
         ("fit", "batch", "unknown field of a request 'batch': did you mean batch_size"),
     ],
 )
@@ -276,8 +276,45 @@ def test_a_shape_that_does_not_run_is_explained(predictor: LoadedPredictor) -> N
     )
     with pytest.raises(ModelError, match=said):
         predictor.predict(images(), (3, 16, 16))
+    with pytest.raises(ModelError, match="^Sequential: its forward raises") as refused:
+        predictor.predict(images(), (8, 5, 16, 16))  # five channels are too many in a batch of one, too
+    assert "is a batch of" not in str(refused.value)
 
 
 def test_a_device_of_several_is_named_whole() -> None:
     with pytest.raises(InputError, match="device 'a100' may be nvidia-a100"):
         neuralpower.load("a100")
+
+
+def test_a_least_coverage_and_a_required_plan_have_a_name_each() -> None:
+    how: dict[str, Any] = {"device": "h100", "batch_size": 1}
+    assert neuralpower.predict("zoo:deep_mnist", min_coverage=0.0, **how).coverage >= 0
+    with pytest.raises(CoverageError, match=r"is below 100\.0%.*lower min_coverage"):
+        neuralpower.predict(Spectrum(), (2, 64), min_coverage=1.0, device="h100")
+    with pytest.raises(InputError, match="min_coverage 95: a share must lie between 0 and 1"):
+        neuralpower.predict("zoo:deep_mnist", min_coverage=95, **how)
+    with pytest.raises(InputError, match=r"strict 0\.9: means two things; write min_coverage"):
+        neuralpower.predict("zoo:deep_mnist", **how, **{"strict": 0.9})
+    with pytest.warns(FutureWarning, match="strict is now require_plan"):
+        neuralpower.predict("zoo:deep_mnist", **how, **{"strict": True})
+    with pytest.warns(FutureWarning, match="strict is now require_plan"):
+        neuralpower.fit("zoo:deep_mnist", strict=False, **how)
+
+
+def test_lengths_of_samples_and_of_requests_have_a_name_each() -> None:
+    grid = neuralpower.sweep("transformers:bert?num_hidden_layers=1", device="h100", seq_lens=(8, 16))
+    assert [point.seq_len for point in grid.points] == [8, 16]
+    old_name: dict[str, Any] = {"lengths": (8, 16)}
+    with pytest.warns(FutureWarning, match="lengths is now seq_lens"):
+        old = neuralpower.sweep("transformers:bert?num_hidden_layers=1", device="h100", **old_name)
+    assert old.points == grid.points
+    with pytest.raises(InputError, match="did you mean seq_lens"):
+        neuralpower.sweep("transformers:bert", device="h100", **{"seq_len": 8})
+
+
+class Spectrum(nn.Module):
+    """A transform of which no layer kind knows the time."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """X [batch, width] -> the absolute values of its spectrum."""
+        return torch.fft.rfft(x).abs()

@@ -53,7 +53,7 @@ def predict(
         dtype: of weights and inputs; by default the model's own.
         phase: "forward", "training", "prefill", "decode", "generate", or a `Phase` with sizes.
         **options: `seq_len`, `input_shape`, `recipe`, `run`, `weights`; `layout`, `devices`, `nodes`, `plan`
-            and `strict` of several devices; see `LoadedPredictor.predict`.
+            and `require_plan` of several devices; `min_coverage`; see `LoadedPredictor.predict`.
 
     Raises:
         InputError: an impossible or unknown argument; ModelError and PredictorError are subclasses.
@@ -127,7 +127,7 @@ def sweep(
         model: as in `predict`.
         device: one, or a list of them.
         predictor: as in `predict`.
-        **grid: `batch_sizes` (samples; 1 by default), `lengths` (tokens of each sample; None leaves them to
+        **grid: `batch_sizes` (samples; 1 by default), `seq_lens` (tokens of each sample; None leaves them to
             the model) and `dtypes` (by default the model's own), each a list; `phase`, as in `predict`, or a
             list of `Phase.decode(context=...)`; `recipe` of training; `memory` of the device, such as "24GB"
             (by default that of its spec sheet); `input_shape` of one sample, `run`, `weights`; `layouts`, a

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
 
 from neuralpower.api.options import PredictOptions
 from neuralpower.dtypes import full_name
-from neuralpower.errors import InputError, ModelError
+from neuralpower.errors import InputError, ModelError, NeuralPowerError
 from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.inputs import InputRequest
@@ -32,11 +30,8 @@ def named_dtype(dtype: str | torch.dtype) -> str:
 
 
 def dtype_of(model: Any) -> str:
-    """The dtype of a module's weights, or in which a model of the catalogue or the hub was published."""
-    if isinstance(model, (str, Path)):
-        return published_dtype(str(model)) or "float32"
-    weights = model.parameters() if isinstance(model, nn.Module) else ()
-    return next((str(w.dtype).removeprefix("torch.") for w in weights if w.is_floating_point()), "float32")
+    """The dtype of a module's weights, or in which a model was published, or float32; raises ModelError."""
+    return published_dtype(model) or "float32"
 
 
 @dataclass(frozen=True)
@@ -49,6 +44,7 @@ class Sizes:
     phase: Phase
     options: PredictOptions
     sharding: Sharding | None = None
+    labels: bool = False  # whether a training step needs them
 
 
 def runs_of(source: Source, inputs: Any, sizes: Sizes) -> Asked:
@@ -56,7 +52,8 @@ def runs_of(source: Source, inputs: Any, sizes: Sizes) -> Asked:
     seq_len, shape = sizes.options.get("seq_len"), sizes.options.get("input_shape")
     if inputs is None:
         shape = tuple(shape) if isinstance(shape, Iterable) else shape
-        request = InputRequest(int(sizes.batch_size or 1), seq_len, shape, torch_dtype(sizes.dtype))
+        dtype, batch = torch_dtype(sizes.dtype), int(sizes.batch_size or 1)
+        request = InputRequest(batch, seq_len, shape, dtype, sizes.labels)
         own = sizes.batch_size is None
         return asked_of(source, request, sizes.phase, own_batch=own, sharding=sizes.sharding)
     if seq_len is not None or shape is not None:
@@ -78,14 +75,21 @@ def runs_of(source: Source, inputs: Any, sizes: Sizes) -> Asked:
 
 
 @contextlib.contextmanager
-def explained(inputs: Any) -> Iterator[None]:
-    """Explain how a shape was read, if a model does not run with it."""
+def explained(inputs: Any, other: Callable[[tuple[int, ...]], object]) -> Iterator[None]:
+    """Explain how a shape was read, if a model does not run with it, and runs with a batch of one.
+
+    `other` predicts the model with another shape.
+    """
     try:
         yield
     except ModelError as error:
         whole = one_shape(inputs)
         if whole is None:
             raise
+        try:
+            other((1, *whole))
+        except NeuralPowerError:
+            raise error from error.__cause__
         read = f"shape {whole} is a batch of {whole[0]}; for one sample of it write {(1, *whole)}"
         raise ModelError(f"{read}: {error}") from error
 
@@ -102,9 +106,12 @@ def _of_shape(source: Source, whole: tuple[int, ...], sizes: Sizes) -> Asked:
     if not sample:
         tensor = torch.ones(whole, dtype=dtype)
         return given_to(source, tensor, sizes.dtype, batch, checked=sizes.checked)
-    return first_accepted(
-        whole, dtype, lambda request: asked_of(source, request, sizes.phase, sharding=sizes.sharding)
-    )
+
+    def passed(request: InputRequest) -> Asked:
+        request = replace(request, labels=sizes.labels)
+        return asked_of(source, request, sizes.phase, sharding=sizes.sharding)
+
+    return first_accepted(whole, dtype, passed)
 
 
 def first_accepted(

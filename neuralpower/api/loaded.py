@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -27,12 +27,13 @@ from neuralpower.api.options import (
     device_in,
     fitted_target,
     phases_of,
+    renamed,
 )
 from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import ONE
 from neuralpower.devices.memory_size import bytes_of
 from neuralpower.devices.spec import known_spec, spec_of
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, check_share
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn import predictor_lookup
@@ -43,6 +44,7 @@ from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
+from neuralpower.networks.requests import Asked
 from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.predict.case import device_memory, predict, run_of, sharding_of
@@ -56,7 +58,7 @@ from neuralpower.predict.explore.score import Score, score
 from neuralpower.predict.explore.sweep import Sweep
 from neuralpower.predict.memory.engines import OPTIONS, EngineRequest, board_of
 from neuralpower.predict.memory.peak import Memory
-from neuralpower.predict.prediction import Prediction
+from neuralpower.predict.prediction import Prediction, check_coverage
 from neuralpower.predict.weights import scheme_asked
 from neuralpower.report.notebook import Panel, drawn
 from neuralpower.trace.master_weights import check_masters
@@ -131,16 +133,19 @@ class LoadedPredictor:
                 model's phases on a GPU, else "eager"), `weights` (their quantisation: "int4:128", "fp8",
                 "q4_k_m"; by default the checkpoint's), `autocast` ("bfloat16": what products are cast to),
                 `lora` (rank of adapters that are trained: 16, or "16:q_proj,v_proj"), `layout` (a `Layout`,
-                over several devices), `devices` ("8xh100-sxm") and `nodes` (the cluster), `plan` and `strict`
-                (how it is sharded).
+                over several devices), `devices` ("8xh100-sxm") and `nodes` (the cluster), `plan` and
+                `require_plan` (how it is sharded), `min_coverage` (the least coverage, 0 to 1).
 
         Raises:
             InputError: an unknown option, phase, way to run or quantisation; sizes in addition to `inputs`;
                 sizes that the model does not accept; or `inputs` of another dtype than requested.
             ModelError: the model cannot be found, built or traced.
             PredictorError: a dtype or phase that was not trained.
+            CoverageError: the coverage is below `min_coverage`.
         """
+        options = cast(PredictOptions, renamed(options, SIZES))
         check_options("option of predict", options, SIZES)
+        check_share("min_coverage", options.get("min_coverage"), "min_coverage=0.95")
         recipe, layout = options.get("recipe", RECIPE), options.get("layout", ONE)
         check_settings(batch_size, recipe, layout)
         cluster = self._cluster(options)
@@ -154,9 +159,9 @@ class LoadedPredictor:
             check_masters(recipe.masters, given, lora=options.get("lora"))
         source = with_lora(resolve(network), options.get("lora"), way, layout)
         run = run_of(self.predictor, options.get("run"), asked, way)
-        settings = {"plan": options.get("plan"), "strict": options.get("strict", False)}
+        settings = {"plan": options.get("plan"), "require_plan": options.get("require_plan", False)}
         sharding = sharding_of(layout, cluster, run, way, **settings)
-        sizes = Sizes(batch_size, given, dtype is not None, asked, options, sharding)
+        sizes = Sizes(batch_size, given, dtype is not None, asked, options, sharding, way == TRAINING)
         runs = runs_of(source, inputs, sizes)
         question = question_of(
             self.predictor,
@@ -169,8 +174,13 @@ class LoadedPredictor:
             layout=layout,
             cluster=cluster,
         )
-        with explained(inputs):
-            found = predict(runs, self.predictor, question, model=str(source.name))[0]
+
+        def predicted(runs: Asked) -> Prediction:
+            return predict(runs, self.predictor, question, model=str(source.name))[0]
+
+        with explained(inputs, lambda shape: predicted(runs_of(source, shape, sizes))):
+            found = predicted(runs)
+        check_coverage(found, options.get("min_coverage"), "min_coverage")
         return replace(found, assumptions=(*note, *found.assumptions)) if note else found
 
     def _cluster(self, options: Mapping[str, Any]) -> Cluster | None:
@@ -232,14 +242,16 @@ class LoadedPredictor:
         room = bytes_of(memory) if memory is not None else device_memory(self.predictor)
         if room is None:
             raise InputError(f"{self.device}: its memory is unknown; give memory, such as '24GB'")
-        request = self._with_engine(request, room)
+        request = self._with_engine(renamed(request, FIELDS), room)
         check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
         model = as_network(model)
         dtype = request.get("dtype") or dtype_of(model)
         dtype = named_dtype(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype  # refused later
         cluster = self._cluster(request)
         request = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
+        published = request.get("dtype") is None
         request = {"platform": self.predictor.platform, "cluster": cluster, **request, "dtype": dtype}
+        request["published"] = published
         return replace(fit(Request(model, **request), room), device=self.device)
 
     def _with_engine(self, request: Mapping[str, Any], room_bytes: float) -> dict[str, Any]:
@@ -273,8 +285,8 @@ def compared(a: tuple[LoadedPredictor, Model], b: tuple[LoadedPredictor, Model],
 @apart
 def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[SweepOptions]) -> Sweep:
     """Predict a grid of sizes with several predictors; raises what `neuralpower.sweep` raises."""
-    check_options("option of sweep", grid, SweepOptions.__annotations__)
-    asked: dict[str, Any] = {**grid}
+    asked = renamed(grid, SweepOptions.__annotations__)
+    check_options("option of sweep", asked, SweepOptions.__annotations__)
     model, dtypes, memory = as_network(model), asked.pop("dtypes", None), asked.pop("memory", None)
     if dtypes is None:
         dtypes = (predictors[0]._dtype(model, None)[0],)
@@ -290,6 +302,7 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[Sw
         [one.predictor for one in predictors],
         phases,
         dtypes=dtypes,
+        lengths=asked.pop("seq_lens", (None,)),
         memory_bytes=None if memory is None else bytes_of(memory),
         cluster=cluster,
         **asked,
@@ -341,7 +354,7 @@ def _read(device: str | Path | None, predictor: str | Path | None, _: object) ->
 @apart
 def memory(model: Model, inputs: Any, device: Any, request: Mapping[str, Any]) -> Memory:
     """The memory of one pass or step on a device, without its time; see `neuralpower.memory`."""
-    device, size, request = fitted_target(device, None, request)
+    device, size, request = fitted_target(device, None, renamed(request, FIELDS))
     check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
     cluster, device = cluster_in(request), device_in(device, request)
     platform = _platform(device) if size is None else PLATFORMS["nvidia"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypedDict
@@ -32,14 +33,15 @@ class PredictOptions(TypedDict, total=False):
     devices: str | Cluster | None  # these devices, such as "8xh100-sxm", in place of a device
     nodes: int  # of these devices each
     plan: Mapping[str, Any] | None  # names of modules -> how tensor ranks share them, as torch's styles
-    strict: bool  # whether a network without a plan is refused, instead of sharded by a rule
+    require_plan: bool  # whether a network without a plan is refused, instead of sharded by a rule
+    min_coverage: float | None  # the least coverage, 0 to 1: below it, CoverageError
 
 
 class SweepOptions(TypedDict, total=False):
     """The grid of a sweep, and the options of all its points."""
 
     batch_sizes: Sequence[int]  # samples; (1,) by default
-    lengths: Sequence[int | None]  # tokens of each sample; None leaves them to the model
+    seq_lens: Sequence[int | None]  # tokens of each sample; None leaves them to the model
     dtypes: Sequence[str] | None  # of weights and inputs; None: a model's own, else float32
     phase: str | Phase | Sequence[Phase]  # of one name; they may differ in their tokens
     recipe: Recipe  # of training: optimizer, accumulation, checkpointing
@@ -50,9 +52,12 @@ class SweepOptions(TypedDict, total=False):
     layouts: Sequence[Layout]  # over several devices, each a point of the grid
     devices: str | Cluster | None  # these devices
     nodes: int
+    require_plan: bool  # whether a network without a plan is refused
 
 
-FIELDS = [each.name for each in fields(Request) if each.name != "model"]  # fields of a request to `fit`
+FIELDS = [
+    each.name for each in fields(Request) if each.name not in ("model", "published")
+]  # fields of a request to `fit`
 SIZES = ("batch_size", "dtype", "phase", *PredictOptions.__annotations__)  # options of `predict`
 
 # what other tools call an option -> its name here
@@ -66,8 +71,26 @@ ALIASES = {
     **dict.fromkeys(("mode", "backend"), "run"),
     **dict.fromkeys(("optimizer", "accumulation", "checkpointing", "master_weights"), "recipe"),
 }
-PLURAL = {"batch_size": "batch_sizes", "seq_len": "lengths", "dtype": "dtypes"}  # of a sweep
+# names until 0.2 that also meant something else -> their names now; 0.3 will not know them
+RENAMED = {"strict": "require_plan", "lengths": "seq_lens"}
+PLURAL = {"batch_size": "batch_sizes", "seq_len": "seq_lens", "dtype": "dtypes"}  # of a sweep
 OF_PHASES = {"context": "decode", "prompt": "prefill", "new_tokens": "generate"}  # fields of a phase
+
+
+def renamed(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """The options under their names of today, with a warning; raises InputError for a share called strict."""
+    found = dict(given)
+    for old, new in RENAMED.items():
+        if old not in found or old in known or new not in known:
+            continue
+        if old == "strict" and not isinstance(found[old], bool):
+            raise InputError(
+                f"strict {found[old]!r:.40}: means two things; write min_coverage for the least coverage, or "
+                "require_plan=True for a network that must have a plan"
+            )
+        warnings.warn(f"{old} is now {new}; the old name goes in 0.3", FutureWarning, stacklevel=5)
+        found[new] = found.pop(old)
+    return found
 
 
 def check_options(of: str, given: Mapping[str, object], known: Collection[str]) -> None:

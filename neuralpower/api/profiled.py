@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from neuralpower.api.options import check_options
 from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape, with_tensors
+from neuralpower.networks.inputs import InputRequest, Inputs
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.profiling import NetworkProfile, profile
@@ -29,7 +31,7 @@ def profiled(model: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: 
     check_options("setting of a profile", settings, Keywords.__annotations__)
     model, whole = as_network(model), one_shape(args)
     if isinstance(model, (str, Path)) or (callable(model) and not isinstance(model, nn.Module)):
-        return _profiled_source(resolve(model), whole, (args, kwargs), settings)
+        return _profiled_source(resolve(model), torch_dtype(dtype_of(model)), whole, (args, kwargs), settings)
     if isinstance(model, nn.Module):
         dtype = torch_dtype(dtype_of(model))
         args = torch.ones(whole, dtype=dtype) if whole is not None else with_tensors(args, dtype)
@@ -38,10 +40,13 @@ def profiled(model: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: 
 
 
 def _profiled_source(
-    source: Source, whole: tuple[int, ...] | None, given: tuple[Any, Any], settings: Keywords
+    source: Source,
+    dtype: torch.dtype,
+    whole: tuple[int, ...] | None,
+    given: tuple[Any, Any],
+    settings: Keywords,
 ) -> NetworkProfile:
     """Profile a network of a source, with inputs of a shape, given inputs, or its own."""
-    dtype = torch_dtype(dtype_of(source.name))
     place = str(settings.get("device") or "cpu") if settings.get("runtime", True) else "meta"
     module = source.build(place, dtype)
     if settings.get("phase") == TRAINING:
@@ -49,7 +54,12 @@ def _profiled_source(
     args, kwargs = given
     if whole is not None or (not kwargs and isinstance(args, tuple) and not args):
         shape = whole or (source.batch_size(None),)
-        made = first_accepted(shape, dtype, lambda request: source.inputs(module, request, device=place))
+        labels = settings.get("phase") == TRAINING
+
+        def inputs(request: InputRequest) -> Inputs:
+            return source.inputs(module, replace(request, labels=labels), device=place)
+
+        made = first_accepted(shape, dtype, inputs)
         args, kwargs = made.args, made.kwargs
     named: Keywords = {"name": source.name, **settings}
     return profile(module, with_tensors(args, dtype), with_tensors(kwargs, dtype), **named)

@@ -155,7 +155,7 @@ def _guarded(command: Callable[..., Any]) -> Callable[..., Any]:
         for name in added:
             given.pop(name)
         check_places(given)
-        apart = batch_apart(given.get("input_shape"))
+        apart = batch_apart(given)
         with at_level(level), results_apart(), shown_while_it_takes(level > QUIET), apart:
             return command(**given)
 

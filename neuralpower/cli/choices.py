@@ -30,7 +30,7 @@ UNITS = ("flop", "mac")
 CONVENTIONS = ("matmul", "all-ops", "thop", "fvcore", "pytorch-api")
 OPTIMIZERS = tuple(
     """
-    sgd rmsprop adam adamw adagrad sparseadam adadelta adamax asgd nadam radam rprop adafactor
+    sgd momentum rmsprop adam adamw adagrad sparseadam adadelta adamax asgd nadam radam rprop adafactor
     transformers-adafactor muon lion adam8bit adamw8bit lion8bit pagedadamw pagedadamw8bit pagedlion8bit
     """.split()
 )
@@ -168,11 +168,10 @@ def measured_choice(help: str) -> Any:
     )
 
 
-def optimizer_choice(help: str, *more: str, **how: Any) -> Any:
+def optimizer_choice(help: str, **how: Any) -> Any:
     """An option for an optimizer, with its implementation behind a colon: adamw:fused."""
-    known = (*OPTIMIZERS, *more)
     # with its states given, an optimizer may have any name
-    return choice("optimizer", lambda: known, help=help, meant=lambda text: text, metavar="<name>", **how)
+    return choice("optimizer", OPTIMIZERS, help=help, meant=lambda text: text, metavar="<name>", **how)
 
 
 def weights_choice(help: str, **how: Any) -> Any:

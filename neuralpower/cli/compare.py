@@ -126,7 +126,7 @@ def _sides(asked: Compare) -> list[Side]:
         dtype = parsing.dtype(asked.sizes.dtype or parsing.usual_dtype(model, known[name]))
         batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
         how: dict[str, Any] = {"run": asked.run, "weights": asked.sizes.weights, "layout": layout}
-        how |= {"cluster": cluster, "strict": asked.parallel.require_plan}
+        how |= {"cluster": cluster, "require_plan": asked.parallel.require_plan}
         case = Case(model, batch, asked.sizes.seq_len, shape, dtype, phase, **how)
         known[name].check(dtype, "forward" if way == TRAINING else way)
         prediction, _ = predict_case(case, known[name], phase=way, recipe=recipe)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -189,7 +191,7 @@ def _on_cpu(
 
     cpu = read_cpu()
     trained = parsing.predictor(asked.predictor)
-    trained.check(asked.sizes.full_dtype, "forward")
+    cases = _typed(asked, cases, trained)
     apart = _without_extensions(trained.unlike(cpu))
     if apart:
         tell(f"Warning: predictor {trained.name} was trained on another device: {'; '.join(apart)}")
@@ -215,8 +217,21 @@ def _on_gpu(
 
     rig = rigs.open_rig(str(asked.device), "none", read_cpu().cores)
     trained = parsing.predictor(asked.predictor) if asked.predictor else predictor_of(rig)
-    trained.check(asked.sizes.full_dtype, "forward")
-    return trained, evaluate_on(rig, cases, trained, **how)
+    return trained, evaluate_on(rig, _typed(asked, cases, trained), trained, **how)
+
+
+def _typed(asked: Evaluate, cases: Sequence[Case], trained: Predictor) -> Sequence[Case]:
+    """The cases in the requested dtype, else each in its model's; raises PredictorError."""
+    if asked.sizes.dtype is not None:
+        trained.check(asked.sizes.full_dtype, "forward")
+        return cases
+    typed = []
+    for case in cases:
+        with contextlib.suppress(ModelError):  # it is refused later, and the others are measured
+            case = replace(case, dtype=parsing.usual_dtype(str(case.model), trained))
+        trained.check(case.dtype, "forward")
+        typed.append(case)
+    return typed
 
 
 def _compare(asked: Evaluate, file: Path) -> None:

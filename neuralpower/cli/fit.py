@@ -75,8 +75,7 @@ class Fit(OptionGroup):
     optimizer: Annotated[
         str,
         optimizer_choice(
-            "Optimizer: adamw, muon, adamw8bit, ...; here sgd has no momentum, and momentum is sgd with it",
-            "momentum",
+            "Optimizer: adamw, adamw:fused, sgd, momentum (sgd with it), adafactor, muon, ...",
             rich_help_panel=TRAINING,
         ),
     ] = "adamw"
@@ -150,12 +149,13 @@ def _fit(asked: Fit, form: str) -> None:
         new_tokens=asked.tokens.new_tokens,
         input_shape=shape,
         dtype=parsing.dtype(asked.dtype or parsing.usual_dtype(asked.model)),
+        published=asked.dtype is None,
         platform=platform,
         run=asked.run or usual_run(platform, asked.phase),
         accumulation=spread.recipe(Recipe(accumulation=asked.accumulation), asked.phase).accumulation,
         layout=spread.layout,
         cluster=spread.cluster,
-        strict=spread.require_plan,
+        require_plan=spread.require_plan,
         engine=asked.serving.asked(name, room),
         **{field: getattr(asked, field) for field in same.split()},
     )

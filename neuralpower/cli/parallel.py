@@ -99,7 +99,7 @@ def parallel(asked: Parallel) -> None:
         run=asked.run,
         weights=asked.weights,
         cluster=cluster,
-        strict=asked.require_plan,
+        require_plan=asked.require_plan,
     )
     wanted = Wanted(
         case,

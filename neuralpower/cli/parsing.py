@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.devices.memory_size import reading
 from neuralpower.dtypes import full_name
-from neuralpower.errors import InputError, ModelError, whole_number
+from neuralpower.errors import InputError, ModelError, NeuralPowerError, whole_number
 from neuralpower.files.paths import check_read, check_regular, is_folder, is_there
 
 if TYPE_CHECKING:
@@ -113,25 +113,45 @@ def shape(text: str | None) -> tuple[int, ...] | None:
 
 
 @contextlib.contextmanager
-def batch_apart(given: object) -> Iterator[None]:
-    """Explain how to write a batch, if a network fails within on an input shape of four or more sizes.
+def batch_apart(given: Mapping[str, Any]) -> Iterator[None]:
+    """Say how to write a batch, if a network fails within on an input shape that begins with one.
 
     Args:
-        given: the text of the shape; other values are ignored.
+        given: a command's options by name.
 
     Raises:
-        ModelError: the error within, with that advice.
+        ModelError: the error within, with that advice where the network runs with the batch apart.
     """
     try:
         yield
     except ModelError as error:
-        sizes = (shape(given) or ()) if isinstance(given, str) else ()
+        text, model = given.get("input_shape"), given.get("model")
+        sizes = (shape(text) or ()) if isinstance(text, str) else ()
         what, fails, _ = str(error).partition(WAY_OUT)
-        if not fails or len(sizes) < IMAGES:
+        if not fails or len(sizes) < IMAGES or not isinstance(model, str):
             raise
         batch, *one = sizes
+        if not _runs(model, batch, tuple(one), given.get("autocast")):
+            raise
         way = f"--batch-size {batch} --input-shape {'x'.join(map(str, one))}"
-        raise ModelError(f"{what}; if the first size of {given} is the batch, write {way}") from error
+        raise ModelError(f"{what}; the first size of {text} is the batch: write {way}") from error
+
+
+def _runs(model: str, batch: int, sizes: tuple[int, ...], autocast: str | None) -> bool:
+    """Whether a network runs with a batch of inputs of these sizes. Imports torch."""
+    from neuralpower.networks.sources import InputRequest, resolve
+    from neuralpower.trace.casts import cast_dtype
+    from neuralpower.trace.tracer import trace
+
+    try:
+        source = resolve(model)
+        module = source.build()
+        inputs = source.inputs(module, InputRequest(batch, None, sizes), "meta")
+        cast = None if autocast is None else cast_dtype(autocast)
+        trace(module, inputs.args, inputs.kwargs, autocast=cast)
+    except NeuralPowerError:
+        return False
+    return True
 
 
 def check_batch_size(asked: int | None) -> None:

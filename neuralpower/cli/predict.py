@@ -17,7 +17,7 @@ from neuralpower.cli.formats import HTML, TABLE, Answer, Rows, check_out, form_o
 from neuralpower.cli.known_names import checked_device
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT
 from neuralpower.cli.parallel_options import Parallel
-from neuralpower.errors import CoverageError, InputError
+from neuralpower.errors import InputError, check_share
 from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
@@ -67,8 +67,14 @@ class Predict(OptionGroup):
     lora: shared_options.Lora = None
     parallel: Parallel
     view: View
-    strict: Annotated[
-        float | None, Option(help="Exit 3 if coverage is below this share, 0 to 1.", rich_help_panel=OUTPUT)
+    min_coverage: Annotated[
+        float | None,
+        Option(
+            "--min-coverage",
+            "--strict",
+            help="Exit 3 if coverage is below this share, 0 to 1.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None
     output: shared_options.Output
     csv: Annotated[
@@ -144,9 +150,10 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     spread = asked.parallel
     how |= {"layout": spread.layout, "cluster": spread.cluster}
     question = question_of(trained, phase=way, dtype=sizes.full_dtype, recipe=recipe, **how)
-    request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, torch_dtype(sizes.full_dtype))
-    strict = spread.require_plan or asked.strict is not None
-    sharding = case.sharding_of(spread.layout, spread.cluster, how["run"], way, strict=strict)
+    dtype = torch_dtype(sizes.full_dtype)
+    request = InputRequest(sizes.batch_size or 1, sizes.seq_len, shape, dtype, labels=way == TRAINING)
+    needs = spread.require_plan
+    sharding = case.sharding_of(spread.layout, spread.cluster, how["run"], way, require_plan=needs)
     source = with_lora(resolve(model), asked.lora, asked.phase, spread.layout)
     runs = asked_of(source, request, phase, own_batch=sizes.batch_size is None, sharding=sharding)
     stages: list[Stage | Omitted] = []
@@ -155,10 +162,9 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     stage(f"tracing {model}")
     prediction, _ = case.predict(runs, trained, question, model=model, seen=seen)
     _give(asked, form, prediction, stages, trained)
-    if asked.strict is not None and prediction.coverage < asked.strict:
-        lost = ", ".join(prediction.uncovered[:5])
-        text = f"coverage {prediction.coverage:.1%} is below {asked.strict:.1%}: {lost}"
-        raise CoverageError(f"{text}; lower --strict, or collect these kinds")
+    from neuralpower.predict.prediction import check_coverage
+
+    check_coverage(prediction, asked.min_coverage, "--strict")
 
 
 def _give(
@@ -229,9 +235,7 @@ def _check(model: str, asked: Predict) -> str:
     """The form of the answer; raises InputError for an impossible value of an option. Imports no torch."""
     parsing.check_batch_size(asked.sizes.batch_size)
     asked.parallel.check(model)
-    if asked.strict is not None and not 0 <= asked.strict <= 1:
-        text = "a share must lie between 0 and 1; choose --strict 0.95 for 95 %"
-        raise InputError(f"strict {asked.strict:g}: {text}")
+    check_share("strict", asked.min_coverage, "--strict 0.95")
     top, depth = asked.view.top, asked.view.depth
     if top < 0 or depth < 1:
         text = "top must be 0 (all rows) or more, depth 1 or more"

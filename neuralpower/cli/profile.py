@@ -173,7 +173,8 @@ def _run(asked: Profile, shape: tuple[int, ...] | None) -> NetworkProfile:
     target = str(place) if asked.measuring.repeat else "meta"
     source = resolve(asked.model)
     batch = source.batch_size(sizes.batch_size, shape)
-    request = InputRequest(batch, sizes.seq_len, shape, torch_dtype(parsing.dtype(sizes.dtype)))
+    dtype = torch_dtype(parsing.dtype(sizes.dtype))
+    request = InputRequest(batch, sizes.seq_len, shape, dtype, labels=asked.phase == "training")
     network = source.build(target, request.dtype)
     inputs = source.inputs(network, request, device=target)
     if asked.phase == "training":

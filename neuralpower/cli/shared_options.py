@@ -154,7 +154,7 @@ Context = Annotated[int | None, Option(help="decode: tokens in the cache before 
 Prompt = Annotated[int | None, Option(help="prefill, generate: tokens of the prompt.")]
 NewTokens = Annotated[int | None, Option(help="generate: tokens to make after the prompt.")]
 Optimizer = Annotated[
-    str, optimizer_choice("Optimizer: adamw, adamw:fused, sgd, adafactor, muon, lion, adamw8bit, ...")
+    str, optimizer_choice("Optimizer: adamw, adamw:fused, sgd, momentum (sgd with it), adafactor, muon, ...")
 ]
 OptimizerStates = Annotated[
     str | None,
@@ -277,7 +277,6 @@ class Training(OptionGroup):
         from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
         name, _, way = self.optimizer.partition(":")
-        name = "sgd" if name == "momentum" else name  # its name in `fit`
         states = None if self.optimizer_states is None else States.parsed(self.optimizer_states)
         how: dict[str, Any] = {"masters": self.master_weights, "states": states}
         found = Recipe(name, way, self.accumulation, self.checkpointing, **how)

@@ -183,5 +183,5 @@ def _swept(asked: Sweep, grid: _Grid, predictors: Sequence[Predictor]) -> swept.
         weights=asked.weights,
         layouts=asked.parallel.layouts,
         cluster=asked.parallel.cluster,
-        strict=asked.parallel.require_plan,
+        require_plan=asked.parallel.require_plan,
     )

@@ -247,6 +247,10 @@ class Layer(ABC):
         """Tensors of a call, by the names that `gradients` gives to them."""
         return {}
 
+    def is_reversed_in_parts(self) -> bool:
+        """Whether no sweep measures its backward pass as a whole."""
+        return False
+
     def backward_of(self, asked: Collection[str] | None) -> tuple[Layer, ...]:
         """The part of `backward` that makes the gradients of these operands; all of it for None."""
         if asked is None:

@@ -34,7 +34,7 @@ FUNCTIONS = {
     "roll": "roll flip rot90 pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle",
     "repeat": "repeat tile repeat_interleave",
     "index": "index index_select take",
-    "gather": "gather take_along_dim masked_select",
+    "gather": "gather take_along_dim masked_select nll_loss nll_loss_nd nll_loss_forward nll_loss2d_forward",
     "scatter": """
         index_put index_put_ scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_
         masked_scatter masked_scatter_ slice_scatter select_scatter
@@ -75,6 +75,7 @@ APART = """
 """.split()
 ROWS = ("index_add", "scatter_rows")  # whole rows go to a place each: `run` is their length
 RANKED = ("sort", "topk")  # row by row: `run` is their length
+# `run` of a loss that is gathered: the classes of each row
 READ = (*RANKED, "search", "select", "unique", "fold")  # what they read says how long they take
 FEW, PLACES = 8, 256  # the topmost of a row, and the sorted numbers that are searched, in what is measured
 JOINED = ("cat", "append")
@@ -115,6 +116,10 @@ class Movement(Pointwise):
         source: Any = args[1] if operator == "aten.copy_" else x
         if function == "copy" and isinstance(source, Tensor) and source.dtype != y.dtype:
             function = "cast"
+        if operator.startswith("aten.nll_loss"):  # picks what a row has for its label, and takes their mean
+            return cls(
+                function=function, elements=args[1].numel(), run=args[0].shape[min(args[0].dim() - 1, 1)]
+            )
         if operator in ("aten.cat", "aten.concat") and _appends(args, kwargs):
             function = "append"
         elements = sum(t.numel() for t in tensors)
@@ -319,6 +324,10 @@ class Movement(Pointwise):
         passes = super().differentiable() and self.function not in ("fill", "search", "select", ALIAS)
         return passes and set(self.types()) <= {*FLOATING}
 
+    def is_reversed_in_parts(self) -> bool:
+        """A loss, whose gradient fills all classes of each row."""
+        return bool(self.function == "gather" and self.run)
+
     def backward(self) -> tuple[Layer, ...]:
         """The gradient moves back the same way, what was picked is scattered."""
         if not self.differentiable():
@@ -327,6 +336,9 @@ class Movement(Pointwise):
         stand_ins |= {**dict.fromkeys(ROWS, "index"), "unfold": "fold", "fold": "unfold"}
         stand_ins |= dict.fromkeys(RANKED, "scatter")
         function = stand_ins.get(self.function, self.function)
+        if self.is_reversed_in_parts():  # zeros, and the gradient of what was picked
+            zeros = replace(self, phase="forward", function="fill", elements=self.elements * self.run, run=0)
+            return zeros, replace(self, phase="forward", function=function, run=0)
         run = 0 if self.function in (*ROWS, *RANKED) else self.run
         back = replace(self, phase="forward", function=function, inplace=False, run=run)
         if self.function == "cast":

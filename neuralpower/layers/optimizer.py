@@ -16,7 +16,8 @@ from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.pointwise import per_function
 from neuralpower.optimizers.registry import IMPLEMENTATIONS, possible
 
-# Numbers of state per parameter with a dense gradient: momentum; squares; first and second moments.
+# Numbers of state per parameter with a dense gradient: momentum; squares; first and second moments. In tables
+# and in layers, "sgd" is the one with momentum, which was measured; `momentum` is its name elsewhere.
 STATES = {"sgd": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "adagrad": 1}
 SWEPT = ("sgd", "rmsprop", "adam", "adamw")  # that are measured
 CLASSES: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
@@ -27,7 +28,8 @@ CLASSES: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "adagrad": torch.optim.Adagrad,
     "sparseadam": torch.optim.SparseAdam,
 }
-SPARSE = ("sgd", "adagrad", "sparseadam")  # that take sparse gradients
+MEASURED = {"momentum": "sgd", **{name: name for name in CLASSES if name != "sgd"}}  # name -> `function`
+SPARSE = ("sgd", "momentum", "adagrad", "sparseadam")  # that take sparse gradients
 
 
 @layer_kind("optimizer", "optimizer.step")

@@ -14,7 +14,14 @@ import numpy as np
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.names import matching
-from neuralpower.devices.spec import DeviceSpec, chips_of_specs, find_spec, known_spec, labels_of_specs
+from neuralpower.devices.spec import (
+    DeviceSpec,
+    chips_of_specs,
+    find_spec,
+    known_spec,
+    known_specs,
+    labels_of_specs,
+)
 from neuralpower.dtypes import floats_of, full_name
 from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD
@@ -71,6 +78,7 @@ def _composed(spec: DeviceSpec) -> Predictor:
         answers=has,
         dataset={**first.dataset, "left_out": refused},
         rooflines={**bare.rooflines, **first.rooflines},
+        sheet=spec if first.is_of(spec) and spec.slug not in known_specs() else None,
         dispatch=None if _launched(first) or not hosts else hosts[0].of_another_host(),
         law=_law(spec, hardware),
     )
@@ -93,17 +101,21 @@ def for_board(spec: DeviceSpec, sheet: DeviceSpec) -> Predictor:
 
 def roofline_of(spec: DeviceSpec) -> Predictor:
     """A predictor without trained data: the shares of the sheet's peaks that large calls reach."""
-    hardware = spec.hardware()
+    return roofline_by(spec.hardware(), spec.slug)
+
+
+def roofline_by(hardware: Hardware, device: str) -> Predictor:
+    """The same by the hardware of a device of that name."""
     memory = REACHED_BANDWIDTH * hardware.memory_bytes_per_s
     peaks = {dtype: REACHED_PEAK * peak for dtype, peak in hardware.peak_flops_per_s.items()}
     return Predictor(
-        device=spec.slug,
+        device=device,
         hardware=hardware,
         regressors={},
         rooflines={dtype: Roofline(peak, memory, peak) for dtype, peak in peaks.items()},
         dataset={},
         learner="roofline",
-        name=spec.slug,
+        name=device,
     )
 
 
@@ -112,7 +124,7 @@ def _own(spec: DeviceSpec) -> tuple[list[Predictor], list[str]]:
 
     The one with its name first, then others whose names begin with it.
     """
-    labels = labels_of_specs()
+    labels = {**labels_of_specs(), spec.slug: (spec.name, *spec.aliases)}  # a user's sheet is not shipped
     named = [
         name
         for name in known_predictors()
@@ -120,7 +132,11 @@ def _own(spec: DeviceSpec) -> tuple[list[Predictor], list[str]]:
     ]
     found, refused = readable(sorted(named, key=lambda name: (len(name), name)))
     sheets = {name: known_spec(one.device) for name, one in found.items() if one.hardware is not None}
-    own = [found[name] for name, sheet in sheets.items() if sheet is not None and sheet.slug == spec.slug]
+    own = [
+        found[name]
+        for name, sheet in sheets.items()
+        if (sheet is not None and sheet.slug == spec.slug) or found[name].is_of(spec)
+    ]
     return own, [str(error) for error in refused]
 
 

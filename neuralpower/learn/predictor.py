@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from neuralpower.devices.host import Cpu, unlike
+from neuralpower.devices.names import folded
+from neuralpower.devices.spec import DeviceSpec
 from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, floats_of, instead_of, peaks_of
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
@@ -112,6 +114,7 @@ class Predictor:
     law: Law | None = None  # what answers for calls that neither it nor the others know; None: a roofline
     engines: bool = True  # whether engines' kernels run, which predictors of related devices were trained on
     twin: Twin | None = None  # the device that it was trained on, whose chip its device has
+    sheet: DeviceSpec | None = None  # a user's own, of the device that it was trained on
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -127,7 +130,17 @@ class Predictor:
 
     @cached_property
     def platform(self) -> Platform:
-        """The family of its device, or of its devices."""
+        """The family of its device, or of its devices: how a network is held and run there."""
+        return self.trained_platform if self.sheet is None else platform_of(self.sheet.hardware())
+
+    def is_of(self, spec: DeviceSpec) -> bool:
+        """Whether it was trained on the one device that a sheet is of, by their names."""
+        names = map(folded, (spec.name, spec.slug, *spec.aliases))
+        return self.hardware is not None and folded(self.device) in names
+
+    @cached_property
+    def trained_platform(self) -> Platform:
+        """The family by which layers were described when it was trained."""
         if self.hardware is not None:
             return platform_of(self.hardware)
         return platform_named(platform_name(self.dataset))
@@ -135,7 +148,7 @@ class Predictor:
     @property
     def view(self) -> View:
         """How layers are described to its regressors."""
-        return self.platform.view(self.trained_on)
+        return self.trained_platform.view(self.trained_on)
 
     @cached_property
     def phases(self) -> tuple[str, ...]:
@@ -488,7 +501,7 @@ class Predictor:
 
     def check_formulas(self) -> None:
         """Raise PredictorError where a regressor has terms, axes or features that its kind does not have."""
-        hardware = self.hardware or Hardware(platform=self.platform.name)
+        hardware = self.hardware or Hardware(platform=self.trained_platform.name)
         example = functools.cache(functools.partial(self._example, hardware))
         for some, of_power in ((self.regressors, False), (self.power or {}, True)):
             for key, regressor in some.items():
@@ -668,9 +681,9 @@ class Predictor:
         bytes.
         """
         t = self._roofline(columns, dtype)
-        like = self.platform.like
+        like = self.trained_platform.like
         if columns.multiplies:
-            t = np.maximum(t, self.platform.step_s * (np.asarray(columns.launches()) - 1))
+            t = np.maximum(t, self.trained_platform.step_s * (np.asarray(columns.launches()) - 1))
         if columns.multiplies or like is None or columns.bound_s(self.hardware or Hardware()) is not None:
             return t, np.zeros(len(t)), False
         size = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape)
@@ -687,7 +700,8 @@ class Predictor:
     def _roofline(self, columns: Layer, dtype: str) -> Array:
         t = columns.bound_s(self.hardware or Hardware())
         if t is None:
-            t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes())) + self.platform.launch_s
+            t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes()))
+            t += self.trained_platform.launch_s
         return np.broadcast_to(np.asarray(t, dtype=np.float64), (len(columns.dtype),))
 
     def roofline(self, dtype: str) -> Roofline:

@@ -129,6 +129,8 @@ def on(predictor: Predictor, device: str | Path) -> tuple[Predictor, str]:
     if device in known:
         return predictor.on(hardware_of(known[device]), device), device
     spec = spec_of(device)
+    if predictor.is_of(spec):
+        return dataclasses.replace(predictor, sheet=spec), spec.slug
     there = dataclasses.replace(predictor.on(spec.hardware(), spec.name), carried=spec.slug not in known)
     sheets = [known_spec(name) for name in predictor.device.split(", ")]
     vendors = {None if sheet is None else sheet.vendor for sheet in sheets}

@@ -8,7 +8,7 @@ call the original from within the copy: it is made again, with the copy's.
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from neuralpower.dtypes import FEWEST_NETWORK_BITS
 from neuralpower.errors import ModelError
 from neuralpower.networks.promised_values import promise, promised
 
@@ -23,7 +24,11 @@ CONTAINERS = (dict, OrderedDict, list, tuple)
 
 
 def copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """A copy of `module` on `device`, floats in `dtype`; raises ModelError for meta weights off meta."""
+    """A copy of `module` on `device`, tensors of its main type in `dtype`.
+
+    Raises ModelError for meta weights off meta.
+    """
+    own = main_dtype(module)
     memo: dict[int, Any] = {}  # as in deepcopy: identity of an original -> its counterpart
     for tensor in (*module.parameters(), *module.buffers(), *_computed(module)):
         if tensor.is_meta and device.type != "meta":
@@ -31,7 +36,7 @@ def copied(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
                 f"the weights of {type(module).__name__} are on the meta device and have no values for "
                 f"{device.type}; give a module with weights, or the function that builds it"
             )
-        moved = in_dtype(tensor.detach(), dtype, device)
+        moved = retyped(tensor.detach(), own, dtype, device)
         if isinstance(tensor, nn.Parameter):
             moved = nn.Parameter(moved, requires_grad=tensor.requires_grad)
         if moved.is_meta:
@@ -50,10 +55,41 @@ def _pass_on(tensor: Tensor, moved: Tensor) -> None:
         promise(moved, draw)
 
 
+def main_dtype(module: nn.Module) -> torch.dtype | None:
+    """The type of most floats in the parameters, else in the buffers; None where there is none.
+
+    Weights of 8 bits do not count: they are stored so, and the module computes in another type.
+    """
+    for tensors in (module.parameters(), module.buffers()):
+        numbers: Counter[torch.dtype] = Counter()
+        for tensor in tensors:
+            if is_castable(tensor):
+                numbers[tensor.dtype] += tensor.numel()
+        if numbers:
+            return max(numbers, key=lambda dtype: numbers[dtype])
+    return None
+
+
+def is_castable(tensor: Tensor) -> bool:
+    """Whether a tensor holds floats that a network can have in any type: not of 8 bits."""
+    return tensor.is_floating_point() and 8 * tensor.element_size() >= FEWEST_NETWORK_BITS
+
+
+def retyped(
+    tensor: Tensor, own: torch.dtype | None, dtype: torch.dtype, device: torch.device | None = None
+) -> Tensor:
+    """`tensor` of a module whose main type is `own`, cast to `dtype` if it is of that type.
+
+    Others were given their type on purpose: scales in float32, tables in float64, weights in 8 bits.
+    """
+    kept = dtype if tensor.dtype == own else tensor.dtype
+    return tensor.to(device=device or tensor.device, dtype=kept)
+
+
 def in_dtype(tensor: Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """`tensor`, on another device if given; floats in `dtype`, whole and complex numbers in their own."""
-    own = dtype if tensor.is_floating_point() else tensor.dtype
-    return tensor.to(device=device or tensor.device, dtype=own)
+    """An input, on another device if given; floats in `dtype`, unless they have 8 bits."""
+    kept = dtype if is_castable(tensor) else tensor.dtype
+    return tensor.to(device=device or tensor.device, dtype=kept)
 
 
 def _computed(module: nn.Module) -> list[Tensor]:

@@ -36,7 +36,7 @@ def exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
     def construct(dtype: torch.dtype) -> nn.Module:
         if torch.get_default_device().type == "meta":
             raise NotImplementedError("an exported graph names its devices")
-        return program.module()
+        return program.module()  # in its own types, whatever is asked
 
     def brings(model: nn.Module) -> Inputs | None:
         return None if program.example_inputs is None else Inputs(*program.example_inputs)
@@ -58,7 +58,7 @@ def exported_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
             )
         return in_batches(inputs, request.batch_size)
 
-    return Source(text, construct, examples, brings=brings)
+    return Source(text, construct, examples, brings=brings, untyped=program.module)
 
 
 def _has_dynamic_batch(program: Any) -> bool:

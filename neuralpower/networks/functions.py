@@ -95,7 +95,10 @@ def function_source(text: str, location: str, name: str, overrides: dict[str, An
                     return called_with(ask(beside, request, text))
         return derived_inputs(text, model, request)
 
-    return Source(text, construct, examples, brings=kept.get)
+    def untyped() -> nn.Module:
+        return checked_module(called()[0], text, None)
+
+    return Source(text, construct, examples, brings=kept.get, untyped=untyped)
 
 
 def derived_inputs(name: str, model: nn.Module, request: InputRequest, way_out: str = AT_A_PROMPT) -> Inputs:

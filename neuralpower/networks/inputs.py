@@ -30,6 +30,7 @@ class Inputs:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""  # how given inputs were changed, as text
+    labelled: bool = False  # whether there are made-up labels among them
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -38,7 +39,9 @@ class Inputs:
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         """The inputs with every tensor changed."""
-        return Inputs(map_tensors(self.args, change), map_tensors(self.kwargs, change), self.note)
+        return Inputs(
+            map_tensors(self.args, change), map_tensors(self.kwargs, change), self.note, self.labelled
+        )
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,15 @@ class InputRequest:
     """The requested sizes of inputs; `None` leaves one to the model.
 
     `seq_len` counts tokens of text (128, or the model's maximum if that is less) or frames of audio (one
-    second); `input_shape` is without the batch; `dtype` is that of the floating inputs.
+    second); `input_shape` is without the batch; `dtype` is that of the floating inputs; `labels` asks for
+    what the own loss of a network of transformers compares with, for a training step.
     """
 
     batch_size: int = 1
     seq_len: int | None = None
     input_shape: tuple[int, ...] | None = None
     dtype: torch.dtype = torch.float32
+    labels: bool = False
 
     def check(self) -> None:
         """Raise InputError for a size that is not a positive whole number."""

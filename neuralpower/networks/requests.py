@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from neuralpower.errors import InputError
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.networks.caches import cache_bytes
+from neuralpower.networks.copies import is_castable
 from neuralpower.networks.decoder import Decoder, Pass, pass_of
 from neuralpower.networks.inputs import TOKENS, InputRequest, batch_of, called_with
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase, mean_length
@@ -143,7 +144,7 @@ def given_to(source: Source, inputs: Any, dtype: str, batch_size: int | None, *,
     given = called_with(inputs)
     if batch_of(given) == 0:
         raise InputError("inputs hold no sample: their first side is 0 long; give one or more")
-    found = {tensor.dtype for tensor in given.tensors if tensor.is_floating_point()}
+    found = {tensor.dtype for tensor in given.tensors if is_castable(tensor)}
     if checked and found and torch_dtype(dtype) not in found:  # no device would run that
         names = ", ".join(sorted(str(one).removeprefix("torch.") for one in found))
         raise InputError(

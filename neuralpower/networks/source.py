@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import nn
 from neuralpower.errors import BoundError, InputError, ModelError, UsersError, said
 from neuralpower.files.stages import stage
 from neuralpower.layers.call import Call
-from neuralpower.networks.copies import in_dtype
+from neuralpower.networks.copies import main_dtype, retyped
 from neuralpower.networks.inputs import InputRequest, Inputs, batch_of, in_batches, place, shaped_inputs
 from neuralpower.networks.promised_values import promise, promised, with_values, without_values
 from neuralpower.networks.running import own_randomness
@@ -50,6 +50,7 @@ class Source:
     # the inputs that come with a module that it built
     brings: Callable[[nn.Module], Inputs | None] | None = None
     weights: Scheme | None = None  # how a checkpoint's weights are quantised; a module is built without that
+    untyped: Callable[[], nn.Module] | None = None  # makes a module whose types are not known before
 
     def build(self, device: str = "meta", dtype: torch.dtype = torch.float32) -> nn.Module:
         """The model in eval mode with seeded random weights; raises ModelError, also for quantised weights.
@@ -87,6 +88,16 @@ class Source:
                 raise
             raise failed from None
 
+    def own_dtype(self) -> torch.dtype | None:
+        """The type of most weights that the user's code builds; None where that is not known.
+
+        Raises ModelError.
+        """
+        if self.untyped is None:
+            return None
+        own = self.untyped
+        return main_dtype(replace(self, construct=lambda dtype: own()).build())
+
     def inputs(self, model: nn.Module, request: InputRequest | None = None, device: str = "cpu") -> Inputs:
         """Seeded random inputs on `device`; on meta they promise values. Raises InputError or ModelError."""
         request = request or InputRequest()
@@ -94,10 +105,10 @@ class Source:
         what = f"inputs of {self.name} cannot be made for batch size {request.batch_size}"
         way_out = "choose other sizes, or give your own inputs in Python: predict(model, inputs)"
 
-        def make(device: str) -> tuple[Any, Any, str]:
+        def make(device: str) -> tuple[Any, Any, str, bool]:
             with users_code(what, way_out):
                 made = place(self.examples(model, request), device, request.dtype)
-            return made.args, made.kwargs, made.note
+            return made.args, made.kwargs, made.note, made.labelled
 
         with own_randomness():
             return Inputs(*(without_values(make) if torch.device(device).type == "meta" else make(device)))
@@ -172,11 +183,11 @@ def by_shape(
     return shaped_inputs(model, request, shape)
 
 
-def checked_module(value: Any, text: str, dtype: torch.dtype) -> nn.Module:
-    """`value`, which must be a module, with floating weights in `dtype`; complex ones stay complex."""
+def checked_module(value: Any, text: str, dtype: torch.dtype | None) -> nn.Module:
+    """`value`, which must be a module, with tensors of its main type in `dtype`, or as they are for None."""
     if isinstance(value, nn.Module):
-        # `to` would make complex weights real
-        value._apply(partial(in_dtype, dtype=dtype))  # type: ignore[no-untyped-call]
+        if dtype is not None:  # `to` would also change complex weights, and those of 8 bits
+            value._apply(partial(retyped, own=main_dtype(value), dtype=dtype))  # type: ignore[no-untyped-call]
         return value
     check_computed(value, text)
     kind = type(value).__name__

@@ -15,21 +15,18 @@ from torch import nn
 
 from neuralpower.dtypes import FEWEST_NETWORK_BITS
 from neuralpower.errors import ModelError, UsersError, unknown
-from neuralpower.files.json_files import read_json
-from neuralpower.files.paths import is_file, is_folder, shown
 from neuralpower.networks.arguments import transformers_inputs
 from neuralpower.networks.config_fields import read_of
+from neuralpower.networks.config_files import folder_values
 from neuralpower.networks.offline import offline
 from neuralpower.networks.size_limits import check_counts
 from neuralpower.networks.source import Source
-from neuralpower.networks.sources.base import grammar
 from neuralpower.networks.users_code import failed, users_code
 from neuralpower.networks.vision import READ
 from neuralpower.quantisation.checkpoints import scheme_of
 
 REMOVED = {"transfoxl": "XLNetModel"}  # families that transformers dropped, and what to take instead
 REMOTE_CODE = ("auto_map", "trust_remote_code", "custom_pipelines")  # fields that name code, or let it run
-BESIDE = "hf_quant_config.json"  # in which NVIDIA's Model Optimizer says how weights are quantised
 SETTINGS = {"num_labels", "attn_implementation", "experts_implementation"}  # any configuration takes these
 
 
@@ -171,16 +168,7 @@ def transformers_source(text: str, name: str, overrides: dict[str, Any]) -> Sour
 
 def folder_source(text: str, path: Path, overrides: dict[str, Any]) -> Source:
     """A folder with a config.json, or that file."""
-    file = path / "config.json" if is_folder(path) else path
-    if not is_file(file):
-        raise ModelError(
-            f"{shown(path)} holds no config.json; give a folder of transformers, "
-            f"or {grammar().partition(', ')[2]}"
-        )
-    values = _read(file)
-    beside = file.with_name(BESIDE)
-    if isinstance(values, dict) and "quantization_config" not in values and is_file(beside):
-        values = {**values, "quantization_config": _read(beside)}
+    values, file = folder_values(path)
     return described_source(text, values, overrides, str(file))
 
 
@@ -193,14 +181,6 @@ def described_source(text: str, values: Any, overrides: dict[str, Any], where: s
         raise unknown("transformers model type", kind, _configuration_types(), ModelError)
     config_class = _transformers().CONFIG_MAPPING[kind]
     return configuration_source(text, _configured(text, config_class, values, overrides))
-
-
-def _read(file: Path) -> Any:
-    """The value in a JSON file; raises ModelError."""
-    try:
-        return read_json(file)
-    except (ValueError, OSError) as error:
-        raise ModelError(f"{file} is not JSON ({error}); write the configuration again") from error
 
 
 def _configured(text: str, config_class: Any, values: dict[str, Any], overrides: dict[str, Any]) -> Any:

@@ -92,7 +92,6 @@ KNOWN: Mapping[str, Known] = {
     "pagedadamw8bit": Known(modelled.PagedAdam8bit, 0, (LOOP,), 2 * _EIGHT),
     "pagedlion8bit": Known(modelled.PagedLion8bit, 0, (LOOP,), _EIGHT),
 }
-RECIPES = tuple(name for name in KNOWN if name != "momentum")  # a recipe's sgd has momentum
 # names that trainers use, without lines between their parts
 ALIASES = {
     "adamwtorch": "adamw",

@@ -49,11 +49,12 @@ class Case:
     weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
     layout: Layout = ONE
     cluster: Cluster | None = None  # None: nodes of as many devices as is usual
-    strict: bool = False  # whether a network without a plan for tensor ranks is refused
+    require_plan: bool = False  # whether a network without a plan for tensor ranks is refused
 
-    def request(self) -> InputRequest:
-        """The sizes that its inputs are made from."""
-        return InputRequest(self.batch_size, self.seq_len, self.input_shape, torch_dtype(self.dtype))
+    def request(self, phase: str = FORWARD) -> InputRequest:
+        """The sizes that its inputs are made from; a training step has labels besides."""
+        dtype, labels = torch_dtype(self.dtype), phase == TRAINING
+        return InputRequest(self.batch_size, self.seq_len, self.input_shape, dtype, labels)
 
     @property
     def label(self) -> str:
@@ -104,8 +105,8 @@ def predict_case(
     how: dict[str, Any] = {"autocast": autocast, "routing": case.routing, "run": run}
     how |= {"weights": scheme_asked(case.weights), "layout": case.layout, "cluster": case.cluster}
     question = question_of(predictor, phase=phase, dtype=case.dtype, recipe=recipe, **how)
-    sharding = sharding_of(case.layout, case.cluster, run, phase, strict=case.strict)
-    asked = asked_of(source or case.model, case.request(), case.phase, sharding=sharding)
+    sharding = sharding_of(case.layout, case.cluster, run, phase, require_plan=case.require_plan)
+    asked = asked_of(source or case.model, case.request(phase), case.phase, sharding=sharding)
     return predict(asked, predictor, question, model=case.model, seen=seen)
 
 
@@ -162,7 +163,7 @@ def _on_one_device(found: Followed, predictor: Predictor, question: Question, *,
 
 def device_memory(predictor: Predictor) -> float | None:
     """Bytes of the predictor's device by its spec sheet; None where there is none."""
-    spec = known_spec(predictor.device)
+    spec = predictor.sheet or known_spec(predictor.device)
     return None if spec is None else spec.get("memory_bytes")
 
 

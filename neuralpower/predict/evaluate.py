@@ -217,7 +217,7 @@ class _Run:
         steps: dict[int, TrainingStep] = {}
         for i in group:
             with self.refusing(self.cases[i]):
-                call = built(self.cases[i])
+                call = built(self.cases[i], phase=self.phase)
                 if self.phase == TRAINING:
                     steps[i] = TrainingStep(call, self.recipe)
                     call = Call(steps[i], (), warm=call.warm)
@@ -273,14 +273,14 @@ def _groups(sizes: Mapping[int, int]) -> list[list[int]]:
     return groups
 
 
-def built(case: Case, device: str = "cpu") -> Call:
+def built(case: Case, device: str = "cpu", phase: str = FORWARD) -> Call:
     """The network on a device with random weights and inputs; a step's cache, on the CPU, has random content.
 
     Raises InputError, also for a prefill or a step on another device than the CPU.
     """
     source = resolve(case.model)
     if case.phase.name == FORWARD:
-        return source.call(case.request(), device)
+        return source.call(case.request(phase), device)
     if device != "cpu":
         text = "is measured on a CPU only; choose --phase forward or training"
         raise InputError(f"phase {case.phase.name}: {text}")

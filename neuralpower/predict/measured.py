@@ -12,13 +12,15 @@ import numpy as np
 
 from neuralpower.data.measured_networks import read_networks
 from neuralpower.data.screening import number_column, unusable
+from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.host import read_cpu
-from neuralpower.devices.spec import DeviceSpec, known_spec, spec_of
+from neuralpower.devices.names import folded
+from neuralpower.devices.spec import known_spec, spec_of
 from neuralpower.dtypes import DTYPES, floats_of, full_name
 from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
 from neuralpower.files.json_files import parse_json
 from neuralpower.layers.base import FORWARD
-from neuralpower.learn.any_device import for_device, roofline_of
+from neuralpower.learn.any_device import for_device, roofline_by
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import default_predictor, load, on
 from neuralpower.networks.phases import PHASES, PREDICTED, Phase
@@ -97,12 +99,23 @@ def read_measurements(
         if blank[i]:
             continue
         row = {str(name): value for name, value in cell.items()}
-        row["device"] = row.get("device") or device
+        row["device"] = _named(row.get("device"), device)
         try:
             found.append(_measurement(row, float(seconds[i]), i + 2, trust_code))
         except NeuralPowerError as error:
             refused.append(f"{file} line {i + 2}: {one_line(error)}")
     return found, refused, notes
+
+
+def _named(own: Any, given: str | None) -> str | None:
+    """The device of a row: the given one where the row has none, or names it as the given sheet does."""
+    if own in (None, "") or given is None:
+        return given if own in (None, "") else str(own)
+    try:
+        sheet = spec_of(given)
+    except InputError:
+        return str(own)
+    return given if folded(str(own)) in map(folded, (sheet.name, sheet.slug, *sheet.aliases)) else str(own)
 
 
 def _measurement(row: Mapping[str, Any], seconds: float, line: int, trust_code: bool) -> Measurement:
@@ -165,9 +178,10 @@ def _count(name: str, value: Any) -> int:
     return int(number)
 
 
-def baseline(spec: DeviceSpec) -> Predictor:
-    """The roofline of a spec sheet as a predictor: nothing in it was measured."""
-    return replace(roofline_of(spec), name=ROOFLINE, answers=floats_of(spec.peak_flops))
+def baseline(hardware: Hardware, device: str) -> Predictor:
+    """The roofline of a device as a predictor: nothing in it was measured."""
+    peaks = hardware.peak_flops_per_s
+    return replace(roofline_by(hardware, device), name=ROOFLINE, answers=floats_of(peaks))
 
 
 class Asking:
@@ -183,6 +197,7 @@ class Asking:
         if twice is not None:
             raise InputError(f"predictor {twice} is given twice; remove one")
         self.notes: dict[str, None] = {}
+        self._names = names
         labels = {name: Path(name).stem if name.endswith(".json") else name for name in names}
         self.predictors = {label: functools.partial(self._asked, name) for name, label in labels.items()}
         self._loaded: dict[tuple[str, str | None], Predictor] = {}
@@ -198,18 +213,43 @@ class Asking:
             if device is None:
                 text = "add a column device to the file, or --device, such as --device l40s"
                 raise InputError(f"predictor {ROOFLINE} needs the device that was measured; {text}")
-            return baseline(spec_of(device))
+            return self._roofline(device)
         if name == BEST:
             return default_predictor(read_cpu()) if device is None else for_device(spec_of(device))
         predictor = load(name)
         if device is None:
             return predictor
-        if predictor.hardware is None:
+        if predictor.hardware is None or self._belongs(predictor, device):
             return on(predictor, device)[0]
         mine = known_spec(predictor.device)
         if device != predictor.device and (mine is None or mine.slug != _slug(device)):
             self.notes[f"predictor {name} is for {predictor.device}, but rows are from {device}"] = None
         return predictor
+
+    def _roofline(self, device: str) -> Predictor:
+        """The roofline of the device's sheet, else by the peaks that one of the predictors knows of it."""
+        try:
+            spec = spec_of(device)
+        except InputError as error:
+            for name in self._names:
+                own = None if name in (ROOFLINE, BEST) else load(name)
+                if own is None or own.hardware is None or folded(own.device) != folded(device):
+                    continue
+                if own.hardware.peak_flops_per_s and own.hardware.memory_bytes_per_s > 1:
+                    return baseline(own.hardware, own.device)
+                raise InputError(
+                    f"predictor {ROOFLINE}: peaks of {device} are not known; give its sheet (--device FILE), "
+                    f"or state peak_flops_per_s and memory_bytes_per_s in dataset.json and train {name} again"
+                ) from None
+            raise error
+        return baseline(spec.hardware(), spec.slug)
+
+    @staticmethod
+    def _belongs(predictor: Predictor, device: str) -> bool:
+        try:
+            return predictor.is_of(spec_of(device))
+        except InputError:
+            return False
 
 
 def _slug(device: str) -> str:

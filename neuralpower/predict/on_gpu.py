@@ -76,7 +76,7 @@ def evaluate_on(
 
 def _call(case: Case, rig: Rig, phase: str, recipe: Recipe) -> Call:
     """The network, or the step that trains it, on the rig's device; raises InputError."""
-    call = built(case, str(rig.device))
+    call = built(case, str(rig.device), phase)
     return Call(TrainingStep(call, recipe), (), warm=call.warm) if phase == TRAINING else call
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from neuralpower.errors import InputError
+from neuralpower.errors import CoverageError, InputError
 from neuralpower.learn.estimates import (
     BASES,
     BORROWED,
@@ -393,3 +393,11 @@ def merged_origins(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[s
         for name, share in shares.items():
             found[name] = found.get(name, 0.0) + share * seconds / (total or 1.0)
     return found
+
+
+def check_coverage(prediction: Prediction, least: float | None, option: str) -> None:
+    """Raise CoverageError for a coverage below the least one, which the option names."""
+    if least is not None and prediction.coverage < least:
+        lost = ", ".join(prediction.uncovered[:5])
+        text = f"coverage {prediction.coverage:.1%} is below {least:.1%}: {lost}"
+        raise CoverageError(f"{text}; lower {option}, or collect these kinds")

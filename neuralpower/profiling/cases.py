@@ -28,7 +28,7 @@ def profile_case(
     case: Case, *, phase: str = FORWARD, recipe: Recipe = RECIPE, repeats: int = 9
 ) -> NetworkProfile:
     """Profile on this CPU what `evaluate` measures; of a training step one micro-batch. Raises ModelError."""
-    call = built(case)
+    call = built(case, phase=phase)
     model, optimizer = call.function, None
     if isinstance(model, Again):  # a decoding step, whose cache grows with every run
         again, model = model, model.module

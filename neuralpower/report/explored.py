@@ -126,6 +126,13 @@ def _of_stages(stages: Sequence[Memory]) -> str:
     return f"; stages {', '.join(binary(one.value_bytes) for one in stages)}" if len(stages) > 1 else ""
 
 
+def _sure(size: int | None, likely: int | None) -> str:
+    """A size that fits for sure, and a larger one that fits where the peak is as expected."""
+    if likely is None or size is None or likely <= size:
+        return str(size)
+    return f"{size} for sure, {likely} if the peak stays below its upper bound"
+
+
 def _whole(found: Fit) -> str:
     """The batch of all replicas, behind that of one."""
     return f" in one pass of a replica, {found.largest_whole_batch} over all"
@@ -139,7 +146,7 @@ def fit_table(
     `detailed` adds what is taken besides tensors, line by line with its source.
     """
     if found.engine is not None:
-        return as_asked(engine_lines(found, found.engine, request), marked)
+        return as_asked(engine_lines(found, found.engine, found.request or request), marked)
     what = "context" if request.phase == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
@@ -155,13 +162,16 @@ def fit_table(
         _verdict(found, kept),
         memory_line(found.memory) + _of_stages(found.stages),
         *(_besides_tensors(found.memory) if detailed else []),
-        f"largest batch size: {found.largest_batch}" + (_whole(found) if several else ""),
+        f"largest batch size: {_sure(found.largest_batch, found.likely_batch)}"
+        + (_whole(found) if several else ""),
     ]
     if found.longest is not None:
-        lines.append(f"longest context: {found.longest} (limit: {found.longest_reason})")
+        longest = _sure(found.longest, found.likely_longest)
+        lines.append(f"longest context: {longest} (limit: {found.longest_reason})")
     if found.sequences is not None:
         each = f"{binary(found.sequence_bytes)} of cache each" if found.sequence_bytes else "no cache"
-        lines.append(f"concurrent sequences: {found.sequences} ({each})")
+        likely = None if found.likely_batch is None else found.likely_batch * request.replicas
+        lines.append(f"concurrent sequences: {_sure(found.sequences, likely)} ({each})")
     process = f" plus {binary(found.process_bytes)} of the process" if found.process_bytes else ""
     end = "high estimate" if found.memory.assumed else "upper bound"
     lines.append(f"{counted(found.traces, 'trace')}, checked against the memory's {end}{process}")

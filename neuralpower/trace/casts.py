@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.library import Library
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from neuralpower.dtypes import AUTOCAST_DTYPES, full_name
 from neuralpower.errors import unknown
@@ -33,6 +34,13 @@ WIDE = """
     norm.Scalar norm.ScalarOpt_dim
     sum sum.dim_IntList prod prod.dim_int cumprod cumsum linalg_vector_norm
 """.split()
+CELLS = ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
+# operators that run in the low type on a GPU (`AT_FORALL_LOWER_PRECISION_FP`), and not on a CPU
+NARROW = ("addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot", *CELLS)
+# that run in the widest type of their inputs on a GPU (`AT_FORALL_PROMOTE`)
+PROMOTED = ("bilinear", "dot", "vdot", "grid_sampler", "index_put", "tensordot", "scatter_add")
+# Composed of products, without a rule of their own. A trace sees such a call whole, behind its parts' casts.
+COMPOSED = ("einsum", "inner")
 FUSED = ("softmax.int", "log_softmax.int")  # their kernels read 16 bits and write 32
 
 
@@ -52,17 +60,24 @@ def casting(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]
 @contextlib.contextmanager
 def cast_rules(platform: Platform, dtype: torch.dtype | None) -> Iterator[None]:
     """Have `casting(dtype)` follow the platform's rules, in blocks within this one."""
-    if dtype is None or platform.family == CPU.family:
+    if dtype is None:
         yield
         return
+    gpu = platform.family != CPU.family
     with alone():
         library: Any = Library("aten", "IMPL", "AutocastCPU")  # type: ignore[no-untyped-call]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a newer torch may have the rule already
-                for name in WIDE:
-                    library.impl(name, _in_float32(_operator(name)))
-                for name in FUSED:
+                for name in (*COMPOSED, *(() if gpu else CELLS)):
+                    library.impl(name, _operator(name).decompose)
+                for name in NARROW if gpu else ():
+                    library.impl(name, _in_type(_operator(name), partial(_narrowed, dtype)))
+                for name in PROMOTED if gpu else ():
+                    library.impl(name, _promoting(_operator(name)))
+                for name in WIDE if gpu else ():
+                    library.impl(name, _in_type(_operator(name), _widened))
+                for name in FUSED if gpu else ():
                     library.impl(name, _widening(_operator(name)))
             yield
         finally:
@@ -79,12 +94,25 @@ def _without_casts() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(key)
 
 
-def _in_float32(operator: Any) -> Callable[..., Any]:
+def _in_type(operator: Any, cast: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         with _without_casts():
-            return operator(*tree_map_only(Tensor, _widened, args), **kwargs)
+            return operator(*tree_map_only(Tensor, cast, args), **kwargs)
 
     return run
+
+
+def _promoting(operator: Any) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        types = {tensor.dtype for tensor in tree_leaves(args) if isinstance(tensor, Tensor)}
+        cast = _widened if torch.float32 in types else _same
+        return _in_type(operator, cast)(*args, **kwargs)
+
+    return run
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _widening(operator: Any) -> Callable[..., Any]:
@@ -115,6 +143,10 @@ class _Softmax(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         """A gradient of 16 bits."""
         return torch.empty_like(ctx.saved_tensors[0], dtype=ctx.dtype)
+
+
+def _narrowed(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    return tensor.to(dtype) if tensor.dtype in (*LOW, torch.float32) else tensor
 
 
 def _widened(tensor: Tensor) -> Tensor:

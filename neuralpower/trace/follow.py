@@ -78,7 +78,7 @@ def _pass(one: Pass, question: Question) -> Followed:
             "autocast": question.autocast,
         }
         if question.phase == TRAINING:
-            settings |= settings_of(question.recipe)
+            settings |= settings_of(question.recipe) | {"holds_output": one.inputs.labelled}
             settings["compiled"] = question.run == COMPILE and question.layout.alone
             notes += frozen(one.module)
         try:

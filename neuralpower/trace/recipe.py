@@ -19,7 +19,6 @@ from neuralpower.optimizers.registry import (
     IMPLEMENTATIONS,
     KNOWN,
     LOOP,
-    RECIPES,
     States,
     canonical,
     possible,
@@ -53,7 +52,7 @@ class Recipe:
         object.__setattr__(self, "optimizer", canonical(self.optimizer))
         if self.states is not None and not isinstance(self.states, States):
             object.__setattr__(self, "states", States.parsed(self.states))
-        if self.states is None and self.optimizer not in RECIPES:
+        if self.states is None and self.optimizer not in KNOWN:
             raise unknown_optimizer(self.optimizer)
         if self.implementation not in ("", *IMPLEMENTATIONS):
             raise unknown("implementation of an optimizer", self.implementation, IMPLEMENTATIONS)
@@ -100,15 +99,14 @@ class Recipe:
         return "float32" if self.masters and dtype in HALVES else dtype
 
     def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer; plain gradient descent has momentum. No other setting changes the cost.
+        """The optimizer; no setting besides these changes the cost.
 
         Raises InputError where no class of torch steps all parameters.
         """
-        name = "momentum" if self.known == "sgd" else self.known
-        make = runnable().get(name)
+        make = runnable().get(self.known)
         if make is None:
             raise InputError(f"optimizer {self.optimizer}: its steps are predicted, not run; choose adamw")
-        known = KNOWN[name].ways
+        known = KNOWN[self.known].ways
         said = () if not self.implementation or known == (LOOP,) else (FOREACH, FUSED)
         ways = {way: way == self.implementation for way in said if way in known}
         trained = [parameter for parameter in parameters if parameter.requires_grad]

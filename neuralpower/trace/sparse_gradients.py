@@ -42,6 +42,7 @@ SCALINGS = frozenset(("mul", "div", "neg"))  # pass rows on where the other fact
 # "coalesce" sorts places and adds up rows of equal ones, "look_up" reads rows of a dense state, "write" adds
 # rows into a dense tensor. Others are functions of numbers: with _ in place, those of two operands in TWO.
 STEPS: Mapping[str, str] = {
+    "sgd": "write",
     "adagrad": "coalesce square write look_up sqrt_ add_ div write",
     "sparseadam": "coalesce look_up sub mul_ write look_up square sub_ mul_ write"
     " add_ add_ sqrt_ add_number_ div_ mul write",
@@ -188,9 +189,9 @@ def gathered(uses: Sequence[Rows | None], dense: Layer) -> list[tuple[Layer, ...
 def step_of_rows(function: str, rows: Rows) -> Iterator[Layer]:
     """Calls of an optimizer's second step on a parameter whose gradient is rows.
 
-    The momentum of sgd is rows, too: each step joins its own to those of all steps before.
+    A momentum is rows, too: each step joins its own to those of all steps before.
     """
-    if function == "sgd":
+    if function == "momentum":
         yield _numbers("mul", rows, 1, inplace=True)
         yield from joined(rows.times(2))
         yield written(rows.times(2))
@@ -212,7 +213,7 @@ def check_sparse(optimizer: str, implementation: str, sparse: Sequence[str], den
     """Raise InputError for gradients that PyTorch's optimizer refuses, given their parameters' names."""
     known = KNOWN[optimizer].make if optimizer in KNOWN else optimizer
     kind = known if isinstance(known, str) else optimizer
-    others = f"choose {' or '.join(name for name in SPARSE if name != 'sparseadam')}"
+    others = "choose sgd or adagrad"
     if sparse and (optimizer not in SPARSE or implementation == FUSED):
         way = f"{kind} (fused)" if optimizer in SPARSE else kind
         leave = "or leave fused out" if optimizer in SPARSE else "or give its layer sparse=False"
@@ -225,12 +226,12 @@ def check_sparse(optimizer: str, implementation: str, sparse: Sequence[str], den
 
 
 def grows(sparse: Sequence[tuple[str, Rows]], accumulation: int) -> str:
-    """A note on sgd's momentum of sparse gradients, each with its parameter's name."""
+    """A note on the momentum of sparse gradients, each with its parameter's name."""
     names = ", ".join(name for name, _ in sparse[:3])
     more = f" and {len(sparse) - 3} more" if len(sparse) > 3 else ""
     count = accumulation * sum(rows.count for _, rows in sparse)
     return (
-        f"sgd keeps the momentum of sparse gradients ({names}{more}) as rows, {count} more per step: "
+        f"momentum keeps that of sparse gradients ({names}{more}) as rows, {count} more per step: "
         "steps become slower and larger; this is the second step"
     )
 

@@ -200,11 +200,11 @@ def _passes(
     follow()
     with follower:
         for _ in range(how.accumulation):
-            value = _loss(run, model, given, how)
+            value, held = _loss(run, model, given, how)
             ends.append(follower.lifetimes.calls)
             value.backward()
             ends.append(follower.lifetimes.calls)
-            del value
+            del value, held
     return note
 
 
@@ -214,7 +214,7 @@ def _prepared(model: nn.Module, given: Any, how: StepSettings) -> tuple[Callable
         return model, f"{NOTE}: checkpointing under torch.compile is not modelled"
     run = compiled(model)
     try:
-        _loss(run, model, given, how).backward()
+        _loss(run, model, given, how)[0].backward()
     except Exception as error:  # whatever a network does that cannot be one graph
         return model, f"{NOTE}: the network is not one graph: {quoted(error)[:120]}"
     finally:
@@ -222,13 +222,14 @@ def _prepared(model: nn.Module, given: Any, how: StepSettings) -> tuple[Callable
     return run, ""
 
 
-def _loss(run: Callable[..., Any], model: nn.Module, given: Any, how: StepSettings) -> Any:
-    """The loss of a forward pass of the model, which `run` runs."""
+def _loss(run: Callable[..., Any], model: nn.Module, given: Any, how: StepSettings) -> tuple[Any, Any]:
+    """(loss, what the loop holds until the backward pass ends) of a forward pass of the model, by `run`."""
     args, kwargs = given
     with casting(how.autocast):  # its end frees the weights' copies that no backward pass needs
         output = run(*args, **kwargs)
         check_computed(output, forward_of(model))
-        return (how.loss or default_loss)(output)
+        value = (how.loss or default_loss)(output)
+        return value, output if how.holds_output else None
 
 
 def _faked(tensor: Tensor, fake: FakeTensorMode, dtype: torch.dtype | None) -> Tensor:

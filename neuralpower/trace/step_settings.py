@@ -33,12 +33,12 @@ def optimizer_named(text: str, platform: Platform = CPU, states: States | None =
 def recipe_of(text: str, platform: Platform = CPU, states: States | None = None) -> Recipe:
     """The recipe with the optimizer "momentum" or "adamw:fused"; raises InputError where there is none."""
     name, _, way = str(text).partition(":")
-    return Recipe({"momentum": "sgd"}.get(name, name), way, states=states).on(platform)
+    return Recipe(name, way, states=states).on(platform)
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """The keywords of `training_lifetimes` for a recipe; its plain gradient descent has momentum."""
-    name = {"sgd": "momentum"}.get(recipe.optimizer, recipe.optimizer)
+    """The keywords of `training_lifetimes` for a recipe."""
+    name = recipe.optimizer
     optimizer = f"{name}:{recipe.implementation}" if recipe.implementation else name
     how: dict[str, Any] = {"accumulation": recipe.accumulation, "checkpointing": recipe.checkpointing}
     how |= {name: True for name in ("selective", "masters") if getattr(recipe, name)}
@@ -56,6 +56,7 @@ class StepSettings:
 
     # "adamw:foreach" takes temporaries as large as all parameters, "adamw:fused" none; None: no step
     optimizer: str | None = "adamw"
+    holds_output: bool = False  # whether the loop holds the network's output until the backward pass ends
     loss: Loss | None = None  # None: the model's own, or the mean square of the first output
     platform: Platform = CPU
     accumulation: int = 1

@@ -36,10 +36,21 @@ def test_no_shape_is_refused_with_an_example(text: str) -> None:
 
 
 def test_a_batch_in_the_shape_is_answered_with_its_own_option() -> None:
-    ran = run("predict", "zoo:alexnet", "--input-shape", "8x3x224x224")
+    ran = run("predict", "zoo:resnet18", "--input-shape", "8x3x224x224")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    way = "if the first size of 8x3x224x224 is the batch, write --batch-size 8 --input-shape 3x224x224"
+    way = "the first size of 8x3x224x224 is the batch: write --batch-size 8 --input-shape 3x224x224"
     assert ran.err.strip().endswith(way)
+
+
+def test_a_batch_in_the_shape_that_would_fail_too_gets_no_such_advice(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(
+        "from torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        return x.reshape(-1, 7) @ x.new_ones(5, 5)\n"
+    )
+    ran = run("predict", f"{file}:Net", "--input-shape", "8x3x7x7", "--device", "h100")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "its forward raises" in ran.err and "is the batch" not in ran.err
 
 
 def test_a_memory_without_a_device_is_an_nvidia_gpus_and_the_first_line_says_so() -> None:

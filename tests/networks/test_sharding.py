@@ -36,7 +36,7 @@ HIDDEN = 64
 
 def one_rank(model: Any, phase: Phase | None = None, **given: Any) -> Any:
     """The pass of a rank; `given` are degrees of a layout and fields of a sharding."""
-    apart = {name: given.pop(name) for name in ("use", "plan", "strict", "per_node") if name in given}
+    apart = {name: given.pop(name) for name in ("use", "plan", "require_plan", "per_node") if name in given}
     sharding = Sharding(Layout(**given), **{"per_node": 8, **apart})
     return asked_of(model, InputRequest(1, None if phase else TOKENS), phase or Phase(), sharding=sharding)
 
@@ -195,8 +195,8 @@ def test_a_network_without_a_plan_is_split_by_a_rule() -> None:
 
 
 def test_strict_refuses_the_rule() -> None:
-    with pytest.raises(InputError, match="has no plan for tensor ranks, and strict refuses a rule"):
-        one_rank(GPT2, tensor=2, strict=True)
+    with pytest.raises(InputError, match="has no plan for tensor ranks, and require_plan refuses a rule"):
+        one_rank(GPT2, tensor=2, require_plan=True)
 
 
 class Pair(nn.Module):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import neuralpower
 from benchmarks import engine_memory as logged
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
@@ -32,8 +34,10 @@ from neuralpower.predict.memory.engines import (
 from neuralpower.predict.memory.engines.caches import CROSS, FULL, SLIDING, STATE, CacheLayer
 from neuralpower.predict.memory.engines.pages import Pages
 from neuralpower.predict.memory.engines.profile_run import profile_run
+from neuralpower.predict.memory.engines.served_dtype import served_dtype
 from neuralpower.predict.memory.engines.shares import last_more, middle_first
 from neuralpower.predict.memory.engines.vllm import VllmSettings, graphs
+from tests.program import done
 
 GIB = 2**30
 H100 = Board("H100", 80 * GIB, int(79.19 * GIB), cores=132, linked=True, year=2022)
@@ -126,7 +130,26 @@ def test_a_log_is_read_and_its_blocks_are_met(tmp_path: Path) -> None:
         ("llama-3.1-8b", {CacheLayer(FULL, 2 * 8 * 128): 32}),
         ("deepseek-v2-lite", {CacheLayer(FULL, 512 + 64): 27}),
         ("gpt-oss-20b", {CacheLayer(FULL, 2 * 8 * 64): 12, CacheLayer(SLIDING, 2 * 8 * 64, 128): 12}),
-        ("mamba-130m", {CacheLayer(STATE, state_numbers=1536 * 16, conv_numbers=1536 * 4): 24}),
+        ("mamba-130m", {CacheLayer(STATE, state_numbers=1536 * 16, conv_numbers=1536 * 3): 24}),
+        (
+            "deepseek-v3.2?num_hidden_layers=4",
+            {CacheLayer(FULL, 512 + 64, index_numbers=128, rotary_numbers=64): 4},
+        ),
+        (  # a convolution of 3 keeps 2 inputs
+            "lfm2-1.2b",
+            {CacheLayer(STATE, conv_numbers=2048 * 2): 10, CacheLayer(FULL, 2 * 8 * 64): 6},
+        ),
+        (
+            "mamba2-2.7b?num_hidden_layers=2",
+            {CacheLayer(STATE, state_numbers=80 * 64 * 128, conv_numbers=5376 * 3): 2},
+        ),
+        (
+            "qwen3-next-80b-a3b?num_hidden_layers=4",
+            {
+                CacheLayer(STATE, state_numbers=32 * 128 * 128, conv_numbers=8192 * 3): 3,
+                CacheLayer(FULL, 2 * 2 * 256): 1,
+            },
+        ),
         ("whisper-tiny", {CacheLayer(FULL, 2 * 384): 4, CacheLayer(CROSS, 2 * 384, tokens=1500): 4}),
         (
             "llama-3.2-11b-vision",
@@ -137,6 +160,103 @@ def test_a_log_is_read_and_its_blocks_are_met(tmp_path: Path) -> None:
 def test_a_cache_is_read_from_the_model_itself(name: str, layers: dict[CacheLayer, int]) -> None:
     found = network(name).layers
     assert {layer: found.count(layer) for layer in found} == layers
+
+
+@pytest.mark.parametrize(
+    ("name", "cache_dtype", "token_bytes"),
+    [
+        # 512 numbers of 8 bits, 4 scales, 64 rotary numbers of 16 bits; an index key of 128 and its scale
+        ("deepseek-v3.2?num_hidden_layers=4", "fp8", 656 + 132),
+        ("deepseek-v3.2?num_hidden_layers=4", "auto", 2 * 576 + 132),
+        ("deepseek-v2-lite?num_hidden_layers=4", "fp8", 576),
+        ("deepseek-v2-lite?num_hidden_layers=4", "auto", 2 * 576),
+        ("llama-3.1-8b?num_hidden_layers=4", "fp8", 2 * 8 * 128),
+    ],
+)
+def test_a_token_takes_the_bytes_that_engines_give_it(name: str, cache_dtype: str, token_bytes: int) -> None:
+    found = pool(name, 2**40, cache_dtype=cache_dtype)
+    assert found.pool.block_bytes == 4 * token_bytes * found.pool.block_size
+    assert found.pool.block_size == (64 if "deepseek" in name else 16)
+    other = {"auto": "auto", "fp8": "fp8_e4m3"}[cache_dtype]
+    radix = EngineRequest("sglang", {"cache_dtype": other}, board=Board("a board", 2**40, 2**40))
+    assert radix.memory(network(name), 2**40).pool.block_bytes == 4 * token_bytes
+
+
+HYBRID = {  # the widths of Qwen3.5-27B, with four of its layers
+    "model_type": "qwen3_5_text",
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "vocab_size": 1000,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "mamba_ssm_dtype": "float32",
+}
+
+
+def test_a_hybrids_blocks_hold_a_state_with_a_convolutions_last_inputs(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(HYBRID))
+    found = asked(
+        "vllm", 80 * GIB, model=str(tmp_path), layout=Layout(tensor=2), board=H100, cache_dtype="fp8"
+    )
+    # Of a rank: a state of 24 heads x 128 x 128 in 4 bytes, 3 inputs of 5,120 channels in 2 bytes; a token
+    # has keys and values of 2 heads x 256 in 1 byte.
+    state, token = 24 * 128 * 128 * 4 + 3 * 5120 * 2, 2 * 2 * 256
+    assert math.ceil(state / token / 16) * 16 == 1568
+    assert found.engine is not None and found.engine.pool.block_size == 1568
+
+
+@pytest.mark.parametrize(
+    ("engine", "published", "model_type", "has_bfloat16", "served"),
+    [
+        ("vllm", "float32", "gpt2", True, "bfloat16"),
+        ("vllm", "float32", "gpt2", False, "float16"),
+        ("vllm", "bfloat16", "llama", True, "bfloat16"),
+        ("vllm", "bfloat16", "llama", False, "float16"),
+        ("vllm", "float16", "opt", True, "float16"),
+        ("vllm", "float32", "gemma3_text", False, "float32"),
+        ("sglang", "float32", "gpt2", True, "float16"),
+        ("sglang", "float32", "gemma", True, "bfloat16"),
+        ("sglang", "bfloat16", "llama", False, "float16"),
+        ("sglang", "bfloat16", "llama", True, "bfloat16"),
+        ("llama.cpp", "float32", "gpt2", True, "bfloat16"),
+        ("llama.cpp", "bfloat16", "llama", False, "bfloat16"),
+    ],
+)
+def test_an_engine_chooses_the_type_by_its_own_rule(
+    engine: str, published: str, model_type: str, has_bfloat16: bool, served: str
+) -> None:
+    assert served_dtype(engine, published, model_type, has_bfloat16) == served
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "dtype"),
+    [
+        ("vllm", "h100", "bfloat16"),
+        ("vllm", "t4", "float16"),
+        ("sglang", "h100", "float16"),
+        ("llama.cpp", "rtx-4090", "bfloat16"),
+    ],
+)
+def test_a_float32_checkpoint_is_served_in_16_bits_unless_float32_is_asked(
+    engine: str, device: str, dtype: str
+) -> None:
+    found = neuralpower.fit("gpt2", device=device, engine=engine)
+    assert found.request is not None and found.request.dtype == dtype
+    assert found.memory.weights_bytes == pytest.approx(2 * 124_439_808, rel=0.01)
+    assert any(f"{engine} serves it in {dtype}" in note for note in found.notes)
+    kept = neuralpower.fit("gpt2", device=device, engine=engine, dtype="float32")
+    assert kept.memory.weights_bytes == pytest.approx(4 * 124_439_808, rel=0.01)
+    assert not any("serves it in" in note for note in kept.notes)
+    printed = done("fit", "gpt2", "--device", device, "--engine", engine)
+    assert dtype in printed.splitlines()[0] and f"{engine} serves it in {dtype} (dtype auto)" in printed
 
 
 def test_vllm_wants_its_budget_to_be_free() -> None:

@@ -100,7 +100,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_the_baseline_is_made_from_the_spec_sheet_alone() -> None:
     spec = find_spec("l40s")
-    found = baseline(spec)
+    found = baseline(spec.hardware(), spec.slug)
     assert (found.name, found.regressors, found.others) == ("roofline", {}, ())
     assert "bfloat16" in found.dtypes
     layer = Linear(rows=4096, in_features=4096, out_features=4096, bias=False, dtype="bfloat16")

@@ -253,7 +253,7 @@ def test_micro_batches_add_up_gradients_and_checkpoints_drop_activations() -> No
     assert step_memory(model, (ids,), checkpointing=True).activations_bytes < usual.activations_bytes / 2
     with pytest.raises(ModelError, match="has no activation checkpointing to switch on"):
         step_memory(chain(), (torch.zeros(2, 4),), checkpointing=True)
-    assert settings_of(Recipe("sgd", accumulation=2)) == {
+    assert settings_of(Recipe("momentum", accumulation=2)) == {
         "optimizer": "momentum",
         "accumulation": 2,
         "checkpointing": False,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +30,9 @@ from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGH
 from neuralpower.trace.quantised_step import with_quantised
 from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
+from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
-from tests.program import run
+from tests.program import done, run
 
 NVIDIA = platform_named("nvidia")
 LLAMA = (
@@ -228,6 +231,68 @@ def test_copies_of_weights_last_for_the_forward_pass_of_an_autocast() -> None:
     forward = found.passes[0]
     assert len([end for end in ends if end is not None and end >= forward]) >= 3
     assert parts(found)[GRADIENTS] == 3 * 4 * 128 * 128
+
+
+# What is made of a product in 16 bits (q) and a softmax in float32 (a) -> its type on a GPU, by the lists
+# `AT_FORALL_LOWER_PRECISION_FP` and `AT_FORALL_PROMOTE` of torch's ATen/autocast_mode.h
+MIXED: dict[str, tuple[Callable[[nn.Module, Tensor, Tensor], Tensor], torch.dtype]] = {
+    "einsum": (lambda m, q, a: torch.einsum("bqk,bkd->bqd", a, q), torch.bfloat16),
+    "einsum of three": (lambda m, q, a: torch.einsum("bqk,bkd,bqe->bde", a, q, a), torch.bfloat16),
+    "einsum without a sum": (lambda m, q, a: torch.einsum("bqk,bqk->bqk", a, q), torch.float32),
+    "matmul": (lambda m, q, a: a @ q, torch.bfloat16),
+    "vector": (lambda m, q, a: torch.mv(a[0], q[0, 0]), torch.bfloat16),
+    "chain": (lambda m, q, a: torch.linalg.multi_dot([a[0], q[0], a[1]]), torch.bfloat16),
+    "GRU cell": (lambda m, q, a: m.gru(q[0], a[0]), torch.bfloat16),  # type: ignore[operator]
+    "LSTM cell": (lambda m, q, a: m.lstm(q[0], (a[0], a[0]))[0], torch.bfloat16),  # type: ignore[operator]
+    "RNN cell": (lambda m, q, a: m.rnn(q[0], a[0]), torch.bfloat16),  # type: ignore[operator]
+    "tensordot": (lambda m, q, a: torch.tensordot(a, q, dims=([2], [2])), torch.float32),
+    "inner": (lambda m, q, a: torch.inner(a, q), torch.float32),
+    "bilinear": (lambda m, q, a: m.bilinear(a, q), torch.float32),  # type: ignore[operator]
+    "scatter_add": (lambda m, q, a: a.scatter_add(1, torch.zeros_like(a).long(), q), torch.float32),
+    "cat": (lambda m, q, a: torch.cat([a, q]), torch.float32),
+}
+
+
+TYPES: list[torch.dtype] = []
+
+
+class Mixed(nn.Module):
+    """One of MIXED, behind a linear layer."""
+
+    def __init__(self, made: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.made, self.note = made, TYPES.append
+        self.linear, self.bilinear = nn.Linear(16, 16), nn.Bilinear(16, 16, 4)
+        self.gru, self.lstm, self.rnn = nn.GRUCell(16, 16), nn.LSTMCell(16, 16), nn.RNNCell(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X [8, 16, 16]."""
+        q = self.linear(x)
+        found = self.made(self, q, q.float().softmax(-1))
+        self.note(found.dtype)
+        return found
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_operands_of_two_types_are_cast_as_on_the_device(name: str) -> None:
+    made, on_gpu = MIXED[name]
+    model = Mixed(made)
+    found = neuralpower.predict(model, (8, 16, 16), device="rtx-4090", phase="training", autocast="bfloat16")
+    assert found.memory is not None
+    how: Any = {"autocast": torch.bfloat16, "training": True}
+    with cast_rules(NVIDIA, torch.bfloat16):
+        TYPES.clear()
+        trace(model, (torch.zeros(8, 16, 16),), **how)
+    assert set(TYPES) == {on_gpu}
+    try:  # PyTorch itself, on this CPU
+        with torch.autocast("cpu", torch.bfloat16):
+            real = model(torch.zeros(8, 16, 16)).dtype
+    except RuntimeError:
+        return  # it is refused on CPUs
+    with cast_rules(CPU, torch.bfloat16):
+        TYPES.clear()
+        trace(model, (torch.zeros(8, 16, 16),), **how)
+    assert set(TYPES) == {real}
 
 
 def test_an_autocast_is_of_16_bits() -> None:
@@ -452,3 +517,46 @@ def test_replicas_share_out_the_states_of_each_optimizer_and_frozen_weights() ->
     )
     zero3 = on(Layout(data=2, shard="zero3"), lora="8").weights_bytes
     assert zero3 == pytest.approx(on(alone, lora="8").weights_bytes / 2, rel=0.01)
+
+
+# ---- one word, one meaning
+
+
+RESNET18 = 11_689_512  # parameters, as torchvision prints them
+
+
+@pytest.mark.parametrize(("name", "states"), [("sgd", 0), ("momentum", 1), ("adamw", 2), ("lion", 1)])
+def test_a_name_means_the_same_optimizer_wherever_it_is_asked(name: str, states: int) -> None:
+    wanted = pytest.approx(4 * states * RESNET18, rel=1e-3)
+    how: Any = {"device": "h100", "phase": "training"}
+    predicted = neuralpower.predict("zoo:resnet18", recipe=Recipe(name), **how)
+    assert predicted.memory is not None and predicted.memory.optimizer_bytes == wanted
+    assert neuralpower.fit("zoo:resnet18", optimizer=name, **how).memory.optimizer_bytes == wanted
+    assert neuralpower.memory("zoo:resnet18", optimizer=name, **how).optimizer_bytes == wanted
+    printed = [
+        json.loads(
+            done(command, "zoo:resnet18", *"--device h100 --phase training --json --optimizer".split(), name)
+        )
+        for command in ("predict", "fit")
+    ]
+    assert [one["memory"]["optimizer_bytes"] for one in printed] == [wanted, wanted]
+    two = neuralpower.fit("zoo:resnet18", optimizer=name, layout=Layout(data=2), **how)
+    assert two.memory.optimizer_bytes == wanted
+    parameters = [torch.nn.Parameter(torch.ones(4))]
+    if name != "lion":  # no class of torch
+        made = Recipe(name).optimizer_of(parameters)
+        parameters[0].grad = torch.ones(4)
+        made.step()
+        kept = [value for value in made.state[parameters[0]].values() if getattr(value, "numel", int)() == 4]
+        assert len(kept) == states
+
+
+def test_a_step_of_sgd_moves_three_numbers_a_parameter_and_says_so() -> None:
+    how: Any = {"device": "h100", "phase": "training", "batch_size": 1}
+    plain, other = (
+        neuralpower.predict("zoo:resnet18", recipe=Recipe(name), **how) for name in ("sgd", "momentum")
+    )
+    moved = [sum(row.bytes for row in one.rows if row.step == "optimizer") for one in (plain, other)]
+    assert moved == [pytest.approx(3 * 4 * RESNET18, rel=1e-3), pytest.approx(5 * 4 * RESNET18, rel=1e-3)]
+    assert any("write momentum for sgd with momentum" in text for text in plain.assumptions)
+    assert not any("write momentum" in text for text in other.assumptions)

@@ -46,7 +46,7 @@ def test_each_context_and_batch_is_a_step_as_predict_has_it() -> None:
 def test_a_training_step_counts_the_samples_of_its_micro_batches() -> None:
     trained = predictor_lookup.load(PREDICTOR)
     cases = [Case("zoo:deep_mnist", batch) for batch in (1, 4)]
-    swept = sweep_phases(cases, [trained], way="training", recipe=Recipe("sgd", accumulation=3))
+    swept = sweep_phases(cases, [trained], way="training", recipe=Recipe("momentum", accumulation=3))
     for case, point in zip(cases, swept.points, strict=True):
         assert point.phase == "training"
         assert point.runtime_s is not None
@@ -63,7 +63,7 @@ def test_python_sweeps_a_phase_as_the_command_does() -> None:
 
 def test_python_sweeps_a_module_in_training() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
-    loaded, recipe = neuralpower.load(PREDICTOR), Recipe("sgd", accumulation=2)
+    loaded, recipe = neuralpower.load(PREDICTOR), Recipe("momentum", accumulation=2)
     (point,) = loaded.sweep(module, batch_sizes=[4], phase="training", recipe=recipe, input_shape=(8,)).points
     alone = loaded.predict(module, (4, 8), phase="training", recipe=recipe)
     assert (point.model, point.phase, point.runtime_s) == ("Sequential", "training", alone.runtime_s.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from torch import nn
@@ -27,6 +28,10 @@ from tests.program import done, run
 
 NVIDIA = PLATFORMS["nvidia"]
 NET = "zoo:deep_mnist"
+DECODER = (
+    "transformers:llama?num_hidden_layers=1&hidden_size=64&num_attention_heads=2&num_key_value_heads=2"
+    "&intermediate_size=128&vocab_size=100"
+)
 
 
 def taking(value: int, *, more: int = 0, **parts: int) -> Memory:
@@ -72,6 +77,34 @@ def test_a_tight_fit_ends_with_0_and_is_no_sure_one() -> None:
     found = json.loads(ran.out)
     assert (ran.code, found["fits"], found["verdict"]) == (0, False, "tight")
     assert 0.5 < found["probability"] < COVERED
+    assert found["likely_batch_size"] >= 1 > found["largest_batch_size"]
+    text = done("fit", NET, "--device", f"{between}B")
+    assert f"largest batch size: 0 for sure, {found['likely_batch_size']} if the peak stays below" in text
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"phase": "training"},
+        {"phase": "decode", "context": 64, "model": DECODER},
+        {"phase": "prefill", "seq_len": 64, "model": DECODER},
+        {"phase": "forward", "batch_size": 4},
+        {"phase": "training", "optimizer": "sgd", "batch_size": 2},
+    ],
+)
+def test_what_is_tight_has_a_size_that_is_expected_to_fit(asked: dict[str, Any]) -> None:
+    request = Request(**{"model": NET, "platform": NVIDIA, "remedies": False, **asked})
+    needs = memory(request)
+    between = (needs.value_bytes + needs.high_bytes) / 2
+    found = fit(request, between / (1 - NVIDIA.margin(request.phase)))
+    assert (found.verdict, found.fits) == ("tight", False)
+    assert found.likely_batch is not None and found.largest_batch is not None
+    assert found.likely_batch >= request.batch_size > found.largest_batch
+    if request.length is not None:
+        assert found.likely_longest is not None and found.longest is not None
+        assert found.likely_longest >= request.length > found.longest
+    sure = fit(request, 4 * needs.high_bytes)
+    assert (sure.verdict, sure.likely_batch, sure.likely_longest) == ("fits", None, None)
 
 
 def test_the_table_says_that_it_is_tight_and_how_sure_that_is() -> None:

@@ -122,7 +122,7 @@ def test_what_gets_rows_is_what_gets_them_in_pytorch(look_up: Any) -> None:
 
 @pytest.mark.parametrize("name", ["embedding", "mean of bags"])
 def test_no_part_of_a_step_goes_over_the_table(name: str) -> None:
-    tasks = training_tasks(traced(LOOK_UPS[name]), Recipe("sgd"), lambda kind, phase: True)
+    tasks = training_tasks(traced(LOOK_UPS[name]), Recipe("momentum"), lambda kind, phase: True)
     # the rows of both steps' momentum, joined and added: 2 x 640 numbers; a table has 32,000
     assert max(task.layer.to_row().get("elements", 0) for task in tasks) == 2 * NUMBERS
     assert [task.layer.kind for task in tasks if task.layer.kind == "embedding"] == [
@@ -157,7 +157,7 @@ def test_rows_are_added_to_a_copy_of_a_dense_gradient() -> None:
 
 def test_momentum_of_rows_grows_by_the_rows_of_each_step() -> None:
     # 640 numbers of the step before are scaled, 1,280 joined with 80 places, and added to the table
-    assert step("embedding", Recipe("sgd", "loop")) == [
+    assert step("embedding", Recipe("momentum", "loop")) == [
         ("elementwise", "mul", NUMBERS),
         ("movement", "cat", 2 * NUMBERS),
         ("movement", "cat", 2 * ROWS),
@@ -222,7 +222,7 @@ def test_an_optimizers_step_does_to_rows_what_pytorchs_does(optimizer: str) -> N
         ),
         (Recipe("rmsprop"), "table: its gradient is sparse, which RMSprop does not support"),
         (
-            Recipe("sgd", "fused"),
+            Recipe("momentum", "fused"),
             r"table: its gradient is sparse, which SGD \(fused\) does not support.*fused out",
         ),
         (Recipe("adagrad", "fused"), r"Adagrad \(fused\) does not support"),
@@ -262,7 +262,7 @@ def test_max_norm_sorts_places_and_scales_rows_before_they_are_read() -> None:
     assert found.assumptions == ("each row that is looked up is assumed longer than max_norm, and scaled",)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "sparseadam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "sparseadam"])
 @look_ups
 def test_memory_of_a_step_is_what_a_real_one_holds(look_up: Any, optimizer: str) -> None:
     net = Net(look_up, head=optimizer != "sparseadam")
@@ -331,8 +331,8 @@ def test_the_command_line_prices_rows_and_refuses_in_one_line(tmp_path: Path) ->
         "adagrad, or give its layer "
         "sparse=False\n"
     )
-    printed = done(*asked, "sgd")
-    assert "sgd keeps the momentum of sparse gradients (bag.weight) as rows, 40 more per step" in printed
+    printed = done(*asked, "momentum")
+    assert "momentum keeps that of sparse gradients (bag.weight) as rows, 40 more per step" in printed
     # a dense gradient's zeros alone, 64 MB at some 20 GB/s, would take 3 ms
     assert printed.splitlines()[1].split()[2] == "us"
 

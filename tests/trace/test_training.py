@@ -494,7 +494,7 @@ def mlp_step(recipe: Recipe, learnt: Predictor) -> Any:
 
 
 def test_a_step_is_the_sum_of_its_three_parts(learnt: Predictor) -> None:
-    p = mlp_step(Recipe("sgd"), learnt)
+    p = mlp_step(Recipe("momentum"), learnt)
     one = Linear(rows=64, in_features=512, out_features=1024, bias=True)
     two = Linear(rows=64, in_features=1024, out_features=256, bias=True)
     forward = seconds(one) + seconds(two)
@@ -532,7 +532,7 @@ def test_the_optimizer_runs_as_torch_chooses_for_the_device_unless_it_is_said(
 
 
 def test_utilisation_counts_the_models_own_work_against_the_dense_peak(learnt: Predictor) -> None:
-    plain, again = (mlp_step(Recipe("sgd", accumulation=n), learnt) for n in (1, 2))
+    plain, again = (mlp_step(Recipe("momentum", accumulation=n), learnt) for n in (1, 2))
     assert plain.training is not None
     assert again.training is not None
     # 64 rows: 2 x 512 x 1024 + 2 x 1024 x 256 FLOP forward; backward half of the first's two products, both
@@ -652,7 +652,7 @@ def test_a_step_trains_the_network_and_knows_its_parts() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     before = [p.detach().clone() for p in model.parameters()]
     step = TrainingStep(
-        Call(model, (torch.ones(2, 4),)), Recipe("sgd", accumulation=2), clock_ns=lambda: next(now)
+        Call(model, (torch.ones(2, 4),)), Recipe("momentum", accumulation=2), clock_ns=lambda: next(now)
     )
     with torch.inference_mode():
         step()
@@ -670,13 +670,15 @@ def test_a_step_follows_a_pass_in_inference_mode_of_a_network_that_caches_for_it
     model, pixels = small_beit(40)
     with torch.inference_mode():
         small_beit(40)[0](pixels)
-    step = TrainingStep(Call(model, (pixels,)), Recipe("sgd"))
+    step = TrainingStep(Call(model, (pixels,)), Recipe("momentum"))
     step()
     assert step.parts_s(1)["backward"] > 0
 
 
 def test_an_evaluated_step_is_measured_in_its_parts(learnt: Predictor) -> None:
-    (e,) = evaluate([Case("zoo:deep_mnist", 2)], learnt, rounds=2, phase="training", recipe=Recipe("sgd"))
+    (e,) = evaluate(
+        [Case("zoo:deep_mnist", 2)], learnt, rounds=2, phase="training", recipe=Recipe("momentum")
+    )
     assert set(e.parts_s) == {"forward", "backward", "optimizer"}
     assert 0 < sum(e.parts_s.values()) <= 1.2 * max(e.timing.samples_s)
     assert e.prediction.training is not None
@@ -696,7 +698,7 @@ def test_a_steps_slow_down_is_that_of_all_its_layers(
         return [Timing((2.0,), 2.0, 2.0, 2.0, 0.0, 0.0, 0.0)]
 
     monkeypatch.setattr(evaluation, "time_calls", timed)
-    (e,) = evaluate([Case("zoo:deep_mnist", 2)], followed, phase="training", recipe=Recipe("sgd"))
+    (e,) = evaluate([Case("zoo:deep_mnist", 2)], followed, phase="training", recipe=Recipe("momentum"))
     rows = [row for row in e.prediction.rows if row.layer is not None]
     backward = [row.runtime_s for row in rows if row.layer is not None and row.layer.phase == "backward"]
     share = sum(backward) / sum(row.runtime_s for row in rows)

@@ -22,6 +22,7 @@ from neuralpower.networks.arguments import (
     time_series,
 )
 from neuralpower.networks.arguments.forward import Forward, Makers
+from neuralpower.networks.arguments.labels import NOTE, labels_of
 from neuralpower.networks.inputs import InputRequest, Inputs
 
 MAKERS: Makers = {
@@ -64,7 +65,8 @@ def transformers_inputs(model: nn.Module, request: InputRequest) -> Inputs:
         raise InputError(
             f"input_shape is {request.input_shape}, but {forward.name} reads tokens; give seq_len instead"
         )
-    return Inputs(kwargs=made)
+    labels = labels_of(forward, made) if request.labels else {}
+    return Inputs(kwargs={**made, **labels}, note=NOTE if labels else "", labelled=bool(labels))
 
 
 def _wanted(forward: Forward) -> list[str]:

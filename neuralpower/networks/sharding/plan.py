@@ -29,7 +29,7 @@ class Sharding:
     use: str = INFERENCE  # INFERENCE as transformers runs it, ENGINE, or TRAINING
     plan: Mapping[str, Any] | None = None  # names of modules -> styles, in place of the network's own
     library: str = exchanges.NCCL  # that moves data between ranks
-    strict: bool = False  # whether a rule is refused
+    require_plan: bool = False  # whether a rule is refused
     source: str = ""  # who says how: OWN, TRANSFORMERS or RULE
     notes: tuple[str, ...] = ()  # what stays whole, what is uneven, and what a rule has added
 

@@ -44,16 +44,16 @@ def completed(module: nn.Module, plan: Plan, asked: Sharding, example: Callable[
     """The plan, or what a rule finds where it says nothing of blocks.
 
     Raises:
-        InputError: there is no plan for the blocks and `asked.strict`.
+        InputError: there is no plan for the blocks and `asked.require_plan`.
     """
     tables = (styles.VOCABULARY, styles.GATHERED)
     bare = all(one in tables for one in plan.entries.values())
-    if bare and asked.strict:
+    if bare and asked.require_plan:
         raise InputError(
-            f"{type(module).__name__} has no plan for tensor ranks, and strict refuses a rule; "
-            "give a plan of names and styles, or leave strict out"
+            f"{type(module).__name__} has no plan for tensor ranks, and require_plan refuses a rule; "
+            "give a plan of names and styles, or leave require_plan out"
         )
-    if not bare and (asked.use == INFERENCE or asked.strict or plan.source != TRANSFORMERS):
+    if not bare and (asked.use == INFERENCE or asked.require_plan or plan.source != TRANSFORMERS):
         return plan
     blocks = Blocks.of(module, asked.layout.tensor, plan.entries, experts=asked.layout.expert == 1)
     plan = plan.with_rule(blocks.how, blocks.rows, [blocks.finish])

@@ -61,7 +61,7 @@ def sharded(
 
     Raises:
         InputError: a plan that names what the module has not; ranks that do not divide heads or experts;
-            expert ranks for a network without experts; no plan, if the sharding is strict.
+            expert ranks for a network without experts; no plan, if one is required.
     """
     if not asked.needed:
         return module, asked

@@ -128,10 +128,10 @@ def recognised(given: Given) -> ModelSource | None:
     return next(prefixed, None) or next(others, None)
 
 
-def published_dtype(model: str) -> str | None:
-    """The type in which a model was published; None where its source does not state it. Raises ModelError."""
+def published_dtype(model: Any) -> str | None:
+    """The type in which a model was published or built; None where that is not known. Raises ModelError."""
     given = Given(model)
-    source = recognised(given) if model.strip() else None
+    source = None if given.is_text and not given.text.strip() else recognised(given)
     return None if source is None else source.dtype(given)
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from neuralpower.errors import ModelError, is_count, unknown
 from neuralpower.files.paths import is_file
+from neuralpower.networks.config_dtype import dtype_in
+from neuralpower.networks.config_files import folder_values
 from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.sources.base import Given, model_source
 
@@ -82,7 +84,36 @@ def is_function(given: Given) -> bool:
     return given.may_be_path and ":" in given.location and not is_exported(given)
 
 
-@model_source("", place=0, recognises=lambda given: is_a("torch.nn", "Module", given))
+def dtype_of_module(given: Given) -> str | None:
+    """The type of most of a module's weights."""
+    from neuralpower.networks.copies import main_dtype
+
+    return _named(main_dtype(given.model))
+
+
+def dtype_of_built(given: Given) -> str | None:
+    """The type of most weights of the module that a function or a file gives; raises ModelError."""
+    from neuralpower.networks.sources import resolve
+
+    return _named(resolve(given.model).own_dtype())
+
+
+def _named(dtype: torch.dtype | None) -> str | None:
+    return None if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def dtype_of_configuration(given: Given) -> str | None:
+    """The type that a configuration object states."""
+    return dtype_in(given.model.to_dict())
+
+
+def dtype_of_folder(given: Given) -> str | None:
+    """The type that the config.json states; raises ModelError."""
+    values, _ = folder_values(given.path)
+    return dtype_in(values, given.overrides) if isinstance(values, dict) else None
+
+
+@model_source("", place=0, recognises=lambda given: is_a("torch.nn", "Module", given), dtype=dtype_of_module)
 def module(given: Given) -> Source:
     """The user's module, which is never changed: another device or dtype gets a copy."""
     import torch
@@ -112,7 +143,12 @@ def module(given: Given) -> Source:
     return Source(name, construct, examples, False, brings)  # copies promise the originals' values
 
 
-@model_source("", place=1, recognises=lambda given: is_a("transformers", "PretrainedConfig", given))
+@model_source(
+    "",
+    place=1,
+    recognises=lambda given: is_a("transformers", "PretrainedConfig", given),
+    dtype=dtype_of_configuration,
+)
 def configuration(given: Given) -> Source:
     """A network of transformers."""
     from neuralpower.networks.transformers import configuration_source
@@ -120,7 +156,13 @@ def configuration(given: Given) -> Source:
     return configuration_source(type(given.model).__name__, given.model)
 
 
-@model_source("a folder with a config.json", place=10, recognises=is_configuration, runs_code=False)
+@model_source(
+    "a folder with a config.json",
+    place=10,
+    recognises=is_configuration,
+    runs_code=False,
+    dtype=dtype_of_folder,
+)
 def folder(given: Given) -> Source:
     """The configuration in a folder or file, which is read as JSON."""
     from neuralpower.networks.transformers import folder_source
@@ -128,7 +170,14 @@ def folder(given: Given) -> Source:
     return folder_source(given.text, given.path, given.overrides)
 
 
-@model_source("transformers:NAME", place=20, prefix="transformers", runs_code=False, check=check_transformers)
+@model_source(
+    "transformers:NAME",
+    place=20,
+    prefix="transformers",
+    runs_code=False,
+    dtype=lambda given: dtype_in({}, given.overrides),
+    check=check_transformers,
+)
 def transformers(given: Given) -> Source:
     """The default configuration of a model type (bert) or a class (BertForMaskedLM)."""
     from neuralpower.networks.transformers import transformers_source
@@ -181,7 +230,11 @@ def zoo(given: Given) -> Source:
 
 
 @model_source(
-    "package.module:function, path/file.py:function", place=80, recognises=is_function, check=check_file
+    "package.module:function, path/file.py:function",
+    place=80,
+    recognises=is_function,
+    dtype=dtype_of_built,
+    check=check_file,
 )
 def function(given: Given) -> Source:
     """An nn.Module, or (module, inputs), that a function returns."""
@@ -191,7 +244,7 @@ def function(given: Given) -> Source:
     return function_source(given.text, place, name, given.overrides)
 
 
-@model_source("a .pt2 file", place=90, recognises=is_exported)
+@model_source("a .pt2 file", place=90, recognises=is_exported, dtype=dtype_of_built)
 def exported(given: Given) -> Source:
     """A graph with fixed shapes, except where these were dynamic."""
     from neuralpower.networks.exported import exported_source

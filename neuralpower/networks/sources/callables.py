@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from neuralpower.networks.sources.base import Given, model_source
+from neuralpower.networks.sources.built_in import dtype_of_built
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,7 @@ def is_building(given: Given) -> bool:
     return is_builder(given.model)
 
 
-@model_source("", place=2, recognises=is_building)
+@model_source("", place=2, recognises=is_building, dtype=dtype_of_built)
 def builder(given: Given) -> Source:
     """A network that a function returns."""
     from neuralpower.networks.functions import call_function, derived_inputs
@@ -31,10 +32,10 @@ def builder(given: Given) -> Source:
 
     name = getattr(given.model, "__name__", type(given.model).__name__)
 
-    def construct(dtype: torch.dtype) -> nn.Module:
+    def construct(dtype: torch.dtype | None) -> nn.Module:
         return checked_module(call_function(given.model, {}, name), name, dtype)
 
     def examples(model: nn.Module, request: InputRequest) -> Inputs:
         return derived_inputs(name, model, request, way_out=IN_PYTHON)
 
-    return Source(name, construct, examples)
+    return Source(name, construct, examples, untyped=lambda: construct(None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from neuralpower.networks.catalogue import find_entry, named, near
+from neuralpower.networks.config_dtype import dtype_in
 from neuralpower.networks.sources.base import Given, model_source
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ def is_listed(given: Given) -> bool:
 
 def dtype_of(given: Given) -> str:
     """The type in which the model was published."""
-    return find_entry(given.location).dtype
+    entry = find_entry(given.location)
+    return dtype_in({"dtype": entry.dtype}, given.overrides) or entry.dtype
 
 
 @model_source(

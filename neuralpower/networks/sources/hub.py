@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from neuralpower.dtypes import NETWORK_DTYPES, full_name
 from neuralpower.errors import ModelError
+from neuralpower.networks.config_dtype import dtype_in
 from neuralpower.networks.hub import configuration
 from neuralpower.networks.sources.base import Given, model_source
 
@@ -18,11 +18,7 @@ TYPE = "model_type"
 
 def dtype_of(given: Given) -> str | None:
     """The type in which its weights were published; None where config.json does not say a usual one."""
-    values = configuration(given.name)
-    parts = (values, *(part for part in (values.get("text_config"),) if isinstance(part, Mapping)))
-    said = (str(part.get(key)) for part in parts for key in ("dtype", "torch_dtype"))
-    names = (full_name(name.removeprefix("torch.")) for name in said)
-    return next((name for name in names if name in NETWORK_DTYPES), None)
+    return dtype_in(configuration(given.name), given.overrides)
 
 
 @model_source("hf:ORG/NAME", place=12, prefix="hf", runs_code=False, dtype=dtype_of)

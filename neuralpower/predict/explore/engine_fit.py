@@ -11,6 +11,7 @@ from neuralpower.errors import InputError
 from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL
+from neuralpower.networks.sources import resolve
 from neuralpower.predict.memory.engines import (
     ACTIVATIONS,
     IMAGES,
@@ -52,6 +53,22 @@ def check_engine(request: Request) -> None:
             f"--engine {asked.engine}: pools are of GPUs, and the device is a CPU; choose --device h100"
         )
     asked.settings()
+
+
+def served_in(request: Request) -> tuple[Request, tuple[str, ...]]:
+    """The request in the type in which its engine serves the model by default, and a note on another type.
+
+    Raises ModelError.
+    """
+    asked, own = request.engine, request.dtype
+    if asked is None or not request.published:
+        return request, ()
+    model = resolve(request.model).build(dtype=torch_dtype(own))
+    dtype = asked.dtype(own, str(getattr(getattr(model, "config", None), "model_type", "")))
+    if dtype == own:
+        return request, ()
+    note = f"{asked.engine} serves it in {dtype} (dtype auto), not in {own}; --dtype {own} keeps that"
+    return replace(request, dtype=dtype), (note,)
 
 
 def engine_memory(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from neuralpower.errors import InputError
@@ -18,18 +19,21 @@ from neuralpower.files.stages import stage
 from neuralpower.networks.inputs import check_count
 from neuralpower.networks.phases import DECODE, GENERATE
 from neuralpower.platforms import PLATFORMS, Platform
-from neuralpower.predict.explore.engine_fit import check_engine, engine_memory, memory_of
+from neuralpower.predict.explore.engine_fit import check_engine, engine_memory, memory_of, served_in
 from neuralpower.predict.explore.fit_request import Request, check_room, checked_margin
 from neuralpower.predict.explore.largest import MOST, largest
 from neuralpower.predict.explore.probe import Probe
 from neuralpower.predict.explore.remedies import Remedy, Situation, remedies
-from neuralpower.predict.explore.verdict import DOES_NOT_FIT, FITS, probability_of, verdict_of
+from neuralpower.predict.explore.verdict import DOES_NOT_FIT, FITS, TIGHT, probability_of, verdict_of
 from neuralpower.predict.memory.engines import EngineMemory
 from neuralpower.predict.memory.over_time import Lived
 from neuralpower.predict.memory.peak import Memory
 from neuralpower.predict.shown import Shown
 from neuralpower.quantisation.totals import Quantised
 from neuralpower.trace.question import usual_run
+
+# bytes that count for a size that fits for sure, and for one that is expected to
+_UPPER, _EXPECTED = attrgetter("high_bytes"), attrgetter("value_bytes")
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,7 +43,8 @@ class Fit(Shown):
     fits: bool  # for sure: the upper bound is within the memory
     memory: Memory
     room_bytes: float
-    largest_batch: int | None  # at the request's length; 0 where not even one sample fits
+    # at the request's length, for sure: by the upper bound; 0 where not even one sample fits so
+    largest_batch: int | None
     longest: int | None  # at the request's batch size
     longest_reason: str  # what ends it: memory, the model's own positions, or calls that grow with it
     traces: int
@@ -52,6 +57,8 @@ class Fit(Shown):
     device: str = ""  # whose memory it is
     stages: tuple[Memory, ...] = ()  # of one device of each pipeline stage; `memory` is the largest
     engine: EngineMemory | None = None  # its pool, where the request names an engine
+    likely_batch: int | None = None  # where it is tight: the largest whose expected peak is within the memory
+    likely_longest: int | None = None  # the same of the longest text
     remedies: tuple[Remedy, ...] = ()  # what makes it fit, the cheapest first; none where it fits
 
     @property
@@ -100,6 +107,8 @@ class Fit(Shown):
             "largest_batch_size": self.largest_batch,
             "longest_seq_len": self.longest,
             "longest_reason": self.longest_reason or None,
+            "likely_batch_size": self.likely_batch,
+            "likely_seq_len": self.likely_longest,
             "concurrent_sequences": self.sequences,
             "sequence_cache_bytes": self.sequence_bytes,
             "remedies": [one.to_json() for one in self.remedies],
@@ -150,10 +159,12 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         request = replace(request, run=usual_run(request.platform, request.phase))
     if request.engine is not None:
         check_engine(request)
+    request, served = served_in(request)
     check_room(request.platform, room_bytes)
     probe = Probe(request)
     if request.engine is not None:
-        return _under_engine(request, probe, room_bytes)
+        found = _under_engine(request, probe, room_bytes)
+        return replace(found, notes=(*served, *found.notes))
     process_bytes = request.platform.framework.process_bytes
     left_bytes = room_bytes * (1 - margin) - process_bytes
     probe.seen = seen
@@ -162,9 +173,15 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
     start = request.length or probe.own_length
     batch, longest, reason = 0, None if start is None else 0, "" if start is None else "memory"
     if own.weights_bytes <= left_bytes:  # else there is nothing to be sought
-        batch = largest(lambda size: probe(size, request.length).high_bytes, left_bytes, request.batch_size)
+        batch = _largest_batch(probe, left_bytes, _UPPER)
         if start is not None:
-            longest, reason = _longest(probe, request.batch_size, start, left_bytes)
+            longest, reason = _longest(probe, request.batch_size, start, left_bytes, _UPPER)
+    likely_batch: int | None = None
+    likely_longest: int | None = None
+    if verdict_of(own, left_bytes) == TIGHT:
+        likely_batch = _largest_batch(probe, left_bytes, _EXPECTED)
+        if start is not None:
+            likely_longest, _ = _longest(probe, request.batch_size, start, left_bytes, _EXPECTED)
     fits, helpful, tried = own.high_bytes <= left_bytes, tuple[Remedy, ...](), _Changed(probe)
     if request.remedies and not fits and left_bytes > own.framework_bytes:  # else nothing helps
         helpful = remedies(Situation(request, own, left_bytes, batch, longest or 0), tried)
@@ -183,6 +200,8 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         request=replace(request, model=str(probe.source.name)),
         stages=tuple(probe.stages.get((request.batch_size, request.length), ())),
         remedies=helpful,
+        likely_batch=likely_batch,
+        likely_longest=likely_longest,
     )
 
 
@@ -217,12 +236,20 @@ def memory(request: Request) -> Memory:
     return Probe(request)(request.batch_size, request.length)
 
 
+def _largest_batch(probe: Probe, room_bytes: float, of: Callable[[Memory], int]) -> int:
+    """The largest batch of the request whose bytes are within the memory."""
+    request = probe.request
+    return largest(lambda size: of(probe(size, request.length)), room_bytes, request.batch_size)
+
+
 class _TooManyCalls(Exception):  # noqa: N818  # a verdict on a length
     """A text so long that tracing it would take minutes."""
 
 
-def _longest(probe: Probe, batch: int, start: int, room_bytes: float) -> tuple[int, str]:
-    """The longest text that fits, and what ends it."""
+def _longest(
+    probe: Probe, batch: int, start: int, room_bytes: float, of: Callable[[Memory], int]
+) -> tuple[int, str]:
+    """The longest text whose bytes are within the memory, and what ends it."""
     limit = MOST
 
     def memory_at(length: int, bounded: bool = False) -> float:
@@ -230,7 +257,7 @@ def _longest(probe: Probe, batch: int, start: int, room_bytes: float) -> tuple[i
         if bounded and length > probe.longest_traced(batch):
             raise _TooManyCalls
         try:
-            return probe(batch, length).high_bytes
+            return of(probe(batch, length))
         except InputError:  # the model has no such positions
             limit = min(limit, length - 1)
             return float("inf")

@@ -35,8 +35,9 @@ class Request:
     seq_len: int | None = None
     input_shape: tuple[int, ...] | None = None
     dtype: str = "float32"
+    published: bool = False  # whether `dtype` is the model's own: an engine may then serve it in another
     phase: str = FORWARD
-    optimizer: str = "adamw"  # of training: here "sgd" keeps nothing, "momentum" a number per parameter
+    optimizer: str = "adamw"  # of training: "sgd" keeps nothing, "momentum" a number per parameter
     platform: Platform = CPU
     context: int | None = None  # decode: tokens in the cache before the step
     accumulation: int = 1  # training: micro-batches of `batch_size` per step
@@ -53,7 +54,7 @@ class Request:
 
     layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
     cluster: Cluster | None = None  # these devices
-    strict: bool = False  # whether a model without a plan for tensor ranks is refused
+    require_plan: bool = False  # whether a model without a plan for tensor ranks is refused
     engine: EngineRequest | None = None  # under this engine; None: under PyTorch alone
     remedies: bool = True  # whether changes that help are sought where it does not fit
 

@@ -64,7 +64,7 @@ def sweep_grid(
     check_grid(predictors, batch_sizes, lengths, dtypes, phases)
     shape, run, weights = (options.get(field) for field in ("input_shape", "run", "weights"))
     how: dict[str, Any] = {"run": run, "weights": weights, "cluster": options.get("cluster")}
-    how["strict"] = options.get("strict", False)
+    how["require_plan"] = options.get("require_plan", False)
     how["input_shape"] = tuple(shape) if isinstance(shape, Iterable) else shape
     way, asked = (FORWARD, phases) if name in PHASES else (name, [Phase()])
     for predictor, dtype in itertools.product(predictors, dtypes):

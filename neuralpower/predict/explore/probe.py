@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from torch import nn
 
@@ -78,8 +77,10 @@ class Probe:
         request = self.request
         way = TRAINING if request.phase == TRAINING else FORWARD
         run = self.run if request.engine is None else ENGINE
-        how = sharding_of(request.layout, request.cluster, run, way, strict=request.strict)
-        about = InputRequest(request.batch_size, request.length, request.input_shape, self.dtype)
+        how = sharding_of(request.layout, request.cluster, run, way, require_plan=request.require_plan)
+        about = InputRequest(
+            request.batch_size, request.length, request.input_shape, self.dtype, labels=way == TRAINING
+        )
         return sharded(module, how, partial(self.source.inputs, module, about, "meta"))
 
     def _short(self, blocks: int) -> nn.Module:
@@ -212,9 +213,9 @@ class Probe:
             autocast=request.cast,
             masters=request.master_weights,
             compiled=self.run == COMPILE,
+            holds_output=one.inputs.labelled,
         )
-        if step.note and step.note not in self.notes:
-            self.notes += (step.note,)
+        self.notes += tuple(n for n in (one.inputs.note, step.note) if n and n not in self.notes)
         if self.scheme is None:
             return step
         weights = weights_of(one.module)
@@ -248,17 +249,6 @@ class Probe:
     def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
         """Memory of the fullest device of a layout with stages, or in a step of training."""
         request, found = self.request, self._followed(one)
-        trains = request.phase == TRAINING
-        # here without momentum
-        if trains and request.states is None and request.optimizer.partition(":")[0] == "sgd":
-            settings: dict[str, Any] = {
-                "optimizer": request.optimizer,
-                "checkpointing": request.checkpointing,
-            }
-            settings |= {"autocast": request.cast, "masters": request.master_weights}
-            args = (one.module, one.inputs.args, one.inputs.kwargs)
-            step = training_lifetimes(*args, platform=request.platform, **settings)
-            found = replace(found, lifetimes=step)
         self._calls[batch, length] = len(found.trace.every_call)
         stages = stage_memories(found, self._question())
         if not stages:
@@ -284,7 +274,9 @@ class Probe:
 
     def _asked(self, module: nn.Module, batch: int, length: int | None, name: str) -> Pass:
         """Shapes alone; notes the length that a model takes by itself."""
-        about = InputRequest(batch, length, self.request.input_shape, self.dtype)
+        about = InputRequest(
+            batch, length, self.request.input_shape, self.dtype, labels=self.request.phase == TRAINING
+        )
         phase = Phase(PREFILL if name == PREFILL else FORWARD)
         if decodes := name == DECODE:
             own = self.request.seq_len if self.request.phase == DECODE else None

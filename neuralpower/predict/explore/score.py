@@ -26,6 +26,8 @@ from neuralpower.errors import (
 from neuralpower.files.json_files import parse_json
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_lookup import nearest_dtype
+from neuralpower.networks.sources import published_dtype
 from neuralpower.networks.trust import check_model
 from neuralpower.predict.explore.doubts import doubts
 from neuralpower.predict.explore.lists import Lists
@@ -107,14 +109,19 @@ def warnings_of(scores: Sequence[Score], predictor: Predictor) -> list[str]:
 def _score_points(points: Mapping[int, Point], predictor: Predictor, found: dict[int, Score]) -> None:
     """Score models, by their lines."""
     known = {}
+    usual: dict[str, str] = {}  # dtypes of models without one
     for line, point in points.items():
         try:
-            predictor.check(point.dtype, FORWARD)
-            known[line] = point
-        except PredictorError as error:
-            if predictor.hardware is None:  # it serves several devices
+            model = str(point.model)
+            if not point.dtype and model not in usual:
+                usual[model] = nearest_dtype(predictor, published_dtype(model) or "float32")
+            known[line] = replace(point, dtype=point.dtype or usual[model])
+            predictor.check(known[line].dtype, FORWARD)
+        except NeuralPowerError as error:
+            if isinstance(error, PredictorError) and predictor.hardware is None:  # it serves several devices
                 raise
-            found[line] = replace(found[line], error=str(error))
+            known.pop(line, None)
+            found[line] = replace(found[line], error=one_line(error))
     if not known:
         return
     explored = explore(list(known.values()), predictor)
@@ -205,5 +212,5 @@ def _point(data: Mapping[str, Any]) -> Point:
     if shape is not None and not good:
         must = "but must be a list of whole numbers, 1 or more, the shape of one sample"
         raise InputError(f"input_shape is {shape!r}, {must}")
-    dtype, batch_size = str(data.get("dtype", "float32")), sizes["batch_size"] or 1
+    dtype, batch_size = str(data.get("dtype") or ""), sizes["batch_size"] or 1  # "": the model's own
     return Point(model, batch_size, sizes["seq_len"], dtype, dict(changes), tuple(shape) if shape else None)

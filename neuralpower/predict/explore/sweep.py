@@ -98,7 +98,7 @@ class Options(TypedDict, total=False):
     weights: str | None  # how they are quantised, a name that `--weights` takes
     layouts: Sequence[Layout]  # over several devices, each a point of the grid
     cluster: Cluster | None  # these devices
-    strict: bool  # whether a network without a plan for tensor ranks is refused
+    require_plan: bool  # whether a network without a plan for tensor ranks is refused
 
 
 def sweep(

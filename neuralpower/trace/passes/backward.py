@@ -63,7 +63,7 @@ def _reversed(call: LayerCall, knows: Knows) -> Iterator[Task]:
     """
     layer, parts, share = call.layer, call.layer.backward_of(call.asked), call.gradient
     of_products = not layer.multiplies or call.asked is None or any(part.kind == layer.kind for part in parts)
-    if knows(layer.kind, BACKWARD) and of_products:
+    if knows(layer.kind, BACKWARD) and of_products and not layer.is_reversed_in_parts():
         whole = replace(layer, phase=BACKWARD)
         yield Task(call.path, whole, BACKWARD, share, operator=call.operator, asked=call.asked)
         return

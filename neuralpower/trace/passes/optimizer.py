@@ -9,7 +9,7 @@ from typing import Any
 from neuralpower.dtypes import DTYPES
 from neuralpower.errors import InputError
 from neuralpower.layers.movement import Movement
-from neuralpower.layers.optimizer import STATES, Optimizer
+from neuralpower.layers.optimizer import MEASURED, STATES, Optimizer
 from neuralpower.optimizers.registry import KNOWN, LOOP, States, possible
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import module_of
@@ -32,9 +32,9 @@ def optimizer(trace: Trace, question: Question) -> Trace:
         raise InputError(f"{nothing}; choose phase forward")
     rows = [name for name, _ in trace.sparse]
     check_sparse(recipe.optimizer, recipe.implementation, rows, trace.trained_names)
-    if rows and recipe.optimizer == "sgd":
+    if rows and recipe.optimizer == "momentum":
         granted = (*granted, grows(trace.sparse, recipe.accumulation))
-    if recipe.known not in (*STATES, "sparseadam"):
+    if recipe.known not in MEASURED:
         granted = (*granted, _said(recipe))
     return replace(trace, tasks=(*trace.tasks, *_step(trace, recipe)), granted=granted)
 
@@ -55,11 +55,11 @@ def _step(trace: Trace, recipe: Recipe) -> Iterator[Task]:
 def _update(recipe: Recipe, dtype: str, tensors: int, numbers: int) -> Optimizer:
     """The step over all dense gradients; an optimizer without a regressor moves its bytes as another does."""
     how: dict[str, Any] = {"dtype": dtype, "tensors": tensors, "implementation": recipe.implementation}
-    if recipe.known in STATES or recipe.known == "sparseadam":
-        return Optimizer(function=recipe.optimizer, elements=numbers, **how)
+    if recipe.known in MEASURED:
+        return Optimizer(function=MEASURED[recipe.known], elements=numbers, **how)
     itemsize = DTYPES[dtype].itemsize
     states = _state_bytes(recipe, itemsize) / itemsize
-    function = _stand_in(recipe)
+    function = MEASURED[_stand_in(recipe)]
     # parameters and states in and out, gradients in
     share = (3 + 2 * states) / (3 + 2 * STATES[function])
     if not possible(function, recipe.implementation):
@@ -79,13 +79,14 @@ def _state_bytes(recipe: Recipe, itemsize: float) -> float:
 
 def _stand_in(recipe: Recipe) -> str:
     """The optimizer with a regressor whose step is taken: by its bytes in float32."""
-    return "sgd" if _state_bytes(recipe, 4.0) < 6 else "adamw"
+    return "momentum" if _state_bytes(recipe, 4.0) < 6 else "adamw"
 
 
 def _said(recipe: Recipe) -> str:
     """A note on the stand-in."""
     matrices = "; its matrix products are not included" if recipe.known and KNOWN[recipe.known].rest else ""
+    plain = "; write momentum for sgd with momentum" if recipe.known == "sgd" else ""
     return (
         f"the time of {recipe.optimizer}'s step is assumed: that of {_stand_in(recipe)} over as many "
-        f"bytes{matrices}"
+        f"bytes{matrices}{plain}"
     )

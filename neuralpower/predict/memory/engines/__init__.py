@@ -22,6 +22,7 @@ from neuralpower.predict.memory.engines.engine_memory import (
 )
 from neuralpower.predict.memory.engines.llama_cpp import LlamaCppSettings
 from neuralpower.predict.memory.engines.served import Served, served
+from neuralpower.predict.memory.engines.served_dtype import served_dtype
 from neuralpower.predict.memory.engines.sglang import SglangSettings
 from neuralpower.predict.memory.engines.shares import check_layout, check_ranks, check_stages
 from neuralpower.predict.memory.engines.vllm import VllmSettings
@@ -86,6 +87,10 @@ class EngineRequest:
             _check_sort(name, value)
         found: Settings = kind(**given)
         return found
+
+    def dtype(self, published: str, model_type: str) -> str:
+        """The type in which the engine serves a checkpoint by default (`served_dtype.py`)."""
+        return served_dtype(self.engine, published, model_type, self.board is None or self.board.bfloat16)
 
     def memory(self, network: Served, room_bytes: float) -> EngineMemory:
         """The memory of a device of `room_bytes` under the engine; raises InputError as `settings`."""

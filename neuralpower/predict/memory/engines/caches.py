@@ -10,6 +10,7 @@ What grows between the two lengths is kept for each token; a state does not grow
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,7 @@ from neuralpower.networks.decoder import Decoder
 from neuralpower.networks.promised_values import tensors_within
 
 FULL, SLIDING, CROSS, STATE = "full", "sliding", "cross", "state"
+INDEX_AXES = 3  # of an index key [batch, tokens, numbers]; keys and values have heads, too
 WIDE = 4  # bytes of a number of a recurrent state in transformers, which keeps it in float32
 
 
@@ -32,8 +34,24 @@ class CacheLayer:
     window: int = 0  # sliding: tokens
     tokens: int = 0  # cross: of the encoder
     state_numbers: int = 0  # recurrent, that transformers keeps in float32
-    conv_numbers: int = 0  # of a convolution's last inputs, in the model's type
+    conv_numbers: int = 0  # of a convolution's last inputs, one fewer than its kernel, in the model's type
+    index_numbers: int = 0  # for each token: the key by which sparse attention chooses what it reads
+    rotary_numbers: int = 0  # of `token_numbers`, in a latent row of sparse attention
     block: int = field(default=0, compare=False)  # of the network, from 0
+
+    def token_bytes(self, width: float) -> int:
+        """Bytes of a token with `width` bytes for each number of its keys and values.
+
+        Sparse attention over latents (DeepSeek-V3.2) keeps the index key in 8 bits whatever the width. With a
+        width of 1 its latent row has a scale for every 128 numbers, and rotary numbers in 16 bits: 656 B of
+        512 and 64 (FlashMLA's README; vLLM's `fp8_ds_mla`, SGLang's NSA pool).
+        """
+        if not self.index_numbers:
+            return math.ceil(self.token_numbers * width)
+        index = _scaled(self.index_numbers)
+        if width > 1:
+            return math.ceil(self.token_numbers * width) + index
+        return _scaled(self.token_numbers - self.rotary_numbers) + 2 * self.rotary_numbers + index
 
     def state_bytes(self, recurrent: float, itemsize: float) -> int:
         """Bytes of the state with `recurrent` bytes for each number of it."""
@@ -98,7 +116,13 @@ def _tensors(part: Any) -> Iterator[Tensor]:
 def _layer(short: Any, longer: Any) -> CacheLayer | None:
     """What a layer keeps; None for one that keeps nothing."""
     before, after = list(_tensors(short)), list(_tensors(longer))
-    token = sum(b.numel() - a.numel() for a, b in zip(before, after, strict=True))
+    grown = [(b.numel() - a.numel(), a.dim()) for a, b in zip(before, after, strict=True)]
+    index = sum(more for more, axes in grown if axes == INDEX_AXES)
+    token = sum(more for more, _ in grown) - index
+    if token and index:
+        rotary = min(more for more, axes in grown if axes != INDEX_AXES)
+        return CacheLayer(FULL, token_numbers=token, index_numbers=index, rotary_numbers=rotary)
+    token += index
     if token:
         window = getattr(short, "sliding_window", None)
         kind = FULL if window is None else SLIDING
@@ -106,9 +130,19 @@ def _layer(short: Any, longer: Any) -> CacheLayer | None:
     wide = [tensor.numel() for tensor in before if tensor.element_size() == WIDE and tensor.dim() > 2]
     recurrent = max(wide, default=0) if len(before) > 1 else sum(wide)
     convolution = sum(tensor.numel() for tensor in before) - recurrent
+    # last inputs of convolutions [batch, channels, kernel], of which engines keep all but the oldest
+    held = list(_tensors(getattr(short, "conv_states", None)))
+    if held:
+        recurrent = sum(tensor.numel() for tensor in before) - sum(tensor.numel() for tensor in held)
+        convolution = sum(one.numel() // one.shape[-1] * (one.shape[-1] - 1) for one in held)
     if recurrent + convolution == 0:
         return None
     return CacheLayer(STATE, state_numbers=recurrent, conv_numbers=convolution)
+
+
+def _scaled(numbers: int) -> int:
+    """Bytes of numbers of 8 bits with a scale in float32 for every 128 of them."""
+    return numbers + 4 * math.ceil(numbers / 128)
 
 
 def _cross(part: Any) -> CacheLayer | None:

@@ -46,7 +46,7 @@ class Pages:
     def of(cls, served: Served, block: int, width: float, batched: int, length: int) -> Pages:
         """The pages of a model; `width` is bytes of a number in the cache."""
         state = max((_state_page(layer, served) for layer in served.layers), default=0)
-        tokens = [math.ceil(la.token_numbers * width) for la in served.layers if la.kind != STATE]
+        tokens = [la.token_bytes(width) for la in served.layers if la.kind != STATE]
         note = None
         if tokens and state:  # blocks grow until a page holds a state
             block = block * math.ceil(state / (block * min(tokens)))
@@ -60,7 +60,7 @@ class Pages:
         size = _group_size(list(counts.values()))
         groups = []
         for layer, count in counts.items():
-            own = block if layer.kind == STATE else page // math.ceil(layer.token_numbers * width)
+            own = block if layer.kind == STATE else page // layer.token_bytes(width)
             alike, number = [one for one in served.layers if one == layer], math.ceil(count / size)
             groups += [Group(tuple(alike[i::number]), own) for i in range(number)]
         return cls(block, page, tuple(groups), batched, note=note)
@@ -75,7 +75,7 @@ class Pages:
         inside = {layer.block for layer in layers}
         here = [[layer for layer in group.layers if layer.block in inside] for group in self.groups]
         if self.width:
-            return sum(self.block_size * math.ceil(la.token_numbers * self.width) for la in here[0])
+            return sum(self.block_size * la.token_bytes(self.width) for la in here[0])
         return self.page_bytes * max(map(len, here), default=0)
 
     def pool(self, blocks: int, each: int) -> Pool:

@@ -146,7 +146,7 @@ def usual_share(board: Board, ranks: int, chunk: int | None = None) -> float:
 def _pool(served: Served, room: int, page: int, width: float) -> Pool:
     """The pool of this many bytes: states first, then tokens of all other layers."""
     kinds = {kind: [la for la in served.layers if la.kind == kind] for kind in (FULL, SLIDING, STATE, CROSS)}
-    token = {kind: math.ceil(sum(la.token_numbers for la in kinds[kind]) * width) for kind in kinds}
+    token = {kind: sum(la.token_bytes(width) for la in kinds[kind]) for kind in kinds}
     fixed = token[CROSS] * max((la.tokens for la in kinds[CROSS]), default=0)
     wide = 4  # mamba_ssm_dtype is float32
     state = sum(la.state_bytes(wide, served.itemsize) for la in kinds[STATE])
