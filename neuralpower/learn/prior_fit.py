@@ -24,9 +24,9 @@ from neuralpower.learn.problem import Array
 STEPS, LARGEST_STEP, SETTLED = 30, 0.5, 1e-3  # of Gauss-Newton, in logarithms
 # Deviations of factors from the level above, by level: a part's, a kind's, a trait's. Chosen over families of
 # networks held out on two GPUs.
-ROOT, KIND, TRAIT = 0.3, 0.4, 0.2
+ROOT, KIND, TRAIT = 0.3, 0.2, 0.1
 BELOW = {"everywhere": 1.0, "family": 0.5, "device": 0.5}  # times these
-NETWORK_NOISE, CALL_NOISE = 0.06, 0.4  # deviation of log(time) that no factor explains
+NETWORK_NOISE, CALL_NOISE = 0.1, 0.4  # deviation of log(time) that no factor explains
 EVERYWHERE, FAMILY, DEVICE = "everywhere", "family", "device"
 
 
