@@ -379,7 +379,7 @@ class Attention(Layer):
     def group(self) -> Any:
         """A decoder's one query reads keys and hardly computes: it runs code of its own, as dropout does.
 
-        So does torch beside engines.
+        Torch's code is not that of engines.
         """
         usual = np.where(np.asarray(self.query_length) == 1, "decode", "prefill")
         code = np.where(np.asarray(self.dropout, dtype=bool), "dropout", usual)
@@ -388,6 +388,11 @@ class Attention(Layer):
     def only_in_training(self) -> bool:
         """Weights that are dropped."""
         return self.dropout
+
+
+def by_torch(layer: Layer) -> Layer:
+    """The layer as torch runs it on an accelerator: attention is then its own."""
+    return replace(layer, library=TORCH) if isinstance(layer, Attention) else layer
 
 
 def window_of(rule: Callable[..., Tensor], queries: int, keys: int) -> int | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neuralpower.layers.attention import TORCH, Attention
+from neuralpower.layers.attention import Attention, by_torch
 from neuralpower.platforms import CPU
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.question import ENGINE, Question
-from neuralpower.trace.records import Task, Trace
+from neuralpower.trace.records import Trace
 
 
 def _runs_torchs(trace: Trace, question: Question) -> bool:
@@ -20,9 +20,4 @@ def _runs_torchs(trace: Trace, question: Question) -> bool:
 @trace_pass(place="types", applies=_runs_torchs)
 def torchs_attention(trace: Trace, question: Question) -> Trace:
     """Let attention be torch's own kernels on an accelerator: they reach less than those of engines."""
-    return replace(trace, tasks=tuple(map(_by_torch, trace.tasks)))
-
-
-def _by_torch(task: Task) -> Task:
-    layer = task.layer
-    return replace(task, layer=replace(layer, library=TORCH)) if isinstance(layer, Attention) else task
+    return replace(trace, tasks=tuple(replace(task, layer=by_torch(task.layer)) for task in trace.tasks))
