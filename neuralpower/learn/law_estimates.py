@@ -38,7 +38,8 @@ def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: 
 def seconds_by_law(columns: Layer, law: Law) -> Array:
     """Seconds of calls, no less and no more than the laws allow, [rows]; 0 for calls that do no work."""
     seconds = law.seconds(columns)
-    least, most = laws.least_s(columns, law.hardware), laws.most_s(columns, law.hardware)
+    least = laws.least_s(columns, law.hardware)
+    most = np.inf if law.exempt else np.maximum(laws.most_s(columns, law.hardware), least)
     return np.where(seconds > 0, np.clip(seconds, least, most), 0.0)
 
 
