@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from neuralpower.layers.base import Layer
+from neuralpower.layers import KINDS, columns_of
+from neuralpower.layers.base import BACKWARD, FORWARD, Layer
 from neuralpower.learn import laws
 from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, NETWORKS, Estimates, Powers
 from neuralpower.learn.prior import Law
@@ -36,11 +39,29 @@ def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: 
 
 
 def seconds_by_law(columns: Layer, law: Law) -> Array:
-    """Seconds of calls, no less and no more than the laws allow, [rows]; 0 for calls that do no work."""
+    """Seconds of calls, no less and no more than the laws allow, [rows]; 0 for calls that do no work.
+
+    A backward pass takes as long as the forward passes that do its work.
+    """
+    if np.all(np.asarray(columns.phase) == BACKWARD):
+        return _backward_s(columns, law)
     seconds = law.seconds(columns)
     least = laws.least_s(columns, law.hardware)
     most = np.inf if law.exempt else np.maximum(laws.most_s(columns, law.hardware), least)
     return np.where(seconds > 0, np.clip(seconds, least, most), 0.0)
+
+
+def _backward_s(columns: Layer, law: Law) -> Array:
+    names, found = columns.field_names(), np.zeros(len(columns.dtype))
+    parts: dict[str, list[tuple[int, Layer]]] = {}
+    for i in range(len(found)):
+        whole = type(columns).from_row({name: getattr(columns, name)[i] for name in names})
+        for part in whole.backward():
+            parts.setdefault(part.kind, []).append((i, replace(part, phase=FORWARD)))
+    for kind, some in parts.items():
+        places, layers = zip(*some, strict=True)
+        np.add.at(found, list(places), seconds_by_law(columns_of(KINDS[kind], layers), law))
+    return found
 
 
 def faded(seconds: Array, by_law_s: Array, outside: Array) -> Array:

@@ -59,6 +59,20 @@ def test_a_family_may_be_as_unsure_as_its_own_devices_were_when_held_out(device:
     assert seconds == pytest.approx([0.036, 0.06], rel=0.01)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_backward_pass_takes_as_long_as_the_calls_that_do_its_work(rows: int) -> None:
+    law = prior(Level({})).on(MAC, "m9")
+    linear = KINDS["linear"].from_row(
+        {"dtype": "float32", "rows": 4096, "in_features": 1024, "out_features": 4096, "bias": False}
+    )
+    forward, backward = (
+        seconds_by_law(columns_of(KINDS["linear"], [dataclasses.replace(linear, phase=phase)] * rows), law)
+        for phase in ("forward", "backward")
+    )
+    assert backward == pytest.approx(2 * forward, rel=0.05)  # the gradients of the input and of the weights
+    assert len(backward) == rows
+
+
 def test_a_family_of_another_maker_may_lie_further_from_all_devices() -> None:
     moved = [np.log(factor) for factor in (_memory_factor(GPU), _memory_factor(MAC))]
     assert 0 < moved[0] < 0.5 * moved[1] < 0.5 * np.log(4)
