@@ -258,4 +258,4 @@ def test_what_engines_tables_say_of_attention_is_not_said_of_torchs() -> None:
     )
     assert engine.basis == ("in-range",)
     assert torchs.regressor.tolist() == [BY_LAW]
-    assert engine.runtime_s[0] < torchs.runtime_s[0] < 3 * engine.runtime_s[0]
+    assert 0 < torchs.runtime_s[0] < 3 * engine.runtime_s[0]
