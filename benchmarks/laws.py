@@ -71,7 +71,9 @@ def breaches(
     twins = np.array([SAME_CHIP in origin for origin in predictor.origins(found)])
     rules = {
         FASTER: t < laws.least_s(columns, hardware) * (1 - ROUNDING),
-        SLOWER: np.isin(basis, CARRIED_BASES) & ~twins & (t > laws.most_s(columns, hardware) * (1 + ROUNDING)),
+        SLOWER: np.isin(basis, CARRIED_BASES)
+        & ~twins
+        & (t > laws.most_s(columns, hardware) * (1 + ROUNDING)),
     }
     for rule, broken in rules.items():
         yield from ((rule, layers[i]) for i in np.flatnonzero(broken & ~free))

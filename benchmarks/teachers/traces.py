@@ -20,21 +20,20 @@ SHORTEST_S = 6e-6  # below, launches of 2 us (NVIDIA) to 5 us (AMD) are most of 
 
 
 def observations(root: Path) -> list[Observation]:
-    """One for each distinct call, of the median time of its repeats; `root` holds traces/."""
+    """One for each distinct call of one layer, of the median time of its repeats; `root` holds traces/."""
     found = []
     for name in NAMES:
         spec = find_spec(DEVICES[name.split("_")[0]])
         repeats: dict[object, list[TracedCall]] = {}
         for one in read_calls(root / "traces" / f"{name}.json.gz").calls:
-            if not one.why and any(sum(layer.bytes()) for layer in one.layers):
+            if not one.why and len(one.layers) == 1 and sum(one.layers[0].bytes()) > 0:
                 repeats.setdefault(one.layers, []).append(one)
         for some in repeats.values():
             took, layers = float(np.median([one.device_s for one in some])), some[0].layers
             if took >= SHORTEST_S:
-                counts = np.ones(len(layers))
                 found.append(
                     Observation(
-                        spec.slug, spec.hardware(), layers, counts, took, WEIGHT, CALL_NOISE, spec.chip
+                        spec.slug, spec.hardware(), layers, np.ones(1), took, WEIGHT, CALL_NOISE, spec.chip
                     )
                 )
     return found

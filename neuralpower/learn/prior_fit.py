@@ -27,7 +27,7 @@ STEPS, LARGEST_STEP, SETTLED = 30, 0.5, 1e-3  # of Gauss-Newton, in logarithms
 ROOT, KIND, TRAIT = 0.3, 0.4, 0.2
 BELOW = {"everywhere": 1.0, "family": 0.5, "device": 0.5}  # times these
 # and times this for a family of a maker other than HOME, whose kernels most rows are of. Operators on nine of
-# Apple's chips, each held out, were 24 % off in the median; without it 44 %.
+# Apple's chips, each held out, were 22 % off in the median; without it 44 %.
 HOME, OTHER_MAKERS = "nvidia", 3.0
 NETWORK_NOISE, CALL_NOISE = 0.06, 0.4  # deviation of log(time) that no factor explains
 EVERYWHERE, FAMILY, DEVICE = "everywhere", "family", "device"
