@@ -43,6 +43,7 @@ PACKAGES: Mapping[str, str] = {
         recorder records routing sparse_gradients stages step_lifetimes step_settings tracer undisturbed
         weights
     """,
+    "traces": "calls",
     "measure": """
         rig calls rounds steps this_machine cpu.timer cuda.runtime meters meters.base meters.nvml power.energy
         collect collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover

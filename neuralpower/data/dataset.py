@@ -213,7 +213,29 @@ def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
     for kind, some in parts.items():
         table = pd.concat(some, ignore_index=True) if len(some) > 1 else some[0]
         tables[kind] = latest(table, ("config_id", "replicate"))
-    return Dataset(folder, meta, tables)
+    return Dataset(folder, meta, _by_torch(tables, meta))
+
+
+def _by_torch(tables: Mapping[str, pd.DataFrame], meta: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """The tables with `library` in the rows of attention that a collection timed on an accelerator.
+
+    A collection runs torch's own kernels there; the configurations' names stay as without it.
+    """
+    from neuralpower.layers import Hardware
+    from neuralpower.layers.attention import TORCH, Attention
+    from neuralpower.platforms import CPU, platform_name, platform_of
+
+    found, kind = dict(tables), Attention.kind
+    collected = kind in found and "config_id" in found[kind]
+    if (
+        collected
+        and platform_of(Hardware(platform=platform_name(meta.get("hardware") or {}))).family != CPU.family
+    ):
+        table = found[kind]
+        found[kind] = table.assign(
+            library=np.where(table["config_id"].notna(), TORCH, table.get("library", ""))
+        )
+    return found
 
 
 def results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -33,6 +33,9 @@ LENGTHS = (0, 4, 6, 8, 10, 12)  # exponents of steps of lengths: traits
 HEADS = (4, 5, 6, 7, 8)  # and of head sizes
 
 
+TORCH = "torch"
+GROUPS = ("decode", "prefill", "dropout")
+TORCHS = tuple(f"{group} {TORCH}" for group in GROUPS)
 FLEX = "flex_attention"  # with a rule that adds to scores, and one that skips pairs
 ROWS_ASKED = 64  # of queries, of which its rule is asked which keys they see
 
@@ -54,13 +57,16 @@ class Attention(Layer):
     key_itemsize: int = 0  # bytes per element of keys and values in a cache of a shorter type; 0: dtype's
     dropout: bool = False  # of the weights, in training: a CPU then draws a number per score, unfused
     key_dtype: str = ""  # of keys and values: what `key_itemsize` says, by name
+    library: str = ""  # "torch": what its scaled_dot_product_attention runs on an accelerator; "": an engine
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
     multiplies = True
-    group_names = ("decode", "prefill", "dropout")
+    group_names = (*GROUPS, *TORCHS)
+    alone = frozenset(TORCHS)  # on an H100, engines' kernels take 0.6 times as long as torch's
+    words = {"library": ("", TORCH)}
     sweep_share = 2.0
     training_share = 0.2
-    later = frozenset({"dropout", "key_dtype"})
+    later = frozenset({"dropout", "key_dtype", "library"})
     kernel_degrees = (0, 1)
     rule = "key_heads must divide query_heads, and key_itemsize is 0 where key_dtype is named"
     savings = 2.2  # a causal kernel passes by the half that its mask hides
@@ -371,13 +377,22 @@ class Attention(Layer):
         return again, again
 
     def group(self) -> Any:
-        """A decoder's one query reads keys and hardly computes: it runs code of its own, as dropout does."""
+        """A decoder's one query reads keys and hardly computes: it runs code of its own, as dropout does.
+
+        Torch's code is not that of engines.
+        """
         usual = np.where(np.asarray(self.query_length) == 1, "decode", "prefill")
-        return np.where(np.asarray(self.dropout, dtype=bool), "dropout", usual)
+        code = np.where(np.asarray(self.dropout, dtype=bool), "dropout", usual)
+        return np.char.add(code, np.where(np.asarray(self.library) == TORCH, f" {TORCH}", ""))
 
     def only_in_training(self) -> bool:
         """Weights that are dropped."""
         return self.dropout
+
+
+def by_torch(layer: Layer) -> Layer:
+    """The layer as torch runs it on an accelerator: attention is then its own."""
+    return replace(layer, library=TORCH) if isinstance(layer, Attention) else layer
 
 
 def window_of(rule: Callable[..., Tensor], queries: int, keys: int) -> int | None:

@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 
 from neuralpower.dtypes import DTYPES
-from neuralpower.layers.base import Layer
+from neuralpower.layers import KINDS, columns_of
+from neuralpower.layers.base import BACKWARD, FORWARD, Layer
 from neuralpower.learn import laws
 from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, NETWORKS, Estimates, Powers
 from neuralpower.learn.prior import Law
@@ -41,12 +42,18 @@ def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: 
 
 
 def seconds_by_law(columns: Layer, law: Law) -> Array:
-    """Seconds of calls, no less and no more than the laws allow, [rows]; 0 for calls that do no work."""
+    """Seconds of calls, no less and no more than the laws allow, [rows]; 0 for calls that do no work.
+
+    A backward pass takes as long as the forward passes that do its work.
+    """
+    if np.all(np.asarray(columns.phase) == BACKWARD):
+        return _backward_s(columns, law)
     seconds = law.seconds(columns)
     wider = _wider(columns, law)
     if wider is not None:  # the same units do them, or more of them
         seconds = np.minimum(seconds, law.seconds(wider))
-    least, most = laws.least_s(columns, law.hardware), laws.most_s(columns, law.hardware)
+    least = laws.least_s(columns, law.hardware)
+    most = np.inf if law.exempt else np.maximum(laws.most_s(columns, law.hardware), least)
     return np.where(seconds > 0, np.clip(seconds, least, most), 0.0)
 
 
@@ -56,6 +63,19 @@ def _wider(columns: Layer, law: Law) -> Layer | None:
     if "float32" not in law.hardware.peak_flops_per_s or not all(DTYPES[name].bits == HALF for name in names):
         return None
     return dataclasses.replace(columns, dtype=np.full(len(columns.dtype), "float32"))
+
+
+def _backward_s(columns: Layer, law: Law) -> Array:
+    names, found = columns.field_names(), np.zeros(len(columns.dtype))
+    parts: dict[str, list[tuple[int, Layer]]] = {}
+    for i in range(len(found)):
+        whole = type(columns).from_row({name: getattr(columns, name)[i] for name in names})
+        for part in whole.backward():
+            parts.setdefault(part.kind, []).append((i, dataclasses.replace(part, phase=FORWARD)))
+    for kind, some in parts.items():
+        places, layers = zip(*some, strict=True)
+        np.add.at(found, list(places), seconds_by_law(columns_of(KINDS[kind], layers), law))
+    return found
 
 
 def faded(seconds: Array, by_law_s: Array, outside: Array) -> Array:

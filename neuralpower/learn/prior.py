@@ -48,6 +48,7 @@ class Level(Part, frozen=True):
     factors: dict[str, Log]
     networks: int = 0  # whole networks that they were trained on
     rows: int = 0  # measured calls
+    doubt: Doubt | None = None  # of a family whose devices were held out one by one; None: the prior's
 
 
 class Prior(Part, frozen=True):
@@ -68,11 +69,12 @@ class Prior(Part, frozen=True):
         levels = [self.everywhere, *(one for one in (self.families.get(family), own) if one is not None)]
         taught = own is not None and own.networks > 0
         doubt = self.of_device if taught else self.of_family if family in self.families else self.elsewhere
+        unsure = self.families[family].doubt if family in self.families else None
         factors: dict[str, float] = {}
         for level in levels:
             for name, factor in level.factors.items():
                 factors[name] = factors.get(name, 0.0) + factor
-        return Law(hardware, gentle(factors), self.launch_s, doubt, taught)
+        return Law(hardware, gentle(factors), self.launch_s, unsure or doubt, taught, unsure is not None)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Law:
     launch_s: float
     doubt: Doubt
     taught: bool  # whether networks on this very device trained it
+    exempt: bool = False  # from `laws.most_s`, which holds for the makers that it was found on
 
     def seconds(self, columns: Layer) -> Array:
         """Seconds of each call, [rows]; 0 for calls that do no work."""
@@ -161,7 +164,9 @@ def floors(columns: Layer, hardware: Hardware) -> tuple[Array, Array]:
 
 
 def family_of(hardware: Hardware, chip: str | None = None) -> str:
-    """The generation of a device's chip, by how its name begins ("AD102": AD1); else its maker and year."""
+    """The generation of a device's chip, by how its name begins ("AD102": AD1); else its maker.
+
+    Apple's chips have no such names, and all run the same kernels of torch, on cores of as many lanes.
+    """
     generation = re.match("[A-Z]{2}[0-9]", chip or "")
-    year = hardware.year or "of an unknown year"
-    return generation.group(0) if generation else f"{hardware.platform} {year}"
+    return generation.group(0) if generation else hardware.platform

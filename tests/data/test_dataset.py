@@ -390,6 +390,38 @@ def test_ones_own_rows_beside_a_collection_are_all_kept(tmp_path: Path) -> None:
     assert len(screen("softmax", kept)) == 6
 
 
+def attention(number: int) -> dict[str, Any]:
+    sizes = {
+        "batch": 1,
+        "query_heads": 4,
+        "key_heads": 4,
+        "query_length": 64,
+        "key_length": 64,
+        "head_size": 8,
+    }
+    shape = {"dtype": "float32", "phase": "forward", **sizes, "causal": False, "masked": False}
+    return {**shape, "status": "ok", "runtime_s": 1e-6, "session_id": "s1", "config_id": f"c{number}"}
+
+
+@pytest.mark.parametrize(
+    ("platform", "library"), [("nvidia", "torch"), ("accelerator", "torch"), ("cpu", "")]
+)
+def test_attention_that_was_collected_on_a_gpu_is_torchs(tmp_path: Path, platform: str, library: str) -> None:
+    folder = written(tmp_path, [attention(0), attention(1)], "attention")
+    write_meta(folder, {"device": "x", "hardware": {"platform": platform}})
+    table = read_dataset(folder).tables["attention"]
+    assert [KINDS["attention"].from_row(row).library for row in table.to_dict("records")] == [library] * 2
+    assert table["config_id"].tolist() == ["c0", "c1"]
+
+
+def test_attention_in_a_table_of_ones_own_is_what_its_column_says(tmp_path: Path) -> None:
+    write_meta(tmp_path, {"device": "x", "hardware": {"platform": "nvidia"}})
+    rows = [{**attention(i), "library": name} for i, name in enumerate(("", "torch"))]
+    pd.DataFrame(rows).drop(columns="config_id").to_csv(tmp_path / "attention.csv", index=False)
+    table = read_dataset(tmp_path).tables["attention"]
+    assert [KINDS["attention"].from_row(row).library for row in table.to_dict("records")] == ["", "torch"]
+
+
 def test_two_datasets_merge_by_concatenating_their_tables(tmp_path: Path) -> None:
     a = written(tmp_path / "a", [softmax(0), softmax(1), softmax(2)])
     b = written(tmp_path / "b", [softmax(2, replicate=1, runtime_s=2.5e-6), softmax(3, replicate=0)])

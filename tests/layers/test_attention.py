@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from neuralpower.errors import InputError
+from neuralpower.errors import DatasetError, InputError
 from neuralpower.layers import Hardware, columns_of
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.columns import fingerprint
@@ -88,3 +88,17 @@ def test_neighbours_of_one_shape_share_a_fold() -> None:
     first, second, third = fingerprint(columns_of(Attention, [DECODE, near, other]).shape()).tolist()
     assert first == second != third
     assert DECODE.shape() == near.shape()
+
+
+def test_torchs_kernels_are_code_of_their_own_under_the_old_names() -> None:
+    layers = [dataclasses.replace(one, library="torch") for one in (SHAPE, DECODE)]
+    assert [str(one.group()) for one in layers] == ["prefill torch", "decode torch"]
+    assert columns_of(Attention, [SHAPE, *layers]).group().tolist() == [
+        "prefill",
+        "prefill torch",
+        "decode torch",
+    ]
+    assert set(Attention.alone) == {"decode torch", "prefill torch", "dropout torch"}
+    assert "library" not in SHAPE.identity()
+    with pytest.raises(DatasetError, match="library of attention"):
+        Attention.from_row({**SHAPE.to_row(), "library": "cudnn"})

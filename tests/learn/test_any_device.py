@@ -17,7 +17,15 @@ from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.sweep import Draw
 from neuralpower.learn.any_device import FOREIGN, REACHED_BANDWIDTH, for_device, roofline_of
-from neuralpower.learn.estimates import BARE, BASES, CARRIED_BY, ROOFLINE, ROOFLINE_FACTOR, TRAINED_HERE
+from neuralpower.learn.estimates import (
+    BARE,
+    BASES,
+    BY_LAW,
+    CARRIED_BY,
+    ROOFLINE,
+    ROOFLINE_FACTOR,
+    TRAINED_HERE,
+)
 from neuralpower.learn.intervals import _of_new_devices
 from neuralpower.learn.keys import ANY
 from neuralpower.learn.launch_overhead import Cost, Dispatch
@@ -238,3 +246,16 @@ def test_few_results_of_short_rows_keep_few_cores_busy_and_long_rows_are_shared(
     seconds = layer.kernel_terms(hardware)["bytes_few_results"]
     assert hardware.cores == 132
     assert seconds == pytest.approx(2 * elements * (132 / blocks) / hardware.memory_bytes_per_s)
+
+
+def test_what_engines_tables_say_of_attention_is_not_said_of_torchs() -> None:
+    shape = {"batch": 1, "query_heads": 16, "key_heads": 16, "query_length": 2048, "key_length": 2048}
+    kind: Any = KINDS["attention"]
+    layer = kind(**shape, head_size=128, causal=True, masked=False, dtype="bfloat16")
+    engine = for_device(find_spec("nvidia-h100-sxm5-80gb")).estimate([layer])
+    torchs = for_device(find_spec("nvidia-h100-sxm5-80gb")).estimate(
+        [dataclasses.replace(layer, library="torch")]
+    )
+    assert engine.basis == ("in-range",)
+    assert torchs.regressor.tolist() == [BY_LAW]
+    assert 0 < torchs.runtime_s[0] < 3 * engine.runtime_s[0]

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from neuralpower.errors import InputError
+from neuralpower.layers.attention import Attention
 from neuralpower.networks.running import META
+from neuralpower.platforms import platform_named
 from neuralpower.trace.passes import ORDER, PASSES, applied, in_order, passes_in, trace_pass
 from neuralpower.trace.question import Question
 from neuralpower.trace.recipe import Recipe, default_loss
@@ -94,6 +96,25 @@ def test_masters_add_gradients_as_they_are_made_and_float16_scales_them_back(
     in_place = [(t.step, t.layer.to_row()["elements"]) for t in work.tasks if t.layer.to_row().get("inplace")]
     assert in_place == [("optimizer", numbers)] * scaled  # nothing else is added to gradients
     assert ("loss_scaling" in work.passes) == scaled
+
+
+@pytest.mark.parametrize(
+    ("platform", "run", "library"),
+    [
+        ("nvidia", "eager", "torch"),
+        ("nvidia", "compile", "torch"),
+        ("nvidia", "engine", ""),
+        ("cpu", "eager", ""),
+    ],
+)
+def test_attention_is_torchs_on_an_accelerator_but_for_engines(platform: str, run: str, library: str) -> None:
+    encoder = nn.TransformerEncoderLayer(8, 2, batch_first=True).to(META)
+    found = trace(encoder, (torch.empty(4, 6, 8, device=META),), training=True, loss=default_loss)
+    phase = "forward" if run == "engine" else "training"
+    question = Question(phase, recipe=RECIPE, platform=platform_named(platform), run=run)
+    tasks = [one.layer for one in applied(found, question).tasks if isinstance(one.layer, Attention)]
+    assert len(tasks) == (1 if run == "engine" else 2)  # forward and backward
+    assert {one.library for one in tasks} == {library}
 
 
 def test_products_compute_in_tensorfloat32_where_that_is_asked_for() -> None:
