@@ -31,6 +31,7 @@ from neuralpower.learn.problem import Array
 POWER = 4.0  # of the norm over compute and memory: at the ridge a kernel takes 1.19 times the larger
 COMPUTE, MEMORY = "compute", "memory"
 STEEPEST = 0.45 * float(np.log(2))  # fall of a factor's logarithm with an octave of a size, at most
+FEWEST = 50  # networks on a device whose families tell how far others lie
 USUAL_BITS = 16  # of a product's numbers
 Factors = Mapping[str, float]  # logarithms, by name
 
@@ -67,7 +68,7 @@ class Prior(Part, frozen=True):
         """The prior for a device, by its short name and its hardware."""
         family, own = family_of(hardware, chip), self.devices.get(device)
         levels = [self.everywhere, *(one for one in (self.families.get(family), own) if one is not None)]
-        taught = own is not None and own.networks > 0
+        taught = own is not None and own.networks >= FEWEST
         doubt = self.of_device if taught else self.of_family if family in self.families else self.elsewhere
         unsure = self.families[family].doubt if family in self.families else None
         factors: dict[str, float] = {}

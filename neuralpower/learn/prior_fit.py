@@ -169,8 +169,8 @@ def fit_factors(
 ) -> dict[str, dict[str, float]]:
     """Factors by level ("everywhere", "family NAME", "device NAME"), as logarithms.
 
-    `levels`: those that are trained. `fixed`: factors of all devices that stay as they are; others of that level
-    are trained where it is among the levels.
+    `levels`: those that are trained. `fixed`: factors of all devices that stay as they are; others of that
+    level are trained where it is among the levels.
     """
     design = Design(observed, fixed or {}, launch_s)
     names = list(design.parameters)
