@@ -24,7 +24,7 @@ class Traits(NamedTuple):
     compute: Mapping[str, Any] = {}  # of the time that FLOP take
     memory: Mapping[str, Any] = {}  # of the time that bytes take
     lanes: Any = False  # whether the FLOP run on float32 lanes, whatever the type: no tensor core does them
-    passes: Any = 1  # over the bytes, at most, of code that is no single pass: sorting, for one
+    passes: Any = 1  # over the bytes, at most, of code that passes over them more than once, such as a sort
 
 
 def steps(name: str, size: Any, exponents: Sequence[int]) -> dict[str, Any]:

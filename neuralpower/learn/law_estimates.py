@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,8 @@ def _wider(columns: Layer, law: Law) -> Layer | None:
     names = set(np.asarray(columns.dtype, dtype=str).tolist())
     if "float32" not in law.hardware.peak_flops_per_s or not all(DTYPES[name].bits == HALF for name in names):
         return None
-    return dataclasses.replace(columns, dtype=np.full(len(columns.dtype), "float32"))
+    wide: Any = np.full(len(columns.dtype), "float32")
+    return dataclasses.replace(columns, dtype=wide)
 
 
 def _backward_s(columns: Layer, law: Law) -> Array:

@@ -149,7 +149,7 @@ def _joined(entries: Sequence[tuple[Array, int, Array]], shape: tuple[int, int])
 
 
 def _sort(level: str) -> str:
-    """The sort of a level, of which a family and a device have names."""
+    """The name of a level, of which a family and a device have names."""
     return level.split(" ", 1)[0]
 
 

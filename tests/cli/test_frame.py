@@ -29,7 +29,7 @@ from neuralpower.networks.catalogue import TASKS
 from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.phases import PREDICTED
 from neuralpower.networks.zoo import ZOO
-from neuralpower.optimizers.registry import RECIPES
+from neuralpower.optimizers.registry import KNOWN
 from neuralpower.predict.explore.fit_request import PHASES as FITTED
 from neuralpower.predict.explore.score import BY
 from neuralpower.predict.measured import BEST, ROOFLINE
@@ -123,7 +123,7 @@ def test_help_of_a_command_by_its_name() -> None:
         (choices.SORTS, SORTS),
         (choices.UNITS, UNITS),
         (choices.CONVENTIONS, CONVENTIONS),
-        (choices.OPTIMIZERS, RECIPES),
+        (choices.OPTIMIZERS, KNOWN),
         (choices.TABLES, [*sorted(KINDS), "network"]),
         (choices.SCORES, BY),
         (choices.LEARNERS, LEARNERS),

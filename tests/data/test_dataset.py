@@ -27,6 +27,7 @@ from neuralpower.data.tables import without_comments
 from neuralpower.errors import DatasetError, DeviceError, InputError, writing
 from neuralpower.files.atomic import replace_file
 from neuralpower.layers import KINDS
+from neuralpower.layers.attention import Attention
 from neuralpower.layers.base import OperatorNames
 from neuralpower.layers.columns import fingerprint
 from neuralpower.learn.rows import hardware_from
@@ -410,7 +411,7 @@ def test_attention_that_was_collected_on_a_gpu_is_torchs(tmp_path: Path, platfor
     folder = written(tmp_path, [attention(0), attention(1)], "attention")
     write_meta(folder, {"device": "x", "hardware": {"platform": platform}})
     table = read_dataset(folder).tables["attention"]
-    assert [KINDS["attention"].from_row(row).library for row in table.to_dict("records")] == [library] * 2
+    assert [Attention.from_row(row).library for row in table.to_dict("records")] == [library] * 2
     assert table["config_id"].tolist() == ["c0", "c1"]
 
 
@@ -419,7 +420,7 @@ def test_attention_in_a_table_of_ones_own_is_what_its_column_says(tmp_path: Path
     rows = [{**attention(i), "library": name} for i, name in enumerate(("", "torch"))]
     pd.DataFrame(rows).drop(columns="config_id").to_csv(tmp_path / "attention.csv", index=False)
     table = read_dataset(tmp_path).tables["attention"]
-    assert [KINDS["attention"].from_row(row).library for row in table.to_dict("records")] == ["", "torch"]
+    assert [Attention.from_row(row).library for row in table.to_dict("records")] == ["", "torch"]
 
 
 def test_two_datasets_merge_by_concatenating_their_tables(tmp_path: Path) -> None:
