@@ -69,9 +69,11 @@ def breaches(
     basis = np.array(found.basis)
     free = (basis == MEASURED) | (t == 0)
     twins = np.array([SAME_CHIP in origin for origin in predictor.origins(found)])
+    held = predictor.law is None or not predictor.law.exempt  # families whose calls are slower
     rules = {
         FASTER: t < laws.least_s(columns, hardware) * (1 - ROUNDING),
-        SLOWER: np.isin(basis, CARRIED_BASES)
+        SLOWER: held
+        & np.isin(basis, CARRIED_BASES)
         & ~twins
         & (t > laws.most_s(columns, hardware) * (1 + ROUNDING)),
     }

@@ -18,13 +18,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from benchmarks.teachers import collected, mlx, neusight, traces
 from neuralpower.learn import prior_fit
-from neuralpower.learn.prior import FEWEST, Doubt, Law, Level, Prior, family_of
+from neuralpower.learn.prior import COMPUTE, FEWEST, MEMORY, Doubt, Law, Level, Prior, family_of
 from neuralpower.learn.prior_files import SHIPPED, write_prior
-from neuralpower.learn.prior_fit import DEVICE, EVERYWHERE, FAMILY, Observation, fit_factors, predicted
+from neuralpower.learn.prior_fit import (
+    DEVICE,
+    EVERYWHERE,
+    FAMILY,
+    Observation,
+    fit_factors,
+    levelled,
+    predicted,
+)
 from neuralpower.learn.problem import Array
 
 LAUNCH_S = 2e-6  # the shortest kernels of networks on GPUs of 2022 to 2025
@@ -34,6 +43,7 @@ SOURCE = (
     "traces (MIT); calls measured on an H200"
 )
 FOLDS = 5
+SAMPLED = 300  # networks of a device that say its level, about
 TRACES = Path("build/timm-traces.pickle")
 CALLS = Doubt(call=0.3, network=0.12)  # of a device that was taught: families held out
 FAMILIES = Doubt(call=0.35, network=0.21)
@@ -63,6 +73,19 @@ def prior_of(observed: Sequence[Observation]) -> Prior:
     for name, factors in (*further.items(), *more.items()):
         found[name] = {**factors, **found.get(name, {})}
     levels = {name: _level(factors, name, observed) for name, factors in found.items()}
+    prior = _prior(levels)
+    for device in (device for device, count in many.items() if count >= FEWEST):
+        mine = [one for one in parts["networks"] if one.device == device]
+        shift = levelled(
+            prior.on(mine[0].hardware, device, mine[0].chip), mine[:: max(len(mine) // SAMPLED, 1)]
+        )
+        own = levels[f"{DEVICE} {device}"]
+        both = {part: round(own.factors.get(part, 0.0) + shift, DIGITS) for part in (COMPUTE, MEMORY)}
+        levels[f"{DEVICE} {device}"] = msgspec.structs.replace(own, factors={**own.factors, **both})
+    return _prior(levels)
+
+
+def _prior(levels: Mapping[str, Level]) -> Prior:
     return Prior(
         source=SOURCE,
         launch_s=LAUNCH_S,

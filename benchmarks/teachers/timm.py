@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,8 +45,10 @@ def rows(root: Path) -> pd.DataFrame:
     return table[table.device.str.startswith("RTX") & (table.phase == "infer")].reset_index(drop=True)
 
 
-def observations(root: Path, traces: Path) -> tuple[list[Observation], list[str]]:
-    """(One for each row whose network can be traced, their models); `traces`: the file that keeps them."""
+def observations(
+    root: Path, traces: Path, of: Callable[[Run], str] = lambda run: run.model
+) -> tuple[list[Observation], list[str]]:
+    """(One for each row whose network can be traced, what `of` says of it); `traces`: the file of traces."""
     table, found, names = rows(root), [], []
     known = dict(kept(traces))
     specs = {device: find_spec(device) for device in table.device.unique()}
@@ -64,7 +66,7 @@ def observations(root: Path, traces: Path) -> tuple[list[Observation], list[str]
                 found.append(
                     Observation(spec.slug, spec.hardware(), tuple(layers), counts, seconds, chip=spec.chip)
                 )
-                names.append(run.model)
+                names.append(of(run))
     return found, names
 
 

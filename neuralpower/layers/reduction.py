@@ -15,7 +15,7 @@ from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.base import OperatorNames
 from neuralpower.layers.movement import Movement
 from neuralpower.layers.tensors import first, memory_order
-from neuralpower.layers.traits import Traits, steps
+from neuralpower.layers.traits import Traits
 
 FUNCTIONS: dict[str, Any] = {
     "sum": torch.sum,
@@ -45,8 +45,6 @@ OF_INTEGERS = (*EXTREMA, "sum", "prod", "any", "all")
 ELEMENTS_OF_A_BLOCK = 8192
 SHORT_KERNEL_S = 2e-6  # of a short kernel more, up to a factor
 SWEPT = ("sum", "mean", "mean", "mean", "var", "amax", "argmax", "linalg_vector_norm", "logsumexp", "max")
-
-SUMMED = (0, 4, 8, 12, 16, 20)  # exponents of steps of the numbers of a sum: traits
 
 
 @layer_kind("reduction", *(f"aten.{name}" for name in FUNCTIONS), "aten.count_nonzero")
@@ -144,9 +142,8 @@ class Reduction(Layer):
         }
 
     def traits(self) -> Traits:
-        """Outputs side by side that are summed over axes before them; few sums of many numbers."""
-        inner = {"not last": 1.0 - np.asarray(self.last, dtype=float)}
-        return Traits({}, inner | steps("summed", self.elements / np.maximum(self.outputs, 1), SUMMED))
+        """Outputs side by side that are summed over axes before them."""
+        return Traits({}, {"not last": 1.0 - np.asarray(self.last, dtype=float)})
 
     def features(self) -> dict[str, Any]:
         """Which function, over which axes."""

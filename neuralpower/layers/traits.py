@@ -7,6 +7,7 @@ factor changes gradually.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -43,8 +44,8 @@ def steps(name: str, size: Any, exponents: Sequence[int]) -> dict[str, Any]:
 def sides_of(itemsize: Any, *sides: Any) -> dict[str, Any]:
     """How sides of matrices lie in memory: in whole vectors, in pairs of 16-bit numbers, or in neither."""
     whole = [np.asarray(side) * itemsize for side in sides]
-    vectors = np.logical_and.reduce([size % VECTOR_BYTES == 0 for size in whole])
-    pairs = np.logical_and.reduce([size % PAIR_BYTES == 0 for size in whole])
+    vectors = functools.reduce(np.logical_and, [size % VECTOR_BYTES == 0 for size in whole])
+    pairs = functools.reduce(np.logical_and, [size % PAIR_BYTES == 0 for size in whole])
     return {"sides in pairs": 1.0 * (pairs & ~vectors), "odd sides": 1.0 * ~pairs}
 
 

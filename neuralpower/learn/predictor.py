@@ -460,8 +460,8 @@ class Predictor:
             t = faded(t, law.seconds(columns), outside)
         if law is not None:
             least = np.where(measured, least, np.maximum(least, laws.least_s(columns, here)))
-            related = self.carried and self.twin is None
-            most = laws.most_s(columns, here) if related or not exact else most
+            unheld = exact & (self.twin is not None or not self.carried) & (outside <= EXTRAPOLATION_OCTAVES)
+            most = np.where(unheld, most, laws.most_s(columns, here))
         t = np.clip(t, least, np.maximum(least, most))
         spread = regressor.spread if exact else regressor.spread.widened(WIDE)
         low, high = _bounds(spread, t, outside, unsure)

@@ -1,89 +1,181 @@
-"""Priors: families of chips, how far their factors lie from others', and how sure their answers are."""
+"""A prior: levels of factors on physics, trained through sums of calls."""
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from neuralpower.devices.hardware import Hardware
-from neuralpower.layers import KINDS, Layer, columns_of
-from neuralpower.learn.law_estimates import seconds_by_law
-from neuralpower.learn.prior import Doubt, Level, Prior, family_of
-from neuralpower.learn.prior_fit import CALL_NOISE, Observation, fit_factors
+from neuralpower.devices.spec import find_spec
+from neuralpower.layers import Layer, columns_of
+from neuralpower.layers.activation import Activation
+from neuralpower.layers.linear import Linear
+from neuralpower.learn import laws
+from neuralpower.learn.law_estimates import faded, seconds_by_law
+from neuralpower.learn.prior import FEWEST, POWER, STEEPEST, Doubt, Law, Level, Prior, family_of, gentle
+from neuralpower.learn.prior_files import shipped_prior, write_prior
+from neuralpower.learn.prior_fit import DEVICE, EVERYWHERE, Observation, fit_factors, predicted
 
-GPU = Hardware(platform="nvidia", cores=10, peak_flops_per_s={"float32": 1e13}, memory_bytes_per_s=1e11)
-MAC = dataclasses.replace(GPU, platform="apple")
-USUAL, OWN = Doubt(call=0.3, network=0.1), Doubt(call=0.6, network=0.2)
+SPEC = find_spec("nvidia-rtx-4090")
+HARDWARE = SPEC.hardware()
+DOUBT = Doubt(call=0.3, network=0.1)
 LAUNCH_S = 2e-6
 
 
-def add(elements: int) -> Layer:
-    """Two numbers read and one written, 12 B each: 1e8 take 12 ms at 1e11 B/s."""
-    return KINDS["elementwise"].from_row(
-        {"dtype": "float32", "function": "add", "elements": elements, "operands": 2, "broadcast": False}
+def law(**factors: float) -> Law:
+    return Law(
+        HARDWARE, {name.replace("_", " "): value for name, value in factors.items()}, LAUNCH_S, DOUBT, True
     )
 
 
-@pytest.mark.parametrize(
-    ("platform", "chip", "family"),
-    [
-        ("nvidia", "AD102", "AD1"),
-        ("nvidia", "AD107", "AD1"),
-        ("amd", "MI300", "MI3"),
-        ("apple", None, "apple"),
-        ("intel", "BMG-G21", "intel"),
-    ],
-)
-def test_a_family_is_a_generation_of_chips_or_all_of_a_maker(
-    platform: str, chip: str | None, family: str
-) -> None:
-    for year in (2020, 2024, None):
-        assert family_of(Hardware(platform=platform, year=year), chip) == family
+def linear(rows: int, columns: int = 1024, inner: int = 1024) -> Linear:
+    return Linear(dtype="float16", rows=rows, in_features=inner, out_features=columns, bias=False)
 
 
-def prior(family: Level) -> Prior:
-    return Prior("made up", LAUNCH_S, Level({}), {"apple": family}, {"m9": Level({})}, USUAL, USUAL, USUAL)
+def relu(elements: int) -> Activation:
+    return Activation(dtype="float16", function="relu", elements=elements)
 
 
-@pytest.mark.parametrize("device", ["m9", "m8"])
-def test_a_family_may_be_as_unsure_as_its_own_devices_were_when_held_out(device: str) -> None:
-    factors = {"elementwise memory": float(np.log(5))}
-    usual, own = (prior(Level(factors, doubt=doubt)).on(MAC, device) for doubt in (None, OWN))
-    assert (usual.doubt, own.doubt) == (USUAL, OWN)
-    # 12 ms at the bandwidth: 60 ms by its factor, and at most 3 times as long by what other makers' need
-    seconds = [
-        float(seconds_by_law(columns_of(KINDS["elementwise"], [add(10**8)]), law)[0]) for law in (usual, own)
-    ]
-    assert seconds == pytest.approx([0.036, 0.06], rel=0.01)
+def seconds(by: Law, layer: Layer) -> float:
+    return float(by.seconds(columns_of(type(layer), [layer]))[0])
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_a_backward_pass_takes_as_long_as_the_calls_that_do_its_work(rows: int) -> None:
-    law = prior(Level({})).on(MAC, "m9")
-    linear = KINDS["linear"].from_row(
-        {"dtype": "float32", "rows": 4096, "in_features": 1024, "out_features": 4096, "bias": False}
+def test_without_factors_a_call_takes_what_its_sheet_allows_and_a_launch() -> None:
+    large = relu(2**28)
+    assert seconds(law(), large) == pytest.approx(
+        2 * 2 * 2**28 / HARDWARE.memory_bytes_per_s + LAUNCH_S, rel=1e-4
     )
-    forward, backward = (
-        seconds_by_law(columns_of(KINDS["linear"], [dataclasses.replace(linear, phase=phase)] * rows), law)
-        for phase in ("forward", "backward")
+    product = linear(2**16)
+    compute = product.flops() / HARDWARE.peak("float16")
+    memory = sum(product.bytes()) / HARDWARE.memory_bytes_per_s
+    assert seconds(law(), product) == pytest.approx(
+        (compute**POWER + memory**POWER) ** (1 / POWER) + LAUNCH_S
     )
-    assert backward == pytest.approx(2 * forward, rel=0.05)  # the gradients of the input and of the weights
-    assert len(backward) == rows
 
 
-def test_a_family_of_another_maker_may_lie_further_from_all_devices() -> None:
-    moved = [np.log(factor) for factor in (_memory_factor(GPU), _memory_factor(MAC))]
-    assert 0 < moved[0] < 0.5 * moved[1] < 0.5 * np.log(4)
+def test_a_call_that_does_no_work_takes_no_time() -> None:
+    assert seconds(law(), relu(0)) == 0
 
 
-def _memory_factor(hardware: Hardware) -> float:
-    """Of a family, from two rows that take four times as long as their bytes, where all devices are known."""
-    rows = [
-        Observation("x", hardware, (add(n),), np.ones(1), 4 * 12e-11 * n, noise=CALL_NOISE)
-        for n in (10**7, 10**8)
-    ]
-    found = fit_factors(rows, LAUNCH_S, fixed={"memory": 0.0}, levels=("family",))
-    (family,) = found.values()
-    return float(np.exp(family["memory"] + family["elementwise memory"]))
+def test_factors_of_part_kind_and_trait_multiply() -> None:
+    more = law(memory=0.1, activation_memory=0.2)
+    more = replace(more, factors={**more.factors, "activation memory: cheap": 0.3})
+    busy = seconds(law(), relu(2**26)) - LAUNCH_S
+    assert seconds(more, relu(2**26)) - LAUNCH_S == pytest.approx(busy * np.exp(0.6), rel=1e-3)
+
+
+def test_a_device_has_the_factors_of_its_levels() -> None:
+    levels = [Level({"memory": value}, networks=FEWEST) for value in (0.1, 0.2, 0.4)]
+    family = family_of(HARDWARE, SPEC.chip)
+    prior = Prior(
+        "made up", LAUNCH_S, levels[0], {family: levels[1]}, {SPEC.slug: levels[2]}, DOUBT, DOUBT, DOUBT
+    )
+    here = prior.on(HARDWARE, SPEC.slug, SPEC.chip)
+    assert here.factors["memory"] == pytest.approx(0.7) and here.taught
+    sibling = find_spec("nvidia-rtx-4080")
+    there = prior.on(sibling.hardware(), sibling.slug, sibling.chip)
+    assert there.factors["memory"] == pytest.approx(0.3) and not there.taught
+    other = find_spec("nvidia-t4")
+    assert prior.on(other.hardware(), other.slug, other.chip).factors["memory"] == pytest.approx(0.1)
+
+
+def observed(by: Law, count: int, noise: float = 0.0) -> list[Observation]:
+    """Networks of two products and three passes, as long as a law says."""
+    random = np.random.default_rng(0)
+    found = []
+    for _ in range(count):
+        layers = (linear(int(random.integers(2**12, 2**16))), relu(int(random.integers(2**22, 2**27))))
+        counts = random.integers(1, 5, size=2).astype(float)
+        total = sum(n * seconds(by, layer) for n, layer in zip(counts, layers, strict=True))
+        found.append(
+            Observation(
+                SPEC.slug, HARDWARE, layers, counts, total * np.exp(noise * random.normal()), chip=SPEC.chip
+            )
+        )
+    return found
+
+
+def test_totals_alone_tell_what_products_and_what_passes_take() -> None:
+    truth = replace(law(), factors={"compute": 0.5, "memory": 0.25})
+    networks = observed(truth, 60, noise=0.03)
+    found = fit_factors(networks, LAUNCH_S, levels=(EVERYWHERE,))[EVERYWHERE]
+    learnt = replace(law(), factors=found)
+    for layer in (linear(2**14), relu(2**25)):
+        assert seconds(learnt, layer) == pytest.approx(seconds(truth, layer), rel=0.1)
+    said = predicted(networks, {SPEC.slug: learnt})
+    assert np.median(np.abs(said / [one.seconds for one in networks] - 1)) < 0.04
+
+
+def test_few_networks_move_factors_less_than_many() -> None:
+    truth = replace(law(), factors={"compute": 0.6, "memory": 0.6})
+    gaps = []
+    for count in (2, 60):
+        found = fit_factors(observed(truth, count), LAUNCH_S, {"memory": 0.0}, (DEVICE,))[
+            f"{DEVICE} {SPEC.slug}"
+        ]
+        learnt = replace(law(), factors=found)
+        gaps.append(np.log(seconds(truth, relu(2**26)) / seconds(learnt, relu(2**26))))
+    assert gaps[0] > 2 * gaps[1] > 0
+
+
+def test_a_strange_network_bends_nothing() -> None:
+    truth = replace(law(), factors={"memory": 0.3})
+    networks = observed(truth, 40)
+    strange = replace(networks[0], seconds=50 * networks[0].seconds)
+    plain, bent = (
+        fit_factors(some, LAUNCH_S, levels=(EVERYWHERE,))[EVERYWHERE]
+        for some in (networks, [*networks, strange])
+    )
+    assert abs(plain["memory"] - bent["memory"]) < 0.02
+
+
+def test_no_factor_falls_faster_than_a_size_grows() -> None:
+    steep = {
+        "x memory: width 32": 1.0,
+        "x memory: width 128": -3.0,
+        "x memory: width 512": -3.0,
+        "x memory": 0.2,
+    }
+    held = gentle(steep)
+    assert held["x memory: width 128"] == pytest.approx(1.0 - 2 * STEEPEST)
+    assert held["x memory: width 512"] == pytest.approx(1.0 - 4 * STEEPEST)
+    assert held["x memory"] == 0.2
+
+
+def test_sixteen_bits_are_never_slower_than_thirty_two() -> None:
+    worse = replace(law(), factors={"linear compute: odd sides": 3.0})
+    odd = columns_of(Linear, [linear(4097, 1023, 1025)])
+    wide = columns_of(Linear, [replace(linear(4097, 1023, 1025), dtype="float32")])
+    assert seconds_by_law(odd, worse)[0] <= seconds_by_law(wide, worse)[0]
+
+
+def test_the_law_is_held_between_its_bounds() -> None:
+    columns = columns_of(Linear, [linear(2**14)])
+    least, most = laws.least_s(columns, HARDWARE)[0], laws.most_s(columns, HARDWARE)[0]
+    assert seconds_by_law(columns, replace(law(), factors={"compute": 5.0}))[0] == most
+    assert seconds_by_law(columns, replace(law(), factors={"compute": -5.0, "memory": -5.0}))[0] == least
+
+
+def test_a_carried_regressor_fades_into_the_law() -> None:
+    said = faded(np.full(3, 8e-3), np.full(3, 2e-3), np.array([0.0, 1.0, 100.0]))
+    assert said.tolist() == pytest.approx([8e-3, 4e-3, 2e-3], rel=1e-3)
+
+
+def test_a_prior_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "prior.json"
+    write_prior(shipped_prior(), file)
+    import msgspec
+
+    assert msgspec.json.decode(file.read_bytes(), type=Prior) == shipped_prior()
+
+
+def test_the_shipped_prior_says_what_it_was_trained_on() -> None:
+    prior = shipped_prior()
+    assert prior.source and prior.devices["nvidia-rtx-4090"].networks > FEWEST
+    assert all(
+        abs(factor) < 3
+        for level in (prior.everywhere, *prior.devices.values())
+        for factor in level.factors.values()
+    )

@@ -1,0 +1,84 @@
+"""No answer breaks a law of its device: a seeded sample of devices, kinds and types."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.laws import FALLS, FASTER, NARROW, SLOWER, accelerators, breaches, drawn
+from neuralpower.devices.spec import find_spec
+from neuralpower.dtypes import floats_of
+from neuralpower.layers import KINDS, columns_of
+from neuralpower.layers.convolution import Conv2d
+from neuralpower.layers.linear import Linear
+from neuralpower.layers.matmul import Matmul
+from neuralpower.learn import laws
+from neuralpower.learn.any_device import for_device
+from tests.sampled import some_always
+
+DRAWS = 5
+SAMPLED = ("nvidia-rtx-4090", "nvidia-h800-sxm5-80gb", "nvidia-t4", "amd-instinct-mi300x", "apple-m2-max")
+PLACES = [(spec.slug, dtype) for spec in accelerators() for dtype in floats_of(spec.peak_flops)]
+
+
+@pytest.mark.parametrize(("device", "dtype"), some_always(PLACES, lambda place: place[0] in SAMPLED))
+def test_no_answer_is_faster_than_its_sheet_or_many_times_slower(device: str, dtype: str) -> None:
+    predictor = for_device(find_spec(device)).of_torch()
+    kinds = [kind for kind in KINDS.values() if kind.by_default]
+    found = [one for kind in kinds for one in breaches(predictor, drawn(kind, dtype, DRAWS))]
+    assert [(rule, layer) for rule, layer in found if rule in (FASTER, SLOWER)] == []
+
+
+def conv(dtype: str, *, last: bool = False, inner: int = 64) -> Conv2d:
+    sizes = {
+        "in_height": 56,
+        "in_width": 56,
+        "kernel_height": 3,
+        "kernel_width": 3,
+        "stride_height": 1,
+        "stride_width": 1,
+    }
+    sizes |= {"padding_height": 1, "padding_width": 1, "dilation_height": 1, "dilation_width": 1}
+    return Conv2d(
+        dtype=dtype,
+        batch=256,
+        in_channels=inner,
+        out_channels=64,
+        groups=1,
+        bias=False,
+        channels_last=last,
+        **sizes,
+    )
+
+
+@pytest.mark.parametrize("device", ["nvidia-rtx-4090", "nvidia-rtx-3090", "nvidia-rtx-pro-6000-max-q"])
+def test_a_convolution_in_sixteen_bits_is_faster_than_in_thirty_two(device: str) -> None:
+    found = for_device(find_spec(device)).of_torch().estimate([conv("float16"), conv("float32")])
+    assert found.runtime_s[0] < found.runtime_s[1] / 1.5
+
+
+def test_a_long_inner_side_with_few_outputs_is_not_a_thousand_times_its_bytes() -> None:
+    spec = find_spec("nvidia-a100-pcie-40gb")
+    layers = [Matmul(dtype="float32", batch=1, rows=15, inner=98304, columns=side) for side in (15, 512)]
+    found = for_device(spec).of_torch().estimate(layers)
+    columns = columns_of(Matmul, layers)
+    assert np.all(found.runtime_s >= laws.least_s(columns, spec.hardware()))
+    assert found.runtime_s[0] < 3e-4 and found.runtime_s[0] < found.runtime_s[1]
+
+
+def test_odd_sides_take_longer_and_their_neighbours_little() -> None:
+    predictor = for_device(find_spec("nvidia-rtx-4090")).of_torch()
+    even, odd, neighbour = (
+        Linear(dtype="float16", rows=8192, in_features=side, out_features=4096, bias=False)
+        for side in (4096, 4097, 4099)
+    )
+    found = predictor.estimate([even, odd, neighbour]).runtime_s
+    assert found[0] < found[1] and abs(found[2] / found[1] - 1) < 0.02
+
+
+@pytest.mark.parametrize("rule", [FALLS, NARROW])
+def test_larger_calls_and_more_bits_never_take_less_where_the_law_answers(rule: str) -> None:
+    predictor = for_device(find_spec("nvidia-rtx-4090")).of_torch()
+    kinds = [kind for kind in KINDS.values() if kind.by_default]
+    found = [one for kind in kinds for one in breaches(predictor, drawn(kind, "float16", DRAWS))]
+    assert [layer for broken, layer in found if broken == rule] == []
