@@ -28,7 +28,7 @@ PACKAGES: Mapping[str, str] = {
         base call columns sweep tensors terms workspace expert_load operands
         activation attention collective convolution elementwise embedding experts fused_pointwise
         latent_attention linear linear_attention matmul matrix_product movement norm optimizer pooling
-        recurrent reduction scan softmax
+        recurrent reduction scan softmax traits windowed
     """,
     "platforms": "views",
     "data": ALL,

@@ -85,10 +85,15 @@ def _composed(spec: DeviceSpec) -> Predictor:
 
 
 def _law(spec: DeviceSpec, hardware: Hardware) -> Law | None:
-    """What physics and whole networks say of the device; None for CPUs, whose kernels others are."""
+    """What physics and whole networks say of the device; None for CPUs, whose kernels others are.
+
+    A board that nothing taught has the factors of one that differs in its links alone.
+    """
     if platform_of(hardware).family == "cpu":
         return None
-    return shipped_prior().on(hardware, spec.slug, spec.chip)
+    prior = shipped_prior()
+    names = (spec.slug, *(sheet.slug for sheet in _but_for_links(spec)))
+    return prior.on(hardware, next((name for name in names if name in prior.devices), spec.slug), spec.chip)
 
 
 def for_board(spec: DeviceSpec, sheet: DeviceSpec) -> Predictor:

@@ -21,7 +21,7 @@ from neuralpower.learn.estimates import (
     BARE,
     BASES,
     BY_LAW,
-    CARRIED_BY,
+    BY_PHYSICS,
     ROOFLINE,
     ROOFLINE_FACTOR,
     TRAINED_HERE,
@@ -112,9 +112,9 @@ def test_the_devices_own_rows_come_before_those_of_relatives() -> None:
     found = predictor.estimate([known, carried])
     assert found.runtime_s[0] == own.runtime_s[0] and found.basis[1] == "carried"
     assert predictor.origin(found.at(np.array([0])), found.runtime_s[:1]) == TRAINED_HERE
-    assert predictor.origin(found.at(np.array([1])), found.runtime_s[1:]) == CARRIED_BY
+    assert predictor.origin(found.at(np.array([1])), found.runtime_s[1:]) == BY_PHYSICS
     both = predictor.origin(found, found.runtime_s)
-    assert TRAINED_HERE in both and CARRIED_BY in both and "%" in both
+    assert TRAINED_HERE in both and BY_PHYSICS in both and "%" in both
 
 
 def test_half_the_bytes_take_half_the_time_on_a_device_that_nothing_was_trained_on() -> None:
@@ -153,16 +153,15 @@ def test_a_processor_is_a_roofline_with_wide_bounds() -> None:
     assert found.basis == (ROOFLINE,) and predictor.origin(found, found.runtime_s) == BARE
 
 
-def test_a_pass_of_an_unknown_kind_takes_what_its_bytes_take() -> None:
-    predictor = for_device(find_spec("nvidia-l4"))
+def test_a_pass_of_an_unknown_kind_takes_no_less_than_its_bytes() -> None:
+    spec = find_spec("nvidia-l4")
+    predictor = for_device(spec)
     known = {key[0] for one in (predictor, *predictor.others) for key in one.regressors}
     kind = next(kind for name, kind in KINDS.items() if name not in known and not kind.multiplies)
     layer = kind.sample(Draw(3))
     found = predictor.estimate([layer])
-    size = sum(layer.bytes())
-    passed = predictor.estimate([add(max(size // 12, 1), "float32")])
-    assert found.basis == ("bytes law",)
-    assert found.runtime_s[0] >= 0.8 * passed.runtime_s[0]
+    assert found.basis == ("carried",) and found.regressor.tolist() == [BY_LAW]
+    assert found.runtime_s[0] >= sum(layer.bytes()) / spec.hardware().memory_bytes_per_s
 
 
 def test_a_users_sheet_is_answered_as_a_shipped_one(tmp_path: Path) -> None:
@@ -256,6 +255,6 @@ def test_what_engines_tables_say_of_attention_is_not_said_of_torchs() -> None:
     torchs = for_device(find_spec("nvidia-h100-sxm5-80gb")).estimate(
         [dataclasses.replace(layer, library="torch")]
     )
-    assert engine.basis == ("in-range",)
-    assert torchs.regressor.tolist() == [BY_LAW]
-    assert 0 < torchs.runtime_s[0] < 3 * engine.runtime_s[0]
+    assert engine.basis == ("in-range",) and torchs.basis == ("carried",)  # from an H200's rows of torch
+    assert torchs.regressor.tolist() != engine.regressor.tolist()
+    assert 0.5 < torchs.runtime_s[0] / engine.runtime_s[0] < 3
