@@ -188,7 +188,7 @@ class Prediction(Shown):
                 f"only {percent(trained)} of the time was trained on this device; "
                 "other layers use data of related devices"
                 if trained >= TOLD
-                else "no time was trained on this device; data of related devices give all times"
+                else "no kernel was measured on this device; other data give all times"
             )
         return tuple(texts)
 

@@ -131,8 +131,11 @@ def slow_attention() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Raise ModelError after a run that needs the weights to stay, where another thread has written them."""
-    given = [t for t in (*model.parameters(), *model.buffers()) if not t.is_inference()]
+    """Raise ModelError after a run that needs the weights to stay, where another thread has written them.
+
+    Buffers do not count: a pass in training writes them itself, such as the statistics of a batch norm.
+    """
+    given = [t for t in model.parameters() if not t.is_inference()]
     before = [(t, t._version) for t in given]
     yield
     if any(t._version != version for t, version in before):
