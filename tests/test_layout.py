@@ -50,8 +50,8 @@ PACKAGES: Mapping[str, str] = {
         collect.request collect.schedule collect.supervisor exchanges.dataset
     """,
     "learn": """
-        any_device calibrate carried_power estimates keys network_estimates network_rows pace
-        predictor predictor_files predictor_lookup predictor_writing regressor remembering rows train
+        any_device calibrate calibrate_by_networks carried_power estimates keys network_estimates network_rows
+        pace predictor predictor_files predictor_lookup predictor_writing regressor remembering rows train
     """,
     "predict": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot

@@ -7,11 +7,12 @@ from typing import Annotated
 
 from typer import Option, Typer
 
+from neuralpower.cli import shared_options
 from neuralpower.cli.commands import examples
-from neuralpower.cli.known_names import checked_predictor, completed_predictors
+from neuralpower.cli.known_names import checked_source, completed_predictors
 from neuralpower.cli.output import say, tell
 from neuralpower.cli.panels import INPUT, MEASURING, OUTPUT
-from neuralpower.errors import DeviceError
+from neuralpower.errors import DeviceError, InputError
 from neuralpower.files.stages import stage
 
 app = Typer()
@@ -23,6 +24,7 @@ USELESS = 3.0  # the same; predictions are four times too high or too low after 
     epilog=examples(
         "neuralpower calibrate --from amd-epyc-2c",
         "neuralpower calibrate --from amd-epyc-2c --samples 100 -o models/mine.json",
+        "neuralpower calibrate --from rtx-4090 --networks timed.csv --map runtime_s=latency_ms/1000",
     )
 )
 def calibrate(
@@ -30,8 +32,8 @@ def calibrate(
         str,
         Option(
             "--from",
-            help="Name or file of a predictor of the same class of device.",
-            callback=checked_predictor,
+            help="Name or file of a predictor of the same class of device; with --networks a device.",
+            callback=checked_source,
             autocompletion=completed_predictors,
             rich_help_panel=INPUT,
         ),
@@ -43,12 +45,33 @@ def calibrate(
         Option(
             "--out",
             "-o",
-            help="The predictor file; default: models/THIS-MACHINE-calibrated.json.",
+            help="The predictor file; default: models/DEVICE-calibrated.json.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    networks: Annotated[
+        Path | None,
+        Option(
+            help="CSV of whole networks timed on that GPU: model, batch, runtime_s; or timm's own columns.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    map_: Annotated[
+        list[str] | None,
+        Option(
+            "--map",
+            help="--networks: COLUMN=EXPRESSION of the file's columns, such as runtime_s=latency_ms/1000.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    trust_code: shared_options.TrustCode = False,
 ) -> None:
-    """Measure some layers here, scale the predictor to them, and write it."""
+    """Measure some layers here, or read whole networks timed on a GPU, and scale the predictor to them."""
+    if networks is not None:
+        _by_networks(source, networks, map_ or [], out, trust_code=trust_code)
+        return
+    if map_:
+        raise InputError(f"--map {map_[0]} renames columns of --networks FILE, which is not given; add it")
     stage("importing torch")
     from neuralpower.devices.host import read_cpu
     from neuralpower.learn import calibrate as calibration
@@ -79,3 +102,36 @@ def calibrate(
     say(f"{result.rows} layers: geometric mean error {result.before:.1%} before, {gain}\npredictor: {target}")
     if result.after > DOUBTFUL:
         tell("Warning: single layers have large errors. Fix: end other work here and calibrate again.")
+
+
+def _by_networks(source: str, file: Path, maps: list[str], out: Path | None, *, trust_code: bool) -> None:
+    """Move a device's law by whole networks, and write it."""
+    from neuralpower.data.expressions import mapping
+    from neuralpower.data.own_networks import reasons
+    from neuralpower.devices.spec import spec_of
+
+    columns = mapping([part for text in maps for part in text.split(",")])
+    try:
+        spec = spec_of(source)
+    except InputError as error:
+        raise InputError(
+            f"{error}; with --networks give the name of a GPU with a spec sheet, or the file of one"
+        ) from None
+    target = out or Path("models") / f"{spec.slug}-calibrated.json"
+    stage("importing torch")
+    from neuralpower.learn.calibrate_by_networks import calibrate_by_networks
+    from neuralpower.learn.predictor_writing import check_places
+    from neuralpower.report.cards import write_predictor
+
+    check_places(target)
+    stage("tracing the networks")
+    found = calibrate_by_networks(spec, file, columns, trust_code=trust_code)
+    for line in reasons(found.rejected):
+        tell(line)
+    taught = found.taught
+    write_predictor(found.predictor, target)
+    gain = f"{taught.after:.1%} after" if taught.gained else "no better after, so factors stay"
+    say(f"{taught.networks} networks: mean error {taught.before:.1%} before, {gain} (held-out networks)")
+    for line in found.moved:
+        say(f"  {line}")
+    say(f"predictor: {target}")

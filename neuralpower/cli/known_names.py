@@ -120,6 +120,22 @@ def check_predictor(text: str) -> None:
             raise unknown("predictor", name, known, PredictorError) from None
 
 
+def check_source(text: str) -> None:
+    """The same for what a calibration starts from: also a device with a spec sheet, or its file."""
+    from neuralpower.devices.spec import spec_of
+
+    try:
+        check_predictor(text)
+    except PredictorError as error:
+        try:
+            spec_of(text)
+        except InputError:
+            way = (
+                "for a device of your own, give the file of its spec sheet (docs/how-to/own-measurements.md)"
+            )
+            raise PredictorError(f"{error}; {way}") from None
+
+
 def check_predictors_or_baselines(text: str) -> None:
     """The same for several with commas; BASELINES are allowed."""
     for name in text.split(","):
@@ -203,4 +219,4 @@ checked_models, checked_only_model = _checked(check_model_or_list), _alone(check
 checked_predictors_or_baselines = _checked(check_predictors_or_baselines)
 checked_predictors_or_none = _checked(lambda text: None if text == "none" else check_predictor(text))
 checked_predictor, checked_device, checked_place = map(_checked, (check_predictor, check_device, check_place))
-checked_fitted = _checked(check_fitted)
+checked_fitted, checked_source = _checked(check_fitted), _checked(check_source)

@@ -59,7 +59,7 @@ def train_predictor(
     check_places(target)  # checked before minutes of training
     stage("training the regressors")
     trained = train(data, learner, jobs, trust_code=trust_code)
-    if not quiet:
+    if not quiet and trained.predictor.regressors:
         say(regressors_table(trained) if verbose else kinds_table(trained))
     for line in warnings_of(trained):
         tell(line)

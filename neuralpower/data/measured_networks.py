@@ -30,14 +30,18 @@ def read_networks(file: Path) -> tuple[pd.DataFrame, list[str]]:
 
     Raises InputError: the file cannot be read, or lacks a column that is needed.
     """
+    return _renamed(file, read_measured(file))
+
+
+def read_measured(file: Path) -> pd.DataFrame:
+    """The table as it stands in the file; raises InputError where it cannot be read."""
     check_regular(file)
     try:
-        table = read_csv(file)
+        return read_csv(file)
     except Exception as error:  # pandas and the system have their own errors
         why = "it is a folder" if file.is_dir() else first_line(error)
         text = f"give a CSV file with columns such as {EXAMPLE}"
         raise InputError(f"{file}: cannot be read ({why}); {text}") from None
-    return _renamed(file, table)
 
 
 def _renamed(file: Path, table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

@@ -61,7 +61,7 @@ def for_device(spec: DeviceSpec, dtype: str | None = None) -> Predictor:
 
 def _composed(spec: DeviceSpec) -> Predictor:
     """One predictor from the device's own, its chip's, its relatives' and a roofline."""
-    own, refused = _own(spec)
+    own, moved, refused = _own(spec)
     twins = _twins(spec)
     asked = [*own, *twins, *_relatives(spec)]
     has = floats_of(spec.peak_flops)
@@ -80,8 +80,38 @@ def _composed(spec: DeviceSpec) -> Predictor:
         rooflines={**bare.rooflines, **first.rooflines},
         sheet=spec if first.is_of(spec) and spec.slug not in known_specs() else None,
         dispatch=None if _launched(first) or not hosts else hosts[0].of_another_host(),
-        law=_law(spec, hardware),
+        law=moved or _law(spec, hardware),
     )
+
+
+def with_the_rest(predictor: Predictor) -> Predictor:
+    """A predictor that is a law moved by networks, with all else that is known of its device."""
+    spec = known_spec(predictor.device) if predictor.law is not None else None
+    if spec is None:
+        return predictor
+    there = _composed(spec)
+    about = {**there.dataset, **predictor.dataset}
+    return dataclasses.replace(there, name=predictor.name, law=predictor.law, dataset=about)
+
+
+def before_networks(spec: DeviceSpec) -> Predictor:
+    """The predictor of a device as it is before networks of a user moved its law."""
+    there = _composed(spec)
+    return dataclasses.replace(there, law=_law(spec, there.hardware or spec.hardware()))
+
+
+def by_prior(hardware: Hardware, device: str) -> Predictor | None:
+    """The same by the hardware that a dataset states; None for CPUs, and without peaks or bandwidth."""
+    bare = hardware.memory_bytes_per_s <= 1 or not hardware.peak_flops_per_s
+    if bare or platform_of(hardware).family == "cpu":
+        return None
+    spec = known_spec(device)
+    there = roofline_by(hardware, device) if spec is None else before_networks(spec)
+    hardware = hardware if spec is None else completed(hardware, spec.hardware())
+    name, chip = (device, None) if spec is None else (spec.slug, spec.chip)
+    law = shipped_prior().on(hardware, name, chip)
+    answers = floats_of(hardware.peak_flops_per_s)
+    return dataclasses.replace(there, device=device, hardware=hardware, answers=answers, law=law)
 
 
 def _law(spec: DeviceSpec, hardware: Hardware) -> Law | None:
@@ -124,8 +154,8 @@ def roofline_by(hardware: Hardware, device: str) -> Predictor:
     )
 
 
-def _own(spec: DeviceSpec) -> tuple[list[Predictor], list[str]]:
-    """(Predictors that were trained on the device, why others of it cannot be read).
+def _own(spec: DeviceSpec) -> tuple[list[Predictor], Law | None, list[str]]:
+    """(Predictors that were trained on the device, a law moved by networks, why others cannot be read).
 
     The one with its name first, then others whose names begin with it.
     """
@@ -142,7 +172,8 @@ def _own(spec: DeviceSpec) -> tuple[list[Predictor], list[str]]:
         for name, sheet in sheets.items()
         if (sheet is not None and sheet.slug == spec.slug) or found[name].is_of(spec)
     ]
-    return own, [str(error) for error in refused]
+    moved = next((one.law for one in own if one.law is not None), None)
+    return [one for one in own if one.law is None], moved, [str(error) for error in refused]
 
 
 def _twins(spec: DeviceSpec) -> list[Predictor]:

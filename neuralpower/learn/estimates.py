@@ -33,6 +33,7 @@ UNTRAINED = (BORROWED, WEIGHTS_LAW, ROOFLINE)  # coverage excludes these
 TRAINED_HERE, CARRIED_BY = "trained on this device", "carried from relatives by bandwidth and peaks"
 LIKE, BY_ITS_BYTES, BARE = "borrowed from like calls", "by its bytes", "roofline, wide bounds"
 BY_NETWORKS, BY_PHYSICS = "from whole networks on this device", "from whole networks on other devices"
+HERE = (TRAINED_HERE, BY_NETWORKS)  # what was measured on the device says it
 ORIGINS = (TRAINED_HERE, BY_NETWORKS, CARRIED_BY, BY_PHYSICS, LIKE, BY_ITS_BYTES, BARE)
 TOLD = 0.005  # shares of the time below this are not named
 TIMES = ("runtime_s", "low_s", "high_s", "hidden_s")  # of an estimate

@@ -53,9 +53,14 @@ def seconds_by_law(columns: Layer, law: Law) -> Array:
     wider = _wider(columns, law)
     if wider is not None:  # the same units do them, or more of them
         seconds = np.minimum(seconds, law.seconds(wider))
+    return np.where(seconds > 0, np.clip(seconds, *bounds_s(columns, law)), 0.0)
+
+
+def bounds_s(columns: Layer, law: Law) -> tuple[Array, Array]:
+    """(The least, the most) seconds that the laws allow, each [rows]."""
     least = laws.least_s(columns, law.hardware)
-    most = np.inf if law.exempt else np.maximum(laws.most_s(columns, law.hardware), least)
-    return np.where(seconds > 0, np.clip(seconds, least, most), 0.0)
+    none = np.full(len(least), np.inf)
+    return least, none if law.exempt else np.maximum(laws.most_s(columns, law.hardware), least)
 
 
 def _wider(columns: Layer, law: Law) -> Layer | None:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neuralpower.data.screening import Rejected, unusable
-from neuralpower.dtypes import TENSORFLOAT32
-from neuralpower.errors import DatasetError, ModelError, NeuralPowerError, one_line
+from neuralpower.dtypes import full_name
+from neuralpower.errors import DatasetError, ModelError, NeuralPowerError, one_line, unknown
 from neuralpower.files.json_files import parse_json
 from neuralpower.layers import KINDS, Hardware, Layer
-from neuralpower.layers.base import FORWARD, LARGEST, in_tf32, most_flops
+from neuralpower.layers.base import FORWARD, LARGEST, most_flops
 from neuralpower.learn.pace import Pace
 from neuralpower.networks.trust import check_model
+from neuralpower.platforms import Platform, platform_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+AMP = "amp"  # weights in float32 under autocast to float16
+USUAL = {"dtype": "float32", "layout": "nchw", "run": "eager"}  # of columns that a table lacks
+LAYOUTS = {"nchw": False, "nhwc": True, "channels_first": False, "channels_last": True}  # channels last?
 MOST_SAID = 200  # letters of the reason why a row is skipped
 
 
@@ -72,7 +76,7 @@ def read_totals(
             except ModelError as error:
                 raise DatasetError(str(error)) from None
         try:
-            total = _total(row, i + 2)
+            total = _total(row, i + 2, hardware)
             if hardware is not None and total.runtime_s < _least_s(total, hardware):
                 raise ValueError("faster than the device's peak")
             totals.append(total)
@@ -82,14 +86,18 @@ def read_totals(
     return totals, rejected
 
 
-def _total(row: Mapping[str, Any], line: int) -> Total:
+def _total(row: Mapping[str, Any], line: int, hardware: Hardware | None) -> Total:
     if str(row.get("status") or "ok").strip().lower() != "ok":
         raise ValueError(f"status {row['status']}")
     runtime = _number(row, "runtime_s")
     for reason, found in unusable(np.array([runtime])).items():
         if found.any():
             raise ValueError(reason)
-    parts = list(_traced(row).items()) if row.get("layers") is None else _listed(row["layers"])
+    parts = (
+        list(_traced(row, platform_of(hardware or Hardware())).items())
+        if row.get("layers") is None
+        else _listed(row["layers"])
+    )
     if not parts:
         raise ValueError("it has no layers")
     layers, counts = zip(*parts, strict=True)
@@ -141,10 +149,16 @@ def _least_s(total: Total, hardware: Hardware) -> float:
     return sum((n * la.flops() / (la.savings * most_flops(la, hardware)) for la, n in products), 0.0)
 
 
-def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
+def _traced(row: Mapping[str, Any], platform: Platform) -> dict[Layer, float]:
+    """How often a forward pass calls each layer, as `predict` follows it."""
+    import torch
+
     from neuralpower.layers.base import torch_dtype
-    from neuralpower.networks.sources import InputRequest, resolve
-    from neuralpower.trace.tracer import trace
+    from neuralpower.networks.inputs import InputRequest
+    from neuralpower.networks.phases import Phase
+    from neuralpower.networks.requests import asked_of
+    from neuralpower.trace.follow import follow
+    from neuralpower.trace.question import ENGINE, RUNS, Question
 
     settings = {} if row.get("input") is None else _object(row, "input")
     phase = row.get("phase")
@@ -161,11 +175,38 @@ def _traced(row: Mapping[str, Any]) -> dict[Layer, int]:
     if not (whole and isinstance(shape, (list, type(None)))):
         rule = "sizes must be whole numbers from 1, input_shape a list of them"
         raise ValueError(f"input is {row['input']!r}, but {rule}")
-    given = row.get("dtype")
-    dtype = torch_dtype(given if isinstance(given, str) else "float32")
-    source = resolve(str(row["model"]))
-    module = source.build("meta", dtype)
+    given, layout, run = (_word(row, name, usual) for name, usual in USUAL.items())
+    if layout not in LAYOUTS:
+        raise unknown("layout", layout, LAYOUTS)
+    if run not in RUNS or run == ENGINE:
+        raise unknown("run", run, [one for one in RUNS if one != ENGINE])
+    autocast = torch.float16 if given == AMP else None
+    name = "float32" if given == AMP else full_name(given)
+    dtype = torch_dtype(name)
     request = InputRequest(int(batch), length, tuple(shape) if shape else None, dtype)
-    inputs = source.inputs(module, request, "meta")
-    layers = trace(module, inputs.args, inputs.kwargs).layers
-    return Counter(map(in_tf32, layers) if given == TENSORFLOAT32 else layers)
+    asked = asked_of(str(row["model"]), request, Phase())
+    if LAYOUTS[layout]:
+        asked = _channels_last(asked)
+    question = Question(dtype=name, run=run, platform=platform, autocast=autocast)
+    found: Counter[Layer] = Counter()
+    for task in follow(asked, question).work.tasks:
+        found[task.layer] += task.share  # type: ignore[assignment]  # a Counter adds shares as well
+    return dict(found)
+
+
+def _channels_last(asked: Any) -> Any:
+    """The same pass with images and the weights of their convolutions in channels last."""
+    import torch
+
+    def last(tensor: Any) -> Any:
+        return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+    for weight in asked.module.parameters():
+        weight.data = last(weight.data)
+    return replace(asked, inputs=asked.inputs.mapped(last))
+
+
+def _word(row: Mapping[str, Any], name: str, usual: str) -> str:
+    """A cell's word; the usual one where it is empty."""
+    value = row.get(name)
+    return value.strip() if isinstance(value, str) and value.strip() else usual

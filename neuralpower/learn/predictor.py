@@ -71,6 +71,7 @@ from neuralpower.platforms import (
     platform_of,
 )
 
+LAW = "law"  # the learner of a predictor that is a law moved by its device's networks
 EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapolated
 # The share of the last-level cache that a network's weights may fill to stay there from pass to pass.
 # Networks held out by family: an eighth to all of it predicted nearly as well, a quarter best, on a Zen 4 and
@@ -453,13 +454,15 @@ class Predictor:
         if near is not columns:  # the roofline says what operands of other types change
             t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
         unsure, measured = np.zeros(rows), exact & regressor.has_measured(problem.config)
-        least, most = self.view.least_s(columns, here), np.full(rows, np.inf)
+        of_sums = regressor.of_sums and not self.view.pooled  # no call's own time: terms of networks' totals
+        least, most = 0.0 if of_sums else self.view.least_s(columns, here), np.full(rows, np.inf)
         if self.twin is not None:
             t, unsure = self.twin.carried(columns, t, here)
         elif law is not None and self.carried:
             t = faded(t, law.seconds(columns), outside)
         if law is not None:
-            least = np.where(measured, least, np.maximum(least, laws.least_s(columns, here)))
+            free = measured | of_sums
+            least = np.where(free, least, np.maximum(least, laws.least_s(columns, here)))
             unheld = exact & (self.twin is not None or not self.carried) & (outside <= EXTRAPOLATION_OCTAVES)
             most = np.where(unheld, most, laws.most_s(columns, here))
         t = np.clip(t, least, np.maximum(least, most))

@@ -13,7 +13,7 @@ from neuralpower.devices.spec import find_spec, known_spec, spec_of
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.paths import is_file
 from neuralpower.layers.base import FORWARD
-from neuralpower.learn.any_device import for_device
+from neuralpower.learn.any_device import for_device, with_the_rest
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import (
     file_of,
@@ -97,7 +97,7 @@ def load(name: str | Path) -> Predictor:
             there, slug = on(load(base), device)
             return dataclasses.replace(there, name=f"{Path(base).stem}@{slug}")
     file = file_of(name)
-    return _spelled(text) if file is None else read_predictor(file)
+    return _spelled(text) if file is None else with_the_rest(read_predictor(file))
 
 
 def _spelled(name: str) -> Predictor:
@@ -105,7 +105,7 @@ def _spelled(name: str) -> Predictor:
     known = known_predictors()
     found = matching(name, {one: () for one in known})
     if len(found) == 1:
-        return read_predictor(known[found[0]])
+        return with_the_rest(read_predictor(known[found[0]]))
     try:
         spec = find_spec(name)
     except InputError as error:

@@ -14,6 +14,7 @@ from neuralpower.layers.base import LARGEST
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.file_struct import MOST_LOG, MOST_NUMBER, Exponent, Log, NotNegative, Part, Positive
 from neuralpower.learn.pace import NetworkSpeed
+from neuralpower.learn.prior import Doubt
 from neuralpower.learn.slopes import Alignment
 
 SCHEMA = 5
@@ -26,6 +27,8 @@ UNITS = {"runtime": "s", "power": "W", "flops": "FLOP (1 multiply-add = 2)", "by
 # trees.
 LEAF_BITS, LEAST_EXPONENT = 16, -80
 MOST_NODES, MOST_MEASURED = 2**20, 2**24  # of one regressor: some 16 and 500 times the largest shipped one
+
+MOST_FACTOR = 10.0  # logarithm of a law's factor: the largest trained one is 3
 
 Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
 Deviation = Annotated[float, Meta(ge=0, le=MOST_LOG)]
@@ -161,6 +164,23 @@ class RegressorPart(Part, frozen=True, kw_only=True):
     levels: list[Annotated[float, Meta(gt=0, le=MOST_NUMBER)] | None] = []  # by device, in the card's order
 
 
+class LawPart(Part, frozen=True):
+    """`Law` of an accelerator: the factors of all levels together, as logarithms."""
+
+    launch_s: Positive
+    doubt: Doubt
+    taught: bool  # whether networks on this very device moved it
+    factors: dict[Name, Annotated[float, Meta(ge=-MOST_FACTOR, le=MOST_FACTOR)]]
+
+
+class MovedPart(Part, frozen=True):
+    """A factor that networks moved, and those that moved it most."""
+
+    factor: Name
+    times: Positive
+    networks: list[Name]
+
+
 class CardPart(Part, frozen=True):
     """The predictor's device and the measurements that it was trained on."""
 
@@ -177,6 +197,7 @@ class CardPart(Part, frozen=True):
     rejected: Count = 0
     calibrated_from: str = ""
     calibrated_with: Count = 0
+    moved: list[MovedPart] = []
     unlike: list[str] = []
     here: str = ""
     spread: NotNegative | None = None
@@ -189,7 +210,7 @@ class PredictorPart(Part, frozen=True, kw_only=True):
     schema: Literal[5]
     neuralpower: str
     device: Name
-    learner: Literal["hybrid", "lasso"]
+    learner: Literal["hybrid", "lasso", "law"]
     portable: bool
     sentinel_s: Positive | None
     speed: NetworkSpeed | None = msgspec.field(name="network_speed")
@@ -201,6 +222,9 @@ class PredictorPart(Part, frozen=True, kw_only=True):
     units: dict[str, str]
     rooflines: dict[str, Roofline]
     regressors: list[RegressorPart]
+    law: LawPart | None = (
+        None  # what whole networks say where no regressor knows a call; None: none of its own
+    )
 
 
 # ---- the older format ----

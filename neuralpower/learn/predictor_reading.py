@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import UNSET
 
 from neuralpower.data.dataset_format import check_hardware
-from neuralpower.dtypes import DTYPES
+from neuralpower.dtypes import DTYPES, floats_of
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.json_files import shown
 from neuralpower.files.packed import MOST_BITS, unpacked, width
@@ -28,7 +28,7 @@ from neuralpower.layers.base import BACKWARD, FORWARD, plain_group
 from neuralpower.learn.file_struct import MOST_LOG, Part
 from neuralpower.learn.keys import ALL, ANY, INTEGER, TOGETHER, Key
 from neuralpower.learn.launch_overhead import Cost, Dispatch
-from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor import LAW, Predictor
 from neuralpower.learn.predictor_parts import (
     KEY,
     LEAF_BITS,
@@ -48,6 +48,7 @@ from neuralpower.learn.predictor_parts import (
     TermPart,
     TreesPart,
 )
+from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array, Term
 from neuralpower.learn.regressor import Regressor, Scores, Spread
 from neuralpower.learn.trees import MOST_LEAVES, Trees, right_children, starts
@@ -94,6 +95,8 @@ def _current(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Predictor:
     _check_whole(part)
+    hardware = part.hardware and hardware_of(msgspec.structs.asdict(part.hardware))
+    law = None if part.law is None or hardware is None else _made(Law, part.law, hardware=hardware)
     regressors = _regressors(part.regressors)
     return _made(
         Predictor,
@@ -102,7 +105,9 @@ def _predictor(part: PredictorPart, dataset: Mapping[str, Any], name: str) -> Pr
         dataset=dataset,
         regressors=regressors[RUNTIME],
         power=regressors[POWER] or None,
-        hardware=part.hardware and hardware_of(msgspec.structs.asdict(part.hardware)),
+        hardware=hardware,
+        law=law,
+        answers=() if law is None else floats_of(law.hardware.peak_flops_per_s),
         trained_on=max(2, len(part.dataset.devices)) if part.portable else 1,
         dispatch=part.dispatch and _dispatch(part.dispatch),
     )
@@ -184,6 +189,10 @@ def _check_whole(part: PredictorPart) -> None:
         raise _wrong("rooflines", part.rooflines, "one or more")
     if part.hardware is None and not part.portable:
         raise _wrong("hardware", None, "an object where the predictor is of one device")
+    if (part.learner == LAW) != (part.law is not None) or (part.law is not None and part.portable):
+        raise _wrong(
+            "law", part.law and "an object", f"there for learner {LAW} of one device, and for no other"
+        )
     check_hardware(part.dataset.hardware or {})
     for hardware in (part.hardware, *part.dataset.devices.values()):
         _check_hardware(hardware)

@@ -16,7 +16,7 @@ from neuralpower.files.packed import packed, width
 from neuralpower.learn.file_struct import Part
 from neuralpower.learn.keys import Key
 from neuralpower.learn.launch_overhead import Dispatch
-from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor import LAW, Predictor
 from neuralpower.learn.predictor_parts import (
     KEY,
     LEAF_BITS,
@@ -27,6 +27,7 @@ from neuralpower.learn.predictor_parts import (
     UNITS,
     CostPart,
     DispatchPart,
+    LawPart,
     PredictorPart,
     RegressorPart,
     TreesPart,
@@ -74,7 +75,7 @@ def to_json(predictor: Predictor) -> dict[str, Any]:
     """The whole predictor as plain values."""
     p = predictor
     targets = ((RUNTIME, p.regressors), (POWER, p.power or {}))
-    return _plain(
+    plain = _plain(
         PredictorPart,
         p,
         schema=SCHEMA,
@@ -86,7 +87,13 @@ def to_json(predictor: Predictor) -> dict[str, Any]:
         regressors=[
             _regressor_to_json(key, target, r) for target, some in targets for key, r in some.items()
         ],
+        law=_plain(LawPart, p.law)
+        if p.law and p.learner == LAW
+        else None,  # that of the package stays in the package
     )
+    if plain["law"] is None:
+        del plain["law"]  # so that earlier versions read the file
+    return plain
 
 
 def _plain(part: type[Part], value: Any, **others: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.layers import KINDS, Layer, columns_of
-from neuralpower.learn.law_estimates import seconds_by_law
+from neuralpower.learn.law_estimates import bounds_s, seconds_by_law
 from neuralpower.learn.prior import COMPUTE, MEMORY, POWER, Law, family_of, floors, named
 from neuralpower.learn.problem import Array
 
@@ -32,7 +32,7 @@ BELOW = {"everywhere": 1.0, "family": 0.5, "device": 0.5}  # times these
 HOME, OTHER_MAKERS = "nvidia", 6.0
 NETWORK_NOISE, CALL_NOISE = 0.1, 0.4  # deviation of log(time) that no factor explains
 LEVELS, HALVINGS = (-0.4, 0.2), 6  # of the last step, in logarithms
-EVERYWHERE, FAMILY, DEVICE = "everywhere", "family", "device"
+SORTS = EVERYWHERE, FAMILY, DEVICE = "everywhere", "family", "device"
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Observation:
     weight: float = 1.0  # against other observations of its sort
     noise: float = NETWORK_NOISE
     chip: str | None = None  # the code name of the device's chip
+    rest_s: float = 0.0  # of its time, what something else than a law answers for
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,26 @@ class Table:
 class Design:
     """All layers of observations as arrays, for predictions and their derivatives by factors."""
 
-    def __init__(self, observed: Sequence[Observation], fixed: Mapping[str, float], launch_s: float) -> None:
-        """`fixed`: factors that stay, as logarithms, by name: those of levels that are known."""
+    def __init__(
+        self,
+        observed: Sequence[Observation],
+        fixed: Mapping[str, float],
+        launch_s: float,
+        levels: Sequence[str] = SORTS,
+        *,
+        held: Law | None = None,
+    ) -> None:
+        """`fixed`: factors that stay, as logarithms, by name: those of levels that are known.
+
+        `held`: hold each layer's time within what the laws allow of that law, as predictions are.
+        """
         from scipy.sparse import coo_array, csr_array
 
         self.launch_s = launch_s
+        self.rest_s = np.array([one.rest_s for one in observed])
+        self.log_s = np.log([one.seconds for one in observed])
+        self.noise = np.array([one.noise for one in observed])
+        self.weight = np.array([one.weight for one in observed])
         at: dict[tuple[str, Layer], int] = {}
         rows, columns, counts = [], [], []
         for i, one in enumerate(observed):
@@ -80,6 +96,7 @@ class Design:
         self.foreign = {f"{FAMILY} {family[one.device]}" for one in observed if one.hardware.platform != HOME}
         self.compute_s, self.memory_s = np.zeros(len(at)), np.zeros(len(at))
         self.works, self.launches = np.zeros(len(at)), np.ones(len(at))
+        self.least_s, self.most_s = np.zeros(len(at)), np.full(len(at), np.inf)
         self.parameters: dict[tuple[str, str], int] = {}  # (level, factor) -> column
         entries: dict[str, list[tuple[Array, int, Array]]] = {COMPUTE: [], MEMORY: []}
         self.base = {COMPUTE: np.zeros(len(at)), MEMORY: np.zeros(len(at))}
@@ -88,14 +105,19 @@ class Design:
             self.compute_s[index], self.memory_s[index] = compute, memory
             self.works[index] = np.asarray(table.flops() + sum(table.bytes()) > 0)
             self.launches[index] = np.maximum(np.broadcast_to(np.asarray(table.launches()), compute.shape), 1)
-            levels = (EVERYWHERE, f"{FAMILY} {family[device]}", f"{DEVICE} {device}")
+            if held is not None:
+                self.least_s[index], self.most_s[index] = bounds_s(table, held)
+            every = (EVERYWHERE, f"{FAMILY} {family[device]}", f"{DEVICE} {device}")
+            trained = [level for level in every if _sort(level) in levels]
             for part, traits in zip((COMPUTE, MEMORY), table.traits()[:2], strict=True):
                 for name, share in named(table, part, traits).items():
                     some = np.flatnonzero(share)
                     if not len(some):
                         continue
                     self.base[part][index] += fixed.get(name, 0.0) * share
-                    for level in levels:
+                    for level in trained:
+                        if level == EVERYWHERE and name in fixed:
+                            continue  # it stays as it is
                         column = self.parameters.setdefault((level, name), len(self.parameters))
                         entries[part].append((index[some], column, share[some]))
         shape = (len(at), len(self.parameters))
@@ -109,8 +131,10 @@ class Design:
         total = compute + memory
         busy = total ** (1 / POWER)
         share = np.divide(compute, total, out=np.zeros_like(total), where=total > 0)
-        layers = (busy + self.launch_s * self.launches) * self.works
-        return self.calls @ layers, layers, busy * share * self.works, busy * (1 - share) * self.works
+        taken = busy + self.launch_s * self.launches
+        layers = np.clip(taken, self.least_s, self.most_s) * self.works
+        free = busy * self.works * (taken == layers)
+        return self.calls @ layers + self.rest_s, layers, free * share, free * (1 - share)
 
     def slopes(self, totals: Array, compute_s: Array, memory_s: Array) -> Any:
         """Derivatives of the logarithms of totals by the factors, [observations, factors]."""
@@ -167,40 +191,51 @@ def fit_factors(
     observed: Sequence[Observation],
     launch_s: float,
     fixed: Mapping[str, float] | None = None,
-    levels: Sequence[str] = (EVERYWHERE, FAMILY, DEVICE),
+    levels: Sequence[str] = SORTS,
 ) -> dict[str, dict[str, float]]:
     """Factors by level ("everywhere", "family NAME", "device NAME"), as logarithms.
 
     `levels`: those that are trained. `fixed`: factors of all devices that stay as they are; others of that
     level are trained where it is among the levels.
     """
-    design = Design(observed, fixed or {}, launch_s)
-    names = list(design.parameters)
-    stays = fixed or {}
-    known = [level == EVERYWHERE and name in stays for level, name in names]
-    kept = np.array([_sort(level) in levels for level, _ in names]) & ~np.array(known, dtype=bool)
-    pull = np.array([1 / deviation_of(*name, design.foreign) ** 2 for name in names])
-    log_s = np.log([one.seconds for one in observed])
-    noise = np.array([one.noise for one in observed])
-    weight = np.array([one.weight for one in observed])
-    theta = np.zeros(len(names))
+    design = Design(observed, fixed or {}, launch_s, levels)
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for (level, name), value in zip(design.parameters, settled(design).tolist(), strict=True):
+        if value:
+            found[level][name] = value
+    return found
+
+
+def settled(design: Design, shown: Array | None = None, noise: float | None = None) -> Array:
+    """The factors that minimise the sum, as logarithms, [parameters].
+
+    `shown` [observations]: which of them to use; `noise`: of all of them, in place of their own.
+    """
+    pull = pull_of(design)
+    deviation = design.noise if noise is None else np.full(len(design.noise), noise)
+    weight = design.weight if shown is None else design.weight * shown
+    theta = np.zeros(len(pull))
     for _ in range(STEPS):
         totals, _, compute_s, memory_s = design.predicted(theta)
         slopes = design.slopes(totals, compute_s, memory_s)
-        apart = log_s - np.log(totals)
-        weights = weight / noise**2 / (1 + (apart / (2 * noise)) ** 2)
+        apart = design.log_s - np.log(totals)
+        weights = weight * certainty(apart, deviation)
         hessian = (slopes.multiply(weights[:, None]).T @ slopes).toarray() + np.diag(pull)
-        gradient = slopes.T @ (weights * apart) - pull * theta
-        step = np.zeros(len(names))
-        step[kept] = np.linalg.solve(hessian[np.ix_(kept, kept)], gradient[kept])
+        step = np.linalg.solve(hessian, slopes.T @ (weights * apart) - pull * theta)
         theta += np.clip(step, -LARGEST_STEP, LARGEST_STEP)
         if np.abs(step).max(initial=0) < SETTLED:
             break
-    found: dict[str, dict[str, float]] = defaultdict(dict)
-    for (level, name), value in zip(names, theta.tolist(), strict=True):
-        if _sort(level) in levels and value:
-            found[level][name] = value
-    return found
+    return theta
+
+
+def pull_of(design: Design) -> Array:
+    """How strongly each factor is drawn to the level above, [parameters]."""
+    return np.array([1 / deviation_of(*name, design.foreign) ** 2 for name in design.parameters])
+
+
+def certainty(apart: Array, noise: Array) -> Array:
+    """Cauchy's weight of each observation, [observations]; `apart`: log(measured / predicted)."""
+    return np.asarray(1 / noise**2 / (1 + (apart / (2 * noise)) ** 2))
 
 
 def levelled(law: Law, observed: Sequence[Observation]) -> float:

@@ -98,6 +98,11 @@ class Regressor:
             return "special"
         return "polynomial" if any(term.powers or term.special for term in self.terms) else "constant"
 
+    @property
+    def of_sums(self) -> bool:
+        """Whether it was fitted on no calls, but on networks' totals alone."""
+        return self.measured is None or not len(self.measured)
+
     def has_measured(self, config: Array) -> Array:
         """Whether it was fitted on each configuration, [rows], bool."""
         if self.measured is None or not len(self.measured):

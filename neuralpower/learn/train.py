@@ -18,11 +18,13 @@ from neuralpower.data.screening import Rejected, summarised
 from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.layers import KINDS, Hardware
+from neuralpower.learn.any_device import by_prior
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.fit import FEWEST_DEVICES, fit
 from neuralpower.learn.keys import Key, key_name, unquantised
 from neuralpower.learn.launch_overhead import Dispatch, Observation, train_dispatch
 from neuralpower.learn.network_rows import Total
+from neuralpower.learn.own_level import in_words, taught_by, teach
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import FEWEST_ROWS
 from neuralpower.learn.regressor import NINETY, Regressor
@@ -92,6 +94,8 @@ def train(
     fitted = _fitted(rows, learner, jobs, launched, show)
     skipped = {key: count for key, count in rows.skipped().items() if key not in fitted[RUNTIME]}
     telling: Sequence[Total] = rows.totals
+    if alone and (start := by_prior(hardware, first.device)) is not None:
+        return _moved(start, rows, first, _about(datasets, rows, platform))
     if alone:
         with named(first.path):
             fitted[RUNTIME], telling, relative, left_out = train_totals(telling, hardware, rejected)
@@ -120,6 +124,21 @@ def train(
     doubts = (*rows.doubts, *rows.few_powers(), *_missed(fitted[RUNTIME]))
     predictor = dataclasses.replace(predictor, dataset=about)
     return Trained(predictor, tuple(rejected), skipped, correction, doubts, rows.powers(), rows.noise)
+
+
+def _moved(start: Predictor, rows: Read, first: Dataset, about: Mapping[str, Any]) -> Trained:
+    """The prior of an accelerator, moved by whole networks: where they are all that was measured."""
+    with named(first.path):
+        taught = teach(start, rows.totals)
+        seconds = np.array([total.runtime_s for total in rows.totals])
+        totals, left_out = consistent(rows.totals, taught.held_out * seconds)
+        taught = teach(start, totals) if left_out else taught
+    rejected = (*rows.rejected, *left_out)
+    found = taught_by(start, taught)
+    about = {**about, **found.dataset, "rejected": len(rejected)}
+    correction = Correction(found, taught.networks, taught.before, taught.after)
+    predictor = dataclasses.replace(found, dataset=about, name=first.name)
+    return Trained(predictor, rejected, {}, correction, (*rows.doubts, *in_words(taught.moved)))
 
 
 def train_power(dataset: Dataset, jobs: int = -1) -> dict[Key, Regressor]:

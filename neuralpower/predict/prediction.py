@@ -11,9 +11,9 @@ from neuralpower.learn.estimates import (
     BASES,
     BORROWED,
     EXTRAPOLATED,
+    HERE,
     IN_RANGE,
     TOLD,
-    TRAINED_HERE,
     UNTRAINED,
     in_words,
 )
@@ -142,7 +142,7 @@ class Prediction(Shown):
     @property
     def trained_here(self) -> float | None:
         """Share of the layers' time that was trained on this device; None where that is not known."""
-        return self.origins.get(TRAINED_HERE, 0.0) if self.origins else None
+        return sum(self.origins.get(name, 0.0) for name in HERE) if self.origins else None
 
     def _share_by(self, *bases: str) -> float:
         """Share of the layers' time that is known in these ways."""

@@ -169,6 +169,11 @@ def _saved(regressor: Regressor) -> str:
     return ", ".join(f"{name} {slope:.1%}" for name, slope in slopes.items())
 
 
+def _measured_here(data: Mapping[str, Any]) -> str:
+    """What a calibration measured."""
+    return "whole networks" if data.get("networks") else "layers measured here"
+
+
 def _provenance(data: Mapping[str, Any]) -> list[list[str]]:
     """The measurements, the calibration, and the last session's software, protocol and meter, if known."""
     sessions: Sequence[Mapping[str, Any]] = data.get("sessions") or [{}]
@@ -176,7 +181,11 @@ def _provenance(data: Mapping[str, Any]) -> list[list[str]]:
     known = {
         "measurements": data.get("source"),
         "calibrated": data.get("calibrated_from")
-        and f"from `{data['calibrated_from']}` with {data['calibrated_with']} layers measured here",
+        and f"from `{data['calibrated_from']}` with {data['calibrated_with']} {_measured_here(data)}",
+        "factors moved": "; ".join(
+            f"{one['factor']} x {one['times']:.2f} by {', '.join(one['networks'])}"
+            for one in data.get("moved") or ()
+        ),
         "software": "torch" in last and f"torch {last['torch']}, python {last.get('python', '?')}",
         "protocol": "protocol_version" in last and f"version {last['protocol_version']}",
         "meter's self-test": _self_test(last),

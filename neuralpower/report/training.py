@@ -98,6 +98,8 @@ def regressors_table(trained: Trained) -> str:
 
 def sentence(trained: Trained) -> str:
     """One sentence: the predictor's typical error, and whether power was trained."""
+    if trained.correction is not None and not trained.predictor.regressors:
+        return f"Mean error on held-out networks: {_percent(trained.correction.after)}. {_power(trained)}"
     time = errors_of(trained.predictor.regressors.values())
     error = "unknown (too few rows)" if time is None else _percent(time.typical)
     return f"Typical error on held-out rows: {error}. {_power(trained)}"

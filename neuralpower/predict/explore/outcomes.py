@@ -15,7 +15,7 @@ from scipy.sparse import coo_array, csr_array
 
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
-from neuralpower.learn.estimates import BASES, ROOFLINE_FACTOR, TRAINED_HERE, UNTRAINED, Estimates
+from neuralpower.learn.estimates import BASES, HERE, ROOFLINE_FACTOR, UNTRAINED, Estimates
 from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
@@ -75,7 +75,7 @@ class Work:
         codes = [BASES.index(basis) for basis in UNTRAINED]
         untrained = counts @ np.where(np.isin(e.basis_code, codes), device_s, 0.0)
         coverage = np.maximum(0.0, 1 - (untrained + extra) / apart)
-        trained = counts @ np.where(predictor.origins(e) == TRAINED_HERE, device_s, 0.0) / apart
+        trained = counts @ np.where(np.isin(predictor.origins(e), HERE), device_s, 0.0) / apart
         cached = predictor.in_cache(e, counts)
         waits_s = np.maximum(value - cached * (counts @ device_s) - extra, 0.0)
         return Outcomes(value, low, high, energy, coverage, trained, waits_s)
