@@ -108,8 +108,8 @@ def by_prior(hardware: Hardware, device: str) -> Predictor | None:
     spec = known_spec(device)
     there = roofline_by(hardware, device) if spec is None else before_networks(spec)
     hardware = hardware if spec is None else completed(hardware, spec.hardware())
-    name, chip = (device, None) if spec is None else (spec.slug, spec.chip)
-    law = shipped_prior().on(hardware, name, chip)
+    law = there.law or shipped_prior().on(hardware, device)
+    law = dataclasses.replace(law, hardware=hardware)
     answers = floats_of(hardware.peak_flops_per_s)
     return dataclasses.replace(there, device=device, hardware=hardware, answers=answers, law=law)
 
