@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+ATTENTION = "attention"  # the kind whose kernels on accelerators differ by library
 SHORTEST_REST = 0.1  # of a backward pass that is hardly longer than autograd's start
 
 
@@ -221,20 +222,18 @@ def _by_torch(tables: Mapping[str, pd.DataFrame], meta: Mapping[str, Any]) -> di
 
     A collection runs torch's own kernels there; the configurations' names stay as without it.
     """
+    found = dict(tables)
+    if "config_id" not in found.get(ATTENTION, ()):
+        return found
     from neuralpower.layers import Hardware
-    from neuralpower.layers.attention import TORCH, Attention
+    from neuralpower.layers.attention import TORCH
     from neuralpower.platforms import CPU, platform_name, platform_of
 
-    found, kind = dict(tables), Attention.kind
-    collected = kind in found and "config_id" in found[kind]
-    if (
-        collected
-        and platform_of(Hardware(platform=platform_name(meta.get("hardware") or {}))).family != CPU.family
-    ):
-        table = found[kind]
-        found[kind] = table.assign(
-            library=np.where(table["config_id"].notna(), TORCH, table.get("library", ""))
-        )
+    hardware = Hardware(platform=platform_name(meta.get("hardware") or {}))
+    if platform_of(hardware).family != CPU.family:
+        table = found[ATTENTION]
+        library = np.where(table["config_id"].notna(), TORCH, table.get("library", ""))
+        found[ATTENTION] = table.assign(library=library)
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from neuralpower.dtypes import FEWEST_NETWORK_BITS
 from neuralpower.errors import ModelError
@@ -58,12 +59,13 @@ def _pass_on(tensor: Tensor, moved: Tensor) -> None:
 def main_dtype(module: nn.Module) -> torch.dtype | None:
     """The type of most floats in the parameters, else in the buffers; None where there is none.
 
-    Weights of 8 bits do not count: they are stored so, and the module computes in another type.
+    Weights of 8 bits do not count: they are stored so, and the module computes in another type. Those of lazy
+    layers have no number of elements yet.
     """
     for tensors in (module.parameters(), module.buffers()):
         numbers: Counter[torch.dtype] = Counter()
         for tensor in tensors:
-            if is_castable(tensor):
+            if not is_lazy(tensor) and is_castable(tensor):
                 numbers[tensor.dtype] += tensor.numel()
         if numbers:
             return max(numbers, key=lambda dtype: numbers[dtype])

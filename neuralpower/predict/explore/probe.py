@@ -20,6 +20,7 @@ from neuralpower.networks.shortened import shortened
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.predict.case import sharding_of
+from neuralpower.predict.explore.engine_fit import check_ranks_of
 from neuralpower.predict.explore.fit_request import Request
 from neuralpower.predict.explore.shallow import Passed, Run, Shallow
 from neuralpower.predict.memory.over_time import Lived, lived
@@ -60,6 +61,7 @@ class Probe:
         # the memory of each stage, where there are several
         self.stages: dict[tuple[int, int | None], list[Memory]] = {}
         if not request.layout.alone:
+            check_ranks_of(request, self.module, self.source.name)
             self.module, done = self._sharded(self.module)
             self.notes += done.notes
         self.shallow = Shallow(self.module, self._short, request.platform)
