@@ -59,8 +59,8 @@ def _pass_on(tensor: Tensor, moved: Tensor) -> None:
 def main_dtype(module: nn.Module) -> torch.dtype | None:
     """The type of most floats in the parameters, else in the buffers; None where there is none.
 
-    Weights of 8 bits do not count: they are stored so, and the module computes in another type. Weights of lazy
-    layers do not count either, as they have no shape yet.
+    Weights of 8 bits do not count: they are stored so, and the module computes in another type. Weights of
+    lazy layers do not count either, as they have no shape yet.
     """
     for tensors in (module.parameters(), module.buffers()):
         numbers: Counter[torch.dtype] = Counter()
