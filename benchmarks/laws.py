@@ -143,7 +143,7 @@ def main() -> None:
     given = parser.parse_args()
     after, before, asked, listed = Counter[str](), Counter[str](), 0, 0
     for spec in accelerators(given.devices):
-        predictor = for_device(spec).of_torch()
+        predictor, so_far = for_device(spec).of_torch(), (asked, after.total())
         for dtype in floats_of(spec.peak_flops):
             for kind in KINDS.values():
                 layers = drawn(kind, dtype, given.draws) if kind.by_default else []
@@ -154,6 +154,8 @@ def main() -> None:
                     if listed < given.listed:
                         print(f"{spec.slug}: {rule}: {layer}", flush=True)
                         listed += 1
+        layers_here, found_here = asked - so_far[0], after.total() - so_far[1]
+        print(f"{spec.slug}: {layers_here} layers, {found_here} breaches", flush=True)
     print(f"\n{asked} layers\n\n| law | before the clamps | after |\n| --- | --- | --- |")
     for rule in RULES:
         print(f"| {rule} | {before[rule]} | {after[rule]} |")
