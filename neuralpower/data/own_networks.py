@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from neuralpower.data.measured_networks import read_measured
 from neuralpower.data.screening import Rejected, number_column
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
+from neuralpower.files.json_files import json_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,11 +122,11 @@ def _input(row: Mapping[str, Any]) -> str | None:
         text = str(given).strip()
         parts = text.split("x")
         sizes = all(part.isdigit() for part in parts)
-        return json.dumps({"input_shape": [int(part) for part in parts]}) if sizes else text
+        return json_text({"input_shape": [int(part) for part in parts]}) if sizes else text
     if side is None:
         return None
     number = float(side) if str(side).replace(".", "", 1).isdigit() else 0.0
-    return json.dumps({"input_shape": [3, int(number), int(number)]})
+    return json_text({"input_shape": [3, int(number), int(number)]})
 
 
 def _merged(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Rejected]]:
