@@ -33,10 +33,11 @@ def bare(one: Observation) -> float:
     for layer, count in zip(one.layers, one.counts.tolist(), strict=True):
         kinds[layer.kind].append((layer, count))
     parts = ((columns_of(KINDS[kind], [layer for layer, _ in some]), some) for kind, some in kinds.items())
-    return sum(
-        float(np.array([count for _, count in some]) @ np.add(*floors(columns, one.hardware)))
-        for columns, some in parts
-    )
+    total = 0.0
+    for columns, some in parts:
+        seconds = np.add(*floors(columns, one.hardware, columns.traits()))
+        total += float(np.array([count for _, count in some]) @ seconds)
+    return total
 
 
 def said(predictor: Predictor, one: Observation) -> tuple[float, float, float]:

@@ -20,7 +20,7 @@ HALF = 16  # bits of the usual types
 
 
 def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: Array) -> Estimates:
-    """Estimates of calls, [rows]; `seconds` by the law, as `held_by_laws` leaves them."""
+    """Estimates of calls, [rows]; `seconds` as `seconds_by_law` gives them."""
     deviation = np.hypot(law.doubt.call, law.doubt.network)
     least = laws.least_s(columns, law.hardware)
     return Estimates(
@@ -53,6 +53,11 @@ def seconds_by_law(columns: Layer, law: Law) -> Array:
     wider = _wider(columns, law)
     if wider is not None:  # the same units do them, or more of them
         seconds = np.minimum(seconds, law.seconds(wider))
+    return held(seconds, columns, law)
+
+
+def held(seconds: Array, columns: Layer, law: Law) -> Array:
+    """The seconds of calls within what the laws allow, [rows]; 0 stays for calls that do no work."""
     return np.where(seconds > 0, np.clip(seconds, *bounds_s(columns, law)), 0.0)
 
 

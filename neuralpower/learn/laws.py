@@ -11,10 +11,13 @@ the very device and lies among its rows is exempt from `most`: its kernels may b
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.layers.base import Layer, most_flops
+from neuralpower.layers.traits import Traits
 from neuralpower.learn.problem import Array
 
 # No factor that whole networks gave to a kind of dense and aligned calls is above the first, none of others
@@ -29,35 +32,43 @@ LAUNCH_S = 5e-6  # of a kernel: to start it, to fill the cores, to end it
 
 def least_s(columns: Layer, hardware: Hardware) -> Array:
     """Seconds that no such call can stay below, [rows]; 0 for kinds that something else bounds."""
-    rows = len(columns.dtype)
-    if hardware.memory_bytes_per_s <= 1 or columns.bound_s(hardware) is not None:
-        return np.zeros(rows)
-    peak = (
-        most_flops(columns, hardware)
-        if columns.multiplies
-        else max(hardware.peak_flops_per_s.values(), default=np.inf)
-    )
-    law = np.maximum(columns.flops() / peak, sum(columns.bytes()) / hardware.memory_bytes_per_s)
-    return np.broadcast_to(np.asarray(law, dtype=float), (rows,))
+    if _otherwise_bound(columns, hardware):
+        return np.zeros(len(columns.dtype))
+    fastest = max(hardware.peak_flops_per_s.values(), default=np.inf)
+    return _law_s(columns, hardware, fastest)
 
 
 def most_s(columns: Layer, hardware: Hardware) -> Array:
     """Seconds that no such call needs, [rows]; infinite for kinds that something else bounds."""
-    rows = len(columns.dtype)
-    if hardware.memory_bytes_per_s <= 1 or columns.bound_s(hardware) is not None:
-        return np.full(rows, np.inf)
-    peak = hardware.peak("float32") if not columns.multiplies else most_flops(columns, hardware)
-    moved_s = np.asarray(columns.traits().passes) * sum(columns.bytes()) / hardware.memory_bytes_per_s
-    law = np.maximum(columns.flops() / peak, moved_s)
+    if _otherwise_bound(columns, hardware):
+        return np.full(len(columns.dtype), np.inf)
+    traits = columns.traits()
+    law = _law_s(columns, hardware, hardware.peak("float32"), traits.passes)
     launches = np.maximum(np.asarray(columns.launches(), dtype=float), 1)
-    times = np.where(loose(columns), LOOSE, DENSE)
     torchs = np.asarray(getattr(columns, "library", "")) == "torch"
-    return np.broadcast_to(np.where(torchs, GENERAL, times) * law + LAUNCH_S * launches, (rows,))
+    times = np.where(torchs, GENERAL, np.where(_loose(columns, traits), LOOSE, DENSE))
+    return np.asarray(times * law + LAUNCH_S * launches)
+
+
+def _otherwise_bound(columns: Layer, hardware: Hardware) -> bool:
+    """Whether neither memory nor FLOP bounds the kind, or the bandwidth is not known."""
+    return hardware.memory_bytes_per_s <= 1 or columns.bound_s(hardware) is not None
+
+
+def _law_s(columns: Layer, hardware: Hardware, lanes: float, passes: Any = 1) -> Array:
+    """FLOP at the peak (`lanes`: of all but products) or bytes at the bandwidth, the longer, [rows]."""
+    peak = most_flops(columns, hardware) if columns.multiplies else lanes
+    moved_s = np.asarray(passes) * sum(columns.bytes()) / hardware.memory_bytes_per_s
+    law = np.asarray(np.maximum(columns.flops() / peak, moved_s), dtype=float)
+    return np.broadcast_to(law, (len(columns.dtype),))
 
 
 def loose(columns: Layer) -> Array:
     """Whether calls fit no vectors or tensor cores: odd sides, groups, operands out of order, [rows]."""
-    traits = columns.traits()
+    return _loose(columns, columns.traits())
+
+
+def _loose(columns: Layer, traits: Traits) -> Array:
     marks = [share for name, share in {**traits.compute, **traits.memory}.items() if name.startswith(MARKS)]
     found = np.zeros(len(columns.dtype), dtype=bool)
     for share in (traits.lanes, *marks):

@@ -18,7 +18,7 @@ from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import BY_LAW, Estimates
-from neuralpower.learn.law_estimates import bounds_s
+from neuralpower.learn.law_estimates import held
 from neuralpower.learn.network_rows import Total
 from neuralpower.learn.predictor import LAW, Predictor
 from neuralpower.learn.prior import Doubt, Law, gentle
@@ -156,8 +156,7 @@ def _plain_s(layers: Sequence[Layer], law: Law) -> Array:
     for kind in dict.fromkeys(layer.kind for layer in layers):
         index = [i for i, layer in enumerate(layers) if layer.kind == kind]
         columns = columns_of(KINDS[kind], [layers[i] for i in index])
-        plain = law.seconds(columns)
-        seconds[index] = np.where(plain > 0, np.clip(plain, *bounds_s(columns, law)), 0.0)
+        seconds[index] = held(law.seconds(columns), columns, law)
     return seconds
 
 

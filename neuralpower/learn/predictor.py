@@ -458,7 +458,7 @@ class Predictor:
         least, most = 0.0 if of_sums else self.view.least_s(columns, here), np.full(rows, np.inf)
         if self.twin is not None:
             t, unsure = self.twin.carried(columns, t, here)
-        elif law is not None and self.carried:
+        elif law is not None and self.carried and np.any(outside > 0):
             t = faded(t, law.seconds(columns), outside)
         if law is not None:
             free = measured | of_sums

@@ -24,7 +24,7 @@ import numpy as np
 from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers.base import Layer, peak_flops
-from neuralpower.layers.traits import PADDED, SIZES, steps
+from neuralpower.layers.traits import PADDED, SIZES, Traits, steps
 from neuralpower.learn.file_struct import Log, Part, Positive
 from neuralpower.learn.problem import Array
 
@@ -91,13 +91,11 @@ class Law:
 
     def seconds(self, columns: Layer) -> Array:
         """Seconds of each call, [rows]; 0 for calls that do no work."""
-        compute_s, memory_s = floors(columns, self.hardware)
-        parts = []
-        for name, part_s, traits in zip(
-            (COMPUTE, MEMORY), (compute_s, memory_s), columns.traits()[:2], strict=True
-        ):
+        traits, parts = columns.traits(), []
+        floors_s = floors(columns, self.hardware, traits)
+        for name, part_s, shares in zip((COMPUTE, MEMORY), floors_s, traits[:2], strict=True):
             log = np.zeros(len(part_s))
-            for factor, share in named(columns, name, traits).items():
+            for factor, share in named(columns, name, shares).items():
                 if factor in self.factors:
                     log = log + self.factors[factor] * share
             parts.append((np.exp(log) * part_s) ** POWER)
@@ -153,10 +151,10 @@ def _types(columns: Layer) -> dict[str, Any]:
     }
 
 
-def floors(columns: Layer, hardware: Hardware) -> tuple[Array, Array]:
+def floors(columns: Layer, hardware: Hardware, traits: Traits) -> tuple[Array, Array]:
     """(FLOP at the peak of the units that do them, distinct bytes at the memory's bandwidth), s, [rows]."""
     rows = len(columns.dtype)
-    lanes = np.broadcast_to(np.asarray(columns.traits().lanes, dtype=bool), (rows,))
+    lanes = np.broadcast_to(np.asarray(traits.lanes, dtype=bool), (rows,))
     products = np.full(rows, columns.multiplies) & ~lanes
     peak = np.where(products, peak_flops(columns, hardware), hardware.peak("float32"))
     compute = np.asarray(columns.flops() / peak, dtype=float)

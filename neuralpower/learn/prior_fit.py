@@ -10,7 +10,7 @@ draws each factor to the level above, and of all devices to 1.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,16 +48,6 @@ class Observation:
     noise: float = NETWORK_NOISE
     chip: str | None = None  # the code name of the device's chip
     rest_s: float = 0.0  # of its time, what something else than a law answers for
-
-
-@dataclass(frozen=True)
-class Table:
-    """Distinct layers of one kind on one device: their floors and traits."""
-
-    index: Array  # places among all layers, [rows]
-    compute_s: Array
-    memory_s: Array
-    names: Mapping[str, Mapping[str, Array]]  # part -> factor -> share, [rows]
 
 
 class Design:
@@ -100,8 +90,9 @@ class Design:
         self.parameters: dict[tuple[str, str], int] = {}  # (level, factor) -> column
         entries: dict[str, list[tuple[Array, int, Array]]] = {COMPUTE: [], MEMORY: []}
         self.base = {COMPUTE: np.zeros(len(at)), MEMORY: np.zeros(len(at))}
-        for device, index, table in _tables(at, self.hardware):
-            compute, memory = floors(table, self.hardware[device])
+        for device, index, table in _tables(at):
+            traits = table.traits()
+            compute, memory = floors(table, self.hardware[device], traits)
             self.compute_s[index], self.memory_s[index] = compute, memory
             self.works[index] = np.asarray(table.flops() + sum(table.bytes()) > 0)
             self.launches[index] = np.maximum(np.broadcast_to(np.asarray(table.launches()), compute.shape), 1)
@@ -109,8 +100,8 @@ class Design:
                 self.least_s[index], self.most_s[index] = bounds_s(table, held)
             every = (EVERYWHERE, f"{FAMILY} {family[device]}", f"{DEVICE} {device}")
             trained = [level for level in every if _sort(level) in levels]
-            for part, traits in zip((COMPUTE, MEMORY), table.traits()[:2], strict=True):
-                for name, share in named(table, part, traits).items():
+            for part, shares in zip((COMPUTE, MEMORY), traits[:2], strict=True):
+                for name, share in named(table, part, shares).items():
                     some = np.flatnonzero(share)
                     if not len(some):
                         continue
@@ -148,7 +139,7 @@ class Design:
         )
 
 
-def _tables(at: Mapping[tuple[str, Layer], int], hardware: Mapping[str, Hardware]) -> Any:
+def _tables(at: Mapping[tuple[str, Layer], int]) -> Iterator[tuple[str, Array, Layer]]:
     """(device, places, columns) of the layers of each kind on each device."""
     found: dict[tuple[str, str], list[tuple[Layer, int]]] = defaultdict(list)
     for (device, layer), place in at.items():
@@ -255,22 +246,13 @@ def levelled(law: Law, observed: Sequence[Observation]) -> float:
 
 def predicted(observed: Sequence[Observation], laws: Mapping[str, Law]) -> Array:
     """Seconds of each observation by the law of its device."""
-    design = {device: law for device, law in laws.items()}
-    seconds = np.zeros(len(observed))
-    at: dict[tuple[str, Layer], float] = {}
-    wanted: dict[tuple[str, str], list[Layer]] = defaultdict(list)
+    at: dict[tuple[str, Layer], int] = {}
     for one in observed:
         for layer in one.layers:
-            if (one.device, layer) not in at:
-                at[one.device, layer] = 0.0
-                wanted[one.device, layer.kind].append(layer)
-    for (device, kind), layers in wanted.items():
-        for layer, s in zip(
-            layers, seconds_by_law(columns_of(KINDS[kind], layers), design[device]).tolist(), strict=True
-        ):
-            at[device, layer] = s
-    for i, one in enumerate(observed):
-        seconds[i] = sum(
-            count * at[one.device, layer] for layer, count in zip(one.layers, one.counts, strict=True)
-        )
-    return seconds
+            at.setdefault((one.device, layer), len(at))
+    each_s = np.zeros(len(at))
+    for device, index, table in _tables(at):
+        each_s[index] = seconds_by_law(table, laws[device])
+    return np.array(
+        [one.counts @ each_s[[at[one.device, layer] for layer in one.layers]] for one in observed]
+    )

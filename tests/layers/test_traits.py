@@ -8,6 +8,7 @@ import pytest
 from neuralpower.layers import KINDS, Draw, columns_of
 from neuralpower.layers.convolution import Conv2d
 from neuralpower.layers.traits import PADDED, of_product, sides_of, steps
+from tests.layers.made import conv3x3
 
 SIZES = np.array([1, 5, 8, 11, 48, 64, 1000, 5000])
 
@@ -45,20 +46,8 @@ def test_traits_of_every_kind_are_shares(kind: str) -> None:
 
 
 def test_a_convolution_is_of_one_sort_and_depthwise_ones_run_on_lanes() -> None:
-    sizes = {
-        "in_height": 14,
-        "in_width": 14,
-        "kernel_height": 3,
-        "kernel_width": 3,
-        "stride_height": 1,
-        "stride_width": 1,
-    }
-    sizes |= {"padding_height": 1, "padding_width": 1, "dilation_height": 1, "dilation_width": 1}
     rows = [(64, 64, 1), (64, 64, 64), (64, 64, 4), (3, 64, 1)]
-    layers = [
-        Conv2d(batch=8, in_channels=inner, out_channels=outer, groups=groups, bias=False, **sizes)
-        for inner, outer, groups in rows
-    ]
+    layers = [conv3x3(inner, outer, batch=8, groups=groups) for inner, outer, groups in rows]
     traits = columns_of(Conv2d, layers).traits()
     names = [f"{sort} channels first" for sort in ("window", "depthwise", "grouped", "few inputs")]
     assert [[traits.compute[name][i] for name in names] for i in range(4)] == np.eye(4).tolist()

@@ -9,11 +9,11 @@ from benchmarks.laws import FALLS, FASTER, NARROW, SLOWER, accelerators, breache
 from neuralpower.devices.spec import find_spec
 from neuralpower.dtypes import floats_of
 from neuralpower.layers import KINDS, columns_of
-from neuralpower.layers.convolution import Conv2d
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.learn import laws
 from neuralpower.learn.any_device import for_device
+from tests.layers.made import conv3x3
 from tests.sampled import some_always
 
 DRAWS = 5
@@ -29,31 +29,10 @@ def test_no_answer_is_faster_than_its_sheet_or_many_times_slower(device: str, dt
     assert [(rule, layer) for rule, layer in found if rule in (FASTER, SLOWER)] == []
 
 
-def conv(dtype: str, *, last: bool = False, inner: int = 64) -> Conv2d:
-    sizes = {
-        "in_height": 56,
-        "in_width": 56,
-        "kernel_height": 3,
-        "kernel_width": 3,
-        "stride_height": 1,
-        "stride_width": 1,
-    }
-    sizes |= {"padding_height": 1, "padding_width": 1, "dilation_height": 1, "dilation_width": 1}
-    return Conv2d(
-        dtype=dtype,
-        batch=256,
-        in_channels=inner,
-        out_channels=64,
-        groups=1,
-        bias=False,
-        channels_last=last,
-        **sizes,
-    )
-
-
 @pytest.mark.parametrize("device", ["nvidia-rtx-4090", "nvidia-rtx-3090", "nvidia-rtx-pro-6000-max-q"])
 def test_a_convolution_in_sixteen_bits_is_faster_than_in_thirty_two(device: str) -> None:
-    found = for_device(find_spec(device)).of_torch().estimate([conv("float16"), conv("float32")])
+    layers = [conv3x3(64, 64, batch=256, size=56, dtype=dtype) for dtype in ("float16", "float32")]
+    found = for_device(find_spec(device)).of_torch().estimate(layers)
     assert found.runtime_s[0] < found.runtime_s[1] / 1.5
 
 

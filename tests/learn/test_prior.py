@@ -101,10 +101,10 @@ def test_totals_alone_tell_what_products_and_what_passes_take() -> None:
     truth = replace(law(), factors={"compute": 0.5, "memory": 0.25})
     networks = observed(truth, 60, noise=0.03)
     found = fit_factors(networks, LAUNCH_S, levels=(EVERYWHERE,))[EVERYWHERE]
-    learnt = replace(law(), factors=found)
+    trained = replace(law(), factors=found)
     for layer in (linear(2**14), relu(2**25)):
-        assert seconds(learnt, layer) == pytest.approx(seconds(truth, layer), rel=0.1)
-    said = predicted(networks, {SPEC.slug: learnt})
+        assert seconds(trained, layer) == pytest.approx(seconds(truth, layer), rel=0.1)
+    said = predicted(networks, {SPEC.slug: trained})
     assert np.median(np.abs(said / [one.seconds for one in networks] - 1)) < 0.04
 
 
@@ -115,8 +115,8 @@ def test_few_networks_move_factors_less_than_many() -> None:
         found = fit_factors(observed(truth, count), LAUNCH_S, {"memory": 0.0}, (DEVICE,))[
             f"{DEVICE} {SPEC.slug}"
         ]
-        learnt = replace(law(), factors=found)
-        gaps.append(np.log(seconds(truth, relu(2**26)) / seconds(learnt, relu(2**26))))
+        trained = replace(law(), factors=found)
+        gaps.append(np.log(seconds(truth, relu(2**26)) / seconds(trained, relu(2**26))))
     assert gaps[0] > 2 * gaps[1] > 0
 
 

@@ -15,6 +15,7 @@ from neuralpower.trace.passes.channels_last import turns
 from neuralpower.trace.question import COMPILE, EAGER, Question
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
+from tests.layers.made import conv3x3
 
 
 def network(groups: int = 1) -> nn.Sequential:
@@ -63,16 +64,7 @@ def test_inductor_turns_networks_without_wide_groups(
 
 
 def test_the_weights_of_inductor_decide_by_flop() -> None:
-    sizes = {
-        "in_height": 14,
-        "in_width": 14,
-        "kernel_height": 3,
-        "kernel_width": 3,
-        "stride_height": 1,
-        "stride_width": 1,
-    }
-    sizes |= {"padding_height": 1, "padding_width": 1, "dilation_height": 1, "dilation_width": 1}
-    dense = Conv2d(batch=1, in_channels=128, out_channels=128, groups=1, bias=False, **sizes)
+    dense = conv3x3(128, 128)
     grouped = replace(dense, groups=2)
     # 0.823 x 2 + 1.358 x 1 = 3.004 of 3: grouped ones have half of the FLOP
     assert not turns([dense, grouped, grouped], inference=True)  # (0.823 x 2 + 1.358 x 2) / 4 = 1.09
