@@ -25,9 +25,9 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError
 from neuralpower.platforms import platform_of
-from neuralpower.predict.explore.fit import fit
-from neuralpower.predict.explore.fit_request import Request
-from neuralpower.predict.memory.engines import (
+from neuralpower.prediction.explore.fit import fit
+from neuralpower.prediction.explore.fit_request import Request
+from neuralpower.prediction.memory.engines import (
     ACTIVATIONS,
     IMAGES,
     WEIGHTS,

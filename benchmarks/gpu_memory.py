@@ -53,7 +53,7 @@ def memory(row: dict[str, Any], device: str) -> Any:
 
     from neuralpower.devices.spec import spec_of
     from neuralpower.platforms import platform_of
-    from neuralpower.predict.memory.peak import training_memory
+    from neuralpower.prediction.memory.peak import training_memory
     from neuralpower.trace.step_lifetimes import training_lifetimes
 
     with torch.device("meta"):

@@ -24,7 +24,7 @@ from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.devices.spec import find_spec
 from neuralpower.learn.any_device import for_device
 from neuralpower.networks.phases import Phase
-from neuralpower.predict.prediction import Prediction
+from neuralpower.prediction.prediction import Prediction
 
 DEVICES = {
     "A100": "nvidia-a100-sxm4-80gb",

@@ -26,7 +26,7 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.networks.decoder import pass_of
 from neuralpower.networks.phases import DECODE, PREFILL, Phase
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.predict.memory.peak import Memory, forward_memory, training_memory
+from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.step_settings import settings_of

@@ -19,8 +19,8 @@ from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.caches import Again
 from neuralpower.networks.phases import DECODE, PREFILL, Phase
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.case import Case
-from neuralpower.predict.evaluate import built
+from neuralpower.prediction.case import Case
+from neuralpower.prediction.evaluate import built
 from neuralpower.trace.recipe import TRAINING, Recipe
 
 STEPS = 3  # the first makes the optimizer's state, the second finds a heap with holes

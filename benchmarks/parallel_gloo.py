@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from neuralpower.devices.layout import Layout
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.networks.source import Source, by_shape
-from neuralpower.predict.case import Case, predict_case
+from neuralpower.prediction.case import Case, predict_case
 from neuralpower.trace.recipe import Recipe, default_loss
 
 RANKS, BATCH, WIDTH = 2, 64, 1024

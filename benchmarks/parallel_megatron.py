@@ -28,8 +28,8 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.learn.any_device import for_device
 from neuralpower.networks.source import Source, by_shape
-from neuralpower.predict.case import Case, predict_case
-from neuralpower.predict.prediction import Prediction
+from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.prediction import Prediction
 from neuralpower.trace.recipe import Recipe
 
 GIB = 2**30

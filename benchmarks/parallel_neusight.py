@@ -24,7 +24,7 @@ from neuralpower.devices.cluster import enough_for
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.learn.any_device import for_device
-from neuralpower.predict.case import Case, predict_case
+from neuralpower.prediction.case import Case, predict_case
 from neuralpower.trace.recipe import Recipe
 
 RANKS = 4

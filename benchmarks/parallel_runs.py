@@ -20,8 +20,8 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.learn.any_device import for_device
 from neuralpower.networks.phases import Phase
-from neuralpower.predict.case import Case, predict_case
-from neuralpower.predict.prediction import Prediction
+from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.prediction import Prediction
 
 
 def parallel_runs(given: argparse.Namespace) -> None:

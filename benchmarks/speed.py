@@ -26,8 +26,8 @@ from neuralpower.layers.columns import take
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import default_predictor
 from neuralpower.measure.collect.plan import draw
-from neuralpower.predict.explore.score import score
-from neuralpower.predict.explore.space import Point, explore
+from neuralpower.prediction.explore.score import score
+from neuralpower.prediction.explore.space import Point, explore
 
 PYTHON = sys.executable
 LLAMA_70B = {
@@ -46,7 +46,7 @@ import json, resource, sys, time
 start = time.perf_counter()
 from neuralpower.learn.predictor_lookup import default_predictor
 from neuralpower.devices.host import read_cpu
-from neuralpower.predict.case import Case, predict_case
+from neuralpower.prediction.case import Case, predict_case
 from neuralpower.networks.phases import Phase
 case = Case(sys.argv[1], 1, int(sys.argv[2]))
 if len(sys.argv) > 4:

@@ -17,13 +17,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# The package `predict` is imported first: a later import would hide the function.
-importlib.import_module("neuralpower.predict")
-
-from neuralpower import errors  # noqa: E402
-from neuralpower.api.functions import compare, fit, load, memory, predict, profile, score, sweep  # noqa: E402
-from neuralpower.predict.shown import Shown  # noqa: E402
-from neuralpower.version import __version__  # noqa: E402
+from neuralpower import errors
+from neuralpower.api.functions import compare, fit, load, memory, predict, profile, score, sweep
+from neuralpower.prediction.shown import Shown
+from neuralpower.version import __version__
 
 if TYPE_CHECKING:
     from neuralpower import compat as compat
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from neuralpower.compat import Profile as Profile
     from neuralpower.devices.layout import Layout as Layout
     from neuralpower.networks.phases import Phase as Phase
-    from neuralpower.predict.prediction import Prediction as Prediction
+    from neuralpower.prediction.prediction import Prediction as Prediction
     from neuralpower.trace.recipe import Recipe as Recipe
 
 __all__ = [
@@ -58,7 +55,7 @@ _HOMES = {
     "Layout": "neuralpower.devices.layout",
     "LoadedPredictor": "neuralpower.api.loaded",
     "Phase": "neuralpower.networks.phases",
-    "Prediction": "neuralpower.predict.prediction",
+    "Prediction": "neuralpower.prediction.prediction",
     "Profile": "neuralpower.compat",
     "Recipe": "neuralpower.trace.recipe",
     "compat": "neuralpower.compat",

@@ -20,7 +20,7 @@ import neuralpower
 from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.errors import InputError, ModelError, PredictorError, StepError
 from neuralpower.networks.phases import Phase
-from neuralpower.predict.case import Case, predict_case
+from neuralpower.prediction.case import Case, predict_case
 
 ROOT = Path(__file__).parent.parent
 

@@ -49,13 +49,18 @@ def test_all_names_are_listed_and_importing_them_imports_no_torch() -> None:
         "assert set(neuralpower.__all__) <= set(dir(neuralpower))\n"
         "assert all(callable(getattr(neuralpower, name)) for name in {names})\n".format(names=NAMES)
         + "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
-        "import neuralpower.predict.case\n"
-        "assert neuralpower.predict.__name__ == 'predict' and callable(neuralpower.predict)\n"
+        "import neuralpower.prediction.case\n"
+        "assert callable(neuralpower.predict)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_no_package_bears_the_name_of_a_public_function() -> None:
+    packages = {path.parent.name for path in (ROOT / "neuralpower").glob("*/__init__.py")}
+    assert packages and not packages & set(NAMES)
 
 
 def test_help_shows_each_function_with_its_example() -> None:

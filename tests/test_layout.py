@@ -53,7 +53,7 @@ PACKAGES: Mapping[str, str] = {
         any_device calibrate calibrate_by_networks carried_power estimates keys network_estimates network_rows
         pace predictor predictor_files predictor_lookup predictor_writing regressor remembering rows train
     """,
-    "predict": """
+    "prediction": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
         on_gpu parallel prediction rows several_devices shown timeline tree weights
         explore.compare explore.fit explore.fit_request explore.largest explore.layouts explore.phases

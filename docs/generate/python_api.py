@@ -12,7 +12,7 @@ from typing import Any
 import neuralpower
 from docs.generate.markdown import page, table
 from neuralpower import errors
-from neuralpower.predict.prediction import Prediction
+from neuralpower.prediction.prediction import Prediction
 
 SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Attributes|Examples?):$")
 QUOTED = re.compile(r"(: |-> )'([^']*)'")  # a type that is read late

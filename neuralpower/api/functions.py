@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from neuralpower.api.loaded import LoadedPredictor
     from neuralpower.api.options import PredictOptions, SweepOptions
     from neuralpower.networks.phases import Phase
-    from neuralpower.predict.explore.compare import Comparison
-    from neuralpower.predict.explore.fit import Fit
-    from neuralpower.predict.explore.score import Score
-    from neuralpower.predict.explore.sweep import Sweep
-    from neuralpower.predict.memory.peak import Memory
-    from neuralpower.predict.prediction import Prediction
+    from neuralpower.prediction.explore.compare import Comparison
+    from neuralpower.prediction.explore.fit import Fit
+    from neuralpower.prediction.explore.score import Score
+    from neuralpower.prediction.explore.sweep import Sweep
+    from neuralpower.prediction.memory.peak import Memory
+    from neuralpower.prediction.prediction import Prediction
     from neuralpower.profiling import NetworkProfile
     from neuralpower.profiling.settings import Keywords
 
@@ -196,7 +196,7 @@ def fit(
         return loaded.fit(model, memory, **request)
     if memory is None:
         return loaded.fit(model, own_memory(), **request)
-    from neuralpower.predict.explore.fit import assumed
+    from neuralpower.prediction.explore.fit import assumed
 
     platform, name = assumed(memory)
     found = loaded.fit(model, memory, **{"platform": platform, **request})

@@ -47,19 +47,19 @@ from neuralpower.networks.phases import PHASES, PREDICTED, Phase
 from neuralpower.networks.requests import Asked
 from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
-from neuralpower.predict.case import device_memory, predict, run_of, sharding_of
-from neuralpower.predict.compose import question_of
-from neuralpower.predict.explore.compare import Comparison, Side, compare
-from neuralpower.predict.explore.fit import Fit, fit
-from neuralpower.predict.explore.fit import memory as memory_of
-from neuralpower.predict.explore.fit_request import Request
-from neuralpower.predict.explore.phases import sweep_grid
-from neuralpower.predict.explore.score import Score, score
-from neuralpower.predict.explore.sweep import Sweep
-from neuralpower.predict.memory.engines import OPTIONS, EngineRequest, board_of
-from neuralpower.predict.memory.peak import Memory
-from neuralpower.predict.prediction import Prediction, check_coverage
-from neuralpower.predict.weights import scheme_asked
+from neuralpower.prediction.case import device_memory, predict, run_of, sharding_of
+from neuralpower.prediction.compose import question_of
+from neuralpower.prediction.explore.compare import Comparison, Side, compare
+from neuralpower.prediction.explore.fit import Fit, fit
+from neuralpower.prediction.explore.fit import memory as memory_of
+from neuralpower.prediction.explore.fit_request import Request
+from neuralpower.prediction.explore.phases import sweep_grid
+from neuralpower.prediction.explore.score import Score, score
+from neuralpower.prediction.explore.sweep import Sweep
+from neuralpower.prediction.memory.engines import OPTIONS, EngineRequest, board_of
+from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.prediction import Prediction, check_coverage
+from neuralpower.prediction.weights import scheme_asked
 from neuralpower.report.notebook import Panel, drawn
 from neuralpower.trace.master_weights import check_masters
 from neuralpower.trace.recipe import RECIPE, TRAINING

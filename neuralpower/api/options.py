@@ -14,7 +14,7 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.memory_size import is_size
 from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.networks.phases import Phase
-from neuralpower.predict.explore.fit_request import Request
+from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.trace.casts import cast_dtype
 from neuralpower.trace.recipe import TRAINING, Recipe
 

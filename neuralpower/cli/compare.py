@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from neuralpower.devices.cluster import Cluster
     from neuralpower.devices.layout import Layout
     from neuralpower.learn.predictor import Predictor
-    from neuralpower.predict.explore.compare import Side
+    from neuralpower.prediction.explore.compare import Side
 
 app = Typer()
 
@@ -70,7 +70,7 @@ def compare(asked: Compare) -> None:
     """Predict both sides and compare their times."""
     form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
     stage("importing torch and transformers")
-    from neuralpower.predict.explore.compare import compare as compared
+    from neuralpower.prediction.explore.compare import compare as compared
     from neuralpower.report.explored import comparison_table
     from neuralpower.report.grid import warning_lines
     from neuralpower.report.pictures import comparison_page, draw
@@ -101,8 +101,8 @@ def compare(asked: Compare) -> None:
 
 def _sides(asked: Compare) -> list[Side]:
     """Both models, each predicted on its device; raises InputError."""
-    from neuralpower.predict.case import Case, predict_case
-    from neuralpower.predict.explore.compare import Side
+    from neuralpower.prediction.case import Case, predict_case
+    from neuralpower.prediction.explore.compare import Side
     from neuralpower.trace.recipe import RECIPE, TRAINING
 
     shape = asked.sizes.shape

@@ -12,7 +12,7 @@ from neuralpower.cli.panels import ENGINE
 from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
-    from neuralpower.predict.memory.engines import EngineRequest
+    from neuralpower.prediction.memory.engines import EngineRequest
 
 NAMES = ("vllm", "sglang", "llama.cpp")
 
@@ -72,7 +72,7 @@ class Engine(OptionGroup):
                     )
             return None
         from neuralpower.devices.spec import known_spec
-        from neuralpower.predict.memory.engines import EngineRequest, board_of
+        from neuralpower.prediction.memory.engines import EngineRequest, board_of
 
         board = board_of(known_spec(device), memory_bytes, device)
         return EngineRequest(self.engine, self.given, self.concurrency, board)

@@ -30,8 +30,8 @@ from neuralpower.files.stages import counted, stage
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
     from neuralpower.networks.phases import Phase
-    from neuralpower.predict.case import Case
-    from neuralpower.predict.evaluate import Evaluation
+    from neuralpower.prediction.case import Case
+    from neuralpower.prediction.evaluate import Evaluation
 
 app = Typer()
 NOISE_LIMIT = 0.1  # above it a measured time is unreliable
@@ -187,7 +187,7 @@ def _on_cpu(
 ) -> tuple[Predictor, Sequence[Evaluation]]:
     """The predictor, and the networks measured on this CPU."""
     from neuralpower.devices.host import read_cpu
-    from neuralpower.predict.evaluate import evaluate as run
+    from neuralpower.prediction.evaluate import evaluate as run
 
     cpu = read_cpu()
     trained = parsing.predictor(asked.predictor)
@@ -213,7 +213,7 @@ def _on_gpu(
     """The predictor, and the networks measured on the named GPU; raises DeviceError without one."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.measure import rig as rigs
-    from neuralpower.predict.on_gpu import evaluate_on, predictor_of
+    from neuralpower.prediction.on_gpu import evaluate_on, predictor_of
 
     rig = rigs.open_rig(str(asked.device), "none", read_cpu().cores)
     trained = parsing.predictor(asked.predictor) if asked.predictor else predictor_of(rig)
@@ -243,7 +243,7 @@ def _compare(asked: Evaluate, file: Path) -> None:
 
     read_networks(file)  # what cannot be read is refused before torch is imported
     stage("importing torch and transformers")
-    from neuralpower.predict.measured import BEST, Asking, compare_measured, read_measurements
+    from neuralpower.prediction.measured import BEST, Asking, compare_measured, read_measurements
     from neuralpower.report.measured import measured_json, measured_plot, measured_table
 
     names = list(parsing.names(asked.predictor, "predictor") or (BEST,))
@@ -273,7 +273,7 @@ def _compare(asked: Evaluate, file: Path) -> None:
 
 def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list[Case]:
     """The named networks, and those in the listed files; raises InputError."""
-    from neuralpower.predict.case import Case
+    from neuralpower.prediction.case import Case
 
     models = asked.models or []
     parsing.check_named(models, "model")

@@ -25,8 +25,8 @@ from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
     from neuralpower.platforms import Platform
-    from neuralpower.predict.explore import fit as fitting
-    from neuralpower.predict.memory.over_time import Lived
+    from neuralpower.prediction.explore import fit as fitting
+    from neuralpower.prediction.memory.over_time import Lived
 
 app = Typer()
 
@@ -131,9 +131,9 @@ def _fit(asked: Fit, form: str) -> None:
     shape, length = parsing.shape(asked.input_shape), _prompt(asked)
     device, memory, spread, note = _target(asked)
     stage("importing torch and transformers")
-    from neuralpower.predict.explore.fit import fit as fitted
-    from neuralpower.predict.explore.fit_request import Request
-    from neuralpower.predict.explore.verdict import DOES_NOT_FIT
+    from neuralpower.prediction.explore.fit import fit as fitted
+    from neuralpower.prediction.explore.fit_request import Request
+    from neuralpower.prediction.explore.verdict import DOES_NOT_FIT
     from neuralpower.report.explored import fit_table
     from neuralpower.trace.question import usual_run
     from neuralpower.trace.recipe import Recipe
@@ -185,7 +185,7 @@ def _fit(asked: Fit, form: str) -> None:
 
 def _draw(passes: Sequence[Lived], found: fitting.Fit, path: Path) -> None:
     """Draw the memory over time of the pass with the highest peak."""
-    from neuralpower.predict.memory.over_time import fullest
+    from neuralpower.prediction.memory.over_time import fullest
     from neuralpower.report.memory_pictures import write_memory
 
     if not passes:
@@ -239,7 +239,7 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
     from neuralpower.devices.spec import spec_of
     from neuralpower.measure.this_machine import target
     from neuralpower.platforms import CPU, platform_of
-    from neuralpower.predict.explore.fit import assumed
+    from neuralpower.prediction.explore.fit import assumed
 
     own: float | None
     if device is None and memory is not None:

@@ -78,8 +78,8 @@ def parallel(asked: Parallel) -> None:
     for batch in batches:
         parsing.check_batch_size(batch)
     stage("importing torch and transformers")
-    from neuralpower.predict.case import Case
-    from neuralpower.predict.explore.layouts import Wanted, layouts
+    from neuralpower.prediction.case import Case
+    from neuralpower.prediction.explore.layouts import Wanted, layouts
     from neuralpower.report.layouts import layouts_table
     from neuralpower.trace.recipe import TRAINING
 

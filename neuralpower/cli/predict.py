@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import torch
 
     from neuralpower.learn.predictor import Predictor
-    from neuralpower.predict.prediction import Prediction
-    from neuralpower.predict.timeline import Omitted, Stage
+    from neuralpower.prediction.prediction import Prediction
+    from neuralpower.prediction.timeline import Omitted, Stage
 
 app = Typer()
 
@@ -119,9 +119,9 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     from neuralpower.networks.inputs import InputRequest
     from neuralpower.networks.requests import asked_of
     from neuralpower.networks.sources import resolve
-    from neuralpower.predict import case
-    from neuralpower.predict.compose import question_of
-    from neuralpower.predict.weights import scheme_asked
+    from neuralpower.prediction import case
+    from neuralpower.prediction.compose import question_of
+    from neuralpower.prediction.weights import scheme_asked
     from neuralpower.trace.master_weights import check_masters
     from neuralpower.trace.recipe import TRAINING
     from neuralpower.trace.routing import Routing
@@ -162,7 +162,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     stage(f"tracing {model}")
     prediction, _ = case.predict(runs, trained, question, model=model, seen=seen)
     _give(asked, form, prediction, stages, trained)
-    from neuralpower.predict.prediction import check_coverage
+    from neuralpower.prediction.prediction import check_coverage
 
     check_coverage(prediction, asked.min_coverage, "--strict")
 

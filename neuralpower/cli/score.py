@@ -59,8 +59,8 @@ def score(asked: Scored) -> None:
     stage("importing torch and transformers")
 
     from neuralpower.layers.base import FORWARD
-    from neuralpower.predict.explore.score import score as scored
-    from neuralpower.predict.explore.score import warnings_of
+    from neuralpower.prediction.explore.score import score as scored
+    from neuralpower.prediction.explore.score import warnings_of
     from neuralpower.report.explored import score_table
 
     trained = parsing.predictor(asked.predictor, asked.device)

@@ -22,7 +22,7 @@ from neuralpower.files.stages import stage
 
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
-    from neuralpower.predict.explore import sweep as swept
+    from neuralpower.prediction.explore import sweep as swept
 
 app = Typer()
 
@@ -96,7 +96,7 @@ def sweep(asked: Sweep) -> None:
     form, grid = form_of(asked.output.form, asked.output.out, asked.output.as_json), _Grid.of(asked)
     stage("importing torch and transformers")
     from neuralpower.files.csv_files import write_csv
-    from neuralpower.predict.explore import sweep as sweeping
+    from neuralpower.prediction.explore import sweep as sweeping
     from neuralpower.report.explored import sweep_table
     from neuralpower.report.grid import note_lines, warning_lines
     from neuralpower.report.pictures import draw, sweep_page
@@ -163,7 +163,7 @@ class _Grid:
 def _swept(asked: Sweep, grid: _Grid, predictors: Sequence[Predictor]) -> swept.Sweep:
     """The points: by formulas from few traces; with a phase, each point is traced."""
     from neuralpower.networks.phases import Phase
-    from neuralpower.predict.explore.phases import sweep_grid
+    from neuralpower.prediction.explore.phases import sweep_grid
 
     own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
     return sweep_grid(

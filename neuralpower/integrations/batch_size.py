@@ -19,9 +19,9 @@ from neuralpower.errors import InputError, NeuralPowerError, is_count
 from neuralpower.integrations.precision import of_accelerate, settings_of, with_precision
 from neuralpower.measure.this_machine import target
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
-from neuralpower.predict.explore.fit import assumed
-from neuralpower.predict.explore.largest import largest
-from neuralpower.predict.memory.peak import training_memory
+from neuralpower.prediction.explore.fit import assumed
+from neuralpower.prediction.explore.largest import largest
+from neuralpower.prediction.memory.peak import training_memory
 from neuralpower.trace.recipe import TRAINING, Loss
 from neuralpower.trace.step_lifetimes import training_lifetimes
 

@@ -69,7 +69,7 @@ class Platform:
     pooled: View = field(default_factory=PooledKernelView)  # for several devices at once
     # ---- memory
     framework: Framework
-    allocator: str = ""  # that is replayed for what it keeps of freed memory (predict/memory); "": assumed
+    allocator: str = ""  # that is replayed for what it keeps of freed memory (prediction/memory); "": assumed
     library: str = ""  # of kernels, whose work space counts (layers/workspace); "": none is known
     # What is taken besides tensors, line by line; the sum is `framework.forward_bytes`. None: assumed as one
     overheads: tuple[Overhead, ...] = ()

@@ -12,9 +12,9 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.caches import Again
-from neuralpower.predict.case import Case, predict_case
-from neuralpower.predict.evaluate import Evaluation, built
-from neuralpower.predict.timeline import Omitted, Stage
+from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.evaluate import Evaluation, built
+from neuralpower.prediction.timeline import Omitted, Stage
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.report.chrome import Process, document
 from neuralpower.report.perfetto import about, predicted

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from neuralpower.predict.rows import ranges
+from neuralpower.prediction.rows import ranges
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.records import Shapes
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuralpower.predict.memory.peak import alive
+from neuralpower.prediction.memory.peak import alive
 from neuralpower.profiling.steps import Repeat, Runs
 from neuralpower.report.chrome import Counter, Process, Row, Slice
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from neuralpower.files.terminal import styled, visible
-from neuralpower.predict.explore.fit import Fit
-from neuralpower.predict.explore.fit_request import Request
-from neuralpower.predict.memory.engines import LONGEST, EngineMemory
+from neuralpower.prediction.explore.fit import Fit
+from neuralpower.prediction.explore.fit_request import Request
+from neuralpower.prediction.memory.engines import LONGEST, EngineMemory
 from neuralpower.report.grid import note_lines
 from neuralpower.report.number_format import binary, counted
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from neuralpower.files.terminal import styled, visible
 from neuralpower.networks.phases import DECODE
-from neuralpower.predict.explore.compare import Comparison
-from neuralpower.predict.explore.fit import Fit
-from neuralpower.predict.explore.fit_request import Request
-from neuralpower.predict.explore.remedies import Remedy
-from neuralpower.predict.explore.score import Score
-from neuralpower.predict.explore.sweep import Sweep, SweepPoint
-from neuralpower.predict.explore.verdict import FITS, TIGHT
-from neuralpower.predict.memory.peak import Memory, MemoryLine
-from neuralpower.predict.prediction import LAUNCHES
+from neuralpower.prediction.explore.compare import Comparison
+from neuralpower.prediction.explore.fit import Fit
+from neuralpower.prediction.explore.fit_request import Request
+from neuralpower.prediction.explore.remedies import Remedy
+from neuralpower.prediction.explore.score import Score
+from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
+from neuralpower.prediction.explore.verdict import FITS, TIGHT
+from neuralpower.prediction.memory.peak import Memory, MemoryLine
+from neuralpower.prediction.prediction import LAUNCHES
 from neuralpower.report.engines import engine_lines
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
 from neuralpower.report.number_format import binary, counted, plain, quantity

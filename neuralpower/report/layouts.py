@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from neuralpower.files.terminal import styled, visible
-from neuralpower.predict.explore.layouts import Laid, Layouts
+from neuralpower.prediction.explore.layouts import Laid, Layouts
 from neuralpower.report.grid import as_asked, listed, note_lines, percent
 from neuralpower.report.number_format import binary, counted, plain, quantity
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe

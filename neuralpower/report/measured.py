@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from neuralpower.predict.measured import Compared, agreement
+from neuralpower.prediction.measured import Compared, agreement
 from neuralpower.report.charts import XY, Series
 from neuralpower.report.grid import grid, listed
 from neuralpower.report.number_format import quantity

@@ -9,10 +9,10 @@ import numpy as np
 
 from neuralpower.errors import InputError
 from neuralpower.platforms import Platform
-from neuralpower.predict.memory.over_time import Lived, OverTime, fullest, lived, over_time
-from neuralpower.predict.memory.peak import Memory
-from neuralpower.predict.memory.snapshot import write_snapshot
-from neuralpower.predict.timeline import Omitted, Stage
+from neuralpower.prediction.memory.over_time import Lived, OverTime, fullest, lived, over_time
+from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.memory.snapshot import write_snapshot
+from neuralpower.prediction.timeline import Omitted, Stage
 from neuralpower.report.charts import PLOTS, Areas, BarSeries, check_plot
 from neuralpower.report.number_format import SIZES, binary, unit_of
 from neuralpower.report.page import Page, Section, Share, Table

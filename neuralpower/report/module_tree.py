@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from neuralpower.predict.prediction import Prediction
-from neuralpower.predict.tree import Branch, together
+from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.tree import Branch, together
 from neuralpower.report.number_format import binary, quantity
 from neuralpower.report.page import Cell, Nested, Share, Table
 

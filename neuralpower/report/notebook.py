@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 
-from neuralpower.predict.explore.compare import Comparison
-from neuralpower.predict.explore.fit import Fit
-from neuralpower.predict.explore.sweep import Sweep
-from neuralpower.predict.prediction import Prediction, Tree
-from neuralpower.predict.rows import Interval
+from neuralpower.prediction.explore.compare import Comparison
+from neuralpower.prediction.explore.fit import Fit
+from neuralpower.prediction.explore.sweep import Sweep
+from neuralpower.prediction.prediction import Prediction, Tree
+from neuralpower.prediction.rows import Interval
 from neuralpower.report.grid import percent
 from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.number_format import binary, many, quantity

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from neuralpower.files.terminal import BLOCKS
 
 if TYPE_CHECKING:  # a list of devices needs no torch
-    from neuralpower.predict.rows import Interval
+    from neuralpower.prediction.rows import Interval
 
 TIMES = {1.0: "s", 1e-3: "ms", 1e-6: "us"}
 SIZES = {2.0**30: "GiB", 2.0**20: "MiB", 2.0**10: "KiB"}

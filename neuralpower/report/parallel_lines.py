@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neuralpower.files.terminal import styled, visible
-from neuralpower.predict.prediction import Prediction
-from neuralpower.predict.several_devices import Parallel
+from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.several_devices import Parallel
 from neuralpower.report.number_format import binary, bounded, counted, plain, quantity, share
 from neuralpower.trace.recipe import TRAINING
 

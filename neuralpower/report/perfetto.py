@@ -3,7 +3,7 @@
     one row      calls within their modules: a CPU, or a device with only a known sum of times
     host, device calls as the host issues them, and as the device runs them, with waits
 
-The times are those of `neuralpower.predict.timeline`. A slice's `dur` is its part of the predicted time, so
+The times are those of `prediction.timeline`. A slice's `dur` is its part of the predicted time, so
 inner slices add up to the outer one. A module that is called again right after itself is one slice.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 from neuralpower.learn.estimates import BASES
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.prediction import Prediction
-from neuralpower.predict.timeline import Omitted, Stage, Timed, memory_bytes, timed
+from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.timeline import Omitted, Stage, Timed, memory_bytes, timed
 from neuralpower.report.chrome import Counter, Process, Row, Slice
 from neuralpower.version import __version__
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from neuralpower.errors import InputError
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.prediction import Prediction
-from neuralpower.predict.rows import Row
-from neuralpower.predict.timeline import Omitted, Stage, memory_bytes, timed
+from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.rows import Row
+from neuralpower.prediction.timeline import Omitted, Stage, memory_bytes, timed
 from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
 from neuralpower.report.module_tree import module_tree
 from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, unit_of
@@ -19,8 +19,8 @@ from neuralpower.report.sweep_charts import Swept
 from neuralpower.report.tables import tokens
 
 if TYPE_CHECKING:  # which predict does not need
-    from neuralpower.predict.explore.compare import Comparison, Side
-    from neuralpower.predict.explore.sweep import Sweep
+    from neuralpower.prediction.explore.compare import Comparison, Side
+    from neuralpower.prediction.explore.sweep import Sweep
 
 NAMED = 6  # layers whose names stand on the roofline
 INTENSITY = "FLOP per byte moved"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from neuralpower.errors import InputError, unknown
 from neuralpower.files.terminal import visible
-from neuralpower.predict.explore.compare import Comparison
-from neuralpower.predict.explore.fit import Fit
-from neuralpower.predict.explore.sweep import Sweep
-from neuralpower.predict.prediction import Prediction, Tree
-from neuralpower.predict.tree import Branch
+from neuralpower.prediction.explore.compare import Comparison
+from neuralpower.prediction.explore.fit import Fit
+from neuralpower.prediction.explore.sweep import Sweep
+from neuralpower.prediction.prediction import Prediction, Tree
+from neuralpower.prediction.tree import Branch
 from neuralpower.report.explored import comparison_table, fit_table, sweep_table
 from neuralpower.report.grid import as_asked, listed, percent, warning_lines
 from neuralpower.report.module_tree import COLUMNS, named

@@ -11,7 +11,7 @@ from neuralpower.report.number_format import SIZES, TIMES, binary, plain, quanti
 from neuralpower.report.page import Columns, Table
 
 if TYPE_CHECKING:  # which predict does not need
-    from neuralpower.predict.explore.sweep import Sweep, SweepPoint
+    from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
 
 
 @dataclass(frozen=True)

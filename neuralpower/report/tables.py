@@ -12,12 +12,12 @@ from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE, TOLD
 from neuralpower.learn.regressor import Regressor
 from neuralpower.networks.phases import spelled
-from neuralpower.predict.case import Case
-from neuralpower.predict.evaluate import Evaluation, summary
-from neuralpower.predict.generation import Generation, Step
-from neuralpower.predict.memory.peak import Memory
-from neuralpower.predict.prediction import HOST_BOUND, LAUNCHES, Prediction, Training
-from neuralpower.predict.rows import COLUMNS, Row
+from neuralpower.prediction.case import Case
+from neuralpower.prediction.evaluate import Evaluation, summary
+from neuralpower.prediction.generation import Generation, Step
+from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training
+from neuralpower.prediction.rows import COLUMNS, Row
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines, with_bar
 from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
 from neuralpower.report.parallel_lines import parallel_lines

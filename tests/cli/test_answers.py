@@ -28,7 +28,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One entry per prediction that was computed."""
-    from neuralpower.predict import case
+    from neuralpower.prediction import case
 
     seen, real = [], case.predict
 
@@ -308,5 +308,5 @@ def test_a_fit_that_says_no_is_kept_with_its_exit_code(kept: Path, monkeypatch: 
     first = run(*asked)
     assert first.code == 1 and "does not fit" in first.out
     assert len(list(kept.glob("*.json"))) == 1
-    monkeypatch.setattr(import_module("neuralpower.predict.explore.fit"), "fit", None)  # not asked again
+    monkeypatch.setattr(import_module("neuralpower.prediction.explore.fit"), "fit", None)  # not asked again
     assert run(*asked) == first

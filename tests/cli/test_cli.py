@@ -28,7 +28,7 @@ from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.measure.meters import METERS
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.rows import COLUMNS
+from neuralpower.prediction.rows import COLUMNS
 from neuralpower.version import __version__
 from tests.learn.test_predictor import seconds
 from tests.program import Ran, done, run

@@ -30,9 +30,9 @@ from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.phases import PREDICTED
 from neuralpower.networks.zoo import ZOO
 from neuralpower.optimizers.registry import KNOWN
-from neuralpower.predict.explore.fit_request import PHASES as FITTED
-from neuralpower.predict.explore.score import BY
-from neuralpower.predict.measured import BEST, ROOFLINE
+from neuralpower.prediction.explore.fit_request import PHASES as FITTED
+from neuralpower.prediction.explore.score import BY
+from neuralpower.prediction.measured import BEST, ROOFLINE
 from neuralpower.profiling.conventions import CONVENTIONS, UNITS
 from neuralpower.profiling.result import SORTS, VIEWS
 from neuralpower.profiling.steps import PHASES as RAN

@@ -126,7 +126,7 @@ def test_no_other_module_writes_json_that_may_hold_nan() -> None:
         "measure/collect/plan.py",
         "measure/collect/resume.py",
         "measure/collect/keys.py",
-        "predict/explore/space.py",
+        "prediction/explore/space.py",
     )
     assert found.keys() <= set(allowed)
 

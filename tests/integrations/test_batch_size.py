@@ -14,7 +14,7 @@ from neuralpower.devices.spec import spec_of
 from neuralpower.errors import InputError
 from neuralpower.integrations import batch_size_callback, fitting_batch_size, largest_batch
 from neuralpower.platforms import platform_of
-from neuralpower.predict.memory.peak import training_memory
+from neuralpower.prediction.memory.peak import training_memory
 from neuralpower.trace.step_lifetimes import training_lifetimes
 
 GPU = {"device": "h100", "memory": "6GB"}

@@ -25,7 +25,7 @@ from neuralpower.layers.tensors import check_output
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.networks.running import META
-from neuralpower.predict.memory.peak import peak
+from neuralpower.prediction.memory.peak import peak
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import default_loss

@@ -32,9 +32,9 @@ from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.platforms import CPU, hardware_to_json, platform_of
-from neuralpower.predict.compose import compose
-from neuralpower.predict.explore.score import score
-from neuralpower.predict.prediction import joined
+from neuralpower.prediction.compose import compose
+from neuralpower.prediction.explore.score import score
+from neuralpower.prediction.prediction import joined
 from neuralpower.report.cards import predictor_card
 from neuralpower.report.tables import prediction_table
 from neuralpower.trace.tracer import trace

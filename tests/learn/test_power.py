@@ -26,8 +26,8 @@ from neuralpower.learn.predictor_writing import save
 from neuralpower.learn.train import train, train_power
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.predict.compose import compose
-from neuralpower.predict.prediction import Prediction
+from neuralpower.prediction.compose import compose
+from neuralpower.prediction.prediction import Prediction
 from neuralpower.report.number_format import plain, quantity, share
 from neuralpower.report.tables import prediction_cells, prediction_table
 from neuralpower.trace.tracer import trace

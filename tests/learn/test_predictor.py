@@ -29,8 +29,8 @@ from neuralpower.learn.train import Trained, train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.platforms.accelerator import STEP_S
-from neuralpower.predict.compose import compose
-from neuralpower.predict.explore.outcomes import outcomes_of
+from neuralpower.prediction.compose import compose
+from neuralpower.prediction.explore.outcomes import outcomes_of
 from neuralpower.trace.records import LayerCall, Trace, UnmodelledCall
 from neuralpower.trace.tracer import trace
 

@@ -27,8 +27,8 @@ from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.predict.compose import compose
-from neuralpower.predict.prediction import Prediction
+from neuralpower.prediction.compose import compose
+from neuralpower.prediction.prediction import Prediction
 from neuralpower.report.tables import prediction_table
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace

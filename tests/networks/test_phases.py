@@ -20,11 +20,11 @@ from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.requests import Generating, asked_of
 from neuralpower.networks.running import Answers, converted, on_cpu, on_meta, with_values
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.predict.case import Case, predict_case
-from neuralpower.predict.compose import compose
-from neuralpower.predict.generation import Generation, Step, _sum, with_step
-from neuralpower.predict.prediction import Prediction
-from neuralpower.predict.rows import Interval
+from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.compose import compose
+from neuralpower.prediction.generation import Generation, Step, _sum, with_step
+from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.rows import Interval
 from neuralpower.trace.decoder_steps import Growing, between, lined
 from neuralpower.trace.records import Trace
 from neuralpower.trace.routing import Routing

@@ -16,7 +16,7 @@ from neuralpower.cli import main
 from neuralpower.errors import DatasetError, ModelError
 from neuralpower.networks import sources, trust
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.explore.score import score
+from neuralpower.prediction.explore.score import score
 
 CODE = """import pathlib
 from torch import nn

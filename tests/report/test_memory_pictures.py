@@ -12,8 +12,8 @@ from torch import nn
 
 from neuralpower.errors import InputError
 from neuralpower.platforms import CPU
-from neuralpower.predict.memory.over_time import Lived, lived
-from neuralpower.predict.timeline import Omitted
+from neuralpower.prediction.memory.over_time import Lived, lived
+from neuralpower.prediction.timeline import Omitted
 from neuralpower.report.charts import Areas, BarSeries
 from neuralpower.report.memory_pictures import (
     LARGEST,

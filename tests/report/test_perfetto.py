@@ -23,10 +23,10 @@ from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.networks.phases import Phase
-from neuralpower.predict.case import Case, predict_case
-from neuralpower.predict.compose import compose, question_of
-from neuralpower.predict.memory.peak import forward_memory, memory_of
-from neuralpower.predict.timeline import UNPLACED, Omitted, Stage, memory_bytes, timed
+from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.compose import compose, question_of
+from neuralpower.prediction.memory.peak import forward_memory, memory_of
+from neuralpower.prediction.timeline import UNPLACED, Omitted, Stage, memory_bytes, timed
 from neuralpower.report.chrome import Counter, Process, Row, Slice, document, microseconds, write
 from neuralpower.report.perfetto import WAIT, Leaf, nested, predicted
 from neuralpower.trace.passes import applied

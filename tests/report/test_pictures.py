@@ -13,11 +13,11 @@ import pytest
 from neuralpower.errors import InputError
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.case import Case, predict_case
-from neuralpower.predict.explore.compare import Side, compare
-from neuralpower.predict.explore.sweep import Sweep, SweepPoint
-from neuralpower.predict.prediction import Prediction
-from neuralpower.predict.timeline import Omitted, Stage
+from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.explore.compare import Side, compare
+from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
+from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.timeline import Omitted, Stage
 from neuralpower.report import charts, pictures
 from neuralpower.report.charts import XY, Bars
 from neuralpower.report.page import Nested, Page, Share, Table, html_text, write_html

@@ -32,12 +32,12 @@ from neuralpower.learn.estimates import (
     WEIGHTS_LAW,
 )
 from neuralpower.learn.keys import ANY, named
-from neuralpower.predict.compose import compose
-from neuralpower.predict.explore.compare import Side, compare
-from neuralpower.predict.explore.sweep import Sweep, SweepPoint
-from neuralpower.predict.prediction import LAUNCHES, Prediction, joined
-from neuralpower.predict.rows import Interval, Row, with_shares
-from neuralpower.predict.several_devices import Parallel
+from neuralpower.prediction.compose import compose
+from neuralpower.prediction.explore.compare import Side, compare
+from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
+from neuralpower.prediction.prediction import LAUNCHES, Prediction, joined
+from neuralpower.prediction.rows import Interval, Row, with_shares
+from neuralpower.prediction.several_devices import Parallel
 from neuralpower.profiling import profile
 from neuralpower.report.explored import comparison_table, sweep_table
 from neuralpower.report.number_format import bar, binary, many, share

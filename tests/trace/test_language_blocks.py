@@ -15,7 +15,7 @@ from neuralpower.layers.scan import MAMBA, MAMBA2, Scan
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
-from neuralpower.predict.memory.peak import forward_memory
+from neuralpower.prediction.memory.peak import forward_memory
 from neuralpower.trace.follow import Followed, follow
 from neuralpower.trace.question import Question
 from neuralpower.trace.records import Task, Trace

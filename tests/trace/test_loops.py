@@ -29,7 +29,7 @@ from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Pr
 from neuralpower.networks.running import META
 from neuralpower.networks.zoo import ZOO
 from neuralpower.platforms import CPU, platform_named
-from neuralpower.predict.compose import compose
+from neuralpower.prediction.compose import compose
 from neuralpower.trace.loops import NEW_BYTES, OFTEN, Called, recurring
 from neuralpower.trace.recorder import VIEW
 from neuralpower.trace.records import Trace

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from neuralpower.networks.running import META
-from neuralpower.predict.memory.peak import training_memory
+from neuralpower.prediction.memory.peak import training_memory
 from neuralpower.profiling import profile
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Knows, Question

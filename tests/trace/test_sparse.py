@@ -18,7 +18,7 @@ from neuralpower.layers.optimizer import Optimizer
 from neuralpower.networks.running import META
 from neuralpower.optimizers.registry import KNOWN
 from neuralpower.platforms import CPU
-from neuralpower.predict.memory.peak import training_memory
+from neuralpower.prediction.memory.peak import training_memory
 from neuralpower.profiling import profile
 from neuralpower.profiling.steps import Step, accounted
 from neuralpower.profiling.stopwatch import HostClock

@@ -34,10 +34,10 @@ from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.running import META, WAYS, Run
-from neuralpower.predict import evaluate as evaluation
-from neuralpower.predict.case import Case
-from neuralpower.predict.compose import compose
-from neuralpower.predict.evaluate import evaluate
+from neuralpower.prediction import evaluate as evaluation
+from neuralpower.prediction.case import Case
+from neuralpower.prediction.compose import compose
+from neuralpower.prediction.evaluate import evaluate
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import Recipe, default_loss

@@ -21,7 +21,7 @@ from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
 from neuralpower.networks.running import META
 from neuralpower.platforms import CPU, platform_named
-from neuralpower.predict.memory.peak import forward_memory
+from neuralpower.prediction.memory.peak import forward_memory
 from neuralpower.trace.dataflow import Dataflow
 from neuralpower.trace.follow import Followed, Grown, follow
 from neuralpower.trace.passes import applied

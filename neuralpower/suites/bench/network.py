@@ -17,7 +17,7 @@ from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import users_code
 from neuralpower.networks.zoo import ZOO
-from neuralpower.predict.explore.largest import largest
+from neuralpower.prediction.explore.largest import largest
 from neuralpower.profiling.steps import accounted, clock_of, told
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.precision import Autocasting, Precision

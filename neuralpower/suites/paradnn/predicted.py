@@ -16,7 +16,7 @@ from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.learn.estimates import ROOFLINE
 from neuralpower.learn.predictor import Predictor
-from neuralpower.predict.case import Case, predict_case
+from neuralpower.prediction.case import Case, predict_case
 from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted, described
 from neuralpower.suites.paradnn.learning import LAYER_FUNCTIONS, optimizer_settings
 from neuralpower.suites.paradnn.points import Point

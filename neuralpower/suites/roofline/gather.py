@@ -27,8 +27,8 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
 from neuralpower.learn.predictor_lookup import default_predictor, load
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.compose import compose
-from neuralpower.predict.prediction import Prediction
+from neuralpower.prediction.compose import compose
+from neuralpower.prediction.prediction import Prediction
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.tables import short
 from neuralpower.suites.roofline import records

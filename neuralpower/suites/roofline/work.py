@@ -10,7 +10,7 @@ from neuralpower.layers import KINDS
 from neuralpower.networks.inputs import InputRequest, Inputs
 from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.sources import resolve
-from neuralpower.predict.memory.peak import peak
+from neuralpower.prediction.memory.peak import peak
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.suites.roofline.records import Calls, Kind, Network, Work

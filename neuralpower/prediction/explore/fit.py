@@ -1,0 +1,291 @@
+"""Whether a network fits into a memory, and the largest batch and longest context that do.
+
+The memory's upper bound must stay below the device's memory, on a CPU minus what the process itself takes, so
+that the sizes reported do fit. On an accelerator without such a bound a share of the memory is kept free.
+`verdict.py` has the rule of the verdict, `remedies.py` the changes that make a network fit. The length is the
+prompt's in a prefill, the context's in a decoder's step; their memory holds the KV cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from neuralpower.errors import InputError
+from neuralpower.files.stages import stage
+from neuralpower.networks.inputs import check_count
+from neuralpower.networks.phases import DECODE, GENERATE
+from neuralpower.platforms import PLATFORMS, Platform
+from neuralpower.prediction.explore.engine_fit import check_engine, engine_memory, memory_of, served_in
+from neuralpower.prediction.explore.fit_request import Request, check_room, checked_margin
+from neuralpower.prediction.explore.largest import MOST, largest
+from neuralpower.prediction.explore.probe import Probe
+from neuralpower.prediction.explore.remedies import Remedy, Situation, remedies
+from neuralpower.prediction.explore.verdict import DOES_NOT_FIT, FITS, TIGHT, probability_of, verdict_of
+from neuralpower.prediction.memory.engines import EngineMemory
+from neuralpower.prediction.memory.over_time import Lived
+from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.shown import Shown
+from neuralpower.quantisation.totals import Quantised
+from neuralpower.trace.question import usual_run
+
+# bytes that count for a size that fits for sure, and for one that is expected to
+_UPPER, _EXPECTED = attrgetter("high_bytes"), attrgetter("value_bytes")
+
+
+@dataclass(frozen=True, repr=False)
+class Fit(Shown):
+    """The answer; sizes are None where they do not apply. `print` gives the command's table."""
+
+    fits: bool  # for sure: the upper bound is within the memory
+    memory: Memory
+    room_bytes: float
+    # at the request's length, for sure: by the upper bound; 0 where not even one sample fits so
+    largest_batch: int | None
+    longest: int | None  # at the request's batch size
+    longest_reason: str  # what ends it: memory, the model's own positions, or calls that grow with it
+    traces: int
+    process_bytes: int = 0  # of the memory: taken by the process before there is a network
+    margin: float = 0.0  # share of the memory that is kept free, for what is not modelled
+    notes: tuple[str, ...] = ()  # what the answer takes for granted
+    weights: Quantised | None = None  # None where they are as the dtype says
+    # the request, with the model's name
+    request: Request | None = field(default=None, compare=False)
+    device: str = ""  # whose memory it is
+    stages: tuple[Memory, ...] = ()  # of one device of each pipeline stage; `memory` is the largest
+    engine: EngineMemory | None = None  # its pool, where the request names an engine
+    likely_batch: int | None = None  # where it is tight: the largest whose expected peak is within the memory
+    likely_longest: int | None = None  # the same of the longest text
+    remedies: tuple[Remedy, ...] = ()  # what makes it fit, the cheapest first; none where it fits
+
+    @property
+    def left_bytes(self) -> float:
+        """What the network may take: the memory without the process, and without what is kept free."""
+        return self.room_bytes * (1 - self.margin) - self.process_bytes
+
+    @property
+    def verdict(self) -> str:
+        """One of "fits", "tight" and "does not fit": see `verdict.py`."""
+        found = verdict_of(self.memory, self.left_bytes)
+        return FITS if self.fits else DOES_NOT_FIT if found == FITS else found
+
+    @property
+    def probability(self) -> float:
+        """How sure it is that the network fits, 0 to 1."""
+        return probability_of(self.memory, self.left_bytes)
+
+    @property
+    def sequences(self) -> int | None:
+        """The most sequences at a time, over all replicas; None for a phase without a cache of its own."""
+        if self.request is None or self.request.phase not in (DECODE, GENERATE):
+            return None
+        return self.largest_whole_batch
+
+    @property
+    def sequence_bytes(self) -> float | None:
+        """Keys and values of one sequence on one device; None for a phase without a cache of its own."""
+        if self.sequences is None or self.request is None:
+            return None
+        return self.memory.cache_bytes / self.request.batch_size
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "schema": 1,
+            "fits": self.fits,
+            "verdict": self.verdict,
+            "probability": self.probability,
+            "room_bytes": self.room_bytes,
+            "process_bytes": self.process_bytes,
+            "margin": self.margin,
+            "notes": list(self.notes),
+            "memory_bytes": self.memory.bounds_json(),
+            "memory": self.memory.to_json(),
+            "largest_batch_size": self.largest_batch,
+            "longest_seq_len": self.longest,
+            "longest_reason": self.longest_reason or None,
+            "likely_batch_size": self.likely_batch,
+            "likely_seq_len": self.likely_longest,
+            "concurrent_sequences": self.sequences,
+            "sequence_cache_bytes": self.sequence_bytes,
+            "remedies": [one.to_json() for one in self.remedies],
+            "traces": self.traces,
+            "weights": None if self.weights is None else self.weights.to_json(),
+            **self._layout_json(),
+            **({} if self.engine is None else {"engine": self.engine.to_json()}),
+        }
+
+    def _layout_json(self) -> dict[str, Any]:
+        """What is said of several devices; nothing for one."""
+        if self.request is None or self.request.layout.alone:
+            return {}
+        stages = [memory.bounds_json() for memory in self.stages]
+        return {
+            "layout": vars(self.request.layout),
+            "ranks": self.request.layout.ranks,
+            "largest_whole_batch_size": self.largest_whole_batch,
+            "stages_memory_bytes": stages,
+        }
+
+    @property
+    def largest_whole_batch(self) -> int | None:
+        """The largest batch of all replicas and micro-batches together."""
+        if self.largest_batch is None or self.request is None:
+            return self.largest_batch
+        return self.largest_batch * self.request.replicas
+
+
+def assumed(memory: str | float) -> tuple[Platform, str]:
+    """The platform of a memory whose device is not named, and what it is called."""
+    platform = PLATFORMS["nvidia"]
+    return platform, f"{platform.called} of {memory if isinstance(memory, str) else f'{memory:g} B'}"
+
+
+def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | None = None) -> Fit:
+    """Whether the request fits into `room_bytes`, the largest sizes that do, and else what would help.
+
+    `seen` receives what lives when in each pass of the request, on one device.
+
+    Raises:
+        InputError: an unknown phase or optimizer, what belongs to another phase, more positions than the
+            model has, a step of a model that keeps no cache, a memory below the framework's alone.
+        ModelError: the model cannot be built or traced as asked, or has no checkpointing of its own.
+    """
+    margin = checked_margin(request)
+    if request.run is None:
+        request = replace(request, run=usual_run(request.platform, request.phase))
+    if request.engine is not None:
+        check_engine(request)
+    request, served = served_in(request)
+    check_room(request.platform, room_bytes)
+    probe = Probe(request)
+    if request.engine is not None:
+        found = _under_engine(request, probe, room_bytes)
+        return replace(found, notes=(*served, *found.notes))
+    process_bytes = request.platform.framework.process_bytes
+    left_bytes = room_bytes * (1 - margin) - process_bytes
+    probe.seen = seen
+    own = probe(request.batch_size, request.length)
+    probe.seen = None  # of other sizes, nothing is drawn
+    start = request.length or probe.own_length
+    batch, longest, reason = 0, None if start is None else 0, "" if start is None else "memory"
+    if own.weights_bytes <= left_bytes:  # else there is nothing to be sought
+        batch = _largest_batch(probe, left_bytes, _UPPER)
+        if start is not None:
+            longest, reason = _longest(probe, request.batch_size, start, left_bytes, _UPPER)
+    likely_batch: int | None = None
+    likely_longest: int | None = None
+    if verdict_of(own, left_bytes) == TIGHT:
+        likely_batch = _largest_batch(probe, left_bytes, _EXPECTED)
+        if start is not None:
+            likely_longest, _ = _longest(probe, request.batch_size, start, left_bytes, _EXPECTED)
+    fits, helpful, tried = own.high_bytes <= left_bytes, tuple[Remedy, ...](), _Changed(probe)
+    if request.remedies and not fits and left_bytes > own.framework_bytes:  # else nothing helps
+        helpful = remedies(Situation(request, own, left_bytes, batch, longest or 0), tried)
+    return Fit(
+        fits=fits,
+        memory=own,
+        room_bytes=room_bytes,
+        largest_batch=batch,
+        longest=longest,
+        longest_reason=reason,
+        traces=probe.traces + tried.traces,
+        process_bytes=process_bytes,
+        margin=margin,
+        notes=tuple(filter(None, (*probe.notes, request.platform.memory_note(request.phase)))),
+        weights=probe.quantised,
+        request=replace(request, model=str(probe.source.name)),
+        stages=tuple(probe.stages.get((request.batch_size, request.length), ())),
+        remedies=helpful,
+        likely_batch=likely_batch,
+        likely_longest=likely_longest,
+    )
+
+
+def _under_engine(request: Request, probe: Probe, room_bytes: float) -> Fit:
+    """The answer under the request's engine; raises InputError and ModelError as `fit`."""
+    request = replace(request, model=str(probe.source.name))
+    whole = None if request.layout.alone else probe.source.build("meta", probe.dtype)
+    found = engine_memory(request, probe.module, room_bytes, probe.quantised_bytes(), whole)
+    by_model = found.longest == found.positions
+    return Fit(
+        fits=found.fits,
+        memory=memory_of(found, request.phase),
+        room_bytes=room_bytes,
+        largest_batch=found.sequences,
+        longest=found.longest,
+        longest_reason="the model's positions" if by_model else "memory",
+        traces=probe.traces,
+        notes=(*probe.notes, *found.notes),
+        weights=probe.quantised,
+        request=request,
+        engine=found,
+    )
+
+
+def memory(request: Request) -> Memory:
+    """The memory of the request at its sizes, from one trace; nothing else is predicted.
+
+    Raises InputError and ModelError as `fit`.
+    """
+    checked_margin(request)
+    check_count("batch_size", request.batch_size)
+    return Probe(request)(request.batch_size, request.length)
+
+
+def _largest_batch(probe: Probe, room_bytes: float, of: Callable[[Memory], int]) -> int:
+    """The largest batch of the request whose bytes are within the memory."""
+    request = probe.request
+    return largest(lambda size: of(probe(size, request.length)), room_bytes, request.batch_size)
+
+
+class _TooManyCalls(Exception):  # noqa: N818  # a verdict on a length
+    """A text so long that tracing it would take minutes."""
+
+
+def _longest(
+    probe: Probe, batch: int, start: int, room_bytes: float, of: Callable[[Memory], int]
+) -> tuple[int, str]:
+    """The longest text whose bytes are within the memory, and what ends it."""
+    limit = MOST
+
+    def memory_at(length: int, bounded: bool = False) -> float:
+        nonlocal limit
+        if bounded and length > probe.longest_traced(batch):
+            raise _TooManyCalls
+        try:
+            return of(probe(batch, length))
+        except InputError:  # the model has no such positions
+            limit = min(limit, length - 1)
+            return float("inf")
+
+    try:
+        found = largest(partial(memory_at, bounded=True), room_bytes, start)
+    except _TooManyCalls:
+        end = int(probe.longest_traced(batch))
+        if memory_at(end) <= room_bytes:
+            return end, "the number of calls: longer texts need too many to be traced"
+        found = largest(memory_at, room_bytes, end)
+    return found, "the model's positions" if found == limit < MOST else "memory"
+
+
+class _Changed:
+    """Memory of changed requests."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.traces = 0  # so far, besides those of the probe
+
+    def __call__(self, request: Request) -> Memory:
+        """At the peak; raises InputError or ModelError."""
+        own, batch, length = self.probe.request, request.batch_size, request.length
+        if replace(own, batch_size=batch, seq_len=request.seq_len, context=request.context) == request:
+            return self.probe(batch, length)
+        if request.layout.pipeline == 1:  # a third micro-batch takes what a second one takes
+            request = replace(request, accumulation=min(request.accumulation, 2))
+        self.traces += 1
+        stage(f"looking for changes that save memory (trace {self.traces})")
+        return Probe(request, self.probe)(batch, length)

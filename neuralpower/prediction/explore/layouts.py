@@ -1,0 +1,385 @@
+"""All layouts of a network on a cluster, ranked; those that do not fit have a reason.
+
+Each uses every device. Tensor ranks stay within a node. A network is followed once for each set of tensor and
+expert ranks and batch size, with a few of its blocks where all are equal (`predict.parallel.stretching`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import SHARDED, Layout
+from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
+from neuralpower.files.stages import stage
+from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.remembering import remembering
+from neuralpower.networks.inputs import TOKENS
+from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
+from neuralpower.networks.requests import asked_of
+from neuralpower.networks.shortened import blocks_in, shortened
+from neuralpower.networks.source import Source
+from neuralpower.networks.sources import resolve
+from neuralpower.prediction.case import Case, device_memory, run_of, sharding_of
+from neuralpower.prediction.compose import check, question_of
+from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.parallel import one_micro_batch
+from neuralpower.prediction.parallel.stretching import SHORT, Estimate, Stretched
+from neuralpower.prediction.rows import Interval
+from neuralpower.prediction.shown import Shown
+from neuralpower.prediction.weights import scheme_asked, with_weights
+from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import MOST_MICRO_BATCHES, RECIPE, TRAINING, Recipe
+
+RANKED = ("throughput", "latency", "cost")
+MOST = 5_000  # layouts
+EACH = 4  # samples of a step for each device, where no whole batch is given
+PIECES = (2, 4, 8)  # of a rank, where the schedule is interleaved
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is laid out, and how layouts are ranked."""
+
+    case: Case  # the network and its phase, with the cluster; its layout and batch size are not read
+    cluster: Cluster
+    way: str = FORWARD  # forward or training
+    recipe: Recipe = RECIPE
+    batch_sizes: tuple[int, ...] = (1,)  # of one pass of one replica
+    global_batch: int | None = None  # training: samples of a step; None: EACH for a device
+    sequence: bool = False
+    schedule: str = "1f1b"
+    by: str = RANKED[0]
+    price: float | None = None  # of a device for an hour
+
+    def __post_init__(self) -> None:
+        """Raise InputError for what cannot be ranked."""
+        if self.by not in RANKED:
+            raise unknown("ranking", self.by, RANKED)
+        if self.by == "cost" and self.price is None:
+            raise InputError("by cost: no price says what a device costs; give --price 2.5, for an hour")
+        if self.price is not None and not 0 < self.price < 1e9:
+            raise InputError(f"price {self.price:g}: must be more than 0, for a device and an hour; give 2.5")
+        if self.global_batch is not None and (self.way != TRAINING or self.global_batch < 1):
+            raise InputError(
+                f"global batch {self.global_batch}: samples of a training step, 1 or more; "
+                "leave it out in other phases"
+            )
+        if self.schedule == "interleaved" and self.way != TRAINING:
+            raise InputError("schedule interleaved: orders passes of training; choose 1f1b in other phases")
+
+    @property
+    def samples(self) -> int:
+        """Samples of a training step."""
+        return self.global_batch or EACH * self.cluster.devices
+
+    @property
+    def tokens(self) -> int:
+        """That a sample makes or reads."""
+        phase = self.case.phase
+        if phase.name == GENERATE:
+            return phase.new_tokens or TOKENS
+        if phase.name == DECODE:
+            return 1
+        return phase.prompt or self.case.seq_len or 1
+
+
+@dataclass(frozen=True)
+class Laid:
+    """One layout with its batch; where it does not fit, all numbers but its memory are None."""
+
+    layout: Layout
+    batch_size: int
+    micro_batches: int
+    reason: str = ""  # why it does not fit
+    sort: str = ""  # what such reasons have in common
+    runtime_s: Interval | None = None
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    exposed_share: float | None = None
+    bubble_share: float | None = None
+    memory_bytes: int | None = None  # of a device of the fullest stage
+    memory_high_bytes: int | None = None
+    cost: float | None = None  # of a million tokens, or samples where there are no tokens
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        shown = {name: value for name, value in vars(self).items() if name not in ("layout", "runtime_s")}
+        time = None if self.runtime_s is None else self.runtime_s.to_json()
+        return {"layout": vars(self.layout), "runtime_s": time, **shown}
+
+
+@dataclass(frozen=True, repr=False)
+class Layouts(Shown):
+    """The layouts, the best first, then those that do not fit. `print` gives the command's table."""
+
+    wanted: Wanted
+    found: tuple[Laid, ...]
+    device: str
+    run: str
+    traces: int
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def fitting(self) -> tuple[Laid, ...]:
+        """Those that fit."""
+        return tuple(one for one in self.found if not one.reason)
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Why others do not fit, with their numbers."""
+        return dict(Counter(one.sort for one in self.found if one.reason).most_common())
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        wanted = self.wanted
+        return {
+            "schema": 1,
+            "model": str(wanted.case.model),
+            "device": self.device,
+            "per_node": wanted.cluster.per_node,
+            "nodes": wanted.cluster.nodes,
+            "phase": wanted.way if wanted.way != FORWARD else wanted.case.phase.name,
+            "ranked_by": wanted.by,
+            "traces": self.traces,
+            "notes": list(self.notes),
+            "reasons": self.reasons,
+            "layouts": [one.to_json() for one in self.found],
+        }
+
+
+def layouts(wanted: Wanted, predictor: Predictor) -> Layouts:
+    """Every layout that uses all devices, ranked.
+
+    Raises:
+        InputError: a batch size or phase that cannot be; the model cannot be built.
+        PredictorError: a dtype or phase that was not trained.
+    """
+    return _Search(wanted, predictor).result()
+
+
+class _Search:
+    """The network at each set of tensor and expert ranks and batch size, followed once."""
+
+    def __init__(self, wanted: Wanted, predictor: Predictor) -> None:
+        self.wanted, self.predictor, self.case = wanted, remembering(predictor), wanted.case
+        self.source: Source = resolve(self.case.model)
+        module = self.source.build("meta", torch_dtype(self.case.dtype))
+        _, self.blocks = blocks_in(module)
+        self.experts = _experts_of(module)
+        self.source_followed = shortened(self.source, SHORT) if self.blocks > SHORT else self.source
+        self.run = run_of(predictor, self.case.run, self.case.phase, wanted.way)
+        self.room = device_memory(predictor)
+        self.known: dict[tuple[int, int, int, str], Stretched | str] = {}
+        self.notes: dict[str, None] = {}
+        if self.blocks > SHORT:
+            self.notes[f"followed with {SHORT} of its {self.blocks} equal blocks"] = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a step of training."""
+        return self.wanted.way == TRAINING
+
+    def result(self) -> Layouts:
+        """All layouts."""
+        every = list(self._candidates())
+        if len(every) > MOST:
+            raise InputError(f"{len(every)} layouts: at most {MOST} are ranked; give fewer batch sizes")
+        check(self.predictor, self._question(self.case.phase, every[0][0]))
+        found = [self._laid(*one) for one in every]
+        found.sort(key=lambda one: (bool(one.reason), self._rank(one)))
+        wanted, device = self.wanted, self.predictor.device
+        return Layouts(wanted, tuple(found), device, self.run, len(self.known), tuple(self.notes))
+
+    def _rank(self, one: Laid) -> float:
+        """The smaller, the better; of those that do not fit, the nearest to it."""
+        if one.runtime_s is None:
+            return math.inf if one.memory_high_bytes is None else one.memory_high_bytes
+        if self.wanted.by == "latency":
+            return one.runtime_s.value
+        return one.cost or 0.0 if self.wanted.by == "cost" else -(one.samples_per_s or 0.0)
+
+    # ---- which there are ----
+
+    def _candidates(self) -> Iterator[tuple[Layout, int, int]]:
+        """(layout, batch size, micro-batches) that use all devices."""
+        cluster, wanted = self.wanted.cluster, self.wanted
+        for tensor in _divisors(cluster.devices):
+            for pipeline in _divisors(cluster.devices // tensor) if tensor <= cluster.per_node else ():
+                data = cluster.devices // tensor // pipeline
+                for expert in self._expert_degrees(tensor, data):
+                    for shard in SHARDED if self.trains and data > 1 else ("",):
+                        sequence = wanted.sequence and tensor > 1
+                        for schedule, pieces in self._schedules(pipeline):
+                            degrees = tensor, pipeline, expert, data
+                            layout = Layout(*degrees, shard, sequence, schedule, pieces)
+                            for batch in wanted.batch_sizes:
+                                for count in self._micro_batches(layout, batch):
+                                    yield layout, batch, count
+
+    def _schedules(self, pipeline: int) -> list[tuple[str, int]]:
+        """(schedule, pieces of a rank): interleaved with as many pieces as there are blocks for."""
+        if pipeline == 1:
+            return [("1f1b", 1)]
+        if self.wanted.schedule != "interleaved":
+            return [(self.wanted.schedule, 1)]
+        return [
+            ("interleaved", pieces) for pieces in PIECES if pieces <= max(self.blocks // pipeline, PIECES[0])
+        ]
+
+    def _expert_degrees(self, tensor: int, data: int) -> list[int]:
+        """How experts are placed: split as tensor ranks, or spread over these, or over replicas, too."""
+        some = {1, tensor, tensor * data} if self.experts else {1}
+        return sorted(one for one in some if one == 1 or self.experts % one == 0)
+
+    def _micro_batches(self, layout: Layout, batch: int) -> list[int]:
+        """In training what makes the whole batch, 0 where nothing does; else one, or one for each stage."""
+        if not self.trains:
+            return [1] if layout.pipeline == 1 else [1, layout.pipeline]
+        count, rest = divmod(self.wanted.samples, batch * layout.data)
+        return [0 if rest or count > MOST_MICRO_BATCHES else count]
+
+    # ---- what is said of each ----
+
+    def _laid(self, layout: Layout, batch: int, count: int) -> Laid:
+        """One layout, with numbers or with a reason."""
+        refused = self._refused(layout, batch, count)
+        if refused:
+            return Laid(layout, batch, count, *refused)
+        try:
+            return self._with_figures(layout, batch, count)
+        except NeuralPowerError as error:
+            text = one_line(error)
+            return Laid(layout, batch, count, text, text.partition("; choose")[0])
+
+    def _refused(self, layout: Layout, batch: int, count: int) -> tuple[str, str] | None:
+        """(reason, its sort) of what is known before anything is followed."""
+        pieces = layout.pipeline * layout.interleave
+        if self.blocks and pieces > self.blocks:
+            what = "stages" if layout.interleave == 1 else "pieces"
+            return f"{pieces} {what} for {self.blocks} blocks", "more stages than blocks"
+        if layout.interleave > 1 and count % layout.pipeline:
+            text = f"{count} micro-batches are no multiple of {layout.pipeline} stages"
+            return text, "micro-batches that interleaved stages do not divide"
+        if count == 0:
+            text = f"{self.wanted.samples} samples are no multiple of {batch} x {layout.data} replicas"
+            return text, "replicas and batches that do not divide the whole batch"
+        return None
+
+    def _with_figures(self, layout: Layout, batch: int, count: int) -> Laid:
+        """The layout's numbers, its memory alone where that is too small. Raises InputError."""
+        parts = [
+            (times, self._stretched(phase, layout, batch).on(layout, count))
+            for times, phase in self._passes()
+        ]
+        memories = [one.memory for _, one in parts if one.memory is not None]
+        most = max(memories, key=lambda memory: memory.high_bytes, default=None)
+        laid = Laid(layout, batch, count)
+        if most is not None:
+            laid = replace(laid, memory_bytes=most.value_bytes, memory_high_bytes=most.high_bytes)
+            if reason := self._too_little(most):
+                return replace(laid, reason=reason, sort="too little memory")
+        return replace(
+            laid, **self._figures([(times, one.estimate) for times, one in parts], layout, batch, count)
+        )
+
+    def _too_little(self, most: Memory) -> str:
+        """Why a device's memory is too small; "" where it is not."""
+        if self.room is None:
+            return ""
+        platform = self.predictor.platform
+        usable = self.room * (1 - platform.margin(TRAINING if self.trains else FORWARD))
+        needed = most.high_bytes + platform.framework.process_bytes
+        return "" if needed <= usable else f"needs {_gib(needed)} of {_gib(usable)}"
+
+    def _passes(self) -> list[tuple[int, Phase]]:
+        """(times, phase) of what runs: of a generation its prefill, and its steps at their mean context."""
+        phase = self.case.phase
+        if phase.name != GENERATE:
+            return [(1, phase)]
+        prompt, new = phase.prompt or self.case.seq_len or TOKENS, phase.new_tokens or TOKENS
+        steps = [(new - 1, Phase(DECODE, None, prompt + new // 2))] if new > 1 else []
+        return [(1, Phase(PREFILL, None, None, prompt)), *steps]
+
+    def _figures(
+        self, parts: Sequence[tuple[int, Estimate]], layout: Layout, batch: int, count: int
+    ) -> Mapping[str, Any]:
+        """Times, rates and cost of all passes together."""
+
+        def total(of: Callable[[Estimate], float]) -> float:
+            return sum(times * of(one) for times, one in parts)
+
+        runtime = Interval(
+            total(lambda one: one.runtime_s.value),
+            total(lambda one: one.runtime_s.low),
+            total(lambda one: one.runtime_s.high),
+        )
+        cycle = total(lambda one: one.cycle_s)
+        rate = batch * layout.data * count / cycle
+        each = self.wanted.tokens
+        tokens = rate * each if each > 1 or self.case.phase.name == DECODE else None
+        price = self.wanted.price
+        paid = None if price is None else price * layout.ranks / HOUR_S / (tokens or rate) * 1e6
+        return {
+            "runtime_s": runtime,
+            "samples_per_s": rate,
+            "tokens_per_s": tokens,
+            "exposed_share": total(lambda one: one.exposed_s) / runtime.value,
+            "bubble_share": total(lambda one: one.bubble_s) / cycle,
+            "cost": paid,
+        }
+
+    def _stretched(self, phase: Phase, layout: Layout, batch: int) -> Stretched:
+        """One pass of the ranks' network; raises InputError for ranks that the network does not take."""
+        key = (layout.tensor, layout.expert, batch, phase.label)
+        if key not in self.known:
+            stage(f"following {self.source.name}, tensor {layout.tensor}, batch {batch}")
+            try:
+                self.known[key] = self._followed(phase, layout, batch)
+            except NeuralPowerError as error:
+                self.known[key] = one_line(error)
+        found = self.known[key]
+        if isinstance(found, str):
+            raise InputError(found)
+        return found
+
+    def _followed(self, phase: Phase, layout: Layout, batch: int) -> Stretched:
+        """The network of one rank."""
+        case, cluster = self.case, self.wanted.cluster
+        sharding = sharding_of(layout, cluster, self.run, self.wanted.way, require_plan=case.require_plan)
+        request = replace(case, batch_size=batch).request(self.wanted.way)
+        asked = asked_of(self.source_followed, request, phase, sharding=sharding)
+        question = with_weights(self._question(phase, layout), self.source.weights, self.predictor)
+        found = follow(asked, one_micro_batch(question))
+        assert isinstance(found, Followed)  # a generation comes pass by pass
+        self.notes |= dict.fromkeys([] if asked.sharding is None else asked.sharding.notes)
+        return Stretched(found, self.blocks, self.predictor, question)
+
+    def _question(self, phase: Phase, layout: Layout) -> Question:
+        case, wanted = self.case, self.wanted
+        how: dict[str, Any] = {"run": self.run, "weights": scheme_asked(case.weights), "layout": layout}
+        how |= {"cluster": wanted.cluster, "routing": case.routing, "recipe": wanted.recipe}
+        return question_of(self.predictor, phase=wanted.way, dtype=case.dtype, **how)
+
+
+def _divisors(number: int) -> list[int]:
+    return [one for one in range(1, number + 1) if number % one == 0]
+
+
+def _experts_of(module: Any) -> int:
+    """The experts of a mixture's block; 0 where there are none."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    config = getattr(module, "config", None)
+    counts = [getattr(config, name, None) for name in names]
+    return next((count for count in counts if isinstance(count, int) and count > 1), 0)
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.3g} GiB"

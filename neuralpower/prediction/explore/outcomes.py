@@ -1,0 +1,161 @@
+"""Many networks at once: their layers in one pool, each distinct one predicted once, totals with 90 % bounds.
+
+Time follows `Estimates.totals`, energy `compose`: the layers' powers weighed by their times, where power is
+known for nine tenths of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import coo_array, csr_array
+
+from neuralpower.layers import KINDS, Layer
+from neuralpower.layers.columns import as_columns
+from neuralpower.learn.estimates import BASES, HERE, ROOFLINE_FACTOR, UNTRAINED, Estimates
+from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.regressor import NINETY
+from neuralpower.prediction.compose import ENERGY_COVERAGE
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Totals of networks in their order, each [networks]; NaN where not known."""
+
+    runtime_s: Array
+    low_s: Array
+    high_s: Array
+    energy_j: Array
+    coverage: Array  # share of the layers' time by regressors that were trained on such calls
+    trained: Array  # the same, on this device
+    launch_s: Array  # that the device waits for its host
+
+
+def finite(value: float) -> float | None:
+    """A number of outcomes; None for NaN."""
+    return float(value) if np.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Work:
+    """Networks as counts of distinct layers, predicted."""
+
+    estimates: Estimates
+    counts: csr_array  # [networks, distinct layers]
+    unmodelled_s: Array  # [networks] by roofline
+    host_s: Array | None  # [networks] of the host alone, where the predictor knows it
+    graphed: bool = False  # whether all calls of a network are launched at once
+
+    def outcomes(self, predictor: Predictor) -> Outcomes:
+        """Their totals."""
+        e, counts = self.estimates, self.counts
+        total = e.totals(counts, predictor.system, graphed=self.graphed).times(predictor.in_cache(e, counts))
+        extra = self.unmodelled_s
+        value = busy = total.value + extra
+        low, high = total.low + extra / ROOFLINE_FACTOR, total.high + extra * ROOFLINE_FACTOR
+        if self.host_s is not None and predictor.dispatch is not None:  # the slower of the two sets the pace
+            spread = float(np.exp(NINETY * predictor.dispatch.deviation))
+            value = np.maximum(value, self.host_s)
+            low, high = np.maximum(low, self.host_s / spread), np.maximum(high, self.host_s * spread)
+        device_s = e.runtime_s - (e.hidden_s if self.host_s is None else 0.0)
+        apart = np.maximum(counts @ device_s + extra, 1e-30)
+        known = np.isfinite(e.power_w)
+        covered = counts @ np.where(known, device_s, 0.0) / apart
+        idle_w = predictor.hardware.idle_w if predictor.hardware is not None else None
+        powered = counts @ np.where(known, device_s * np.nan_to_num(e.power_w), 0.0)
+        mean_w = powered / apart / np.maximum(covered, 1e-9)
+        waits_j = (value - busy) * (np.where(value > busy, np.nan, 0.0) if idle_w is None else idle_w)
+        energy = np.where(covered >= ENERGY_COVERAGE, mean_w * busy + waits_j, np.nan)
+        codes = [BASES.index(basis) for basis in UNTRAINED]
+        untrained = counts @ np.where(np.isin(e.basis_code, codes), device_s, 0.0)
+        coverage = np.maximum(0.0, 1 - (untrained + extra) / apart)
+        trained = counts @ np.where(np.isin(predictor.origins(e), HERE), device_s, 0.0) / apart
+        cached = predictor.in_cache(e, counts)
+        waits_s = np.maximum(value - cached * (counts @ device_s) - extra, 0.0)
+        return Outcomes(value, low, high, energy, coverage, trained, waits_s)
+
+
+class Pool:
+    """Layers of many networks, kind by kind, as columns."""
+
+    def __init__(self, networks: int, *, graphed: bool = False) -> None:
+        self.networks = networks
+        self.graphed = graphed  # whether all calls of a network are launched at once
+        self.unmodelled_bytes = np.zeros(networks)
+        self.unmodelled_calls = np.zeros(networks)
+        self._parts: dict[str, list[tuple[Layer, Mapping[str, Array], Array, Array]]] = {}
+
+    def add(self, example: Layer, numbers: Mapping[str, Array], networks: Array, counts: Array) -> None:
+        """Add a layer like `example` to some networks, with these numbers and counts."""
+        self._parts.setdefault(example.kind, []).append((example, numbers, networks, counts))
+
+    def work(self, predictor: Predictor, dtype: str = "float32") -> Work:
+        """Predict each distinct layer once."""
+        none, start = np.zeros(0), 0
+        found, rows, columns = [predictor.estimate([])], [none.astype(int)], [none.astype(int)]
+        counts, host = [none], [none]
+        for kind, parts in self._parts.items():
+            inverse, estimated, dispatch_s = self._estimated(kind, parts, predictor)
+            found.append(estimated)
+            rows += [networks for _, _, networks, _ in parts]
+            counts += [count for _, _, _, count in parts]
+            columns.append(start + inverse)
+            host.append(dispatch_s)
+            start += len(estimated.runtime_s)
+        estimates = Estimates(
+            *(np.concatenate([getattr(e, name) for e in found]) for name in Estimates.__dataclass_fields__)
+        )
+        where = (np.concatenate(rows), np.concatenate(columns))
+        matrix = coo_array((np.concatenate(counts), where), shape=(self.networks, start)).tocsr()
+        bytes_s = self.unmodelled_bytes / predictor.roofline(dtype).bytes_per_s
+        unmodelled_s = bytes_s + UNMODELLED_OVERHEAD_S * self.unmodelled_calls
+        host_s: Array | None = None
+        if predictor.dispatch is not None and not self.graphed:
+            host_s = matrix @ np.concatenate(host) + self.unmodelled_calls * predictor.dispatch.unknown_s
+        return Work(estimates, matrix, unmodelled_s, host_s, self.graphed)
+
+    @staticmethod
+    def _estimated(
+        kind: str, parts: Sequence[tuple[Layer, Mapping[str, Array], Array, Array]], predictor: Predictor
+    ) -> tuple[Array, Estimates, Array]:
+        """(place of each row among the distinct ones, their estimates, the host's seconds of each)."""
+        names = KINDS[kind].field_names()
+        texts: dict[tuple[object, ...], int] = {}
+        examples: list[Layer] = []
+        blocks = []
+        for example, numbers, networks, _ in parts:
+            values = {name: getattr(example, name) for name in names}
+            words = tuple(value for value in values.values() if isinstance(value, str))
+            if words not in texts:
+                texts[words] = len(texts)
+                examples.append(example)
+            block = np.empty((len(networks), len(names) + 1))
+            block[:, -1] = texts[words]
+            for i, (name, value) in enumerate(values.items()):
+                block[:, i] = 0.0 if isinstance(value, str) else numbers.get(name, float(value))
+            blocks.append(block)
+        unique, inverse = np.unique(np.concatenate(blocks), axis=0, return_inverse=True)
+        word = unique[:, -1].astype(int)
+        table: dict[str, Any] = {
+            name: np.array([getattr(e, name) for e in examples], dtype=object)[word].astype(str)
+            if isinstance(getattr(examples[0], name), str)
+            else unique[:, i]
+            for i, name in enumerate(names)
+        }
+        layers, host_s = as_columns(KINDS[kind], table), np.zeros(len(unique))
+        if predictor.dispatch is not None:
+            host_s = predictor.dispatch.seconds_of_columns(layers)
+        return inverse.reshape(-1), predictor.estimate_columns(layers), host_s
+
+
+def outcomes_of(layers: Sequence[Layer], counts: csr_array, predictor: Predictor) -> Outcomes:
+    """Totals of networks given as counts [networks, layers] of distinct layers."""
+    host_s = None if predictor.dispatch is None else counts @ predictor.dispatch.seconds(layers)
+    nothing = np.zeros(counts.shape[0])
+    return Work(predictor.estimate(layers), counts, nothing, host_s).outcomes(predictor)

@@ -1,0 +1,255 @@
+"""A network as an engine serves it: bytes of its weights, widths that decide the profile run, its cache."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from neuralpower.devices.layout import ONE, Layout
+from neuralpower.errors import InputError
+from neuralpower.networks.decoder import Decoder
+from neuralpower.networks.inputs import InputRequest
+from neuralpower.prediction.memory.engines.caches import STATE, CacheLayer, cache_layers
+from neuralpower.prediction.memory.engines.encoder import ImageEncoder, image_encoder
+from neuralpower.prediction.memory.engines.places import Places, places_of, shared_out, sizes_of
+from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, Weight
+from neuralpower.trace.weights import weights_of
+
+LEFT = "the engine shares out what the plan leaves whole"  # a note
+TOP = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k", "moe_top_k", "experts_top_k")
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture: experts that a token takes, and numbers that one of them makes of it."""
+
+    chosen: int
+    wide: int  # gate and up together
+    inner: int  # what the second product reads
+
+
+@dataclass(frozen=True)
+class Served:
+    """One rank of a network, or one pipeline stage of it."""
+
+    name: str
+    itemsize: int  # bytes of a number of the network's type
+    weights_bytes: int  # parameters and buffers
+    rotary_bytes: int  # tables of cosines and sines for all positions
+    hidden: int
+    vocabulary: int  # whole: each rank gets the logits of all
+    block_numbers: int  # that the widest block of products makes of a token
+    layers: tuple[CacheLayer, ...]
+    experts: Experts | None = None
+    positions: int | None = None  # that the model is made for
+    wide_state: bool = False  # whether the checkpoint asks for recurrent states in float32
+    layout: Layout = ONE
+    images: ImageEncoder | None = None
+    first: bool = True  # whether it has the table of embeddings
+    last: bool = True  # whether it makes the logits
+    places: Places = field(default=Places((), 0, 0, 0), repr=False)
+    experts_bytes: int = 0  # of the weights
+    experts_ranks: int = 1  # that share the experts in `weights_bytes`
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tensor(self) -> int:
+        """Ranks that share each product."""
+        return self.layout.tensor
+
+    @cached_property
+    def exchanges(self) -> bool:
+        """Whether the profile run exchanges anything: sums of tensor ranks, tokens of experts' ranks."""
+        return self.tensor > 1 or (self.experts is not None and self.layout.data > 1)
+
+    def check_length(self, length: int | None) -> None:
+        """Raise InputError for sequences that are longer than the model's positions."""
+        if length is not None and self.positions is not None and length > self.positions:
+            raise InputError(
+                f"--max-model-len {length}: {self.name} is made for {self.positions} positions; choose "
+                f"--max-model-len {self.positions} or less"
+            )
+
+    def experts_over(self, ranks: int) -> Served:
+        """The same with all experts shared out over `ranks` ranks, as engines do whatever a plan says."""
+        own = self.experts_ranks
+        if self.experts is None or ranks == own:
+            return self
+        kept = self.experts_bytes * own // ranks
+        places, lost = self.places, self.experts_bytes - kept
+        count = max(sum(places.experts), 1)
+        blocks = tuple(
+            size - lost * has // count for size, has in zip(places.blocks, places.experts, strict=True)
+        )
+        experts = self.experts
+        if self.layout.expert == 1:  # each is cut, else whole
+            experts = replace(experts, wide=experts.wide * own // ranks, inner=experts.inner * own // ranks)
+        return replace(
+            self,
+            weights_bytes=self.weights_bytes - lost,
+            experts_bytes=kept,
+            experts_ranks=ranks,
+            notes=tuple(dict.fromkeys((*self.notes, LEFT))),
+            experts=experts,
+            places=replace(places, blocks=blocks),
+        )
+
+    def stages(self, shares: Sequence[int]) -> tuple[Served, ...]:
+        """Its pipeline stages, with these numbers of blocks each."""
+        if len(shares) == 1:
+            return (self,)
+        found, done = [], 0
+        for number, share in enumerate(shares):
+            first, last = number == 0, number == len(shares) - 1
+            inside = range(done, done + share)
+            weights = sum(self.places.blocks[done : done + share]) + self.places.every
+            weights += self.places.first * first + self.places.last * last
+            layers = tuple(layer for layer in self.layers if layer.block in inside)
+            found.append(replace(self, weights_bytes=weights, layers=layers, first=first, last=last))
+            done += share
+        return tuple(found)
+
+
+def served(
+    module: nn.Module,
+    request: InputRequest,
+    name: str,
+    weights_bytes: int | None = None,
+    layout: Layout = ONE,
+    whole: nn.Module | None = None,
+) -> Served:
+    """The facts of a module on the meta device.
+
+    Args:
+        module: the model, or one rank of it.
+        request: the dtype.
+        name: of the model, for messages.
+        weights_bytes: of quantised weights; None: as the module has them.
+        layout: the ranks that share the model.
+        whole: the unsharded model, where `module` is one rank; engines share out what plans leave.
+
+    Raises:
+        InputError: a model that keeps no cache, or has no vocabulary.
+    """
+    try:
+        decoder = Decoder(module, replace(request, batch_size=1, seq_len=None))
+        layers = cache_layers(decoder)
+    except InputError:
+        raise InputError(
+            f"{name}: has no KV cache, and engines serve language models that have one; leave --engine out"
+        ) from None
+    weights = weights_of(module)
+    config: Any = decoder.config.get_text_config(decoder=True)
+    vocabulary = getattr(config, "vocab_size", None)
+    table = next((w for sort in (HEAD, EMBEDDING) for w in weights if w.sort == sort), None)
+    if table is None or not isinstance(vocabulary, int):
+        raise InputError(f"{name}: has no vocabulary, and engines serve language models; leave --engine out")
+    own = getattr(config, "hidden_size", None)  # a model with images has other tables
+    hidden = own if isinstance(own, int) else table.matrices[2]
+    positions = decoder.limit or _positions(config) or 0
+    planned = sizes_of(weights, weights_bytes)
+    sizes = planned if whole is None else shared_out(weights, weights_of(whole), planned, layout.tensor)
+    images = image_encoder(decoder.config, weights, hidden)
+    text = weights if images is None else [w for w in weights if not w.name.startswith(images.modules)]
+    return Served(
+        name=name,
+        itemsize=request.dtype.itemsize,
+        weights_bytes=sum(sizes.values()),
+        rotary_bytes=_rotary_numbers(text, config, positions) * request.dtype.itemsize,
+        hidden=hidden,
+        vocabulary=vocabulary,
+        block_numbers=_block_numbers(text, hidden),
+        layers=_of_rank(layers, whole, request, config, layout.tensor),
+        experts=_experts(weights, config, hidden),
+        positions=positions or None,
+        wide_state=str(getattr(config, "mamba_ssm_dtype", "")) in ("float32", "torch.float32"),
+        layout=layout,
+        images=images,
+        places=places_of(weights, sizes, int(getattr(config, "num_hidden_layers", 0) or 0)),
+        experts_bytes=sum(sizes[w.name] for w in weights if w.sort == EXPERTS),
+        notes=() if sizes == planned else (LEFT,),
+        experts_ranks=1 if whole is None else _experts_ranks(weights, whole),
+    )
+
+
+def _of_rank(
+    layers: tuple[CacheLayer, ...], whole: nn.Module | None, request: InputRequest, config: Any, tensor: int
+) -> tuple[CacheLayer, ...]:
+    """The layers of one rank. Engines share out heads, and states by heads, also where a plan leaves them."""
+    if whole is None or tensor == 1:
+        return layers
+    uncut = layers
+    if any(layer.kind == STATE for layer in layers):
+        uncut = cache_layers(Decoder(whole, replace(request, batch_size=1, seq_len=None)))
+    queries = getattr(config, "num_attention_heads", None) or 1
+    heads = getattr(config, "num_key_value_heads", None) or queries
+    size = getattr(config, "head_dim", None) or (getattr(config, "hidden_size", None) or 0) // queries
+    return tuple(
+        layer if layer != other else layer.shared(tensor, heads, 2 * heads * size)
+        for layer, other in zip(layers, uncut, strict=True)
+    )
+
+
+def _experts_ranks(weights: Sequence[Weight], whole: nn.Module) -> int:
+    """Ranks among which a rank's weights share the experts of the whole model."""
+    own, every = (sum(w.numbers for w in some if w.sort == EXPERTS) for some in (weights, weights_of(whole)))
+    return round(every / own) if own else 1
+
+
+def _positions(config: Any) -> int | None:
+    """Positions that the configuration names, of models that have no table of them."""
+    found = getattr(config, "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _rotary_numbers(weights: Sequence[Weight], config: Any, positions: int) -> int:
+    """Numbers in the tables of rotary embeddings; layers share them.
+
+    Tables of embeddings that are stretched linearly have a row for each position times the factor
+    (vllm/model_executor/layers/rotary_embedding/linear_scaling_rope.py): 0.5 GiB of Gemma 3.
+    """
+    kept = {
+        (w.name.rpartition(".")[2], w.shape[-1])
+        for w in weights
+        if w.name.endswith("inv_freq") and "original" not in w.name
+    }
+    return sum(2 * size * int(positions * _stretched(config, name)) for name, size in kept)
+
+
+def _stretched(config: Any, table: str) -> float:
+    """By how much the rows of a table are more than the positions."""
+    found = getattr(config, "rope_parameters", None) or {}
+    own = found.get(table.removesuffix("_inv_freq"), found)
+    return float(own.get("factor", 1)) if own.get("rope_type") in ("linear", "dynamic") else 1.0
+
+
+def _block_numbers(weights: Sequence[Weight], hidden: int) -> int:
+    """The widest module: what its products make of the hidden state, and what they read to return to it."""
+    made: dict[str, int] = defaultdict(int)
+    read: dict[str, int] = defaultdict(int)
+    for weight in weights:
+        if weight.sort != LINEAR:
+            continue
+        _, outputs, inputs = weight.matrices
+        parent = weight.module.rpartition(".")[0]
+        if inputs == hidden:
+            made[parent] += outputs
+        else:
+            read[parent] = max(read[parent], inputs)
+    return max((made[parent] + read[parent] for parent in made), default=hidden)
+
+
+def _experts(weights: Sequence[Weight], config: Any, hidden: int) -> Experts | None:
+    """The widths of a mixture; None for a network without."""
+    stacks = [w for w in weights if w.sort == EXPERTS]
+    chosen = next((n for key in TOP if isinstance(n := getattr(config, key, None), int)), None)
+    if not stacks or chosen is None:
+        return None
+    widths = {w.name.rpartition(".")[2]: w.numbers // (w.shape[0] * hidden) for w in stacks}
+    inner = next((size for name, size in widths.items() if "down" in name or name == "w2"), 0)
+    return Experts(chosen, sum(widths.values()) - inner, inner)

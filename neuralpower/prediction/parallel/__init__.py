@@ -1,0 +1,15 @@
+"""A network on several devices: schedules, exchanges, memory and energy of all ranks."""
+
+from neuralpower.prediction.parallel.composition import Shared, lanes, predict_layout, predict_work
+from neuralpower.prediction.parallel.fitting import serving_memories, stage_memories
+from neuralpower.prediction.parallel.pieces import one_micro_batch
+
+__all__ = [
+    "Shared",
+    "lanes",
+    "one_micro_batch",
+    "predict_layout",
+    "predict_work",
+    "serving_memories",
+    "stage_memories",
+]

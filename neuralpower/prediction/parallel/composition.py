@@ -1,0 +1,434 @@
+"""A network on several devices: its ranks' work, put together in time.
+
+    tensor, expert ranks   exchange within their own work, which is that of one rank's module
+    stages                 the rank's trace is cut between blocks; a schedule says when each part runs
+    replicas               exchange gradients and weights while layers run
+
+The slowest rank decides: the prediction's rows are its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from neuralpower.devices.cluster import Cluster, enough_for
+from neuralpower.devices.layout import Layout
+from neuralpower.devices.spec import known_spec
+from neuralpower.errors import InputError
+from neuralpower.layers.base import BACKWARD
+from neuralpower.layers.collective import Collective
+from neuralpower.layers.embedding import Embedding
+from neuralpower.learn.network_estimates import Answer, ask
+from neuralpower.learn.predictor import Predictor
+from neuralpower.prediction.compose import Whole, assembled, energy_of, rows_of
+from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.parallel.lanes import Lane, lanes_of_stage, lanes_of_stages
+from neuralpower.prediction.parallel.memory import (
+    NOTE,
+    Activations,
+    StepMemory,
+    activations_of,
+    communicators,
+    serving_memory,
+    training_rank_memory,
+)
+from neuralpower.prediction.parallel.pieces import Piece, merged, pieces_of, repeats_of, sends_s
+from neuralpower.prediction.parallel.schedules import Pipeline, ends_s, held, order_of
+from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.rows import BOUNDS, Interval
+from neuralpower.prediction.several_devices import Parallel, StageResult
+from neuralpower.trace.exchanges import per_node
+from neuralpower.trace.follow import Followed
+from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import OPTIMIZER, TRAINING
+from neuralpower.trace.records import Task, Trace
+from neuralpower.trace.stages import Part, cut
+from neuralpower.trace.step_lifetimes import StepLifetimes
+
+
+class Shared:
+    """What layouts of one followed pass have in common, kept from one to the next."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[int, int], list[Part]] = {}
+        self.pieces: dict[tuple[object, ...], list[Piece]] = {}
+
+
+def predict_layout(
+    found: Followed,
+    predictor: Predictor,
+    question: Question,
+    *,
+    model: str,
+    shared: Shared | None = None,
+) -> Prediction:
+    """The prediction of a pass or a step on several devices.
+
+    Args:
+        found: one micro-batch of one rank's module, followed for `one_micro_batch(question)`. It serves all
+            layouts with the same tensor and expert ranks.
+        predictor: of one of the devices.
+        question: with the layout, the cluster, and in `recipe.accumulation` the micro-batches.
+        model: its name.
+        shared: with those before, where several layouts of the same `found` and recipe are predicted.
+
+    Raises:
+        InputError: the layout does not fit the cluster or the network.
+    """
+    trace = found.trace if question.phase == TRAINING else found.work
+    one = _Composed(trace, found.lifetimes, predictor, question, found.asked.batch_size, shared or Shared())
+    prediction = one.prediction(model)
+    return replace(prediction, assumptions=(*prediction.assumptions, *found.notes))
+
+
+def predict_work(
+    work: Trace, predictor: Predictor, question: Question, *, model: str, batch_size: int
+) -> Prediction:
+    """The prediction of a forward pass on several devices, from the tasks of one rank's module."""
+    return _Composed(work, None, predictor, question, batch_size).prediction(model)
+
+
+def lanes(
+    work: Trace | Followed, predictor: Predictor, question: Question, *, batch_size: int = 1
+) -> tuple[Lane, ...]:
+    """What each stage's streams do when, for the same arguments as `predict_layout` or `predict_work`."""
+    lifetimes = None
+    if isinstance(work, Followed):
+        trace = work.trace if question.phase == TRAINING else work.work
+        lifetimes, batch_size = work.lifetimes, work.asked.batch_size
+    else:
+        trace = work
+    return tuple(_Composed(trace, lifetimes, predictor, question, batch_size).lanes())
+
+
+@dataclass(frozen=True)
+class _Composed:
+    """One layout of a followed pass."""
+
+    trace: Trace
+    lifetimes: StepLifetimes | None
+    predictor: Predictor
+    question: Question
+    batch_size: int
+    shared: Shared = field(default_factory=Shared)
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a layout that does not fit."""
+        layout, cluster = self.layout, self.question.cluster
+        if cluster is not None:
+            cluster.check(layout)
+        if self.question.phase == BACKWARD:
+            raise InputError(
+                f"phase {BACKWARD} of {layout}: several devices run whole steps; choose phase {TRAINING}"
+            )
+        if layout.schedule != "1f1b" and layout.pipeline == 1:
+            raise InputError(
+                f"schedule {layout.schedule}: orders pipeline stages, and there is one; "
+                "choose pipeline of 2 or more"
+            )
+
+    @property
+    def layout(self) -> Layout:
+        """How the network is spread."""
+        return self.question.layout
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a step of training."""
+        return self.question.phase == TRAINING
+
+    @property
+    def count(self) -> int:
+        """Micro-batches of a step; in inference, batches in flight."""
+        return self.question.recipe.accumulation
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The pieces of the network."""
+        sizes = self.layout.pipeline, self.layout.interleave
+        if sizes not in self.shared.parts:
+            self.shared.parts[sizes] = cut(self.trace, self.layout)
+        return self.shared.parts[sizes]
+
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """The same with their times."""
+        layout = replace(self.layout, schedule="interleaved" if self.layout.interleave > 1 else "1f1b")
+        key = (layout, per_node(self.question))
+        if key not in self.shared.pieces:
+            self.shared.pieces[key] = pieces_of(self.parts, self.predictor, self.question)
+        return self.shared.pieces[key]
+
+    def of_rank(self, rank: int) -> list[Piece]:
+        """The pieces of a pipeline rank."""
+        return self.pieces[rank :: self.layout.pipeline]
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The schedule's numbers: exchanges between stages of an inference are tasks of its pieces."""
+        further = (self.count - 1) / self.count
+        timings = [piece.timing for piece in self.pieces]
+        outputs = [part.output for part in self.parts[:-1]]
+        sends = sends_s(outputs, self.predictor, self.question) if self.trains else [0.0] * len(timings)
+        return Pipeline(
+            forward_s=[one.forward_s for one in timings],
+            backward_s=[one.backward_s + further * one.further_s for one in timings],
+            send_s=sends,
+            ranks=self.layout.pipeline,
+            schedule=self.layout.schedule,
+        )
+
+    @cached_property
+    def busy_s(self) -> list[float]:
+        """[stages] what each works without waits for others."""
+        count = self.count if self.trains else 1
+        return [
+            sum(piece.timing.alone_s(count) for piece in self.of_rank(rank))
+            for rank in range(self.layout.pipeline)
+        ]
+
+    @cached_property
+    def runtime_s(self) -> float:
+        """The time of the pass or the step."""
+        if not self.trains:
+            return sum(self.busy_s)
+        if self.layout.pipeline == 1:
+            return self.busy_s[0]
+        ends = ends_s(self.pipeline, self.count)
+        return max(end + ending for end, ending in zip(ends, self.endings_s, strict=True))
+
+    @property
+    def endings_s(self) -> list[float]:
+        """[stages] what each does after its last micro-batch."""
+        stages = range(self.layout.pipeline)
+        return [sum(piece.timing.ending_s for piece in self.of_rank(rank)) for rank in stages]
+
+    def lanes(self) -> list[Lane]:
+        """What each stage's streams do when."""
+        if self.layout.pipeline == 1:
+            return lanes_of_stage(self.pieces, self.count if self.trains else 1)
+        return lanes_of_stages(self.pipeline, self.count, self.endings_s, not self.trains)
+
+    def prediction(self, model: str) -> Prediction:
+        """All that is said of it."""
+        slowest = max(range(self.layout.pipeline), key=lambda rank: self.busy_s[rank])
+        work, answer = self._whole(slowest)
+        whole = self._times(slowest, answer)
+        found = assembled(
+            answer, work, self.predictor, self.question, whole, model=model, batch_size=self.batch_size
+        )
+        memories = [self._memory(rank) for rank in range(self.layout.pipeline)]
+        known = [memory for memory in memories if memory is not None]
+        memory = max(known, key=lambda one: one.high_bytes, default=None)
+        parallel = self._parallel(found, slowest, memories)
+        training = found.training
+        if training is not None:
+            training = replace(training, model_flops=self._model_flops // self.layout.pipeline)
+        said = (NOTE,) if communicators(self.layout) and memory is not None and memory.assumed else ()
+        return replace(
+            found,
+            memory=memory,
+            training=training,
+            parallel=parallel,
+            parameters=sum(part.trace.parameters for part in self.parts),
+            assumptions=(*found.assumptions, *said),
+            warned=(*found.warned, *self._warnings()),
+        )
+
+    def _whole(self, rank: int) -> tuple[Trace, Answer]:
+        """All work of a rank, and what the predictor says of it."""
+        own = self.of_rank(rank)
+        if len(own) == 1:
+            return own[0].work, own[0].answer
+        work = merged(own)
+        return work, ask(self.predictor, work, self.question)
+
+    def _times(self, rank: int, answer: Answer) -> Whole:
+        """How long all takes, and the rows of a rank."""
+        count = self.count if self.trains else 1
+        timings = [piece.timing for piece in self.of_rank(rank)]
+        repeats = repeats_of(answer, count)
+        inline = _exchange_s(answer, repeats, beside=False)
+        beside = _exchange_s(answer, repeats, beside=True)
+        exposed = max(sum(one.exposed_s(count) for one in timings) - inline, 0.0)
+        factor = min(exposed / beside, 1.0) if beside else 1.0
+        shown = [factor if task.stream else 1.0 for task in answer.tasks]
+        low, high = (bound / answer.busy[0] for bound in answer.busy[1:])
+        busy = sum(one.busy_s(count) for one in timings) - beside * (1 - factor)
+        return Whole(
+            _bounded(self.runtime_s, low, high),
+            _bounded(min(busy, self.runtime_s), low, high),
+            repeats,
+            shown,
+            self.runtime_s - self.busy_s[rank],
+        )
+
+    @cached_property
+    def _model_flops(self) -> int:
+        """FLOP of a step of all stages: forward and backward of one tensor rank, without what runs again."""
+        return round(sum(times * _model_flops(answer, self.count) for answer, times in self._distinct()))
+
+    def _distinct(self) -> Iterator[tuple[Answer, int]]:
+        """(answer, the pieces that it is of) of different pieces."""
+        count: dict[int, int] = {}
+        for piece in self.pieces:
+            count[id(piece.answer)] = count.get(id(piece.answer), 0) + 1
+        answers = {id(piece.answer): piece.answer for piece in self.pieces}
+        return ((answers[one], times) for one, times in count.items())
+
+    def _memory(self, rank: int) -> Memory | None:
+        """The memory of one device of a stage; None where it is not known."""
+        own = [piece.part for piece in self.of_rank(rank)]
+        platform = self.predictor.platform
+        if not self.trains:
+            return serving_memory(own, self.layout, platform, self.count)
+        if self.lifetimes is None or len(self.lifetimes.passes) < 2:
+            return None
+        most = held(order_of(self.layout, self.count)[rank])
+        own_activations = self._activations[rank :: self.layout.pipeline]
+        return training_rank_memory(self._step_memory, own, own_activations, most, self.question)
+
+    @cached_property
+    def _step_memory(self) -> StepMemory:
+        """What all ranks have in common."""
+        assert self.lifetimes is not None  # the caller has checked it
+        return StepMemory.of(self.lifetimes, self.predictor.platform)
+
+    @cached_property
+    def _activations(self) -> list[Activations]:
+        """[pieces] what each keeps of a micro-batch."""
+        assert self.lifetimes is not None  # the caller has checked it
+        return activations_of(self.lifetimes, self.parts, self.predictor.platform)
+
+    def _parallel(self, found: Prediction, slowest: int, memories: Sequence[Memory | None]) -> Parallel:
+        """What is said of all devices."""
+        layout, runtime = self.layout, found.runtime_s
+        samples = self.batch_size * layout.data * self.count
+        cycle, work = self.runtime_s, self.busy_s[slowest]
+        if not self.trains and self.count > 1:
+            work *= self.count
+            cycle = max(work, cycle)
+        rate = _rate(samples, _times(runtime, cycle / self.runtime_s))
+        tokens = self._tokens
+        timings = [piece.timing for piece in self.of_rank(slowest)]
+        count = self.count if self.trains else 1
+        exposed = sum(one.exposed_s(count) for one in timings)
+        training = found.training
+        peak = training.peak_flops_per_s if training else None
+        flops = self._model_flops * layout.tensor * layout.data
+        return Parallel(
+            layout=layout,
+            cluster=self._cluster,
+            micro_batches=self.count,
+            samples=samples,
+            tokens=tokens * layout.data * self.count,
+            communication_s=sum(one.exchange_s(count) for one in timings),
+            exposed_s=_times(runtime, exposed / runtime.value),
+            bubble_s=max(self.runtime_s - self.busy_s[slowest], 0.0),
+            samples_per_s=rate,
+            tokens_per_s=_times(rate, tokens / self.batch_size) if tokens else None,
+            utilisation=flops / runtime.value / layout.ranks / peak if peak else None,
+            energy_j=self._energy(runtime),
+            stages=tuple(self._stage(rank, memories[rank]) for rank in range(layout.pipeline)),
+            runtime_s=runtime.value,
+            cycle_s=cycle,
+            idle_s=max(cycle - work, 0.0),
+            notes=tuple(self._notes()),
+        )
+
+    @property
+    def _cluster(self) -> Cluster | None:
+        """The devices; None where none is described."""
+        if self.question.cluster is not None:
+            return self.question.cluster
+        spec = known_spec(self.predictor.device)
+        return None if spec is None else enough_for(spec, self.layout)
+
+    @property
+    def _tokens(self) -> int:
+        """Tokens of one pass of one replica; 0 where it reads none."""
+        about = self.trace.about
+        if about.tokens:
+            return about.batch * about.tokens
+        return next((c.layer.tokens for c in self.trace.calls if isinstance(c.layer, Embedding)), 0)
+
+    def _stage(self, rank: int, memory: Memory | None) -> StageResult:
+        """What is said of a stage."""
+        own = self.of_rank(rank)
+        return StageResult(
+            blocks=tuple(block for piece in own for block in piece.part.blocks),
+            forward_s=sum(piece.timing.forward_s for piece in own),
+            backward_s=sum(piece.timing.backward_s for piece in own),
+            busy_s=self.busy_s[rank],
+            memory=memory,
+            parameters=sum(piece.part.trace.parameters for piece in own),
+        )
+
+    def _energy(self, runtime: Interval) -> Interval | None:
+        """The energy of all devices: each stage's own work, and idle power while it waits."""
+        sums = dict.fromkeys(BOUNDS, 0.0)
+        known: dict[int, Interval | None] = {}
+        for rank in range(self.layout.pipeline):
+            key = hash(tuple(id(piece.answer) for piece in self.of_rank(rank)))
+            if key not in known:
+                _, answer = self._whole(rank)
+                whole = self._times(rank, answer)
+                rows = rows_of(answer, whole)
+                known[key] = energy_of(rows, whole.busy_s, runtime, self.predictor.hardware)[1]
+            energy = known[key]
+            if energy is None:
+                return None
+            for bound in BOUNDS:
+                sums[bound] += getattr(energy, bound) * self.layout.tensor * self.layout.data
+        return Interval(**sums)
+
+    def _notes(self) -> list[str]:
+        """How the network is cut, as text."""
+        shares = [len(part.blocks) for part in self.parts]
+        if len(shares) > 1 and len(set(shares)) > 1:
+            return [f"{sum(shares)} blocks on {len(shares)} parts: {min(shares)} or {max(shares)} each"]
+        return []
+
+    def _warnings(self) -> list[str]:
+        """What a layout wastes, as text."""
+        stages = self.layout.pipeline
+        if self.trains and stages > max(self.count, 1):
+            return [
+                f"{self.count} micro-batches for {stages} pipeline stages: stages wait most of the time. "
+                f"Fix: --micro-batches {4 * stages}"
+            ]
+        return []
+
+
+def _exchange_s(answer: Answer, repeats: Sequence[int], *, beside: bool) -> float:
+    """Seconds of exchanges on other streams, or on the layers' own."""
+    return math.fsum(
+        float(seconds) * times
+        for task, seconds, times in zip(answer.tasks, answer.device_s, repeats, strict=True)
+        if isinstance(task.layer, Collective) and bool(task.stream) == beside
+    )
+
+
+def _model_flops(answer: Answer, count: int) -> float:
+    """FLOP of a piece in a step of `count` micro-batches: forward and backward, without what runs again."""
+    times: dict[tuple[object, ...], tuple[Task, int]] = {}
+    for task, repeats in zip(answer.tasks, repeats_of(answer, count), strict=True):
+        if task.step != OPTIMIZER and not task.again and not isinstance(task.layer, Collective):
+            key = (id(task.layer), task.share, task.asked)
+            times[key] = task, repeats + (times[key][1] if key in times else 0)
+    return sum(repeats * task.flops_and_bytes()[0] for task, repeats in times.values())
+
+
+def _bounded(seconds: float, low: float, high: float) -> Interval:
+    return Interval(seconds, seconds * low, seconds * high)
+
+
+def _times(value: Interval, factor: float) -> Interval:
+    return Interval(value.value * factor, value.low * factor, value.high * factor)
+
+
+def _rate(count: float, seconds: Interval) -> Interval:
+    return Interval(count / seconds.value, count / seconds.high, count / seconds.low)

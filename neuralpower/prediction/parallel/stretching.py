@@ -1,0 +1,297 @@
+"""Times and memory of many layouts of a deep network, from a short one with the same blocks.
+
+A stage of k blocks is linear in k: what its blocks take, and what surrounds them. The short network, cut once
+into two stages and once into three, says both:
+
+    per block   = (first of two stages) - (first of three stages), which has one block less
+    a stage     = that of the short network + (k - its blocks) * per block
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from neuralpower.devices.layout import Layout
+from neuralpower.learn.predictor import Predictor
+from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.parallel.memory import (
+    Activations,
+    StepMemory,
+    activations_of,
+    communicator_bytes,
+    serving_memory,
+    training_rank_memory,
+)
+from neuralpower.prediction.parallel.pieces import Piece, pieces_of, sends_s
+from neuralpower.prediction.parallel.schedules import Pipeline, ends_s, held, order_of
+from neuralpower.prediction.parallel.timing import Sums, Timing
+from neuralpower.prediction.rows import Interval
+from neuralpower.trace.follow import Followed
+from neuralpower.trace.passes.data_parallel import ZERO_BUCKET
+from neuralpower.trace.question import Question
+from neuralpower.trace.recipe import TRAINING
+from neuralpower.trace.stages import Part, cut, shares_of
+
+SHORT = 6  # blocks of the short network: two stages of three, three of two
+PAIR, TRIPLE = 2, 3
+Numbers = TypeVar("Numbers", Timing, Memory, Sums)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is said of one layout."""
+
+    runtime_s: Interval
+    cycle_s: float  # seconds until the next step, or the next batches in flight, are done
+    exposed_s: float  # of exchanges, of the slowest stage
+    bubble_s: float  # that the slowest stage waits in a cycle
+
+
+@dataclass(frozen=True)
+class Stretched:
+    """A network of `blocks` blocks by what was followed of a short one, or of itself where it is short.
+
+    What several layouts have in common is kept from one to the next.
+
+    Args:
+        found: one micro-batch of one rank's module, followed for `one_micro_batch(question)`.
+        blocks: of the network that is meant.
+        predictor: of one of the devices; one that remembers layers saves most of the work.
+        question: of any layout with the same tensor and expert ranks.
+    """
+
+    found: Followed
+    blocks: int
+    predictor: Predictor
+    question: Question
+    parts: dict[int, list[Part]] = field(default_factory=dict, compare=False, repr=False)
+    pieces: dict[tuple[object, ...], list[Piece]] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def trains(self) -> bool:
+        """Whether steps of training are meant."""
+        return self.question.phase == TRAINING
+
+    def on(self, layout: Layout, count: int) -> StretchedLayout:
+        """A layout with its micro-batches."""
+        recipe = replace(self.question.recipe, accumulation=count)
+        return StretchedLayout(self, replace(self.question, layout=layout, recipe=recipe))
+
+    def cut(self, stages: int) -> list[Part]:
+        """The short network in its stages; raises InputError for more stages than blocks."""
+        if stages not in self.parts:
+            trace = self.found.trace if self.trains else self.found.work
+            self.parts[stages] = cut(trace, Layout(pipeline=stages))
+        return self.parts[stages]
+
+    def timed(self, stages: int, count: int, question: Question) -> list[Piece]:
+        """The first `count` of its stages, timed; schedules, and states alone, change nothing."""
+        shard = "zero1" if question.layout.shard == "zero2" else question.layout.shard
+        layout = replace(question.layout, pipeline=stages, shard=shard, schedule="1f1b", interleave=1)
+        key = (layout, count)
+        if key not in self.pieces:
+            asked = replace(question, layout=layout)
+            self.pieces[key] = pieces_of(self.cut(stages)[:count], self.predictor, asked)
+        return self.pieces[key]
+
+    @cached_property
+    def activations(self) -> dict[int, list[Activations]]:
+        """Number of stages -> values of each; raises InputError for fewer blocks than TRIPLE."""
+        step, platform = self.found.lifetimes, self.question.platform
+        assert step is not None  # the caller has checked it
+        return {stages: activations_of(step, self.cut(stages), platform) for stages in (1, PAIR, TRIPLE)}
+
+    @cached_property
+    def step(self) -> StepMemory:
+        """What all ranks' memory has in common."""
+        assert self.found.lifetimes is not None  # the caller has checked it
+        return StepMemory.of(self.found.lifetimes, self.question.platform)
+
+
+@dataclass(frozen=True)
+class StretchedLayout:
+    """One layout of a stretched network; raises InputError for more stages than blocks."""
+
+    base: Stretched
+    question: Question
+
+    @property
+    def layout(self) -> Layout:
+        """How the network is spread."""
+        return self.question.layout
+
+    @property
+    def count(self) -> int:
+        """Micro-batches; in inference, batches in flight."""
+        return self.question.recipe.accumulation
+
+    @property
+    def times(self) -> int:
+        """How often a stage runs in what `runtime_s` is of."""
+        return self.count if self.base.trains else 1
+
+    @property
+    def number(self) -> int:
+        """Pieces of the network."""
+        return self.layout.pipeline * self.layout.interleave
+
+    @cached_property
+    def shares(self) -> list[int]:
+        """[pieces] blocks of each."""
+        return shares_of(self.base.blocks, self.number)
+
+    @property
+    def stages(self) -> int:
+        """Stages of the short network, which stand for all pieces."""
+        return 1 if self.number == 1 else TRIPLE
+
+    def place(self, piece: int) -> int:
+        """The stage of the short network that stands for a piece."""
+        return min(piece, 1) if piece < self.number - 1 else self.stages - 1
+
+    def more(self, piece: int) -> int:
+        """Blocks of a piece that the stage which stands for it has not."""
+        return self.shares[piece] - len(self.base.cut(self.stages)[self.place(piece)].blocks)
+
+    def ranks_pieces(self, rank: int) -> range:
+        """Numbers of the pieces of a pipeline rank."""
+        return range(rank, self.number, self.layout.pipeline)
+
+    @cached_property
+    def whole(self) -> list[Piece]:
+        """The short network as one stage, or in three."""
+        return self.base.timed(self.stages, self.stages, self.question)
+
+    @cached_property
+    def timings(self) -> list[Timing]:
+        """[pieces] of each."""
+        long = self.base.timed(PAIR, 1, self.question)[0].timing
+        # the first of three stages alone, where not all three are asked about anyhow
+        short = (self.whole if self.number > 1 else self.base.timed(TRIPLE, 1, self.question))[0].timing
+        return [
+            _extended(self.whole[self.place(piece)].timing, long, short, self.more(piece))
+            for piece in range(self.number)
+        ]
+
+    @cached_property
+    def busy_s(self) -> list[float]:
+        """[ranks] what each works without waits for others."""
+        return [
+            sum(self.timings[piece].alone_s(self.times) for piece in self.ranks_pieces(rank))
+            for rank in range(self.layout.pipeline)
+        ]
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The schedule's numbers; exchanges between stages of an inference are tasks of its pieces."""
+        further = (self.count - 1) / self.count
+        outputs = [self.whole[self.place(piece)].part.output for piece in range(self.number - 1)]
+        return Pipeline(
+            [one.forward_s for one in self.timings],
+            [one.backward_s + further * one.further_s for one in self.timings],
+            sends_s(outputs, self.base.predictor, self.question),
+            self.layout.pipeline,
+            self.layout.schedule,
+        )
+
+    @cached_property
+    def runtime_s(self) -> float:
+        """The work of the pass or the step."""
+        if not self.base.trains:
+            return sum(self.busy_s)
+        if self.layout.pipeline == 1:
+            return self.busy_s[0]
+        endings = [
+            sum(self.timings[piece].ending_s for piece in self.ranks_pieces(rank))
+            for rank in range(self.layout.pipeline)
+        ]
+        ends = ends_s(self.pipeline, self.count)
+        return max(end + ending for end, ending in zip(ends, endings, strict=True))
+
+    @property
+    def estimate(self) -> Estimate:
+        """Its times."""
+        slowest = max(range(self.layout.pipeline), key=lambda rank: self.busy_s[rank])
+        value, low, high = self.whole[-1].answer.busy
+        runtime, each = self.runtime_s, self.busy_s[slowest]
+        cycle, work = runtime, each
+        if not self.base.trains and self.count > 1:
+            cycle, work = max(self.count * each, runtime), self.count * each
+        return Estimate(
+            Interval(runtime, runtime * low / value, runtime * high / value),
+            cycle,
+            sum(self.timings[piece].exposed_s(self.times) for piece in self.ranks_pieces(slowest)),
+            max(cycle - work, 0.0),
+        )
+
+    @cached_property
+    def memory(self) -> Memory | None:
+        """A device's memory in the fullest stage; None where a step's lifetimes are not known."""
+        step, most = self.base.found.lifetimes, self.layout.pipeline - 1
+        if not self.base.trains:
+            found = [self._serving(piece) for piece in sorted({0, min(1, most), most})]
+        elif step is None or len(step.passes) < 2:
+            return None
+        else:
+            order = order_of(self.layout, self.count)
+            found = [self._bounded(self._training(rank, held(order[rank]))) for rank in sorted({0, most})]
+        return max(found, key=lambda memory: memory.high_bytes)
+
+    def _serving(self, piece: int) -> Memory:
+        """The memory of a device of a stage in a forward pass."""
+        own, long, short = (
+            serving_memory([part], self.layout, self.question.platform, self.count)
+            for part in (
+                self.base.cut(self.stages)[self.place(piece)],
+                self.base.cut(PAIR)[0],
+                self.base.cut(TRIPLE)[0],
+            )
+        )
+        return _extended(own, long, short, self.more(piece))
+
+    def _training(self, rank: int, most: dict[int, int]) -> Memory:
+        """The memory of a device of a rank in a step, with the micro-batches of each piece that it holds."""
+        own = list(self.ranks_pieces(rank))
+        found = self._of_stages([(self.stages, self.place(piece)) for piece in own], most)
+        for number, piece in enumerate(own):
+            holds = {0: most.get(number, 0)}
+            long, short = (self._of_stages([(stages, 0)], holds) for stages in (PAIR, TRIPLE))
+            found = _extended(found, long, short, self.more(piece))
+        return found
+
+    def _of_stages(self, stages: Sequence[tuple[int, int]], holds: dict[int, int]) -> Memory:
+        """The memory of a rank with some stages, (their number, which of them), of the short network."""
+        return training_rank_memory(
+            self.base.step,
+            [self.base.cut(number)[place] for number, place in stages],
+            [self.base.activations[number][place] for number, place in stages],
+            holds,
+            self.question,
+        )
+
+    def _bounded(self, memory: Memory) -> Memory:
+        """The memory, whose buckets of shared states do not grow with the network."""
+        if self.layout.shard not in ("zero1", "zero2"):
+            return memory
+        most = communicator_bytes(self.layout, self.question.platform) + 4 * ZERO_BUCKET
+        more = max(memory.communication_bytes - most, 0)
+        return replace(
+            memory,
+            communication_bytes=memory.communication_bytes - more,
+            tensor_bytes=memory.tensor_bytes - more,
+        )
+
+
+def _extended(own: Numbers, long: Numbers, short: Numbers, blocks: int) -> Numbers:
+    """The numbers with some blocks more, or fewer."""
+    changed: dict[str, Any] = {}
+    for one in fields(own):
+        value, more, less = (getattr(numbers, one.name) for numbers in (own, long, short))
+        if isinstance(value, Sums):
+            changed[one.name] = _extended(value, more, less, blocks)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            changed[one.name] = max(value + blocks * (more - less), 0)
+    return replace(own, **changed)

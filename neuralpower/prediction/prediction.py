@@ -1,0 +1,412 @@
+"""A prediction: rows, sums, memory, and how well they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from neuralpower.errors import CoverageError, InputError
+from neuralpower.learn.estimates import (
+    BASES,
+    BORROWED,
+    EXTRAPOLATED,
+    HERE,
+    IN_RANGE,
+    TOLD,
+    UNTRAINED,
+    in_words,
+)
+from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.rows import (
+    BOUNDS,
+    COLUMNS,
+    Interval,
+    Row,
+    Unmodelled,
+    merged,
+    with_shares,
+    within,
+)
+from neuralpower.prediction.several_devices import Parallel
+from neuralpower.prediction.shown import Shown
+from neuralpower.prediction.tree import Branch, ModuleShape, tree_of
+from neuralpower.quantisation.totals import Quantised
+from neuralpower.trace.question import EAGER
+from neuralpower.trace.recipe import Recipe
+from neuralpower.trace.records import Savings
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+SCHEMA = 1
+LAUNCHES = "launch overhead"  # kind of the row of what the device waits for its host's launches
+BUBBLE = "pipeline bubble"  # kind of the row of what a pipeline stage waits for others
+HOST = "host"  # bound of that row
+NEGLIGIBLE = 1e-9  # of the time: rounding of a sum
+COVERED, TRAINED = 0.9, 0.5  # shares of the time below which a prediction warns
+HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
+
+
+class Part(Protocol):
+    """A further part of a prediction, such as what it means for a text's tokens."""
+
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training step, by its parts."""
+
+    recipe: Recipe
+    samples: int  # that a step takes: batch size times micro-batches
+    steps: Mapping[str, Interval]  # forward, backward, optimizer (s): the rows of each, without waits
+    model_flops: int  # forward and backward, without what is computed again
+    peak_flops_per_s: float | None  # of the dtype, dense; None where it is not known
+    derived: tuple[str, ...] = ()  # kinds whose backward pass was not measured, but follows from formulas
+
+    def utilisation(self, runtime_s: float) -> float | None:
+        """Model-FLOPs utilisation: of the dense peak (Chowdhery et al., PaLM, 2022, appendix B)."""
+        return self.model_flops / runtime_s / self.peak_flops_per_s if self.peak_flops_per_s else None
+
+    def to_json(self, runtime_s: float) -> dict[str, object]:
+        """As a JSON object, given the step's time."""
+        return {
+            **{f"{step}_s": interval.to_json() for step, interval in self.steps.items()},
+            "optimizer": self.recipe.optimizer,
+            "implementation": self.recipe.implementation,
+            "accumulation": self.recipe.accumulation,
+            "checkpointing": self.recipe.checkpointing,
+            "samples": self.samples,
+            "samples_per_s": self.samples / runtime_s,
+            "derived": list(self.derived),
+            "model_flops": self.model_flops,
+            "model_flops_utilisation": self.utilisation(runtime_s),
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction(Shown):
+    """The predicted latency, energy and memory of a network on a device; times in seconds.
+
+    `print` gives the table of `neuralpower predict`. Predictions are compared with `==`, and can be pickled.
+    """
+
+    model: str
+    predictor: str
+    device: str
+    batch_size: int
+    dtype: str
+    phase: str
+    runtime_s: Interval
+    rows: tuple[Row, ...]
+    unmodelled: tuple[Unmodelled, ...]
+    parameters: int
+    method: str  # how it was traced
+    notes: tuple[str, ...] = ()
+    power_w: Interval | None = None
+    energy_j: Interval | None = None
+    power_reason: str = ""  # why there is no power
+    idle_s: float | None = None  # that the device waits for the host; None where only the sum is known
+    training: Training | None = None
+    assumptions: tuple[str, ...] = ()  # made in the prediction
+    generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
+    memory: Memory | None = None  # at the peak
+    origin: str = ""  # for a device given by name: how its times are known, as text
+    origins: Mapping[str, float] = field(default_factory=dict)  # the same as shares of the layers' time
+    warned: tuple[str, ...] = ()  # as text: why the bounds may be too narrow, or what cannot be run
+    passes: tuple[str, ...] = ()  # names of the trace passes that ran, in order (`neuralpower.trace.passes`)
+    savings: Savings | None = None  # of the way to run, where calls were joined
+    run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
+    parallel: Parallel | None = None  # on several devices: what is said of all
+    weights: Quantised | None = None  # None where they are as `dtype` says
+    modules: tuple[ModuleShape, ...] = field(default=(), compare=False)  # of the network; what `tree` shows
+
+    @property
+    def flops(self) -> int:
+        """FLOP of all rows."""
+        return sum(row.flops for row in self.rows)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the layers' time by regressors that were trained on such calls, not borrowed ones.
+
+        1 where no layer takes any time.
+        """
+        return min(max(0.0, 1 - self._share_by(*UNTRAINED)), 1.0)
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Kinds and operators without trained data, those that take most of the time first."""
+        rows = sorted((row for row in self.rows if row.basis in UNTRAINED), key=lambda row: -row.runtime_s)
+        return tuple(dict.fromkeys(row.kind for row in rows))
+
+    @property
+    def borrowed(self) -> float:
+        """Share of the layers' time by regressors that were trained on other calls."""
+        return self._share_by(BORROWED)
+
+    @property
+    def trained_here(self) -> float | None:
+        """Share of the layers' time that was trained on this device; None where that is not known."""
+        return sum(self.origins.get(name, 0.0) for name in HERE) if self.origins else None
+
+    def _share_by(self, *bases: str) -> float:
+        """Share of the layers' time that is known in these ways."""
+        total = sum(row.share for row in self.rows)
+        return sum(row.share for row in self.rows if row.basis in bases) / (total or 1.0)
+
+    @property
+    def power_share_trained(self) -> float | None:
+        """Share of the layers' time whose power regressors say; None where none is known."""
+        if self.power_w is None:
+            return None
+        total = sum(row.share for row in self.rows)
+        return min(sum(row.share for row in self.rows if row.power_trained) / (total or 1.0), 1.0)
+
+    @property
+    def extrapolated(self) -> float:
+        """Share of the layers' time outside what was sampled."""
+        return self._share_by(EXTRAPOLATED)
+
+    @property
+    def host_bound(self) -> bool | None:
+        """Whether the host sets the pace; None where its part is not known."""
+        if self.idle_s is None:
+            return None
+        return self.runtime_s.value > HOST_BOUND * (self.runtime_s.value - self.idle_s)
+
+    @property
+    def basis(self) -> str:
+        """The least well known that makes up 5 % of the layers' time."""
+        return next((basis for basis in reversed(BASES) if self._share_by(basis) >= 0.05), IN_RANGE)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why the prediction is less certain than its bounds, or cannot be run, as text."""
+        texts = list(self.warned)
+        coverage, trained = self.coverage, self.trained_here
+        if coverage < COVERED:
+            texts.append(
+                f"only {percent(coverage)} of the time is covered by trained data; other layers are estimated"
+            )
+        if trained is not None and trained < TRAINED and coverage - trained > NEGLIGIBLE:
+            texts.append(
+                f"only {percent(trained)} of the time was trained on this device; "
+                "other layers use data of related devices"
+                if trained >= TOLD
+                else "no kernel was measured on this device; other data give all times"
+            )
+        return tuple(texts)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The assumptions of the prediction."""
+        return self.assumptions
+
+    @property
+    def _bubble_s(self) -> float:
+        return 0.0 if self.parallel is None else self.parallel.bubble_s
+
+    @property
+    def _rows_s(self) -> float:
+        return sum(row.runtime_s for row in self.rows)
+
+    @property
+    def _waiting_w(self) -> Interval | None:
+        """Power while the device waits, whatever for: the energy that the rows leave; None if not known."""
+        waits_s = self.runtime_s.value - self._rows_s
+        joules = [row.energy_j for row in self.rows if row.runtime_s]
+        if self.energy_j is None or waits_s <= 0 or any(energy is None for energy in joules):
+            return None
+        left_j = max(self.energy_j.value - sum(energy or 0.0 for energy in joules), 0.0)
+        return Interval(*(3 * (left_j / waits_s,)))
+
+    @property
+    def launch_row(self) -> Row | None:
+        """The row of launch overhead, the device's wait for its host: rows and this one add up to the whole.
+
+        None where it does not wait, or the host's part is not known apart.
+        """
+        rows_s = self._rows_s + self._bubble_s
+        waits_s = self.runtime_s.value - rows_s
+        if waits_s <= NEGLIGIBLE * self.runtime_s.value:
+            return None
+        return Row(
+            path="",
+            kind=LAUNCHES,
+            count=sum(row.count for row in self.rows),
+            runtime_s=waits_s,
+            low_s=max(self.runtime_s.low - rows_s, 0.0),
+            high_s=max(self.runtime_s.high - rows_s, waits_s),
+            flops=0,
+            bytes=0,
+            bound=HOST,
+            basis=HOST,
+            share=waits_s / self.runtime_s.value,
+            power_w=self._waiting_w,
+        )
+
+    @property
+    def with_launches(self) -> tuple[Row, ...]:
+        """The layers' rows, and that of their launches where it takes time: they add up to the whole."""
+        return (*self.rows, *self._launches())
+
+    @property
+    def bubble_row(self) -> Row | None:
+        """What the slowest pipeline stage waits for others; None where it does not."""
+        bubble_s = self._bubble_s
+        if bubble_s <= NEGLIGIBLE * self.runtime_s.value:
+            return None
+        share = bubble_s / self.runtime_s.value
+        low, high = (share * bound for bound in (self.runtime_s.low, self.runtime_s.high))
+        return Row("", BUBBLE, 1, bubble_s, low, high, 0, 0, HOST, HOST, share, self._waiting_w)
+
+    def _launches(self) -> list[Row]:
+        return [row for row in (self.bubble_row, self.launch_row) if row is not None]
+
+    def by_kind(self) -> list[Row]:
+        """One row per kind, and one for launch overhead, the slowest first."""
+        rows = merged(self.rows, lambda row: ("", row.kind))
+        rows = [*within(rows, self.runtime_s), *self._launches()]
+        return sorted(rows, key=lambda row: -row.runtime_s)
+
+    def by_module(self, depth: int = 2) -> list[Row]:
+        """One row per module down to `depth` names of its path, as they first run, then launch overhead."""
+        rows = merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""))
+        return [*within(rows, self.runtime_s), *self._launches()]
+
+    def tree(self, depth: int = 3) -> Tree:
+        """The module tree down to `depth` names of a path: output shapes, parameters, FLOP, latency, memory.
+
+        `print` draws it; to go through its lines, iterate. Raises InputError for a depth below 1.
+        """
+        root = tree_of(self.model, self.rows, self.modules, self.runtime_s.value, depth)
+        return Tree(self, root, depth)
+
+    def plot(self, by: str = "kind", *, top: int = 15, ax: Axes | None = None) -> Axes:
+        """Bars of the latency (ms) by "kind", "layer" or "module", the slowest `top` of them.
+
+        Args:
+            by: what has a bar of its own.
+            top: how many bars; the others are one bar together.
+            ax: where to draw; by default new axes.
+
+        Raises:
+            InputError: another `by`, or there is no matplotlib.
+        """
+        axes: Axes = self._drawing.plot(self, by, top, ax)
+        return axes
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per folded layer, SI units: COLUMNS, as in `predict --csv`, and the `layer` itself.
+
+        The last row is that of launch overhead, where there is any.
+
+        Raises InputError where there is no pandas.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise InputError("to_pandas needs pandas: pip install pandas") from None
+        cells = [{**row.cells(), "layer": row.layer} for row in self.with_launches]
+        return pd.DataFrame(cells, columns=[*COLUMNS, "layer"])
+
+    def to_json(self) -> dict[str, object]:
+        """The contract of `predict --json`."""
+
+        def plain(names: str) -> dict[str, object]:
+            return {name: getattr(self, name) for name in names.split()}
+
+        return {
+            "schema": SCHEMA,
+            **plain("model predictor device batch_size dtype phase"),
+            "runtime_s": self.runtime_s.to_json(),
+            "power_w": self.power_w.to_json() if self.power_w else None,
+            "energy_j": self.energy_j.to_json() if self.energy_j else None,
+            "memory_bytes": self.memory.bounds_json() if self.memory else None,
+            "memory": self.memory.to_json() if self.memory else None,
+            "power_reason": self.power_reason or None,
+            "power_share_trained": self.power_share_trained,
+            **plain("host_bound flops parameters coverage borrowed trained_here extrapolated basis"),
+            "launch_overhead_s": 0.0 if self.launch_row is None else self.launch_row.runtime_s,
+            "warnings": list(self.warnings),
+            "unmodelled": [u.to_json() for u in self.unmodelled],
+            "training": self.training.to_json(self.runtime_s.value) if self.training else None,
+            "generation": None if self.generation is None else self.generation.to_json(),
+            "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
+            "parallel": None if self.parallel is None else self.parallel.to_json(),
+            "run": self.run,
+            "origin": self.origin or None,
+            "savings": self.savings.to_json() if self.savings else None,
+            "passes": list(self.passes),
+            "weights": None if self.weights is None else self.weights.to_json(),
+            "layers": [row.to_json() for row in self.rows],
+            "by_kind": [row.to_json() for row in self.by_kind()],
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Tree(Shown):
+    """The module tree of a prediction; `print` draws it."""
+
+    prediction: Prediction
+    root: Branch
+    depth: int
+
+    def __iter__(self) -> Iterator[Branch]:
+        """All lines, from the top."""
+        return self.root.lines()
+
+
+def joined(
+    first: Prediction, others: Sequence[Prediction], runtime_s: Interval, energy_j: Interval | None
+) -> Prediction:
+    """One prediction of several passes after each other, with all their rows, each with its share of all."""
+    everything = (first, *others)
+    rows = [row for p in everything for row in p.rows]
+    whole_s, total = runtime_s.value, sum(row.runtime_s for row in rows)
+    origins = merged_origins([(p.origins, sum(row.runtime_s for row in p.rows)) for p in everything])
+    power = None
+    if energy_j is not None:
+        power = Interval(*(getattr(energy_j, bound) / getattr(runtime_s, bound) for bound in BOUNDS))
+    return replace(
+        first,
+        runtime_s=runtime_s,
+        rows=with_shares(rows, runtime_s),
+        unmodelled=tuple(replace(u, share=u.runtime_s / whole_s) for p in everything for u in p.unmodelled),
+        notes=tuple(dict.fromkeys(note for p in everything for note in p.notes)),
+        power_w=power,
+        energy_j=energy_j,
+        power_reason=next((p.power_reason for p in everything if p.power_reason), ""),
+        idle_s=None if first.idle_s is None else max(runtime_s.value - total, 0.0),
+        assumptions=tuple(dict.fromkeys(text for p in everything for text in p.assumptions)),
+        warned=tuple(dict.fromkeys(text for p in everything for text in p.warned)),
+        origins=origins,
+        origin=in_words(origins) if first.origin else "",
+    )
+
+
+def percent(share: float) -> str:
+    """A share in whole percents, a small one with a digit behind the point."""
+    return f"{share:.{1 if 0 < share < 0.1 else 0}%}"
+
+
+def merged_origins(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
+    """Shares of all, from (shares of a part, its time) of each."""
+    total = sum(seconds for shares, seconds in parts if shares)
+    found: dict[str, float] = {}
+    for shares, seconds in parts:
+        for name, share in shares.items():
+            found[name] = found.get(name, 0.0) + share * seconds / (total or 1.0)
+    return found
+
+
+def check_coverage(prediction: Prediction, least: float | None, option: str) -> None:
+    """Raise CoverageError for a coverage below the least one, which the option names."""
+    if least is not None and prediction.coverage < least:
+        lost = ", ".join(prediction.uncovered[:5])
+        text = f"coverage {prediction.coverage:.1%} is below {least:.1%}: {lost}"
+        raise CoverageError(f"{text}; lower {option}, or collect these kinds")

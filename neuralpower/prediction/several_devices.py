@@ -1,0 +1,104 @@
+"""What a prediction of several devices says of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import Layout
+from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.rows import Interval
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """One pipeline stage; all its tensor and data ranks do the same."""
+
+    blocks: tuple[str, ...]  # paths of its repeated blocks
+    forward_s: float  # of one micro-batch
+    backward_s: float
+    busy_s: float  # of all its work in the pass or the step, without waits for other stages
+    memory: Memory | None
+    parameters: int  # that one of its ranks has
+
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object."""
+        return {
+            "blocks": list(self.blocks),
+            "forward_s": self.forward_s,
+            "backward_s": self.backward_s,
+            "busy_s": self.busy_s,
+            "memory_bytes": self.memory.bounds_json() if self.memory else None,
+            "memory": self.memory.to_json() if self.memory else None,
+            "parameters": self.parameters,
+        }
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """A network on several devices; the prediction's own time is that of the pass or the step of all."""
+
+    layout: Layout
+    cluster: Cluster | None
+    micro_batches: int  # of a step of training; in inference, batches in flight through the pipeline
+    samples: int  # of all replicas and micro-batches together
+    tokens: int  # the same; 0 where the network reads none
+    communication_s: float  # of all exchanges of the slowest rank, one after the other
+    exposed_s: Interval  # the part of the time that is longer for exchanges
+    bubble_s: float  # of `runtime_s`, that the slowest rank waits for other stages
+    samples_per_s: Interval  # of all devices
+    tokens_per_s: Interval | None
+    utilisation: float | None  # of all devices' peak by the model's own FLOP (MFU)
+    energy_j: Interval | None  # of all devices
+    stages: tuple[StageResult, ...]
+    runtime_s: float
+    cycle_s: float  # until the same is done again: shorter than all batches in flight one after the other
+    idle_s: float  # of `cycle_s`, that the slowest rank waits for other stages
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """Number of devices."""
+        return self.layout.ranks
+
+    @property
+    def exposed_share(self) -> float:
+        """The share of the time that exchanges add."""
+        return self.exposed_s.value / self.runtime_s
+
+    @property
+    def bubble_share(self) -> float:
+        """The share of the time that the slowest rank waits, with all batches in flight."""
+        return self.idle_s / self.cycle_s
+
+    @property
+    def slowest(self) -> int:
+        """The number of the stage with the most work, from 0."""
+        return max(range(len(self.stages)), key=lambda i: self.stages[i].busy_s)
+
+    def to_json(self) -> dict[str, object]:
+        """As a JSON object."""
+        return {
+            "layout": vars(self.layout),
+            "cluster": None if self.cluster is None else _described(self.cluster),
+            "ranks": self.ranks,
+            "micro_batches": self.micro_batches,
+            "samples": self.samples,
+            "tokens": self.tokens,
+            "communication_s": self.communication_s,
+            "exposed_s": self.exposed_s.to_json(),
+            "exposed_share": self.exposed_share,
+            "bubble_s": self.bubble_s,
+            "bubble_share": self.bubble_share,
+            "samples_per_s": self.samples_per_s.to_json(),
+            "tokens_per_s": self.tokens_per_s.to_json() if self.tokens_per_s else None,
+            "model_flops_utilisation": self.utilisation,
+            "energy_j": self.energy_j.to_json() if self.energy_j else None,
+            "slowest_stage": self.slowest,
+            "stages": [stage.to_json() for stage in self.stages],
+            "notes": list(self.notes),
+        }
+
+
+def _described(cluster: Cluster) -> dict[str, object]:
+    return {"device": cluster.spec.slug, "per_node": cluster.per_node, "nodes": cluster.nodes}

@@ -1,0 +1,171 @@
+"""All layouts of a network on a cluster: they agree with predictions one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import Layout, layout_of
+from neuralpower.devices.spec import find_spec
+from neuralpower.errors import InputError
+from neuralpower.learn.predictor_lookup import chosen
+from neuralpower.networks.phases import Phase
+from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.explore.fit import fit
+from neuralpower.prediction.explore.fit_request import Request
+from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
+from neuralpower.report.layouts import command, layouts_table
+from neuralpower.trace.recipe import Recipe
+
+LLAMA = (
+    "transformers:llama?hidden_size=256&intermediate_size=1024&num_attention_heads=4&num_key_value_heads=4&"
+    "vocab_size=1000&num_hidden_layers=8&max_position_embeddings=512"
+)
+SPEC = find_spec("h100-sxm")
+CLUSTER = Cluster(SPEC, 4)
+PREDICTOR = chosen(None, "h100-sxm", "bfloat16")
+
+
+def wanted(way: str, **how: Any) -> Wanted:
+    phase = Phase() if way == "training" else Phase("decode", context=64)
+    length = 64 if way == "training" else None
+    case = Case(LLAMA, 1, length, dtype="bfloat16", phase=phase, cluster=CLUSTER)
+    return Wanted(case, CLUSTER, "training" if way == "training" else "forward", **how)
+
+
+@cache
+def found(way: str) -> Layouts:
+    if way == "interleaved":
+        asked, few = wanted("training", schedule=way), Cluster(SPEC, 2)
+        return layouts(replace(asked, cluster=few, case=replace(asked.case, cluster=few)), PREDICTOR)
+    return layouts(wanted(way), PREDICTOR)
+
+
+@pytest.mark.parametrize("way", ["decode", "training"])
+def test_every_layout_uses_all_devices_and_the_best_comes_first(way: str) -> None:
+    every = found(way)
+    assert {one.layout.ranks for one in every.found} == {4}
+    rates = [one.samples_per_s or 0.0 for one in every.fitting]
+    assert len(rates) == len(every.found) and rates == sorted(rates, reverse=True)
+    assert {one.layout.tensor for one in every.found} == {1, 2, 4}
+
+
+@pytest.mark.parametrize(
+    ("way", "layout"),
+    [
+        ("interleaved", Layout(pipeline=2, schedule="interleaved", interleave=2)),
+        ("interleaved", Layout(pipeline=2, schedule="interleaved", interleave=4)),
+        ("decode", Layout(tensor=4)),
+        ("decode", Layout(pipeline=4)),
+        ("training", Layout(tensor=2, pipeline=2)),
+        ("training", Layout(data=4, shard="zero1")),
+    ],
+)
+def test_a_stretched_network_takes_as_long_as_a_whole_one(way: str, layout: Layout) -> None:
+    every = found(way)
+    one = next(one for one in every.found if one.layout == layout)
+    case = replace(every.wanted.case, layout=layout)
+    recipe = Recipe(accumulation=one.micro_batches)
+    whole, _ = predict_case(case, PREDICTOR, phase=every.wanted.way, recipe=recipe)
+    assert one.runtime_s is not None and whole.memory is not None and whole.parallel is not None
+    assert one.runtime_s.value == pytest.approx(whole.runtime_s.value, rel=0.02)
+    assert one.samples_per_s == pytest.approx(whole.parallel.samples_per_s.value, rel=0.02)
+    assert one.memory_bytes == pytest.approx(whole.memory.value_bytes, rel=0.02)
+
+
+def test_micro_batches_that_interleaved_stages_do_not_divide_are_a_reason() -> None:
+    asked, few = wanted("training", schedule="interleaved", global_batch=3), Cluster(SPEC, 2)
+    every = layouts(replace(asked, cluster=few, case=replace(asked.case, cluster=few)), PREDICTOR)
+    assert {one.layout.pipeline for one in every.found if "multiple of 2 stages" in one.reason} == {2}
+    assert "--schedule interleaved --interleave 4" in command(
+        every, next(one for one in every.found if one.layout.short == "pp2 vpp4")
+    )
+
+
+def test_heads_that_ranks_do_not_divide_are_a_reason() -> None:
+    model = LLAMA.replace(
+        "num_attention_heads=4&num_key_value_heads=4", "num_attention_heads=2&num_key_value_heads=2"
+    )
+    asked = wanted("decode")
+    asked = replace(asked, case=replace(asked.case, model=model))
+    every = layouts(asked, PREDICTOR)
+    refused = [one for one in every.found if one.reason]
+    assert {one.layout.tensor for one in refused} == {4}
+    assert "2 heads, which 4 ranks do not divide" in layouts_table(every)
+
+
+def test_a_device_that_is_too_small_is_a_reason_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    explorer = import_module("neuralpower.prediction.explore.layouts")
+    monkeypatch.setattr(explorer, "device_memory", lambda _: 2.0**30)
+    every = layouts(wanted("decode"), PREDICTOR)
+    assert not every.fitting and every.reasons == {"too little memory": len(every.found)}
+    assert "of 1 GiB" in every.found[0].reason
+    needed = [one.memory_high_bytes or 0 for one in every.found]
+    assert needed == sorted(needed) and needed[0] > 2**30
+    assert {one.runtime_s for one in every.found} == {None}
+    assert layouts_table(every).startswith("no layout fits")
+
+
+def test_the_first_lines_say_the_best_and_the_command_that_says_more() -> None:
+    every = found("training")
+    first, second, *_ = layouts_table(every).splitlines()
+    assert first.startswith(f"best by throughput: {every.fitting[0].layout}")
+    assert second == f"more of it: {command(every, every.fitting[0])}"
+    assert "--devices 4xnvidia-h100-sxm5-80gb" in second
+
+
+def test_the_command_that_says_more_repeats_how_the_network_is_trained() -> None:
+    every = found("training")
+    recipe = Recipe("lion", checkpointing=True, masters=True)
+    other = replace(every, wanted=replace(every.wanted, recipe=recipe))
+    more = command(other, every.fitting[0])
+    assert "--optimizer lion --checkpointing --master-weights" in more
+    assert f"--dtype {every.wanted.case.dtype}" in more
+    assert "--optimizer" not in command(every, every.fitting[0])
+
+
+def test_cost_follows_from_a_price() -> None:
+    every = layouts(wanted("decode", by="cost", price=3.6), PREDICTOR)
+    best = every.fitting[0]
+    assert best.cost == pytest.approx(3.6 * 4 / 3600 / (best.tokens_per_s or 0.0) * 1e6)
+    assert best.cost == min(one.cost or 0.0 for one in every.fitting)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"by": "cost"}, "no price says what a device costs"),
+        ({"by": "beauty"}, "unknown ranking 'beauty'"),
+        ({"price": -1.0}, "must be more than 0"),
+        ({"global_batch": 8}, "samples of a training step"),
+        ({"schedule": "interleaved"}, "orders passes of training"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(how: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        wanted("decode", **how)
+
+
+def test_a_layout_in_few_letters_is_read_and_written() -> None:
+    layout = layout_of("tp4pp2dp8")
+    assert layout == Layout(tensor=4, pipeline=2, data=8)
+    assert layout_of(layout.short) == layout
+    for text in ("", "tp", "tp4tp2", "xx4", "tp4x"):
+        with pytest.raises(InputError, match="write degrees with tp, pp, ep and dp"):
+            layout_of(text)
+
+
+def test_fit_holds_the_fullest_device_against_the_memory() -> None:
+    request = Request(LLAMA, dtype="bfloat16", phase="decode", context=64, platform=PREDICTOR.platform)
+    layout = Layout(tensor=2, pipeline=2, data=2)
+    several = fit(replace(request, layout=layout), 2.0**32)
+    assert several.fits and len(several.stages) == 2
+    assert several.memory.high_bytes == max(one.high_bytes for one in several.stages)
+    assert several.largest_whole_batch == 2 * (several.largest_batch or 0)
+    assert several.to_json()["ranks"] == 8
+    assert several.memory.weights_bytes < fit(request, 2.0**32).memory.weights_bytes / 2
