@@ -26,7 +26,6 @@ from neuralpower.devices.spec import DeviceSpec, find_spec
 from neuralpower.errors import InputError
 from neuralpower.platforms import platform_of
 from neuralpower.prediction.explore.fit import fit
-from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.prediction.memory.engines import (
     ACTIVATIONS,
     IMAGES,
@@ -36,6 +35,7 @@ from neuralpower.prediction.memory.engines import (
     board_of,
 )
 from neuralpower.report.grid import grid
+from tests.asking import requested
 
 LOGS = Path(__file__).with_name("engine_logs.csv")
 SERVERS = {"RTXPRO6000": "rtx-pro-6000-server"}  # what files call a GPU, if no sheet does
@@ -98,7 +98,7 @@ class Run:
         size = float(self.device.get("memory_bytes") or 0)
         engine = EngineRequest("vllm", self.options, board=board_of(self.device, size))
         platform = platform_of(self.device.hardware())
-        request = Request(
+        request = requested(
             self.model,
             dtype=self.dtype,
             platform=platform,

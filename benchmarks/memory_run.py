@@ -19,8 +19,8 @@ from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.caches import Again
 from neuralpower.networks.phases import DECODE, PREFILL, Phase
 from neuralpower.networks.sources import resolve
-from neuralpower.prediction.case import Case
 from neuralpower.prediction.evaluate import built
+from neuralpower.prediction.request import Request
 from neuralpower.trace.recipe import TRAINING, Recipe
 
 STEPS = 3  # the first makes the optimizer's state, the second finds a heap with holes
@@ -50,7 +50,7 @@ def main() -> None:
     model, batch, length, phase, context, settings = json.loads(sys.argv[1])
     torch.set_num_threads(THREADS)
     asked = {DECODE: Phase.decode(context=context), PREFILL: Phase.prefill(length)}.get(phase, Phase())
-    case = Case(model, batch, None if phase == PREFILL else length, phase=asked)
+    case = Request(model, batch, None if phase == PREFILL else length, phase=asked)
     resolve(model)  # imports the classes
     before = resident("VmRSS")
     call: Any = built(case)

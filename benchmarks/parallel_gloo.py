@@ -21,8 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from neuralpower.devices.layout import Layout
 from neuralpower.learn.predictor_lookup import load
+from neuralpower.networks.phases import Phase
 from neuralpower.networks.source import Source, by_shape
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
+from neuralpower.prediction.request import Request
 from neuralpower.trace.recipe import Recipe, default_loss
 
 RANKS, BATCH, WIDTH = 2, 64, 1024
@@ -77,8 +79,9 @@ def parallel_gloo(given: argparse.Namespace) -> None:
     print("| layout | measured, ms | predicted, ms | error | exchanges exposed |\n|" + "---|" * 5)
     for name, layout in LAYOUTS.items():
         seconds = measured_s(layout.data > 1)
-        case = Case("mlp", BATCH, layout=layout)
-        one, _ = predict_case(case, predictor, source, phase="training", recipe=Recipe("adamw", "loop"))
+        recipe = Recipe("adamw", "loop")
+        case = Request("mlp", BATCH, phase=Phase("training"), recipe=recipe, layout=layout)
+        one, _ = predict_request(case, predictor, source)
         exposed = "" if one.parallel is None else f"{one.parallel.exposed_share:.0%}"
         value = one.runtime_s.value
         print(

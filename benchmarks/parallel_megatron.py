@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,9 +28,11 @@ from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.learn.any_device import for_device
+from neuralpower.networks.phases import Phase
 from neuralpower.networks.source import Source, by_shape
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.request import Request
 from neuralpower.trace.recipe import Recipe
 
 GIB = 2**30
@@ -155,8 +158,9 @@ def predicted(row: Any, run: str) -> Prediction:
         lambda model, ask: by_shape(row.model, model, ask, (sizes["seq"], sizes["hidden"])),
     )
     cluster = Cluster(spec, PER_NODE, -(-layout.ranks // PER_NODE))
-    case = Case(row.model, int(row.microbatch), dtype="float16", run=run, layout=layout, cluster=cluster)
-    return predict_case(case, for_device(spec), source, phase="training", recipe=recipe)[0]
+    case = Request(row.model, int(row.microbatch), dtype="float16", run=run, layout=layout, cluster=cluster)
+    case = replace(case, phase=Phase("training"), recipe=recipe)
+    return predict_request(case, for_device(spec), source)[0]
 
 
 def parallel_megatron(given: argparse.Namespace) -> None:

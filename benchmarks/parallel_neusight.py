@@ -13,6 +13,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,8 +25,9 @@ from neuralpower.devices.cluster import enough_for
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.learn.any_device import for_device
-from neuralpower.prediction.case import Case, predict_case
-from neuralpower.trace.recipe import Recipe
+from neuralpower.networks.phases import Phase
+from neuralpower.prediction.case import predict_request
+from neuralpower.prediction.request import Request
 
 RANKS = 4
 LAYOUTS = {"DP": Layout(data=RANKS), "TP": Layout(tensor=RANKS), "PP": Layout(pipeline=RANKS)}
@@ -73,14 +75,14 @@ def parallel_neusight(given: argparse.Namespace) -> None:
             name, tokens = MODELS[one.model]
             config = json.loads((root / "DLmodel_configs" / f"{name}.json").read_text())
             spec, layout = find_spec(DEVICES[one.gpu]), LAYOUTS[one.way]
-            case = Case(
+            case = Request(
                 str(folder_of(config, name, Path(temporary))),
                 one.batch // layout.data,
                 tokens,
                 layout=layout,
                 cluster=enough_for(spec, layout),
             )
-            found, _ = predict_case(case, for_device(spec), phase="training", recipe=Recipe("adamw"))
+            found, _ = predict_request(replace(case, phase=Phase("training")), for_device(spec))
             error = found.runtime_s.value / one.measured_s - 1
             errors.append((abs(error), abs(one.rival)))
             print(

@@ -20,8 +20,9 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.learn.any_device import for_device
 from neuralpower.networks.phases import Phase
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.request import Request
 
 
 def parallel_runs(given: argparse.Namespace) -> None:
@@ -41,7 +42,7 @@ def predicted(run: Any, lengths: list[int], model: Path) -> dict[str, Prediction
     how |= {"cluster": enough_for(spec, layout), "batch_size": len(lengths)}
     predictor = for_device(spec)
     return {
-        part: predict_case(Case(str(model), phase=phase, **how), predictor)[0]
+        part: predict_request(Request(str(model), phase=phase, **how), predictor)[0]
         for part, phase in phases.items()
     }
 

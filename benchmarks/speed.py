@@ -46,17 +46,18 @@ import json, resource, sys, time
 start = time.perf_counter()
 from neuralpower.learn.predictor_lookup import default_predictor
 from neuralpower.devices.host import read_cpu
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
+from neuralpower.prediction.request import Request
 from neuralpower.networks.phases import Phase
-case = Case(sys.argv[1], 1, int(sys.argv[2]))
+case = Request(sys.argv[1], 1, int(sys.argv[2]))
 if len(sys.argv) > 4:
-    case = Case(sys.argv[1], 1, phase=Phase.decode(context=int(sys.argv[4])))
+    case = Request(sys.argv[1], 1, phase=Phase.decode(context=int(sys.argv[4])))
 from transformers import AutoModelForCausalLM, BertModel, LlamaForCausalLM
 predictor = default_predictor(read_cpu())
 times = [time.perf_counter() - start]
 for _ in range(int(sys.argv[3])):
     start = time.perf_counter()
-    predict_case(case, predictor)
+    predict_request(case, predictor)
     times.append(time.perf_counter() - start)
 print(json.dumps([times, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
 """

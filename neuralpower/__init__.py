@@ -5,6 +5,7 @@
     compare     two networks, or two devices
     fit         does a network fit into memory; largest batch and context
     memory      peak memory alone, of a pass or a training step
+    parallel    all layouts over several devices
     score       rank thousands of candidates
     load        load a predictor for many calls
     profile     measure a network on this machine
@@ -18,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from neuralpower import errors
-from neuralpower.api.functions import compare, fit, load, memory, predict, profile, score, sweep
+from neuralpower.api.functions import compare, fit, load, memory, parallel, predict, profile, score, sweep
 from neuralpower.prediction.shown import Shown
 from neuralpower.version import __version__
 
@@ -45,6 +46,7 @@ __all__ = [
     "fit",
     "load",
     "memory",
+    "parallel",
     "predict",
     "profile",
     "score",

@@ -20,7 +20,8 @@ import neuralpower
 from neuralpower.api.loaded import LoadedPredictor
 from neuralpower.errors import InputError, ModelError, PredictorError, StepError
 from neuralpower.networks.phases import Phase
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
+from neuralpower.prediction.request import Request
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,7 +33,7 @@ def predictor() -> LoadedPredictor:
 
 def test_a_name_is_predicted_as_on_the_command_line(predictor: LoadedPredictor) -> None:
     said = predictor.predict("zoo:deep_mnist", batch_size=4)
-    assert said == predict_case(Case("zoo:deep_mnist", 4), predictor.predictor)[0]
+    assert said == predict_request(Request("zoo:deep_mnist", 4), predictor.predictor)[0]
 
 
 def test_a_prediction_lists_the_trace_passes_that_ran(predictor: LoadedPredictor) -> None:
@@ -314,7 +315,7 @@ def test_a_prediction_leaves_loggers_and_random_states_as_they_were(predictor: L
 
 def test_a_module_is_swept_and_fitted_with_its_own_dtype_and_shape(predictor: LoadedPredictor) -> None:
     network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 26 * 26, 10))
-    swept = predictor.sweep(network, batch_sizes=(1, 8), input_shape=(1, 28, 28))
+    swept = predictor.sweep(network, batch_size=(1, 8), input_shape=(1, 28, 28))
     asked = [
         predictor.predict(network, batch_size=n, input_shape=(1, 28, 28)).runtime_s.value for n in (1, 8)
     ]

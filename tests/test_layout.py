@@ -23,6 +23,7 @@ PACKAGES: Mapping[str, str] = {
     "files": ALL,
     "processes": "alone pool text_streams tether",
     "devices": ALL,
+    "ask": "keywords options output panels spread texts words",
     "optimizers": ALL,
     "layers": """
         base call columns sweep tensors terms workspace expert_load operands
@@ -56,7 +57,7 @@ PACKAGES: Mapping[str, str] = {
     "prediction": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
         on_gpu parallel prediction rows several_devices shown timeline tree weights
-        explore.compare explore.fit explore.fit_request explore.largest explore.layouts explore.phases
+        request explore.compare explore.fit explore.largest explore.layouts explore.phases
         explore.remedies explore.score explore.sweep explore.verdict
     """,
     "report": """
@@ -65,7 +66,7 @@ PACKAGES: Mapping[str, str] = {
         pictures shown tables training
     """,
     "profiling": ALL,
-    "api": "functions loaded options",
+    "api": "functions loaded",
     "integrations": ALL,
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

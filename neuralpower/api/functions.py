@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuralpower.ask.keywords import documented, keywords
+from neuralpower.ask.options import Fitting, Laying, Predicting, Sweeping
+from neuralpower.ask.spread import device_in
 from neuralpower.errors import InputError
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
     from typing_extensions import Unpack
 
     from neuralpower.api.loaded import LoadedPredictor
-    from neuralpower.api.options import PredictOptions, SweepOptions
-    from neuralpower.networks.phases import Phase
     from neuralpower.prediction.explore.compare import Comparison
     from neuralpower.prediction.explore.fit import Fit
+    from neuralpower.prediction.explore.layouts import Layouts
     from neuralpower.prediction.explore.score import Score
     from neuralpower.prediction.explore.sweep import Sweep
     from neuralpower.prediction.memory.peak import Memory
@@ -31,16 +31,14 @@ if TYPE_CHECKING:
     Named = str | Path | LoadedPredictor
 
 
+@documented(Predicting, "predict")
 def predict(
     model: Model,
     inputs: Any = None,
     *,
     device: Device | None = None,
     predictor: Named | None = None,
-    batch_size: int | None = None,
-    dtype: str | torch.dtype | None = None,
-    phase: str | Phase = "forward",
-    **options: Unpack[PredictOptions],
+    **options: Unpack[Predicting],
 ) -> Prediction:
     """Predict latency, power, energy and memory of a network on a device, without running it.
 
@@ -49,11 +47,8 @@ def predict(
         inputs: a tensor, a tuple or mapping of them, or a shape, batch first: (1, 3, 224, 224).
         device: "h100", "RTX 4090", ...; by default this machine's CPU.
         predictor: instead of a device, or with one: a name, a file, or the result of `load`.
-        batch_size: samples, if `inputs` do not give it.
-        dtype: of weights and inputs; by default the model's own.
-        phase: "forward", "training", "prefill", "decode", "generate", or a `Phase` with sizes.
-        **options: `seq_len`, `input_shape`, `recipe`, `run`, `weights`; `layout`, `devices`, `nodes`, `plan`
-            and `require_plan` of several devices; `min_coverage`; see `LoadedPredictor.predict`.
+        **options: as on the command line:
+            {options}
 
     Raises:
         InputError: an impossible or unknown argument; ModelError and PredictorError are subclasses.
@@ -68,10 +63,9 @@ def predict(
         True
     """
     from neuralpower.api.loaded import chosen
-    from neuralpower.api.options import device_in
 
-    loaded = chosen(device_in(device, options), predictor)
-    return loaded.predict(model, inputs, batch_size=batch_size, dtype=dtype, phase=phase, **options)
+    loaded = chosen(device_in({**options, "device": device}), predictor)
+    return loaded.predict(model, inputs, **options)
 
 
 def compare(
@@ -80,7 +74,8 @@ def compare(
     *,
     device: Device | Sequence[Device] | None = None,
     predictor: Named | None = None,
-    **sizes: Any,
+    inputs: Any = None,
+    **options: Unpack[Predicting],
 ) -> Comparison:
     """Compare two networks on a device, or one network on two devices: the ratio of their times.
 
@@ -89,7 +84,8 @@ def compare(
         b: the other network; leave it out to compare two devices.
         device: for both, or a pair of devices, the first for `a`.
         predictor: same as in `predict`.
-        **sizes: same as in `predict`: `inputs`, `batch_size`, `dtype`, `phase`, ...
+        inputs: same as in `predict`.
+        **options: same as in `predict`: `batch_size`, `dtype`, `phase`, ...
 
     Raises:
         InputError: same as `predict`; or neither two networks nor two devices are given.
@@ -102,24 +98,24 @@ def compare(
         True
     """
     from neuralpower.api.loaded import chosen, compared
-    from neuralpower.api.options import device_in
 
-    pair = _several(device_in(device, sizes)) or (None,)
+    pair = _several(device_in({**options, "device": device})) or (None,)
     if len(pair) > 2 or (b is None and len(pair) < 2):
         raise InputError(
             "compare needs two networks, or one on two devices: device=('h100', 'a100-sxm4-80gb')"
         )
     first = chosen(pair[0], predictor)
     second = first if len(pair) == 1 else chosen(pair[1], predictor)
-    return compared((first, a), (second, a if b is None else b), **sizes)
+    return compared((first, a), (second, a if b is None else b), inputs, options)
 
 
+@documented(Sweeping, "sweep")
 def sweep(
     model: Model,
     *,
     device: Device | Sequence[Device] | None = None,
     predictor: Named | None = None,
-    **grid: Unpack[SweepOptions],
+    **grid: Unpack[Sweeping],
 ) -> Sweep:
     """Predict a grid of batch sizes, lengths and dtypes on one device or several, from few traces.
 
@@ -127,11 +123,8 @@ def sweep(
         model: as in `predict`.
         device: one, or a list of them.
         predictor: as in `predict`.
-        **grid: `batch_sizes` (samples; 1 by default), `seq_lens` (tokens of each sample; None leaves them to
-            the model) and `dtypes` (by default the model's own), each a list; `phase`, as in `predict`, or a
-            list of `Phase.decode(context=...)`; `recipe` of training; `memory` of the device, such as "24GB"
-            (by default that of its spec sheet); `input_shape` of one sample, `run`, `weights`; `layouts`, a
-            list of `Layout`, with `devices` and `nodes`.
+        **grid: as on the command line; lists of numbers can be texts, such as "1:8":
+            {options}
 
     Raises:
         InputError: as `predict`; sizes that are not a list, or phases of several names.
@@ -139,24 +132,25 @@ def sweep(
 
     Example:
         >>> import neuralpower
-        >>> grid = neuralpower.sweep("zoo:deep_mnist", device="h100", batch_sizes=(1, 2, 4))
+        >>> grid = neuralpower.sweep("zoo:deep_mnist", device="h100", batch_size=(1, 2, 4))
         >>> [(point.batch_size, point.fits) for point in grid.points]
         [(1, True), (2, True), (4, True)]
     """
     from neuralpower.api.loaded import chosen, swept
-    from neuralpower.api.options import device_in
 
-    loaded = [chosen(one, predictor) for one in _several(device_in(device, grid)) or (None,)]
-    return swept(model, loaded, **grid)
+    several = _several(device_in({**grid, "device": device})) or (None,)
+    loaded = [chosen(one, predictor) for one in several]
+    return swept(model, loaded, keywords("option of sweep", grid, Sweeping, "sweep"))
 
 
+@documented(Fitting, "fit")
 def fit(
     model: Model,
     memory: str | float | None = None,
     *,
     device: Device | None = None,
     predictor: Named | None = None,
-    **request: Any,
+    **options: Unpack[Fitting],
 ) -> Fit:
     """Find whether a network fits into a device's memory, and the largest batch and context that do.
 
@@ -166,13 +160,8 @@ def fit(
         device: same as in `predict`, or a size ("24GB"), or several devices ("8xh100-sxm"); by default this
             machine, or an NVIDIA GPU if only `memory` is given.
         predictor: same as in `predict`.
-        **request: `batch_size`, `seq_len`, `input_shape`, `dtype`, `phase`, `optimizer`, `context`,
-            `accumulation`, `checkpointing`, `autocast`, `master_weights`, `lora`, `margin`, `run`, `weights`;
-            `layout`, `devices`, `nodes`. With
-            `engine` ("vllm", "sglang", "llama.cpp"): `gpu_memory_utilization`, `mem_fraction_static`,
-            `block_size`, `cache_dtype`, `max_num_seqs`, `max_num_batched_tokens`, `max_model_len` and
-            `concurrency`; the result's `engine` describes the pool.
-            `remedies=False` leaves out the search for changes that make it fit.
+        **options: as on the command line:
+            {options}
 
     Raises:
         InputError: same as `predict`; or the device's memory is unknown.
@@ -185,22 +174,11 @@ def fit(
         >>> found.verdict, found.probability > 0.98
         ('fits', True)
     """
-    from neuralpower.api.loaded import chosen
-    from neuralpower.api.options import device_in, fitted_target
-    from neuralpower.devices.host import own_memory
+    from neuralpower.api.loaded import chosen, fitted
 
-    device, memory, request = fitted_target(device, memory, request)
-    device = device_in(device, request)
-    loaded = chosen(device, predictor)
-    if device is not None or predictor is not None:
-        return loaded.fit(model, memory, **request)
-    if memory is None:
-        return loaded.fit(model, own_memory(), **request)
-    from neuralpower.prediction.explore.fit import assumed
-
-    platform, name = assumed(memory)
-    found = loaded.fit(model, memory, **{"platform": platform, **request})
-    return dataclasses.replace(found, device=f'{name} (assumed; this machine: device="cpu")')
+    given = keywords("field of a request", options, Fitting)
+    trained = None if predictor is None else chosen(None, predictor).predictor
+    return fitted(model, {**given, "device": device, "memory": memory}, trained)[0]
 
 
 def memory(
@@ -208,8 +186,7 @@ def memory(
     inputs: Sequence[int] | None = None,
     *,
     device: Device | None = None,
-    phase: str = "training",
-    **request: Any,
+    **options: Unpack[Fitting],
 ) -> Memory:
     """Predict the peak memory alone, by part: faster than `predict`, since no times are composed.
 
@@ -217,8 +194,7 @@ def memory(
         model: same as in `predict`.
         inputs: the shape of the only input, batch first: (8, 3, 224, 224); by default the model's own inputs.
         device: same as in `fit`.
-        phase: "training", "forward", "prefill", "decode" or "generate".
-        **request: same as in `fit`.
+        **options: same as in `fit`; the phase is by default "training".
 
     Raises:
         InputError: same as `fit`.
@@ -231,7 +207,8 @@ def memory(
     """
     from neuralpower.api import loaded
 
-    return loaded.memory(model, inputs, device, {"phase": phase, **request})
+    given = keywords("field of a request", options, Fitting)
+    return loaded.memory(model, inputs, {"phase": "training", **given, "device": device})
 
 
 def score(
@@ -264,6 +241,34 @@ def score(
     from neuralpower.api.loaded import chosen
 
     return chosen(device, predictor).score(candidates, by, trust_code=trust_code)
+
+
+@documented(Laying, "parallel")
+def parallel(model: Model, *, predictor: Named | None = None, **options: Unpack[Laying]) -> Layouts:
+    """Rank all ways to spread a network over the devices of a cluster.
+
+    Args:
+        model: same as in `predict`.
+        predictor: same as in `predict`; by default that of the devices.
+        **options: as on the command line; `devices` is required:
+            {options}
+
+    Raises:
+        InputError: same as `predict`; or no devices are named.
+
+    Example:
+        >>> import neuralpower
+        >>> bert = "transformers:bert?num_hidden_layers=2"
+        >>> found = neuralpower.parallel(bert, devices="2xh100-sxm", seq_len=64)
+        >>> len(found.fitting), found.fitting[0].layout.ranks
+        (4, 2)
+    """
+    from neuralpower.api.loaded import chosen
+
+    given = keywords("option of parallel", options, Laying, "parallel")
+    if given.get("devices") is None:
+        raise InputError("parallel: --devices says which devices there are; give --devices 8xh100-sxm")
+    return chosen(device_in(given), predictor).parallel(model, **options)
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:

@@ -7,64 +7,49 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 from typing_extensions import Unpack
 
 from neuralpower.api.apart import apart
-from neuralpower.api.inputs import Sizes, dtype_of, explained, named_dtype, runs_of
-from neuralpower.api.options import (
-    FIELDS,
-    SIZES,
-    PredictOptions,
-    SweepOptions,
-    cast_of,
-    check_options,
-    check_settings,
-    cluster_in,
-    device_in,
-    fitted_target,
-    phases_of,
-    renamed,
-)
+from neuralpower.api.inputs import explained, runs_of
+from neuralpower.ask import texts
+from neuralpower.ask.keywords import documented, keywords
+from neuralpower.ask.options import Fitting, Laying, Predicting, Sweeping
+from neuralpower.ask.spread import Given, cluster_in, device_in, fitted_in
+from neuralpower.devices import host
 from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import ONE
-from neuralpower.devices.memory_size import bytes_of
-from neuralpower.devices.spec import known_spec, spec_of
+from neuralpower.devices.memory_size import bytes_of, reading
+from neuralpower.devices.spec import spec_of
 from neuralpower.errors import InputError, check_share
 from neuralpower.files.paths import is_file
-from neuralpower.layers.base import FORWARD
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
 from neuralpower.measure.this_machine import target
-from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape
-from neuralpower.networks.phases import PHASES, PREDICTED, Phase
-from neuralpower.networks.requests import Asked
-from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
-from neuralpower.prediction.case import device_memory, predict, run_of, sharding_of
-from neuralpower.prediction.compose import question_of
+from neuralpower.prediction.case import device_memory, predict
 from neuralpower.prediction.explore.compare import Comparison, Side, compare
-from neuralpower.prediction.explore.fit import Fit, fit
+from neuralpower.prediction.explore.fit import Fit, assumed, check_phase, fit
 from neuralpower.prediction.explore.fit import memory as memory_of
-from neuralpower.prediction.explore.fit_request import Request
-from neuralpower.prediction.explore.phases import sweep_grid
+from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
+from neuralpower.prediction.explore.phases import grid_of, sweep_grid
 from neuralpower.prediction.explore.score import Score, score
 from neuralpower.prediction.explore.sweep import Sweep
-from neuralpower.prediction.memory.engines import OPTIONS, EngineRequest, board_of
+from neuralpower.prediction.memory.engines import EngineRequest
+from neuralpower.prediction.memory.over_time import Lived
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import Prediction, check_coverage
-from neuralpower.prediction.weights import scheme_asked
+from neuralpower.prediction.request import Request, dtype_for, engine_in, request_of
+from neuralpower.prediction.timeline import Seen
 from neuralpower.report.notebook import Panel, drawn
-from neuralpower.trace.master_weights import check_masters
-from neuralpower.trace.recipe import RECIPE, TRAINING
 
 Model = str | Path | nn.Module | Callable[..., Any]
+DEGREED = ("batch_size", "schedule", "sequence_parallel")  # of each layout
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,16 +89,8 @@ class LoadedPredictor:
         return LoadedPredictor(predictor_lookup.on(self.predictor, device)[0])
 
     @apart
-    def predict(
-        self,
-        model: Model,
-        inputs: Any = None,
-        *,
-        batch_size: int | None = None,
-        dtype: str | torch.dtype | None = None,
-        phase: str | Phase = FORWARD,
-        **options: Unpack[PredictOptions],
-    ) -> Prediction:
+    @documented(Predicting)
+    def predict(self, model: Model, inputs: Any = None, **options: Unpack[Predicting]) -> Prediction:
         """Latency, power, energy and memory of one pass.
 
         Args:
@@ -122,19 +99,8 @@ class LoadedPredictor:
             inputs: arguments of the forward: a tensor, a tuple of positions, a mapping of keywords; or the
                 shape of a tensor, batch first: (1, 3, 224, 224). By default made from the model's
                 configuration and the sizes below.
-            batch_size: samples; by default the first size of the first tensor of `inputs` or of the model's
-                inputs, or 1.
-            dtype: of weights and of generated floating inputs; by default a module's own, or the dtype in
-                which a model was published, or float32.
-            phase: "forward", "training" or "backward"; or a language model's "prefill", "decode" or
-                "generate"; sizes as in `Phase.decode(batch=8, context=4096)`.
-            **options: `seq_len` (tokens of each sample), `input_shape` (of one sample), `recipe` (of
-                training), `run` ("eager", "graph", "compile" or "engine"; by default "engine" for a language
-                model's phases on a GPU, else "eager"), `weights` (their quantisation: "int4:128", "fp8",
-                "q4_k_m"; by default the checkpoint's), `autocast` ("bfloat16": what products are cast to),
-                `lora` (rank of adapters that are trained: 16, or "16:q_proj,v_proj"), `layout` (a `Layout`,
-                over several devices), `devices` ("8xh100-sxm") and `nodes` (the cluster), `plan` and
-                `require_plan` (how it is sharded), `min_coverage` (the least coverage, 0 to 1).
+            **options: as on the command line; a phase can also be a `Phase` with its sizes.
+            {options}
 
         Raises:
             InputError: an unknown option, phase, way to run or quantisation; sizes in addition to `inputs`;
@@ -143,71 +109,7 @@ class LoadedPredictor:
             PredictorError: a dtype or phase that was not trained.
             CoverageError: the coverage is below `min_coverage`.
         """
-        options = cast(PredictOptions, renamed(options, SIZES))
-        check_options("option of predict", options, SIZES)
-        check_share("min_coverage", options.get("min_coverage"), "min_coverage=0.95")
-        recipe, layout = options.get("recipe", RECIPE), options.get("layout", ONE)
-        check_settings(batch_size, recipe, layout)
-        cluster = self._cluster(options)
-        asked = phase if isinstance(phase, Phase) else Phase(phase)
-        asked.check(PREDICTED)
-        asked, way = (asked, FORWARD) if asked.name in PHASES else (replace(asked, name=FORWARD), asked.name)
-        network = as_network(model)
-        given, note = self._dtype(network, dtype)
-        self.predictor.check(given, FORWARD if way == TRAINING else way)
-        if way == TRAINING:
-            check_masters(recipe.masters, given, lora=options.get("lora"))
-        source = with_lora(resolve(network), options.get("lora"), way, layout)
-        run = run_of(self.predictor, options.get("run"), asked, way)
-        settings = {"plan": options.get("plan"), "require_plan": options.get("require_plan", False)}
-        sharding = sharding_of(layout, cluster, run, way, **settings)
-        sizes = Sizes(batch_size, given, dtype is not None, asked, options, sharding, way == TRAINING)
-        runs = runs_of(source, inputs, sizes)
-        question = question_of(
-            self.predictor,
-            phase=way,
-            dtype=given,
-            recipe=recipe,
-            run=run,
-            weights=scheme_asked(options.get("weights")),
-            autocast=cast_of(options),
-            layout=layout,
-            cluster=cluster,
-        )
-
-        def predicted(runs: Asked) -> Prediction:
-            return predict(runs, self.predictor, question, model=str(source.name))[0]
-
-        with explained(inputs, lambda shape: predicted(runs_of(source, shape, sizes))):
-            found = predicted(runs)
-        check_coverage(found, options.get("min_coverage"), "min_coverage")
-        return replace(found, assumptions=(*note, *found.assumptions)) if note else found
-
-    def _cluster(self, options: Mapping[str, Any]) -> Cluster | None:
-        """The devices that options name; raises InputError where they are not this predictor's."""
-        cluster = cluster_in(options)
-        if cluster is not None and cluster.spec.slug != self.device:
-            raise InputError(
-                f"devices {cluster}: this predictor is of {self.device}; "
-                f"write neuralpower.load({cluster.spec.slug!r})"
-            )
-        return cluster
-
-    def _dtype(self, model: Any, asked: str | torch.dtype | None) -> tuple[str, tuple[str, ...]]:
-        """(dtype, notes): the requested dtype, else the model's; for a named model the nearest trained one.
-
-        Raises ModelError.
-        """
-        if asked is not None:
-            return named_dtype(asked), ()
-        own = dtype_of(model)
-        nearest = (
-            predictor_lookup.nearest_dtype(self.predictor, own) if isinstance(model, (str, Path)) else own
-        )
-        if nearest == own:
-            return own, ()
-        lacks = f"which {self.name} does not know"
-        return nearest, (f"{model} was published in {own}, {lacks}; predicted in {nearest}",)
+        return predicted(self, model, inputs, keywords("option of predict", options, Predicting))
 
     @apart
     def score(
@@ -222,90 +124,167 @@ class LoadedPredictor:
             raise InputError(f"candidates {candidates!r:.40}: {must}")
         return score(candidates, self.predictor, by, trust_code=trust_code)
 
-    def sweep(self, model: Model, **grid: Unpack[SweepOptions]) -> Sweep:
+    def sweep(self, model: Model, **grid: Unpack[Sweeping]) -> Sweep:
         """Predict a grid of sizes on this device; arguments and errors are those of `neuralpower.sweep`."""
-        return swept(model, [self], **grid)
+        return swept(model, [self], keywords("option of sweep", grid, Sweeping, "sweep"))
 
-    def compare(self, a: Model, b: Model, **sizes: Any) -> Comparison:
-        """Compare two models on this device: the ratio of their times; `sizes` as in `predict`."""
-        return compared((self, a), (self, b), **sizes)
+    def compare(self, a: Model, b: Model, inputs: Any = None, **options: Unpack[Predicting]) -> Comparison:
+        """Compare two models on this device: the ratio of their times; `options` as in `predict`."""
+        return compared((self, a), (self, b), inputs, options)
 
     @apart
-    def fit(self, model: Model, memory: str | float | None = None, **request: Any) -> Fit:
+    def fit(self, model: Model, memory: str | float | None = None, **options: Unpack[Fitting]) -> Fit:
         """Whether a model fits into the device's memory, or into a given one: "24GB", or bytes.
 
-        `request` has the fields of `fit_request.Request`; its `dtype` is by default a module's, or float32.
-
-        Raises:
-            InputError: the device's memory is unknown and none is given, or an unknown field of `Request`.
+        Arguments and errors are those of `neuralpower.fit`.
         """
-        room = bytes_of(memory) if memory is not None else device_memory(self.predictor)
-        if room is None:
-            raise InputError(f"{self.device}: its memory is unknown; give memory, such as '24GB'")
-        request = self._with_engine(renamed(request, FIELDS), room)
-        check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
-        model = as_network(model)
-        dtype = request.get("dtype") or dtype_of(model)
-        dtype = named_dtype(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype  # refused later
-        cluster = self._cluster(request)
-        request = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
-        published = request.get("dtype") is None
-        request = {"platform": self.predictor.platform, "cluster": cluster, **request, "dtype": dtype}
-        request["published"] = published
-        return replace(fit(Request(model, **request), room), device=self.device)
+        given = keywords("field of a request", options, Fitting)
+        self.check_devices(cluster_in(given))
+        return fitted(model, {**given, "memory": memory}, self.predictor)[0]
 
-    def _with_engine(self, request: Mapping[str, Any], room_bytes: float) -> dict[str, Any]:
-        """The request with the engine and its options as one field; raises InputError for options alone."""
-        names = (*OPTIONS, "concurrency")
-        options = {name: request[name] for name in names if request.get(name) is not None}
-        rest = {name: value for name, value in request.items() if name not in names}
-        engine = rest.get("engine")
-        if engine is None and options:
-            name, value = next(iter(options.items()))
-            raise InputError(f"{name}={value!r} belongs to an engine; add engine='vllm'")
-        if engine is None or isinstance(engine, EngineRequest):
-            return rest
-        own = None if "platform" in request else known_spec(self.predictor.device)
-        board = board_of(own, room_bytes, self.device if own else "a device of this memory")
-        count = options.pop("concurrency", None)
-        return {**rest, "engine": EngineRequest(engine, options, count, board)}
+    def parallel(self, model: Model, **options: Unpack[Laying]) -> Layouts:
+        """All layouts of a model over devices of this kind; arguments are those of `neuralpower.parallel`."""
+        return laid(model, self.predictor, keywords("option of parallel", options, Laying))
+
+    def check_devices(self, cluster: Cluster | None) -> None:
+        """Raise InputError for devices that are not this predictor's."""
+        if cluster is not None and cluster.spec.slug != self.device:
+            raise InputError(
+                f"devices {cluster}: this predictor is of {self.device}; "
+                f"write neuralpower.load({cluster.spec.slug!r})"
+            )
 
 
-def compared(a: tuple[LoadedPredictor, Model], b: tuple[LoadedPredictor, Model], **sizes: Any) -> Comparison:
+def predicted(
+    loaded: LoadedPredictor, model: Model, inputs: Any, options: Given, seen: Seen | None = None
+) -> Prediction:
+    """The prediction that options ask for; `seen` as in `prediction.case.predict`."""
+    share, batch, predictor = options.get("min_coverage"), options.get("batch_size"), loaded.predictor
+    check_share("min_coverage", share, "min_coverage=0.95")
+    loaded.check_devices(cluster_in(options))
+    network = as_network(model)
+    dtype, note = dtype_for(network, options.get("dtype"), predictor)
+    sizes = {} if inputs is None else {"batch_size": batch or 1}
+    request = request_of(network, options, dtype=dtype, **sizes)
+    request.check(predictor)
+    source, run = request.source(), request.run_on(predictor.platform)
+    question = request.question(predictor.platform, knows=predictor.knows, run=run)
+
+    def answered(inputs: Any) -> Prediction:
+        given: dict[str, Any] = {"batch_size": batch, "checked": options.get("dtype") is not None}
+        runs = (
+            request.asked(source, run) if inputs is None else runs_of(source, inputs, request, run, **given)
+        )
+        how: dict[str, Any] = {"model": str(source.name), "margin": request.margin, "seen": seen}
+        return predict(runs, predictor, question, **how)[0]
+
+    with explained(inputs, answered):
+        found = answered(inputs)
+    check_coverage(found, share, "min_coverage")
+    return replace(found, assumptions=(note, *found.assumptions)) if note else found
+
+
+def compared(
+    a: tuple[LoadedPredictor, Model], b: tuple[LoadedPredictor, Model], inputs: Any, options: Given
+) -> Comparison:
     """Compare two models, each on a predictor's device; labels name the device if there are two."""
     several = a[0].predictor is not b[0].predictor
     sides = []
     for loaded, model in (a, b):
-        found = loaded.predict(model, **sizes)
+        found = loaded.predict(model, inputs, **options)
         name = f"{found.model} on {loaded.name}" if several else found.model
         sides.append(Side(name, found, loaded.predictor))
     return compare(*sides)
 
 
 @apart
-def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[SweepOptions]) -> Sweep:
+def swept(model: Model, predictors: Sequence[LoadedPredictor], options: Given) -> Sweep:
     """Predict a grid of sizes with several predictors; raises what `neuralpower.sweep` raises."""
-    asked = renamed(grid, SweepOptions.__annotations__)
-    check_options("option of sweep", asked, SweepOptions.__annotations__)
-    model, dtypes, memory = as_network(model), asked.pop("dtypes", None), asked.pop("memory", None)
-    if dtypes is None:
-        dtypes = (predictors[0]._dtype(model, None)[0],)
-    elif isinstance(dtypes, (list, tuple)):  # other values are refused later
-        dtypes = [named_dtype(dtype) for dtype in dtypes]
-    check_settings(None, asked.get("recipe", RECIPE), ONE)
-    cluster = cluster_in(asked)
-    for name in ("devices", "nodes"):
-        asked.pop(name, None)
-    phases = phases_of(asked.pop("phase", FORWARD))
-    return sweep_grid(
-        model,
-        [one.predictor for one in predictors],
-        phases,
-        dtypes=dtypes,
-        lengths=asked.pop("seq_lens", (None,)),
-        memory_bytes=None if memory is None else bytes_of(memory),
-        cluster=cluster,
-        **asked,
+    network, known = as_network(model), [loaded.predictor for loaded in predictors]
+    request, lists = grid_of(network, options, known[0])
+    memory = options.get("memory")
+    found = sweep_grid(request, known, lists)
+    return replace(found, notes=(*found.notes, *filter(None, [memory and reading(memory)])))
+
+
+def fitted(
+    model: Model,
+    options: Given,
+    predictor: Predictor | None = None,
+    seen: Callable[[Lived], None] | None = None,
+) -> tuple[Fit, Request]:
+    """Whether a network fits, and the request; `seen` as in `explore.fit.fit`. Raises InputError."""
+    options, note = fitted_in(options, model)
+    memory = options.get("memory")
+    room, platform, name = _room(device_in(options), memory, predictor)
+    request = _fitted_request(model, options, platform, engine_in(options, name, room))
+    request = replace(request, run=request.run_on(platform))
+    found = fit(request, room, seen)
+    said = filter(None, [memory and reading(memory), note])
+    return replace(found, notes=(*found.notes, *said), device=name), request
+
+
+def _fitted_request(
+    model: Model, options: Given, platform: Platform, engine: EngineRequest | None = None, **sizes: Any
+) -> Request:
+    network, named = as_network(model), options.get("dtype")
+    check_phase(options)
+    dtype = dtype_for(network, named)[0]
+    return request_of(
+        network, options, dtype=dtype, platform=platform, published=named is None, engine=engine, **sizes
+    )
+
+
+def _room(
+    device: Any, memory: str | float | None, predictor: Predictor | None
+) -> tuple[float, Platform, str]:
+    """(bytes, platform, name) of what a model is to fit into; raises InputError."""
+    size = None if memory is None else bytes_of(memory)
+    own: float | None
+    if predictor is not None and device is None:
+        own, platform, name = device_memory(predictor), predictor.platform, predictor.device
+    elif device is None and memory is not None:
+        platform, name = assumed(memory)
+        return bytes_of(memory), platform, f"{name} (assumed; this machine: --device cpu)"
+    elif (named := target(device)) is None:
+        own, platform, name = (host.own_memory() if size is None else None), CPU, host.read_cpu().name
+        name = name if size is None else f"{platform.called} of {memory}"
+    else:
+        spec = spec_of(str(named))
+        own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
+    room = own if size is None else size
+    if room is None:
+        raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
+    return float(int(room)) if size is None else room, platform, name
+
+
+def laid(model: Model, predictor: Predictor, options: Given) -> Layouts:
+    """All layouts of a network over the devices of the options, ranked; raises InputError."""
+    network, sizes = as_network(model), texts.counts(options.get("batch_size") or 1, "batch size")
+    for batch in sizes:
+        if batch < 1:
+            raise InputError(f"batch size {batch}: must be 1 or more; choose --batch-size 1")
+    if options.get("accumulation", 1) != 1:
+        raise InputError(
+            f"--accumulation {options['accumulation']}: micro-batches follow from --global-batch; "
+            "leave it out"
+        )
+    one = {name: value for name, value in options.items() if name not in DEGREED}
+    dtype = dtype_for(network, options.get("dtype"), predictor)[0]
+    request = request_of(network, one, dtype=dtype, batch_size=1)
+    if request.phase.lengths is not None:
+        raise InputError("--lengths: layouts are ranked for equal requests; give --context or --prompt")
+    return layouts(
+        Wanted(
+            request,
+            tuple(sizes),
+            options.get("global_batch"),
+            bool(options.get("sequence_parallel")),
+            options.get("schedule", "1f1b"),
+            options.get("by", "throughput"),
+            options.get("price"),
+        ),
+        predictor,
     )
 
 
@@ -352,25 +331,17 @@ def _read(device: str | Path | None, predictor: str | Path | None, _: object) ->
 
 
 @apart
-def memory(model: Model, inputs: Any, device: Any, request: Mapping[str, Any]) -> Memory:
+def memory(model: Model, inputs: Any, options: Given) -> Memory:
     """The memory of one pass or step on a device, without its time; see `neuralpower.memory`."""
-    device, size, request = fitted_target(device, None, renamed(request, FIELDS))
-    check_options("field of a request", request, (*FIELDS, "devices", "nodes"))
-    cluster, device = cluster_in(request), device_in(device, request)
-    platform = _platform(device) if size is None else PLATFORMS["nvidia"]
-    asked = {name: value for name, value in request.items() if name not in ("devices", "nodes")}
+    options, _ = fitted_in(options, model)
+    device, sizes = device_in(options), dict[str, Any]()
     if (whole := one_shape(inputs)) is not None:
-        asked |= {"batch_size": whole[0], "input_shape": whole[1:]}
+        sizes = {"batch_size": whole[0], "input_shape": whole[1:]}
     elif inputs is not None:
         must = "must be a shape, batch first, such as (8, 3, 224, 224)"
         raise InputError(f"inputs {inputs!r:.40}: {must}")
-    model = as_network(model)
-    dtype = asked.get("dtype") or dtype_of(model)
-    dtype = named_dtype(dtype) if isinstance(dtype, (str, torch.dtype)) else dtype
-    return memory_of(Request(model, **{"platform": platform, "cluster": cluster, **asked, "dtype": dtype}))
-
-
-def _platform(device: str | Path | None) -> Platform:
-    """The platform of a device; raises InputError."""
-    named = target(device)
-    return CPU if named is None else platform_of(spec_of(str(named)).hardware())
+    sized = device is None and options.get("memory") is not None
+    named = None if sized else target(device)
+    platform = PLATFORMS["nvidia"] if sized else CPU if named is None else _room(device, None, None)[1]
+    engine = engine_in(options, str(device), 0.0)
+    return memory_of(_fitted_request(model, options, platform, engine, **sizes))

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralpower.api.inputs import dtype_of, first_accepted
-from neuralpower.api.options import check_options
+from neuralpower.api.inputs import first_accepted
+from neuralpower.ask.keywords import check_names
 from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.inputs import InputRequest, Inputs
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
+from neuralpower.prediction.request import dtype_for
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.profiling.settings import Keywords
 from neuralpower.trace.recipe import TRAINING
@@ -28,12 +29,14 @@ def profiled(model: Any, args: Any, kwargs: Mapping[str, Any] | None, settings: 
 
     Raises what `neuralpower.profiling.profile` raises.
     """
-    check_options("setting of a profile", settings, Keywords.__annotations__)
+    check_names("setting of a profile", settings, Keywords.__annotations__)
     model, whole = as_network(model), one_shape(args)
     if isinstance(model, (str, Path)) or (callable(model) and not isinstance(model, nn.Module)):
-        return _profiled_source(resolve(model), torch_dtype(dtype_of(model)), whole, (args, kwargs), settings)
+        return _profiled_source(
+            resolve(model), torch_dtype(dtype_for(model, None)[0]), whole, (args, kwargs), settings
+        )
     if isinstance(model, nn.Module):
-        dtype = torch_dtype(dtype_of(model))
+        dtype = torch_dtype(dtype_for(model, None)[0])
         args = torch.ones(whole, dtype=dtype) if whole is not None else with_tensors(args, dtype)
         kwargs = with_tensors(kwargs, dtype)
     return profile(model, args, kwargs, **settings)

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from neuralpower.ask.panels import GENERAL
 from neuralpower.cli.commands import Spelled, bare
 from neuralpower.cli.interrupts import end_like_ctrl_c
 from neuralpower.cli.output import (
@@ -33,7 +34,6 @@ from neuralpower.cli.output import (
     say,
 )
 from neuralpower.cli.output_paths import check_places
-from neuralpower.cli.panels import GENERAL
 from neuralpower.cli.parsing import batch_apart
 from neuralpower.cli.versions import versions
 from neuralpower.cli.waiting import shown_while_it_takes

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from neuralpower.cli.choices import RAN_PHASES, choice
+from neuralpower.ask.panels import INPUT, MEASURING, OUTPUT
+from neuralpower.ask.words import RAN_PHASES
+from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import OptionGroup, Spelled, examples, with_options
 from neuralpower.cli.output import say
-from neuralpower.cli.panels import INPUT, MEASURING, OUTPUT
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible

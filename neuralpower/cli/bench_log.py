@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from neuralpower.cli.choices import SUMMARIES, choice
+from neuralpower.ask.panels import OUTPUT
+from neuralpower.ask.words import SUMMARIES
+from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import examples
 from neuralpower.cli.output import say
-from neuralpower.cli.panels import OUTPUT
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
 

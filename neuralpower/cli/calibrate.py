@@ -7,11 +7,10 @@ from typing import Annotated
 
 from typer import Option, Typer
 
-from neuralpower.cli import shared_options
-from neuralpower.cli.commands import examples
+from neuralpower.ask.panels import INPUT, MEASURING, OUTPUT
+from neuralpower.cli.commands import TrustCode, examples
 from neuralpower.cli.known_names import checked_source, completed_predictors
 from neuralpower.cli.output import say, tell
-from neuralpower.cli.panels import INPUT, MEASURING, OUTPUT
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.files.stages import stage
 
@@ -64,7 +63,7 @@ def calibrate(
             rich_help_panel=INPUT,
         ),
     ] = None,
-    trust_code: shared_options.TrustCode = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Measure some layers here, or read whole networks timed on a GPU, and scale the predictor to them."""
     if networks is not None:

@@ -10,19 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, Typer
 
-from neuralpower.cli import exchanges, parsing, shared_options, waiting
-from neuralpower.cli.choices import (
-    BACKENDS,
-    COLLECTED_PHASES,
-    EXECUTORS,
-    PRESETS,
-    choice,
-    measured_choice,
-    power_meters,
-)
-from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.ask import texts
+from neuralpower.ask.panels import MEASURING, OUTPUT, TARGET
+from neuralpower.ask.words import BACKENDS, COLLECTED_PHASES, EXECUTORS, PRESETS
+from neuralpower.cli import exchanges, parsing, waiting
+from neuralpower.cli.choices import choice, measured_choice, power_meters
+from neuralpower.cli.commands import MeasuredDevice, OptionGroup, examples, with_options
 from neuralpower.cli.output import say, tell
-from neuralpower.cli.panels import MEASURING, OUTPUT, TARGET
 from neuralpower.errors import InputError
 from neuralpower.files.terminal import visible
 
@@ -93,7 +87,7 @@ class Collect(OptionGroup):
         ),
     ] = "auto"
     seed: Annotated[int, Option(help="Seed of the sweep.")] = 0
-    device: shared_options.MeasuredDevice = "cpu"
+    device: MeasuredDevice = "cpu"
     wait_for_device: Annotated[
         bool,
         Option(
@@ -174,16 +168,16 @@ def _request(asked: Collect) -> Request:
 
     device, out = asked.device, asked.out
     cuda_number(device)  # refuses an unknown name
-    phases = parsing.names(asked.phase, "phase") or ()
-    dtypes = tuple(parsing.dtype(name) for name in parsing.names(asked.dtype, "dtype") or ())
+    phases = texts.names(asked.phase, "phase") or ()
+    dtypes = tuple(parsing.dtype(name) for name in texts.names(asked.dtype, "dtype") or ())
     settings = preset_named(asked.preset, device)
     folder = Path("datasets") / (read_cpu().slug if device == "cpu" else device.replace(":", "-"))
     if out is not None:
         folder = folder.with_name(folder_name(out)) if is_remote(out) else Path(out)
     return Request(
         preset=asked.preset,
-        kinds=parsing.names(asked.kinds, "kinds"),
-        models=parsing.names(asked.models, "models"),
+        kinds=texts.names(asked.kinds, "kinds"),
+        models=texts.names(asked.models, "models"),
         dtypes=dtypes,
         seed=asked.seed,
         budget_s=settings.budget_s if asked.time_budget is None else _budget_s(asked.time_budget, device),

@@ -1,6 +1,7 @@
-"""Option groups: classes whose annotated fields are options and arguments of a command, or groups of them.
+"""The options of a command: keywords of the table (`neuralpower.ask`), or groups of a command's own.
 
-A group's `panel` is the heading under which --help lists its options.
+A group is a class whose annotated fields are options and arguments, or groups of them; its `panel` is the
+heading under which --help lists its options.
 """
 
 from __future__ import annotations
@@ -11,13 +12,34 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
+from typer import Argument
+from typer import Option as Flag
 from typer.core import TyperCommand
 from typer.models import OptionInfo
-from typing_extensions import dataclass_transform
+from typing_extensions import Unpack, dataclass_transform, is_typeddict
 
-from neuralpower.cli.panels import GENERAL
+from neuralpower.ask.options import Option, kind_of, options_of
+from neuralpower.ask.output import Trust
+from neuralpower.ask.panels import GENERAL, ORDER, TARGET
+from neuralpower.cli.choices import choice
+from neuralpower.cli.known_names import (
+    NAMED,
+    checked_model,
+    checked_place,
+    completed_models,
+    completed_places,
+)
 
 Command = Callable[..., None]
+Model = Annotated[
+    str,
+    Argument(
+        help="A name of `models`, zoo:resnet50, transformers:bert, a folder with config.json, "
+        "file.py:function, a .pt2 file, ...",
+        callback=checked_model,
+        autocompletion=completed_models,
+    ),
+]
 
 
 @dataclass_transform(eq_default=False, kw_only_default=True, frozen_default=True)
@@ -42,14 +64,60 @@ def with_options(command: Command, first: Sequence[inspect.Parameter] = ()) -> C
 
     parameters = [*first]
     for parameter in inspect.signature(command).parameters.values():
-        if parameter.kind is not parameter.VAR_KEYWORD:
-            parameters += _parameters(parameter.name, hints[parameter.name], parameter.default)
+        hint = hints.get(parameter.name)
+        if get_origin(hint) is Unpack:
+            parameters += _flags(get_args(hint)[0], command.__name__)
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            parameters += _parameters(parameter.name, hint, parameter.default)
     asked.__dict__["__signature__"] = inspect.Signature(parameters)  # where typer looks
     return asked
 
 
+def _flags(table: Any, command: str = "") -> Iterator[inspect.Parameter]:
+    """The parameters of a table's options."""
+    options = options_of(table, command)
+    for name in sorted(options, key=lambda name: ORDER.index(options[name].panel)):
+        option = options[name]
+        if option.flags != "-":
+            kind: Any = kind_of(table, name, command)
+            hint: Any = Annotated[kind if option.default is not None else kind | None, _flag(name, option)]
+            yield inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=hint
+            )
+
+
+def _flag(name: str, option: Option) -> Any:
+    """The option as typer makes it."""
+    how: dict[str, Any] = {"rich_help_panel": option.panel, "hidden": option.hidden}
+    how |= {} if option.metavar is None else {"metavar": option.metavar}
+    names = option.flags.split() or [f"--{name.replace('_', '-')}"]
+    if option.what:
+        about: dict[str, Any] = {"help": option.help, "default": option.otherwise, "meant": option.meant}
+        return choice(option.what, option.words, *names, several=option.several, **about, **how)
+    if option.names:
+        how["callback"], how["autocompletion"] = NAMED[option.names]
+    return Flag(*names, help=option.help, min=option.least, **how)
+
+
+def flag(table: Any, name: str, command: str = "") -> Any:
+    """One option of a table as typer makes it, for a command that has few of them."""
+    return _flag(name, options_of(table, command)[name])
+
+
+TrustCode = Annotated[bool, flag(Trust, "trust_code")]
+MeasuredDevice = Annotated[
+    str,
+    Flag(
+        help="Device to measure: cpu, cuda or cuda:0.",
+        callback=checked_place,
+        autocompletion=completed_places,
+        rich_help_panel=TARGET,
+    ),
+]
+
+
 def _is_group(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, OptionGroup)
+    return is_typeddict(hint) or isinstance(hint, type) and issubclass(hint, OptionGroup)
 
 
 @functools.cache
@@ -76,7 +144,9 @@ def _in_panel(hint: Any, panel: str) -> Any:
 
 def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Parameter]:
     """The parameter of that type, or the parameters of a group's fields, in order."""
-    if _is_group(hint):
+    if is_typeddict(hint):
+        yield from _flags(hint)
+    elif _is_group(hint):
         for field, kind in _hints(hint).items():
             own = kind if _is_group(kind) else _in_panel(kind, _panel_of(hint, field))
             yield from _parameters(field, own, getattr(hint, field, inspect.Parameter.empty))
@@ -86,6 +156,8 @@ def _parameters(name: str, hint: Any, default: Any) -> Iterator[inspect.Paramete
 
 def _taken(group: Any, given: dict[str, Any]) -> Any:
     """The group with its values, which are removed from `given`."""
+    if is_typeddict(group):
+        return {name: given.pop(name) for name in options_of(group) if name in given}
     hints = _hints(group).items()
     return group(**{n: _taken(hint, given) if _is_group(hint) else given.pop(n) for n, hint in hints})
 

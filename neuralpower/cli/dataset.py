@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from neuralpower.cli import merge, parsing, shared_options
-from neuralpower.cli.choices import TABLES, choice
-from neuralpower.cli.commands import examples
+from neuralpower.ask import texts
+from neuralpower.ask.panels import INPUT, OUTPUT
+from neuralpower.ask.words import TABLES
+from neuralpower.cli import merge, parsing
+from neuralpower.cli.choices import choice
+from neuralpower.cli.commands import TrustCode, examples
 from neuralpower.cli.known_names import completed_devices
 from neuralpower.cli.output import say, tell
-from neuralpower.cli.panels import INPUT, OUTPUT
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.paths import is_file, resolved
@@ -63,7 +65,7 @@ def init(
     from neuralpower.data.templates import write_templates
 
     parsing.check_named([folder], "folder")
-    kinds = dict.fromkeys(name for text in kind for name in parsing.names(text, "kind") or ())
+    kinds = dict.fromkeys(name for text in kind for name in texts.names(text, "kind") or ())
     for file in write_templates(Path(folder), [*kinds], device):
         say(file)
     tell(f"Next: fill in the tables, then run: neuralpower dataset check {folder}")
@@ -107,7 +109,7 @@ def check(
         help="Write the usable rows to this folder, repeats averaged.",
         rich_help_panel=OUTPUT,
     ),
-    trust_code: shared_options.TrustCode = False,
+    trust_code: TrustCode = False,
     as_json: bool = AS_JSON,
 ) -> None:
     """Check rows, list refused ones by line with a fix, and write the usable ones.
@@ -151,7 +153,7 @@ def check(
 )
 def inspect(
     folder: str = Argument(help="A dataset folder, or a place such as s3://bucket/name."),
-    trust_code: shared_options.TrustCode = False,
+    trust_code: TrustCode = False,
     as_json: bool = AS_JSON,
 ) -> None:
     """Show a dataset: device, time span, noise, power, rows per kind, and kinds with too few rows."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option, Typer
 
-from neuralpower.cli import shared_options
+from neuralpower.ask.output import Output
+from neuralpower.ask.panels import INPUT
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.formats import Answer, check_out, form_of, give
 from neuralpower.cli.known_names import completed_devices
-from neuralpower.cli.panels import INPUT
 from neuralpower.devices.spec import KEYS, DeviceSpec, known_specs, read_spec, spec_of
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
@@ -40,15 +40,15 @@ class Shown(OptionGroup):
             autocompletion=completed_devices,
         ),
     ] = None
-    output: shared_options.Output
+    output: Output
 
 
 @app.command(epilog=examples("neuralpower devices --specs", "neuralpower devices --spec h100"))
 @with_options
 def devices(asked: Shown) -> None:
     """Print this machine's devices, meters and predictors, or spec sheets."""
-    form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
-    check_out(asked.output.out, form)
+    form = form_of(asked.output["form"], asked.output["out"], asked.output["as_json"])
+    check_out(asked.output["out"], form)
     if asked.specs and asked.spec is not None:
         raise InputError(
             f"--specs lists all sheets, --spec {asked.spec} shows one; give one of the two options"
@@ -59,7 +59,7 @@ def devices(asked: Shown) -> None:
         answer = _sheet(spec_of(asked.spec))
     else:
         answer = _machine()
-    give(answer, form, asked.output.out)
+    give(answer, form, asked.output["out"])
 
 
 def _machine() -> Answer:

@@ -8,21 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option, Typer
+from typer import Argument, Typer
+from typing_extensions import Unpack
 
-from neuralpower.cli import parsing, shared_options
-from neuralpower.cli.choices import EVALUATED_PHASES
-from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.ask import texts
+from neuralpower.ask.output import Evaluate
+from neuralpower.ask.words import EVALUATED_PHASES
+from neuralpower.cli import parsing
+from neuralpower.cli.commands import examples, with_options
 from neuralpower.cli.known_names import (
-    checked_device,
     checked_only_model,
-    checked_predictors_or_baselines,
-    completed_devices,
     completed_models,
-    completed_predictors,
 )
 from neuralpower.cli.output import VERBOSE, level, say, tell
-from neuralpower.cli.panels import INPUT, LANGUAGE, MEASURING, OUTPUT, TARGET
 from neuralpower.errors import InputError, ModelError, first_line, one_line, whole_number
 from neuralpower.files.json_files import json_text
 from neuralpower.files.stages import counted, stage
@@ -30,88 +28,12 @@ from neuralpower.files.stages import counted, stage
 if TYPE_CHECKING:
     from neuralpower.learn.predictor import Predictor
     from neuralpower.networks.phases import Phase
-    from neuralpower.prediction.case import Case
     from neuralpower.prediction.evaluate import Evaluation
+    from neuralpower.prediction.request import Request
+    from neuralpower.trace.recipe import Recipe
 
 app = Typer()
 NOISE_LIMIT = 0.1  # above it a measured time is unreliable
-
-
-class EvaluatedTokens(OptionGroup):
-    """Options: the tokens with which a phase of a language model begins."""
-
-    panel = LANGUAGE
-
-    context: shared_options.Context = None
-    prompt: Annotated[int | None, Option(help="prefill: tokens of the prompt.")] = None
-
-
-class Evaluate(OptionGroup):
-    """Options: the networks to predict and measure, and how."""
-
-    panel = INPUT
-
-    models: Annotated[
-        list[str] | None,
-        Argument(
-            help="MODEL..., or @FILE with lines: MODEL, batch size, length (- for none), phase, tokens.",
-            callback=checked_only_model,
-            autocompletion=completed_models,
-        ),
-    ] = None
-    phase: Annotated[str, shared_options.phase_choice(EVALUATED_PHASES, "Phase to run")] = "forward"
-    sizes: shared_options.Sizes
-    measured: Annotated[
-        Path | None,
-        Option(
-            help="CSV of networks measured elsewhere: model, batch_size, dtype, latency_ms, device, ...",
-            rich_help_panel=MEASURING,
-        ),
-    ] = None
-    device: Annotated[
-        str | None,
-        Option(
-            help="Device to measure: cpu or cuda:0. With --measured: the measured device.",
-            callback=checked_device,
-            autocompletion=completed_devices,
-            rich_help_panel=TARGET,
-        ),
-    ] = None
-    predictor: Annotated[
-        str | None,
-        Option(
-            help="Name or file; this device's by default. With --measured several, such as "
-            "neuralpower,mine.json,roofline.",
-            callback=checked_predictors_or_baselines,
-            autocompletion=completed_predictors,
-            rich_help_panel=TARGET,
-        ),
-    ] = None
-    tokens: EvaluatedTokens
-    training: shared_options.Training
-    rounds: Annotated[
-        int, Option(help="Runs of each network, spread over time.", rich_help_panel=MEASURING)
-    ] = 21
-    trust_code: shared_options.TrustCode = False
-    as_json: Annotated[bool, Option("--json", help="Print the numbers as JSON.", rich_help_panel=OUTPUT)] = (
-        False
-    )
-    plot: Annotated[
-        Path | None,
-        Option(
-            "--plot",
-            "--html",
-            help="--measured: plot predicted against measured, as FILE.html, .png or .svg.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    trace_file: Annotated[
-        Path | None,
-        Option(
-            help="Write predicted and measured timelines for ui.perfetto.dev to this file.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
 
 
 @app.command(
@@ -121,32 +43,42 @@ class Evaluate(OptionGroup):
     )
 )
 @with_options
-def evaluate(asked: Evaluate) -> None:
+def evaluate(
+    models: Annotated[
+        list[str] | None,
+        Argument(
+            help="MODEL..., or @FILE with lines: MODEL, batch size, length (- for none), phase, tokens.",
+            callback=checked_only_model,
+            autocompletion=completed_models,
+        ),
+    ] = None,
+    **asked: Unpack[Evaluate],
+) -> None:
     """Compare predictions with measurements: networks run here, or a CSV file."""
-    if asked.measured is not None:
-        _compare(asked, asked.measured)
+    if asked["measured"] is not None:
+        _compare(models or (), asked, asked["measured"])
         return
-    if not asked.models:
+    if not models:
         raise InputError("no network given: name models, or give --measured FILE.csv")
-    if asked.plot is not None:
+    if asked["plot"] is not None:
         raise InputError("--plot belongs to --measured; leave it out")
-    _measure(asked)
+    _measure(models, asked)
 
 
-def _measure(asked: Evaluate) -> None:
+def _measure(models: Sequence[str], asked: Evaluate) -> None:
     """Predict the networks, run them here, and print both."""
     from neuralpower.devices.host import cuda_number
 
-    parsing.check_batch_size(asked.sizes.batch_size)
-    if asked.rounds < 1:
-        raise InputError(f"rounds {asked.rounds}: must be 1 or more")
-    recipe = asked.training.recipe(asked.phase)
+    parsing.check_batch_size(asked["batch_size"])
+    if asked["rounds"] < 1:
+        raise InputError(f"rounds {asked['rounds']}: must be 1 or more")
+    from neuralpower.prediction.request import phase_in, recipe_in
+
+    phase, recipe = phase_in(asked), recipe_in(asked, str(asked["phase"]))
     if recipe.masters:
         raise InputError("--master-weights: evaluate runs steps without masters; leave it out")
-    shape = asked.sizes.shape
-    phase = parsing.phase(asked.phase, asked.tokens.context, asked.tokens.prompt)
     try:
-        gpu = asked.device is not None and cuda_number(asked.device) is not None
+        gpu = asked["device"] is not None and cuda_number(asked["device"]) is not None
     except InputError as no_place:
         way = "for measurements from elsewhere give --measured FILE.csv"
         raise InputError(f"evaluate measures on this machine: {no_place}; {way}") from None
@@ -155,47 +87,46 @@ def _measure(asked: Evaluate) -> None:
     from neuralpower.report.chrome import write
     from neuralpower.report.tables import evaluation_json, evaluation_table
 
-    if asked.trace_file is not None:
-        check_place(asked.trace_file, "trace.json")
+    if asked["trace_file"] is not None:
+        check_place(asked["trace_file"], "trace.json")
         if gpu:
             raise InputError("--trace-file: only the CPU's timeline can be measured; leave it out")
-    cases = _cases(asked, shape, phase)
-    way = "training" if asked.phase == "training" else "forward"
-    how: Any = {"phase": way, "recipe": recipe, "show": tell}
-    refused: list[tuple[Case, InputError]] = []
+    cases = _cases(models, asked, phase, recipe)
+    how: Any = {"show": tell}
+    refused: list[tuple[Request, InputError]] = []
     hears = {"refused": lambda *one: refused.append(one)}
     trained, results = (_on_gpu if gpu else _on_cpu)(asked, cases, how | hears)
     if len(refused) == len(cases) == 1:
         raise refused[0][1]
-    for case, error in refused:
-        tell(f"Warning: {case.label}: {one_line(error)}")
+    for request, error in refused:
+        tell(f"Warning: {request.label}: {one_line(error)}")
     if not results:
         raise ModelError(f"none of {len(cases)} networks could be evaluated; see the warnings above")
-    say(json_text(evaluation_json(results, refused)) if asked.as_json else evaluation_table(results))
+    say(json_text(evaluation_json(results, refused)) if asked["as_json"] else evaluation_table(results))
     _warn(results)
-    if asked.trace_file is not None:
+    if asked["trace_file"] is not None:
         from neuralpower.profiling.cases import side_by_side
 
-        write(asked.trace_file, side_by_side(results, trained, repeats=asked.rounds, **how))
+        write(asked["trace_file"], side_by_side(results, trained, repeats=asked["rounds"], **how))
     if refused:
         failed = f"{len(refused)} of {len(cases)} networks"
         raise ModelError(f"{failed} could not be evaluated; see the warnings above")
 
 
 def _on_cpu(
-    asked: Evaluate, cases: Sequence[Case], how: Mapping[str, Any]
+    asked: Evaluate, cases: Sequence[Request], how: Mapping[str, Any]
 ) -> tuple[Predictor, Sequence[Evaluation]]:
     """The predictor, and the networks measured on this CPU."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.prediction.evaluate import evaluate as run
 
     cpu = read_cpu()
-    trained = parsing.predictor(asked.predictor)
+    trained = parsing.predictor(asked["predictor"])
     cases = _typed(asked, cases, trained)
     apart = _without_extensions(trained.unlike(cpu))
     if apart:
         tell(f"Warning: predictor {trained.name} was trained on another device: {'; '.join(apart)}")
-    return trained, run(cases, trained, rounds=asked.rounds, threads=cpu.cores, **how)
+    return trained, run(cases, trained, rounds=asked["rounds"], threads=cpu.cores, **how)
 
 
 def _without_extensions(apart: Sequence[str]) -> Sequence[str]:
@@ -208,22 +139,22 @@ def _without_extensions(apart: Sequence[str]) -> Sequence[str]:
 
 
 def _on_gpu(
-    asked: Evaluate, cases: Sequence[Case], how: Mapping[str, Any]
+    asked: Evaluate, cases: Sequence[Request], how: Mapping[str, Any]
 ) -> tuple[Predictor, Sequence[Evaluation]]:
     """The predictor, and the networks measured on the named GPU; raises DeviceError without one."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.measure import rig as rigs
     from neuralpower.prediction.on_gpu import evaluate_on, predictor_of
 
-    rig = rigs.open_rig(str(asked.device), "none", read_cpu().cores)
-    trained = parsing.predictor(asked.predictor) if asked.predictor else predictor_of(rig)
+    rig = rigs.open_rig(str(asked["device"]), "none", read_cpu().cores)
+    trained = parsing.predictor(asked["predictor"]) if asked["predictor"] else predictor_of(rig)
     return trained, evaluate_on(rig, _typed(asked, cases, trained), trained, **how)
 
 
-def _typed(asked: Evaluate, cases: Sequence[Case], trained: Predictor) -> Sequence[Case]:
+def _typed(asked: Evaluate, cases: Sequence[Request], trained: Predictor) -> Sequence[Request]:
     """The cases in the requested dtype, else each in its model's; raises PredictorError."""
-    if asked.sizes.dtype is not None:
-        trained.check(asked.sizes.full_dtype, "forward")
+    if asked["dtype"] is not None:
+        trained.check(parsing.dtype(asked["dtype"] or "float32"), "forward")
         return cases
     typed = []
     for case in cases:
@@ -234,11 +165,11 @@ def _typed(asked: Evaluate, cases: Sequence[Case], trained: Predictor) -> Sequen
     return typed
 
 
-def _compare(asked: Evaluate, file: Path) -> None:
+def _compare(models: Sequence[str], asked: Evaluate, file: Path) -> None:
     """Print predictions for networks that were measured elsewhere."""
-    if asked.models:
-        raise InputError(f"--measured {file} names the networks; leave {', '.join(asked.models)} out")
-    parsing.check_plot(asked.plot)
+    if models:
+        raise InputError(f"--measured {file} names the networks; leave {', '.join(models)} out")
+    parsing.check_plot(asked["plot"])
     from neuralpower.data.measured_networks import read_networks
 
     read_networks(file)  # what cannot be read is refused before torch is imported
@@ -246,8 +177,8 @@ def _compare(asked: Evaluate, file: Path) -> None:
     from neuralpower.prediction.measured import BEST, Asking, compare_measured, read_measurements
     from neuralpower.report.measured import measured_json, measured_plot, measured_table
 
-    names = list(parsing.names(asked.predictor, "predictor") or (BEST,))
-    rows, refused, notes = read_measurements(file, device=asked.device, trust_code=asked.trust_code)
+    names = list(texts.names(asked["predictor"], "predictor") or (BEST,))
+    rows, refused, notes = read_measurements(file, device=asked["device"], trust_code=asked["trust_code"])
     asking = Asking(names)
     compared = list(compare_measured(counted(rows, "predicting networks:", len(rows)), asking.predictors))
     for line in (*notes, *asking.notes):
@@ -262,37 +193,39 @@ def _compare(asked: Evaluate, file: Path) -> None:
     shown = [*asking.predictors]
     say(
         json_text(measured_json(compared, shown, refused))
-        if asked.as_json
+        if asked["as_json"]
         else measured_table(compared, shown)
     )
-    if asked.plot is not None:
-        measured_plot(compared, shown, asked.plot)
+    if asked["plot"] is not None:
+        measured_plot(compared, shown, asked["plot"])
     if refused:
         raise ModelError(f"{file}: {len(refused)} rows could not be compared; see the warnings above")
 
 
-def _cases(asked: Evaluate, shape: tuple[int, ...] | None, phase: Phase) -> list[Case]:
+def _cases(models: Sequence[str], asked: Evaluate, phase: Phase, recipe: Recipe) -> list[Request]:
     """The named networks, and those in the listed files; raises InputError."""
-    from neuralpower.prediction.case import Case
+    from neuralpower.networks.sources import resolve
+    from neuralpower.prediction.request import Request
 
-    models = asked.models or []
+    shape = texts.shape(asked["input_shape"])
     parsing.check_named(models, "model")
-    cases: list[Case] = []
+    cases: list[Request] = []
     for model in models:
         is_list = model.startswith("@")
         if model == "@":
             raise InputError(
                 "@ has no file name; write @FILE, with lines: MODEL, batch size, length, phase, tokens"
             )
-        one = (model, asked.sizes.batch_size, asked.sizes.seq_len, None)
-        lines = listed(Path(model[1:]), asked.trust_code) if is_list else [one]
+        one = (model, asked["batch_size"], asked["seq_len"], None)
+        lines = listed(Path(model[1:]), asked["trust_code"]) if is_list else [one]
         given = None if is_list else shape
         for name, batch, length, line_phase in lines:
             try:
-                batch = parsing.batch_size(name, batch, given)
+                batch = resolve(name).batch_size(None, given) if batch is None else batch
             except ModelError:  # it is refused later, and the others are measured
                 batch = 1
-            cases.append(Case(name, batch, length, given, asked.sizes.full_dtype, line_phase or phase))
+            dtype = parsing.dtype(asked["dtype"] or "float32")
+            cases.append(Request(name, batch, length, given, dtype, line_phase or phase, recipe))
     return cases
 
 
@@ -301,13 +234,13 @@ def _warn(results: Sequence[Evaluation]) -> None:
     for e in results:
         if e.noise is not None and e.noise > NOISE_LIMIT:
             text = f"two halves of its rounds differ by {e.noise:.0%}. Fix: stop other work and measure again"
-            tell(f"Warning: {e.case.label}: {text}")
+            tell(f"Warning: {e.request.label}: {text}")
         if e.too_slow is not None:
             text = (
                 f"the machine was {e.too_slow:.2f} times slower than usual, more than the predictor has seen"
             )
             advice = "the correction is incomplete. Fix: measure again when the machine is quiet"
-            tell(f"Warning: {e.case.label}: {text}; {advice}")
+            tell(f"Warning: {e.request.label}: {text}; {advice}")
 
 
 def listed(file: Path, trust_code: bool = False) -> list[tuple[str, int | None, int | None, Phase | None]]:
@@ -346,4 +279,6 @@ def _phase(name: str, tokens: int | None) -> Phase:
     """The phase of a line; raises ValueError for another name, or training, which needs --phase."""
     if name not in EVALUATED_PHASES or name == "training":
         raise ValueError(name)
-    return parsing.phase(name, tokens if name != "prefill" else None, tokens if name == "prefill" else None)
+    from neuralpower.prediction.request import phase_in
+
+    return phase_in({"phase": name, "prompt" if name == "prefill" else "context": tokens})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import typer
 
-from neuralpower.cli.choices import BASELINES
+from neuralpower.ask.words import BASELINES
 from neuralpower.devices.cluster import cluster_of, is_cluster
 from neuralpower.devices.layout import layout_of
 from neuralpower.devices.memory_size import is_size
@@ -21,7 +21,7 @@ LAYOUT = re.compile(r"(tp|pp|ep|dp)\d")  # how a layout in few letters begins
 HERE = ("cpu", "cuda", "cuda:0")  # torch's names for devices of this machine
 
 
-def _checked(check: Callable[[str], None]) -> Callable[[typer.Context, Any], Any]:
+def _checked(check: Callable[[str], object]) -> Callable[[typer.Context, Any], Any]:
     """A callback that checks a name, or several; while the shell completes, everything passes."""
 
     def checked(context: typer.Context, value: Any) -> Any:
@@ -220,3 +220,11 @@ checked_predictors_or_baselines = _checked(check_predictors_or_baselines)
 checked_predictors_or_none = _checked(lambda text: None if text == "none" else check_predictor(text))
 checked_predictor, checked_device, checked_place = map(_checked, (check_predictor, check_device, check_place))
 checked_fitted, checked_source = _checked(check_fitted), _checked(check_source)
+NAMED: Mapping[str, Any] = {
+    "device": (checked_device, completed_devices),
+    "fitted": (checked_fitted, completed_devices),
+    "predictor": (checked_predictor, completed_predictors),
+    "baseline": (checked_predictors_or_baselines, completed_predictors),
+    "cluster": (_checked(cluster_of), None),
+}
+"""What a text names -> (check, completion)."""

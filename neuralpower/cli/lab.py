@@ -5,12 +5,13 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from neuralpower.cli import parsing
-from neuralpower.cli.choices import LAB_STEPS, choice
+from neuralpower.ask import texts
+from neuralpower.ask.panels import MEASURING, OUTPUT, TARGET, TRAINING
+from neuralpower.ask.words import LAB_STEPS
+from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.known_names import checked_place, completed_places
 from neuralpower.cli.output import say, tell
-from neuralpower.cli.panels import MEASURING, OUTPUT, TARGET, TRAINING
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
 
@@ -107,7 +108,7 @@ def lab(asked: Lab) -> None:
         step=asked.step,
         settings=Settings(*(getattr(asked.trained, name) for name in names)),
         data_dir=asked.trained.data_dir,
-        batches=parsing.numbers(asked.profile_batches, "profile-batches", "1,16,64"),
+        batches=texts.numbers(asked.profile_batches, "profile-batches", "1,16,64"),
         images=asked.profile_images,
         by_shape=asked.by_shape,
         use_cuda=not asked.no_cuda and asked.device != "cpu",

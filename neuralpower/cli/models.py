@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
 
-from neuralpower.cli import shared_options
-from neuralpower.cli.choices import TASKS, choice
+from neuralpower.ask.output import Output
+from neuralpower.ask.panels import INPUT, OUTPUT
+from neuralpower.ask.words import TASKS
+from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.formats import Answer, Rows, check_out, form_of, give
 from neuralpower.cli.known_names import completed_models
-from neuralpower.cli.panels import INPUT, OUTPUT
 from neuralpower.errors import ModelError, unknown
 from neuralpower.files.stages import counted
 from neuralpower.networks.known_names import zoo_names
@@ -39,7 +40,7 @@ class Listed(OptionGroup):
     names: Annotated[
         bool, Option("--names", help="Print the names only; nothing is built.", rich_help_panel=OUTPUT)
     ] = False
-    output: shared_options.Output
+    output: Output
 
 
 @app.command(
@@ -48,8 +49,8 @@ class Listed(OptionGroup):
 @with_options
 def models(asked: Listed) -> None:
     """List models; the zoo's FLOP count all operations of one sample's forward pass."""
-    form = form_of(asked.output.form, asked.output.out, asked.output.as_json)
-    check_out(asked.output.out, form)
+    form = form_of(asked.output["form"], asked.output["out"], asked.output["as_json"])
+    check_out(asked.output["out"], form)
     pattern, task = asked.pattern or (), asked.task
     listed, zoo = _entries(pattern, task), _zoo(pattern, task)
     for one in pattern:
@@ -65,7 +66,7 @@ def models(asked: Listed) -> None:
         )
     else:
         answer = _answer(list(listed.values()), zoo)
-    give(answer, form, asked.output.out)
+    give(answer, form, asked.output["out"])
 
 
 def _answer(listed: Sequence[Entry], zoo: Sequence[str]) -> Answer:

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
+from neuralpower.ask.panels import INPUT
 from neuralpower.cli import paradnn_tools
 from neuralpower.cli.commands import Command, OptionGroup, examples, with_options
-from neuralpower.cli.panels import INPUT
 from neuralpower.cli.paradnn_options import Common, Size, Text
 from neuralpower.errors import InputError, whole_number
 

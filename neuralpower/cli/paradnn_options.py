@@ -8,10 +8,11 @@ from typing import Annotated
 
 from typer import Option
 
-from neuralpower.cli.choices import PARADNN_MODES, PARADNN_OPTIMIZERS, RAN_PHASES, RMSPROPS, choice
+from neuralpower.ask.panels import MEASURING, OUTPUT, SPACE, TARGET
+from neuralpower.ask.words import PARADNN_MODES, PARADNN_OPTIMIZERS, RAN_PHASES, RMSPROPS
+from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import OptionGroup
 from neuralpower.cli.known_names import checked_predictor, completed_places, completed_predictors
-from neuralpower.cli.panels import MEASURING, OUTPUT, SPACE, TARGET
 from neuralpower.errors import InputError, unknown
 
 Size = int | None

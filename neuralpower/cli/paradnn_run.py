@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from neuralpower.ask import texts
 from neuralpower.cli import parsing
 from neuralpower.cli.output import say
 from neuralpower.cli.paradnn_options import Common
@@ -59,7 +60,7 @@ def run(start: Point, kinds: Sequence[str], common: Common) -> None:
 
 def setups_of(common: Common) -> list[Setup]:
     """Setups of the points, one for each dtype; raises InputError."""
-    dtypes = [parsing.dtype(name) for name in parsing.names(common.input_type, "input_type") or ()]
+    dtypes = [parsing.dtype(name) for name in texts.names(common.input_type, "input_type") or ()]
     for name in dtypes:
         if name not in (known := (*SHORT.values(), *SHORT)):
             raise unknown("input_type", name, known)
@@ -137,7 +138,7 @@ def sweep(
     points: Sequence[Point], prepared: Sequence[tuple[Setup, Measure]], family: str, common: Common
 ) -> None:
     """Sweep under each setup, and print each row when it is ready; raises NeuralPowerError."""
-    again = parsing.names(common.again, "again") or ()
+    again = texts.names(common.again, "again") or ()
     for name in again:
         if name not in STATES:
             raise unknown("state", name, STATES)

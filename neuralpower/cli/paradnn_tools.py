@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from neuralpower.ask import texts
 from neuralpower.cli import parsing
 from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import examples
@@ -58,10 +59,10 @@ def report(
     from neuralpower.suites.paradnn.result import Setup
     from neuralpower.suites.paradnn.run import operator_times
 
-    pictures = parsing.names(formats, "formats") or ()
+    pictures = texts.names(formats, "formats") or ()
     points = pd.concat([_frame(source) for source in sources], ignore_index=True)
     profiled = []
-    for name in parsing.names(operators, "operators") or ():
+    for name in texts.names(operators, "operators") or ():
         family = family_named(name)
         point = Point.of(name, family.kinds[0], family.defaults)
         profiled.append(operator_times(point, Setup(), repeats=3, warmup=1))

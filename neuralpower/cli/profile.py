@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option, Typer
 
-from neuralpower.cli import parsing, shared_options
-from neuralpower.cli.choices import CONVENTIONS, RAN_PHASES, ROWS, SORTS, UNITS, choice, power_meters
-from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.ask import texts
+from neuralpower.ask.options import Sizes
+from neuralpower.ask.output import View
+from neuralpower.ask.panels import INPUT, MEASURING, OUTPUT
+from neuralpower.ask.words import CONVENTIONS, ROWS, SORTS, UNITS
+from neuralpower.cli import parsing
+from neuralpower.cli.choices import choice, power_meters
+from neuralpower.cli.commands import MeasuredDevice, Model, OptionGroup, examples, flag, with_options
 from neuralpower.cli.output import say
-from neuralpower.cli.panels import INPUT, MEASURING, OUTPUT
 from neuralpower.errors import CoverageError, InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.stages import stage
@@ -27,15 +31,15 @@ class RanSizes(OptionGroup):
 
     panel = INPUT
 
-    batch_size: shared_options.BatchSize = None
-    seq_len: Annotated[int | None, Option(help="Tokens per sample.")] = None
-    input_shape: shared_options.InputShape = None
-    dtype: shared_options.Dtype = "float32"
+    batch_size: Annotated[int | None, flag(Sizes, "batch_size")] = None
+    seq_len: Annotated[int | None, flag(Sizes, "seq_len")] = None
+    input_shape: Annotated[str | None, flag(Sizes, "input_shape")] = None
+    dtype: Annotated[str, flag(Sizes, "dtype", "profile")] = "float32"
 
     @property
     def shape(self) -> tuple[int, ...] | None:
         """The shape of one sample; raises InputError."""
-        return parsing.shape(self.input_shape)
+        return texts.shape(self.input_shape)
 
 
 class Measuring(OptionGroup):
@@ -62,7 +66,7 @@ class Rows(OptionGroup):
 
     by: Annotated[str, choice("view", ROWS, help="Rows of the table")] = "layer"
     sort: Annotated[str, choice("order", SORTS, help="Order of the rows")] = "runtime_s"
-    depth: shared_options.Depth = 3
+    depth: Annotated[int, flag(View, "depth")] = 3
     top: Annotated[int, Option(help="Rows to print; 0 for all.")] = 15
     unit: Annotated[str, choice("FLOP unit", UNITS, help="Unit of work; 1 mac is 2 flop.")] = "flop"
     convention: Annotated[
@@ -76,13 +80,10 @@ class Profile(OptionGroup):
 
     panel = INPUT
 
-    model: shared_options.Model
-    phase: Annotated[
-        str,
-        shared_options.phase_choice(RAN_PHASES, "Phase to run; training: forward, loss, backward, optimizer"),
-    ] = "forward"
+    model: Model
+    phase: Annotated[str, flag(Sizes, "phase", "profile")] = "forward"
     sizes: RanSizes
-    device: shared_options.MeasuredDevice = "cpu"
+    device: MeasuredDevice = "cpu"
     measuring: Measuring
     rows: Rows
     as_json: Annotated[

@@ -5,8 +5,11 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from neuralpower.cli import parsing, shared_options
-from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.ask import texts
+from neuralpower.ask.options import Sizes
+from neuralpower.ask.panels import INPUT, MEASURING, OUTPUT, TARGET
+from neuralpower.cli import parsing
+from neuralpower.cli.commands import MeasuredDevice, OptionGroup, examples, flag, with_options
 from neuralpower.cli.known_names import (
     checked_models,
     checked_predictors_or_none,
@@ -14,7 +17,6 @@ from neuralpower.cli.known_names import (
     completed_predictors,
 )
 from neuralpower.cli.output import say, tell
-from neuralpower.cli.panels import INPUT, MEASURING, OUTPUT, TARGET
 from neuralpower.files.stages import stage
 
 app = Typer()
@@ -42,7 +44,7 @@ class Report(OptionGroup):
             rich_help_panel=OUTPUT,
         ),
     ]
-    device: shared_options.MeasuredDevice = "cpu"
+    device: MeasuredDevice = "cpu"
     predicted: Annotated[
         bool,
         Option("--predicted", help="Measure nothing; use only predictors.", rich_help_panel=MEASURING),
@@ -60,7 +62,7 @@ class Report(OptionGroup):
         str, Option("--batch-size", "-b", help="Batch sizes of the forward pass, with commas.")
     ] = "1,64,256"
     train_batch_size: Annotated[int, Option(help="Batch size of the training step.")] = 16
-    dtype: shared_options.Dtype = "float32"
+    dtype: Annotated[str, flag(Sizes, "dtype", "report")] = "float32"
     time_budget: Annotated[
         str,
         Option(help="Time after which no new measurement starts: 90s, 10m, 1h.", rich_help_panel=MEASURING),
@@ -79,7 +81,7 @@ def report(asked: Report) -> None:
     given, out = asked.models or [], asked.out
     if given[:1] == ["roofline"]:  # the name of the only report
         given = given[1:]
-    batches = parsing.numbers(asked.batch_size, "batch size", "1,64,256")
+    batches = texts.numbers(asked.batch_size, "batch size", "1,64,256")
     budget_s = parsing.duration_s(asked.time_budget)
 
     stage("importing torch and transformers")
@@ -93,7 +95,7 @@ def report(asked: Report) -> None:
     from neuralpower.suites.roofline.runs import Runner
 
     runner = None if asked.predicted else Runner(device_named(asked.device))
-    named = parsing.names(asked.predictor, "predictor")
+    named = texts.names(asked.predictor, "predictor")
     if asked.predicted and named is None:
         named = ("amd-epyc-2c", "nvidia-a100-pcie-40gb")
     request = Request(

@@ -7,9 +7,10 @@ from typing import Annotated
 
 from typer import Argument, Option, Typer
 
-from neuralpower.cli import parsing, shared_options
-from neuralpower.cli.choices import LEARNERS, choice
-from neuralpower.cli.commands import examples
+from neuralpower.ask.words import LEARNERS
+from neuralpower.cli import parsing
+from neuralpower.cli.choices import choice
+from neuralpower.cli.commands import TrustCode, examples
 from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
@@ -32,7 +33,7 @@ def train_predictor(
     ] = "hybrid",
     out: Path | None = Option(None, "--out", "-o", help="The predictor file; default: models/NAME.json."),
     jobs: int = Option(-1, help="Fits in parallel; -1: one for each core."),
-    trust_code: shared_options.TrustCode = False,
+    trust_code: TrustCode = False,
     verbose: bool = Option(False, "--verbose", "-v", help="Print a line per regressor, and every note."),
     quiet: bool = Option(False, "--quiet", "-q", help="Print only warnings and the last sentence."),
 ) -> None:

@@ -37,3 +37,8 @@ def reading(text: str | float) -> str:
     as_binary = re.sub(r"\s*([kmgt])b$", lambda found: f"{found.group(1).upper()}iB", given)
     size = bytes_of(text) / 2**30
     return f"{text} is read in powers of 1000: {size:.3g} GiB. A card sold as {text} may have {as_binary}"
+
+
+def gib(size: float) -> str:
+    """Bytes in GiB: binary, as drivers and data sheets count memory."""
+    return f"{size / 2**30:.3g} GiB" if size < 999.5 * 2**30 else f"{size / 2**30:.0f} GiB"

@@ -200,4 +200,4 @@ def _room(device: str | None, memory: str | float | None) -> tuple[float, Platfo
     room = own if given is None else given
     if room is None:
         raise InputError(f"{device}: its memory is not known; give memory, such as '24GB'")
-    return room * (1 - platform.margin(TRAINING)) - platform.framework.process_bytes, platform
+    return platform.left_bytes(room, TRAINING), platform

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from neuralpower.ask.texts import listed
 from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.networks.inputs import TOKENS, InputRequest, check_count
@@ -48,14 +49,14 @@ class Phase:
         cls, prompt: int | None = None, batch: int | None = None, *, lengths: Iterable[int] | None = None
     ) -> Phase:
         """A prompt of `prompt` tokens per sample (by default the request's length), or of `lengths`."""
-        return cls(PREFILL, batch, prompt=prompt, lengths=_listed(lengths))
+        return cls(PREFILL, batch, prompt=prompt, lengths=listed(lengths))
 
     @classmethod
     def decode(
         cls, batch: int | None = None, context: int | None = None, *, lengths: Iterable[int] | None = None
     ) -> Phase:
         """One token per sample against `context` earlier ones, or against its own number each."""
-        return cls(DECODE, batch, context, lengths=_listed(lengths))
+        return cls(DECODE, batch, context, lengths=listed(lengths))
 
     @classmethod
     def generate(
@@ -67,7 +68,7 @@ class Phase:
         lengths: Iterable[int] | None = None,
     ) -> Phase:
         """`new_tokens` after a prompt, or after prompts of these lengths."""
-        return cls(GENERATE, batch, prompt=prompt, new_tokens=new_tokens, lengths=_listed(lengths))
+        return cls(GENERATE, batch, prompt=prompt, new_tokens=new_tokens, lengths=listed(lengths))
 
     def check(self, known: Sequence[str] = PHASES) -> None:
         """Raise InputError for an unknown name, or a number that is not positive and whole, or not used."""
@@ -130,15 +131,6 @@ class Phase:
         return " ".join(
             [self.name, *(f"{name} {value}" for name, value in given.items() if value is not None)]
         )
-
-
-def _listed(lengths: Iterable[int] | None) -> tuple[int, ...] | None:
-    """Lengths as a tuple; raises InputError for what holds none."""
-    if lengths is None:
-        return None
-    if isinstance(lengths, str) or not isinstance(lengths, Iterable):
-        raise InputError(f"lengths {lengths!r:.40}: must be a list of whole numbers, one for each request")
-    return tuple(lengths)
 
 
 def spelled(lengths: Sequence[int]) -> str:

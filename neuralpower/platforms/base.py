@@ -106,6 +106,11 @@ class Platform:
         """Share of a device's memory that is kept free by default."""
         return self.margins.get(phase, self.margins.get(FORWARD, 0.0))
 
+    def left_bytes(self, room_bytes: float, phase: str, margin: float | None = None) -> float:
+        """What a network may take of a device's memory: a peak whose upper bound is within it fits."""
+        free = self.margin(phase) if margin is None else margin
+        return room_bytes * (1 - free) - self.framework.process_bytes
+
     def memory_note(self, phase: str) -> str:
         """What is assumed of a phase's memory, as text; "" for nothing."""
         return self.memory_notes.get(phase, self.memory_notes.get(FORWARD, ""))

@@ -1,121 +1,56 @@
-"""One case to predict: a network, its inputs and a phase."""
+"""A request to predict: its passes are followed, priced, and their memory is compared with the device's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-import torch
-
-from neuralpower.devices.cluster import USUAL_PER_NODE, Cluster
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.devices.memory_size import gib
 from neuralpower.devices.spec import known_spec
-from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.inputs import InputRequest
-from neuralpower.networks.phases import Phase
-from neuralpower.networks.requests import Asked, asked_of
-from neuralpower.networks.sharding import ENGINE, INFERENCE, TRAINING, Sharding
+from neuralpower.networks.requests import Asked
 from neuralpower.networks.source import Source
-from neuralpower.prediction.compose import check, composed, question_of
+from neuralpower.prediction.compose import check, composed
 from neuralpower.prediction.generation import predict_generation, with_step
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import lanes, one_micro_batch, predict_layout
 from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import Seen, Stage
 from neuralpower.prediction.tree import module_shapes
-from neuralpower.prediction.weights import scheme_asked, with_weights
+from neuralpower.prediction.weights import with_weights
 from neuralpower.trace.follow import Followed, Grown, follow
-from neuralpower.trace.question import ENGINE as RUN_ENGINE
-from neuralpower.trace.question import Question, checked_run, usual_run
-from neuralpower.trace.recipe import RECIPE, Recipe
+from neuralpower.trace.question import Question
 from neuralpower.trace.records import Trace
-from neuralpower.trace.routing import ROUTING, Routing
 
 
-@dataclass(frozen=True)
-class Case:
-    """One network with its inputs."""
-
-    model: str
-    batch_size: int = 1
-    seq_len: int | None = None
-    input_shape: tuple[int, ...] | None = None
-    dtype: str = "float32"
-    phase: Phase = field(default_factory=Phase)
-    routing: Routing = ROUTING
-    run: str | None = None  # one of `trace.question.RUNS`; None: the usual one of the device
-    weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
-    layout: Layout = ONE
-    cluster: Cluster | None = None  # None: nodes of as many devices as is usual
-    require_plan: bool = False  # whether a network without a plan for tensor ranks is refused
-
-    def request(self, phase: str = FORWARD) -> InputRequest:
-        """The sizes that its inputs are made from; a training step has labels besides."""
-        dtype, labels = torch_dtype(self.dtype), phase == TRAINING
-        return InputRequest(self.batch_size, self.seq_len, self.input_shape, dtype, labels)
-
-    @property
-    def label(self) -> str:
-        """Name, batch size and length."""
-        length = f" s{self.seq_len}" if self.seq_len else ""
-        phase = "" if self.phase == Phase() else f" {self.phase.label}"
-        layout = "" if self.layout.alone else f" {self.layout.short}"
-        return f"{self.model} b{self.batch_size}{length}{phase}{layout}"
-
-
-def run_of(predictor: Predictor, run: str | None, phase: Phase, way: str = FORWARD) -> str:
-    """How a phase runs on the predictor's device; `way` is forward, backward or training.
-
-    Raises InputError for an unknown way to run, and for one that does not fit the phase.
-    """
-    name = phase.name if way == FORWARD else way
-    return usual_run(predictor.platform, name) if run is None else checked_run(run, name)
-
-
-def sharding_of(
-    layout: Layout, cluster: Cluster | None, run: str, phase: str = FORWARD, **settings: Any
-) -> Sharding:
-    """How a network is sharded for a way to run; `phase` is forward, backward or training.
-
-    `settings` are further fields of `Sharding`. Raises InputError where the cluster is too small.
-    """
-    if cluster is not None:
-        cluster.check(layout)
-    per_node = min(layout.ranks, USUAL_PER_NODE) if cluster is None else cluster.per_node
-    use = ENGINE if run == RUN_ENGINE else INFERENCE if phase == FORWARD else TRAINING
-    return Sharding(layout, per_node, use, **settings)
-
-
-def predict_case(
-    case: Case,
-    predictor: Predictor,
-    source: Source | None = None,
-    phase: str = FORWARD,
-    recipe: Recipe = RECIPE,
-    autocast: torch.dtype | None = None,
-    seen: Seen | None = None,
+def predict_request(
+    request: Request, predictor: Predictor, source: Source | None = None, seen: Seen | None = None
 ) -> tuple[Prediction, Trace]:
     """Trace a network on the meta device and predict it; backward passes and steps are of training mode.
 
     `seen` receives each pass or step of the prediction, in order. Raises as `predict`.
     """
-    run = run_of(predictor, case.run, case.phase, phase)
-    how: dict[str, Any] = {"autocast": autocast, "routing": case.routing, "run": run}
-    how |= {"weights": scheme_asked(case.weights), "layout": case.layout, "cluster": case.cluster}
-    question = question_of(predictor, phase=phase, dtype=case.dtype, recipe=recipe, **how)
-    sharding = sharding_of(case.layout, case.cluster, run, phase, require_plan=case.require_plan)
-    asked = asked_of(source or case.model, case.request(phase), case.phase, sharding=sharding)
-    return predict(asked, predictor, question, model=case.model, seen=seen)
+    source, run = source or request.source(), request.run_on(predictor.platform)
+    request.check_masters()
+    question = request.question(predictor.platform, knows=predictor.knows, run=run)
+    asked = request.asked(source, run)
+    return predict(asked, predictor, question, model=request.called, margin=request.margin, seen=seen)
 
 
 def predict(
-    asked: Asked, predictor: Predictor, question: Question, *, model: str, seen: Seen | None = None
+    asked: Asked,
+    predictor: Predictor,
+    question: Question,
+    *,
+    model: str,
+    margin: float | None = None,
+    seen: Seen | None = None,
 ) -> tuple[Prediction, Trace]:
     """The prediction of one pass on the meta device or a generation, and its trace, else its prefill's.
 
-    `seen` receives each pass or step of the prediction, in order.
+    `seen` receives each pass or step of the prediction, in order; `margin` as in a request.
 
     Raises:
         PredictorError: the predictor was not trained on the dtype or phase.
@@ -127,8 +62,10 @@ def predict(
     if isinstance(found, Grown):
         prediction = predict_generation(found, predictor, question, model=model, seen=seen)
         modules = module_shapes(found.asked.prefill.module, found.work)
-        return _with_room(replace(prediction, modules=modules), predictor), found.prefill
-    return _predict_pass(found, predictor, question, model=model, seen=seen), found.trace
+        prediction, trace = replace(prediction, modules=modules), found.prefill
+    else:
+        prediction, trace = _predict_pass(found, predictor, question, model=model, seen=seen), found.trace
+    return _with_room(prediction, predictor, margin), trace
 
 
 def _predict_pass(
@@ -145,7 +82,6 @@ def _predict_pass(
         name = one.name if question.phase == FORWARD else question.phase
         drawn = () if question.layout.alone else lanes(found, predictor, question)
         seen(Stage(name, found.work, prediction, found.lifetimes, drawn))
-    prediction = _with_room(prediction, predictor)
     return prediction if one.name == FORWARD else with_step(prediction, one)
 
 
@@ -167,34 +103,29 @@ def device_memory(predictor: Predictor) -> float | None:
     return None if spec is None else spec.get("memory_bytes")
 
 
-def _with_room(prediction: Prediction, predictor: Predictor) -> Prediction:
+def _with_room(prediction: Prediction, predictor: Predictor, margin: float | None) -> Prediction:
     """The prediction, with a note on assumed memory and a warning where the device has too little."""
     memory = prediction.memory
     if memory is None:
         return prediction
     said = (predictor.platform.memory_note(memory.phase),) if memory.assumed else ()
-    warned = (*prediction.warned, *_too_little(memory, predictor))
+    warned = (*prediction.warned, *_too_little(memory, predictor, margin))
     return replace(prediction, assumptions=(*prediction.assumptions, *said), warned=warned)
 
 
-def _too_little(memory: Memory, predictor: Predictor) -> Iterator[str]:
+def _too_little(memory: Memory, predictor: Predictor, margin: float | None) -> Iterator[str]:
     """A warning where the device may have too little memory, with the margin that `fit` keeps free."""
-    room = device_memory(predictor)
+    room, platform = device_memory(predictor), predictor.platform
     if room is None:
         return
-    margin = predictor.platform.margin(memory.phase)
-    needed = memory.high_bytes + predictor.platform.framework.process_bytes
+    margin = platform.margin(memory.phase) if margin is None else margin
     if memory.low_bytes > room:
-        said, takes = "out of memory", f"at least {_gib(memory.low_bytes)}"
-    elif needed > room * (1 - margin):
-        said, takes = "may run out of memory", f"up to {_gib(needed)}"
+        said, takes = "out of memory", f"at least {gib(memory.low_bytes)}"
+    elif memory.high_bytes > platform.left_bytes(room, memory.phase, margin):
+        needed = memory.high_bytes + platform.framework.process_bytes
+        said, takes = "may run out of memory", f"up to {gib(needed)}"
         if margin:
             takes += f", with {margin:.0%} to keep free"
     else:
         return
-    yield f"{said}: needs {takes}; the device has {_gib(room)}. Fix: neuralpower fit finds what fits"
-
-
-def _gib(size: float) -> str:
-    """Binary, as drivers and data sheets count memory."""
-    return f"{size / 2**30:.3g} GiB" if size < 999.5 * 2**30 else f"{size / 2**30:.0f} GiB"
+    yield f"{said}: needs {takes}; the device has {gib(room)}. Fix: neuralpower fit finds what fits"

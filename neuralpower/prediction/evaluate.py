@@ -27,11 +27,10 @@ from neuralpower.measure.rounds import NETWORK_ROUNDS
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.decoder import cached_call
 from neuralpower.networks.phases import GENERATE
-from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import raised, users_code
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.prediction import Prediction
-from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
+from neuralpower.prediction.request import Request
 from neuralpower.trace.records import Trace
 
 GROUP_BYTES = 4 * 2**30  # of weights, for the networks that are timed in turn
@@ -61,7 +60,7 @@ class Timed(Protocol):
 class Evaluation:
     """One network predicted and measured."""
 
-    case: Case
+    request: Request
     prediction: Prediction
     timing: Timed
     roofline_s: float
@@ -113,17 +112,15 @@ class Summary:
 
 
 def evaluate(
-    cases: Sequence[Case],
+    requests: Sequence[Request],
     predictor: Predictor,
     *,
     rounds: int = NETWORK_ROUNDS,
     threads: int | None = None,
     show: Callable[[str], None] = lambda text: None,
-    phase: str = FORWARD,
-    recipe: Recipe = RECIPE,
-    refused: Callable[[Case, InputError], None] | None = None,
+    refused: Callable[[Request, InputError], None] | None = None,
 ) -> list[Evaluation]:
-    """Predict, then measure each, `phase` forward or training; `refused` gets what cannot be built or run.
+    """Predict, then measure each, of one phase; `refused` gets what cannot be built or run.
 
     Where the predictor was trained on this machine, networks measured in slow periods are measured again at
     the end: periods slower than others of the run, or than for 95 % of the predictor's networks.
@@ -132,11 +129,11 @@ def evaluate(
         InputError: a whole generation: measure its prefill or a step instead. Without `refused`, also the
             errors that it would get.
     """
-    for case in cases:
-        if case.phase.name == GENERATE:
+    for request in requests:
+        if request.phase.name == GENERATE:
             way = "choose --phase prefill and decode"
-            raise InputError(f"{case.label}: a whole generation is not measured; {way}")
-    run = _Run(cases, predictor, phase, recipe, rounds, show, refused)
+            raise InputError(f"{request.label}: a whole generation is not measured; {way}")
+    run = _Run(requests, predictor, rounds, show, refused)
     run.predict()
     prepare_process(threads or torch.get_num_threads())
     run.prepare()
@@ -156,35 +153,33 @@ def evaluate(
 class _Run:
     """Networks that are predicted, and measured in turn."""
 
-    cases: Sequence[Case]
+    requests: Sequence[Request]
     predictor: Predictor
-    phase: str
-    recipe: Recipe
     rounds: int
     show: Callable[[str], None]
-    refused: Callable[[Case, InputError], None] | None
+    refused: Callable[[Request, InputError], None] | None
     predicted: dict[int, tuple[Prediction, Trace]] = field(default_factory=dict)
 
-    def refuse(self, case: Case, error: InputError) -> None:
+    def refuse(self, request: Request, error: InputError) -> None:
         """Report a network that cannot be built or run to `refused`; raise the error where there is none."""
         if self.refused is None:
             raise error
-        self.refused(case, error)
+        self.refused(request, error)
 
     @contextlib.contextmanager
-    def refusing(self, case: Case) -> Iterator[None]:
+    def refusing(self, request: Request) -> Iterator[None]:
         """Refuse the network if the block raises InputError."""
         try:
             yield
         except InputError as error:
-            self.refuse(case, error)
+            self.refuse(request, error)
 
     def predict(self) -> None:
         """Predict every network."""
-        for i, case in enumerate(self.cases):
-            self.show(f"predicting {case.label}")
-            with self.refusing(case):
-                self.predicted[i] = predict_case(case, self.predictor, phase=self.phase, recipe=self.recipe)
+        for i, request in enumerate(self.requests):
+            self.show(f"predicting {request.label}")
+            with self.refusing(request):
+                self.predicted[i] = predict_request(request, self.predictor)
 
     def prepare(self) -> None:
         """Settle the sentinel, in a process that is prepared for measuring."""
@@ -193,19 +188,19 @@ class _Run:
 
     def measured(self, chosen: Sequence[int]) -> dict[int, Evaluation]:
         """The chosen networks, timed a group at a time; those that fail are refused."""
-        held = 1 if self.phase == FORWARD else 4  # weights, gradients, two moments
+        held = 4 if self.requests[0].trains else 1  # weights, gradients, two moments
         found = {}
         for group in _groups({i: held * self.predicted[i][1].parameter_bytes for i in chosen}):
-            self.show("measuring " + ", ".join(self.cases[i].label for i in group))
+            self.show("measuring " + ", ".join(self.requests[i].label for i in group))
             calls, steps = self.built(group)
-            names = ", ".join(self.cases[i].label for i in calls)
+            names = ", ".join(self.requests[i].label for i in calls)
             with users_code(f"while {names} were timed, a pass that ran before raises"):
                 timings = time_calls(list(calls.values()), self.sentinel, self.generator, rounds=self.rounds)
             for i, timing in zip(calls, timings, strict=True):
-                case = self.cases[i]
+                request = self.requests[i]
                 if isinstance(timing, Exception):
                     said = f"its forward raises {quoted(raised(timing))}; nothing to measure"
-                    self.refuse(case, ModelError(f"{case.model}: {said}"))
+                    self.refuse(request, ModelError(f"{request.called}: {said}"))
                     continue
                 parts = steps[i].parts_s(len(timing.samples_s)) if steps else {}
                 found[i] = self.evaluation(i, timing, parts)
@@ -216,17 +211,18 @@ class _Run:
         calls: dict[int, Call] = {}
         steps: dict[int, TrainingStep] = {}
         for i in group:
-            with self.refusing(self.cases[i]):
-                call = built(self.cases[i], phase=self.phase)
-                if self.phase == TRAINING:
-                    steps[i] = TrainingStep(call, self.recipe)
+            request = self.requests[i]
+            with self.refusing(request):
+                call = built(request)
+                if request.trains:
+                    steps[i] = TrainingStep(call, request.recipe)
                     call = Call(steps[i], (), warm=call.warm)
                 calls[i] = call
         return calls, steps
 
     def evaluation(self, i: int, timing: Timing, parts_s: Mapping[str, float]) -> Evaluation:
         """One network's prediction compared with its measurement."""
-        case, prediction, predictor = self.cases[i], self.predicted[i][0], self.predictor
+        request, prediction, predictor = self.requests[i], self.predicted[i][0], self.predictor
         pace = Pace(timing.sentinel_s, timing.sentinel_again_s)
         rows = [(row.layer, row.runtime_s) for row in prediction.rows if row.layer is not None]
         found = predictor.estimate([layer for layer, _ in rows])
@@ -235,7 +231,7 @@ class _Run:
             found.runtime_s, np.finfo(float).tiny
         )
         return beside_baselines(
-            case,
+            request,
             prediction,
             timing,
             predictor,
@@ -247,13 +243,13 @@ class _Run:
 
 
 def beside_baselines(
-    case: Case, prediction: Prediction, timing: Timed, predictor: Predictor, **more: Any
+    request: Request, prediction: Prediction, timing: Timed, predictor: Predictor, **more: Any
 ) -> Evaluation:
     """The evaluation with the times of the two simplest predictors; `more`: its other fields."""
-    roof = predictor.roofline(case.dtype)
+    roof = predictor.roofline(request.dtype)
     roofline_s = sum(float(roof.seconds(row.flops, row.bytes)) for row in prediction.rows)
     flops_only_s = prediction.flops / roof.flops_only_per_s
-    return Evaluation(case, prediction, timing, roofline_s, flops_only_s, **more)
+    return Evaluation(request, prediction, timing, roofline_s, flops_only_s, **more)
 
 
 def _in_slow_periods(results: Mapping[int, Evaluation]) -> dict[int, float]:
@@ -273,18 +269,18 @@ def _groups(sizes: Mapping[int, int]) -> list[list[int]]:
     return groups
 
 
-def built(case: Case, device: str = "cpu", phase: str = FORWARD) -> Call:
+def built(request: Request, device: str = "cpu") -> Call:
     """The network on a device with random weights and inputs; a step's cache, on the CPU, has random content.
 
     Raises InputError, also for a prefill or a step on another device than the CPU.
     """
-    source = resolve(case.model)
-    if case.phase.name == FORWARD:
-        return source.call(case.request(phase), device)
+    source, phase = request.source(), request.passed
+    if phase.name == FORWARD:
+        return source.call(request.inputs, device)
     if device != "cpu":
         text = "is measured on a CPU only; choose --phase forward or training"
-        raise InputError(f"phase {case.phase.name}: {text}")
-    return cached_call(source, case.request(), case.phase)
+        raise InputError(f"phase {phase.name}: {text}")
+    return cached_call(source, request.inputs, phase)
 
 
 def summary(

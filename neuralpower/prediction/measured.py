@@ -23,11 +23,12 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.any_device import for_device, roofline_by
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import default_predictor, load, on
-from neuralpower.networks.phases import PHASES, PREDICTED, Phase
+from neuralpower.networks.phases import PREDICTED, Phase
 from neuralpower.networks.sources import published_dtype
 from neuralpower.networks.trust import check_model
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.request import Request
 
 ROOFLINE = "roofline"  # the name of the predictor that a spec sheet alone makes
 BEST = "neuralpower"  # and of the best that there is for the device
@@ -39,8 +40,7 @@ TEXTS = ("model", "dtype", "phase", "input_shape", "device", "run", "weights", "
 class Measurement:
     """One network and the time that somebody measured."""
 
-    case: Case
-    way: str  # forward, training or backward
+    request: Request
     measured_s: float
     device: str | None  # as the file names it
     line: int  # of the file, the header being line 1
@@ -48,8 +48,8 @@ class Measurement:
     @property
     def label(self) -> str:
         """Name, sizes and phase."""
-        way = "" if self.way == FORWARD else f" {self.way}"
-        return f"{self.case.label}{way}"
+        way = self.request.way
+        return self.request.label + ("" if way == FORWARD else f" {way}")
 
 
 @dataclass(frozen=True)
@@ -132,22 +132,21 @@ def _measurement(row: Mapping[str, Any], seconds: float, line: int, trust_code: 
     sizes: dict[str, Any] = {key: counts.get(key) for key in ("context", "prompt", "new_tokens")}
     phase = Phase(name, **sizes)
     phase.check(PREDICTED)
-    way = FORWARD if name in PHASES else name
     length, shape = _sizes(texts, counts.get("seq_len"))
     dtype = full_name(texts["dtype"]) if "dtype" in texts else published_dtype(texts["model"]) or "float32"
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
-    case = Case(
+    request = Request(
         texts["model"],
         counts.get("batch_size", 1),
         length,
         shape,
         dtype,
-        phase if way == FORWARD else Phase(),
+        phase,
         run=texts.get("run"),
         weights=texts.get("weights"),
     )
-    return Measurement(case, way, seconds, texts.get("device"), line)
+    return Measurement(request, seconds, texts.get("device"), line)
 
 
 def _sizes(texts: Mapping[str, str], length: int | None) -> tuple[int | None, tuple[int, ...] | None]:
@@ -273,7 +272,7 @@ def compare_measured(
         refused: dict[str, str] = {}
         for name, predictor_for in predictors.items():
             try:
-                found[name] = predict_case(one.case, predictor_for(one), phase=one.way)[0]
+                found[name] = predict_request(one.request, predictor_for(one))[0]
             except InputError as error:
                 refused[name] = one_line(error)
         yield Compared(one, found, refused)

@@ -12,16 +12,15 @@ from typing import Any
 
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import DeviceError, InputError, ModelError
-from neuralpower.layers.base import FORWARD
 from neuralpower.layers.call import Call
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.predictor import Predictor
 from neuralpower.measure.rig import POISONED, Rig
 from neuralpower.measure.steps import TrainingStep
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.evaluate import Evaluation, beside_baselines, built
+from neuralpower.prediction.request import Request
 from neuralpower.trace.question import EAGER
-from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 
 @dataclass(frozen=True)
@@ -44,51 +43,49 @@ def predictor_of(rig: Rig) -> Predictor:
 
 def evaluate_on(
     rig: Rig,
-    cases: Sequence[Case],
+    requests: Sequence[Request],
     predictor: Predictor,
     *,
-    phase: str = FORWARD,
-    recipe: Recipe = RECIPE,
     show: Callable[[str], None] = lambda text: None,
-    refused: Callable[[Case, InputError], None] | None = None,
+    refused: Callable[[Request, InputError], None] | None = None,
 ) -> list[Evaluation]:
-    """Predict and measure each network in turn, `phase` forward or training; `refused` gets each that fails.
+    """Predict and measure each network in turn; `refused` gets each that fails.
 
     Raises:
         InputError: without `refused`, the errors that it would get.
         DeviceError: the device no longer works.
     """
     found = []
-    for case in cases:
-        show(f"measuring {case.label}")
-        eager = replace(case, run=case.run or EAGER)
+    for request in requests:
+        show(f"measuring {request.label}")
+        eager = replace(request, run=request.run or EAGER)
         try:
-            prediction, _ = predict_case(eager, predictor, phase=phase, recipe=recipe)
-            timing = _measured(rig, _call(eager, rig, phase, recipe), eager)
+            prediction, _ = predict_request(eager, predictor)
+            timing = _measured(rig, _call(eager, rig), eager)
         except InputError as error:
             if refused is None:
                 raise
-            refused(case, error)
+            refused(request, error)
             continue
-        found.append(beside_baselines(case, prediction, timing, predictor, slowdown=1.0))
+        found.append(beside_baselines(request, prediction, timing, predictor, slowdown=1.0))
     return found
 
 
-def _call(case: Case, rig: Rig, phase: str, recipe: Recipe) -> Call:
+def _call(request: Request, rig: Rig) -> Call:
     """The network, or the step that trains it, on the rig's device; raises InputError."""
-    call = built(case, str(rig.device), phase)
-    return Call(TrainingStep(call, recipe), (), warm=call.warm) if phase == TRAINING else call
+    call = built(request, str(rig.device))
+    return Call(TrainingStep(call, request.recipe), (), warm=call.warm) if request.trains else call
 
 
-def _measured(rig: Rig, call: Call, case: Case) -> DeviceTime:
+def _measured(rig: Rig, call: Call, request: Request) -> DeviceTime:
     """Its time; raises ModelError where it cannot run there, DeviceError where the device no longer works."""
     row: Mapping[str, Any] = rig.time([call])[0]
     status = row.get("status", "ok")
     if status == POISONED or (status != "ok" and rig.is_lost()):
-        raise DeviceError(f"{case.label}: {row.get('error_msg')}; the device no longer works; start again")
+        raise DeviceError(f"{request.label}: {row.get('error_msg')}; the device no longer works; start again")
     if "runtime_s" not in row:
         why = "it needs more memory than is free" if status == "oom" else f"{row.get('error_msg')}"
-        raise ModelError(f"{case.label}: cannot run on {rig.device} ({why:.300}); choose smaller sizes")
-    if case.run == EAGER and row.get("runtime_eager_s") is not None:
+        raise ModelError(f"{request.label}: cannot run on {rig.device} ({why:.300}); choose smaller sizes")
+    if request.run == EAGER and row.get("runtime_eager_s") is not None:
         return DeviceTime(float(row["runtime_eager_s"]))
     return DeviceTime(float(row["runtime_s"]), tuple(row.get("samples_s") or ()))

@@ -8,45 +8,42 @@ from typing import Any
 from torch import nn
 
 from neuralpower.errors import ModelError
-from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.caches import Again
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.evaluate import Evaluation, built
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import Omitted, Stage
 from neuralpower.profiling import NetworkProfile, profile
 from neuralpower.report.chrome import Process, document
 from neuralpower.report.perfetto import about, predicted
-from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 MOST_REPEATS = 9  # of a profile: only its typical run is drawn
 WARMUP = 2
 
 
-def profile_case(
-    case: Case, *, phase: str = FORWARD, recipe: Recipe = RECIPE, repeats: int = 9
-) -> NetworkProfile:
+def profile_request(request: Request, *, repeats: int = 9) -> NetworkProfile:
     """Profile on this CPU what `evaluate` measures; of a training step one micro-batch. Raises ModelError."""
-    call = built(case, phase=phase)
+    call = built(request)
     model, optimizer = call.function, None
     if isinstance(model, Again):  # a decoding step, whose cache grows with every run
         again, model = model, model.module
         model.register_forward_pre_hook(lambda *_: again.rewind())
     if not isinstance(model, nn.Module):
-        raise ModelError(f"{case.label}: a {type(model).__name__} has no modules to profile")
-    if phase == TRAINING:
-        step = TrainingStep(call, recipe)
+        raise ModelError(f"{request.label}: a {type(model).__name__} has no modules to profile")
+    if request.trains:
+        step = TrainingStep(call, request.recipe)
         model, optimizer = step.model, step.optimizer
     return profile(
         model,
         call.args,
         call.kwargs,
-        phase=phase,
+        phase=request.way,
         optimizer=optimizer,
         warmup=WARMUP,
         repeat=max(min(repeats, MOST_REPEATS), 1),
-        name=case.label,
+        name=request.label,
     )
 
 
@@ -54,8 +51,6 @@ def side_by_side(
     evaluations: Sequence[Evaluation],
     predictor: Predictor,
     *,
-    phase: str = FORWARD,
-    recipe: Recipe = RECIPE,
     repeats: int = 9,
     show: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
@@ -64,22 +59,22 @@ def side_by_side(
     said: dict[str, list[dict[str, Any]]] = {"predicted": [], "measured": []}
     for e in evaluations:
         stages: list[Stage | Omitted] = []
-        prediction, _ = predict_case(e.case, predictor, phase=phase, recipe=recipe, seen=stages.append)
-        show(f"profiling {e.case.label}")
-        profiled = profile_case(e.case, phase=phase, recipe=recipe, repeats=repeats)
+        prediction, _ = predict_request(e.request, predictor, seen=stages.append)
+        show(f"profiling {e.request.label}")
+        profiled = profile_request(e.request, repeats=repeats)
         processes += [predicted(prediction, stages, predictor), profiled.timeline()]
         said["predicted"].append(about(prediction, stages))
-        said["measured"].append(_measured(e, profiled, recipe if phase == TRAINING else RECIPE))
+        said["measured"].append(_measured(e, profiled))
     return document(processes, said)
 
 
-def _measured(e: Evaluation, profiled: NetworkProfile, recipe: Recipe) -> dict[str, Any]:
+def _measured(e: Evaluation, profiled: NetworkProfile) -> dict[str, Any]:
     notes = ["the timeline is a run with instrumentation, after the measured ones"]
-    if recipe.accumulation > 1:
-        notes.append(f"one of {recipe.accumulation} micro-batches is drawn")
+    if e.request.recipe.accumulation > 1:
+        notes.append(f"one of {e.request.recipe.accumulation} micro-batches is drawn")
     total = profiled.total
     return {
-        "model": e.case.label,
+        "model": e.request.label,
         "device": profiled.device,
         "runtime_s": e.measured_s,
         "corrected_s": e.corrected_s,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from neuralpower.files.terminal import styled, visible
 from neuralpower.prediction.explore.fit import Fit
-from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.prediction.memory.engines import LONGEST, EngineMemory
+from neuralpower.prediction.request import Request
 from neuralpower.report.grid import note_lines
 from neuralpower.report.number_format import binary, counted
 
@@ -19,7 +19,7 @@ def engine_lines(found: Fit, engine: EngineMemory, request: Request) -> list[str
     stages = request.layout.pipeline
     stage = f", on stage {engine.stage} of {stages}, which has the fewest blocks" if stages > 1 else ""
     lines = [
-        visible(f"{request.model}, {request.dtype}, under {engine.follows}, on {engine.device}{several}"),
+        visible(f"{request.called}, {request.dtype}, under {engine.follows}, on {engine.device}{several}"),
         *([] if found.weights is None else [found.weights.line]),
         styled(verdict, "bold" if engine.fits else "bad"),
         f"budget {budget}{stage}: {', '.join(parts)}",

@@ -9,13 +9,13 @@ from neuralpower.files.terminal import styled, visible
 from neuralpower.networks.phases import DECODE
 from neuralpower.prediction.explore.compare import Comparison
 from neuralpower.prediction.explore.fit import Fit
-from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.prediction.explore.remedies import Remedy
 from neuralpower.prediction.explore.score import Score
 from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
 from neuralpower.prediction.explore.verdict import FITS, TIGHT
 from neuralpower.prediction.memory.peak import Memory, MemoryLine
 from neuralpower.prediction.prediction import LAUNCHES
+from neuralpower.prediction.request import Request
 from neuralpower.report.engines import engine_lines
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
 from neuralpower.report.number_format import binary, counted, plain, quantity
@@ -147,13 +147,14 @@ def fit_table(
     """
     if found.engine is not None:
         return as_asked(engine_lines(found, found.engine, found.request or request), marked)
-    what = "context" if request.phase == DECODE else "length"
+    what = "context" if request.phase.name == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
-    optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
+    recipe = request.recipe
+    way = f":{recipe.implementation}" if recipe.implementation else ""
+    optimizer = f" with {recipe.optimizer}{way}" if request.trains else ""
     kept = f" with {found.margin:.0%} of it kept free (--margin)" if found.margin else ""
-    asked = (
-        f"{request.model}, batch {request.batch_size}{length}, {request.dtype}, {request.phase}{optimizer}"
-    )
+    sizes = f"batch {request.batch_size}{length}, {request.dtype}"
+    asked = f"{request.called}, {sizes}, {request.phase.name}{optimizer}"
     several = not request.layout.alone
     on = f"{device}, {request.layout} ({counted(request.layout.ranks, 'device')})" if several else device
     lines = [

@@ -45,9 +45,9 @@ def layouts_table(found: Layouts, top: int = 0, *, marked: bool = False) -> str:
 def _head(found: Layouts) -> Iterator[str]:
     """The request; the best layout, and its command."""
     wanted = found.wanted
-    trains = wanted.way == TRAINING
-    phase = f"{TRAINING}, {wanted.samples} samples a step" if trains else wanted.case.phase.label
-    asked = f"{wanted.case.model}, {wanted.case.dtype}, {phase}, {found.run}, on {wanted.cluster}"
+    trains, request = wanted.request.trains, wanted.request
+    phase = f"{TRAINING}, {wanted.samples} samples a step" if trains else request.phase.label
+    asked = f"{request.called}, {request.dtype}, {phase}, {found.run}, on {wanted.cluster}"
     if not found.fitting:
         yield styled("no layout fits", "bad")
     else:
@@ -65,21 +65,19 @@ def _head(found: Layouts) -> Iterator[str]:
 
 def command(found: Layouts, one: Laid) -> str:
     """The command that predicts a layout."""
-    wanted, case = found.wanted, found.wanted.case
-    phase = TRAINING if wanted.way == TRAINING else case.phase.name
-    cluster = wanted.cluster
+    request, cluster = found.wanted.request, found.wanted.cluster
     words = [
         "neuralpower predict",
-        shlex.quote(str(case.model)),
-        f"--phase {phase}",
+        shlex.quote(request.called),
+        f"--phase {request.phase.name}",
         f"--batch-size {one.batch_size}",
-        f"--dtype {case.dtype}",
+        f"--dtype {request.dtype}",
     ]
     sizes = {
-        "--seq-len": case.seq_len,
-        "--context": case.phase.context,
-        "--prompt": case.phase.prompt,
-        "--new-tokens": case.phase.new_tokens,
+        "--seq-len": request.seq_len,
+        "--context": request.phase.context,
+        "--prompt": request.phase.prompt,
+        "--new-tokens": request.phase.new_tokens,
     }
     words += [f"{name} {value}" for name, value in sizes.items() if value is not None]
     degrees = {option: getattr(one.layout, name) for name, option in OPTIONS.items()}
@@ -89,9 +87,9 @@ def command(found: Layouts, one: Laid) -> str:
     words += [f"--interleave {one.layout.interleave}"] if one.layout.interleave > 1 else []
     words += ["--sequence-parallel"] if one.layout.sequence else []
     words += [f"--micro-batches {one.micro_batches}"] if one.micro_batches > 1 else []
-    words += _training(wanted.recipe)
-    words += [f"--weights {shlex.quote(str(case.weights))}"] if case.weights else []
-    words += [f"--run {case.run}"] if case.run else []
+    words += _training(request.recipe)
+    words += [f"--weights {shlex.quote(str(request.weights))}"] if request.weights else []
+    words += [f"--run {request.run}"] if request.run else []
     words.append(f"--devices {cluster.per_node}x{cluster.spec.slug}")
     words += [f"--nodes {cluster.nodes}"] if cluster.nodes > 1 else []
     return " ".join(words)

@@ -72,8 +72,8 @@ def measured_json(
         }
         networks.append(
             {
-                **{name: getattr(m.case, name) for name in ("model", "batch_size", "seq_len", "dtype")},
-                "phase": m.case.phase.name if m.way == "forward" else m.way,
+                **{name: getattr(m.request, name) for name in ("model", "batch_size", "seq_len", "dtype")},
+                "phase": m.request.phase.name,
                 "device": m.device,
                 "line": m.line,
                 "measured_s": m.measured_s,

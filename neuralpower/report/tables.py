@@ -12,11 +12,11 @@ from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE, TOLD
 from neuralpower.learn.regressor import Regressor
 from neuralpower.networks.phases import spelled
-from neuralpower.prediction.case import Case
 from neuralpower.prediction.evaluate import Evaluation, summary
 from neuralpower.prediction.generation import Generation, Step
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import COLUMNS, Row
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines, with_bar
 from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
@@ -214,7 +214,7 @@ def prediction_cells(prediction: Prediction) -> list[Sequence[Any]]:
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
     """Predicted and measured times, then the errors of neuralpower and of the two simplest predictors."""
     networks: dict[str, Callable[[Evaluation], str]] = {
-        "network": lambda e: short(e.case.label),
+        "network": lambda e: short(e.request.label),
         "predicted": lambda e: quantity(e.prediction.runtime_s.value, "s"),
         "measured": lambda e: quantity(e.measured_s, "s"),
         "slow-down": lambda e: f"{e.slowdown:.2f}",
@@ -249,7 +249,7 @@ def _steps_grid(evaluations: Sequence[Evaluation]) -> str:
         said = {step: interval.value for step, interval in e.prediction.training.steps.items()}
         cells = [quantity(times[step], "s") for step in STEPS for times in (said, e.parts_s)]
         ratios = [f"{times[BACKWARD] / times[FORWARD]:.2f}" for times in (said, e.parts_s)]
-        rows.append([short(e.case.label), *cells, *ratios])
+        rows.append([short(e.request.label), *cells, *ratios])
     return grid(header, rows)
 
 
@@ -268,12 +268,12 @@ PREDICTORS: Mapping[str, Callable[[Evaluation], float]] = {
 
 
 def evaluation_json(
-    evaluations: Sequence[Evaluation], refused: Sequence[tuple[Case, InputError]] = ()
+    evaluations: Sequence[Evaluation], refused: Sequence[tuple[Request, InputError]] = ()
 ) -> dict[str, Any]:
     """The same numbers in SI units and shares; `refused`: the cases without numbers, and why."""
     networks = [
         {
-            **_case_json(e.case),
+            **_request_json(e.request),
             "predicted_s": e.prediction.runtime_s.to_json(),
             "measured_s": e.measured_s,
             "corrected_s": e.corrected_s,
@@ -295,12 +295,19 @@ def evaluation_json(
     return {
         "schema": 1,
         "networks": networks,
-        "refused": [{**_case_json(case), "error": one_line(error)} for case, error in refused],
+        "refused": [{**_request_json(request), "error": one_line(error)} for request, error in refused],
         "inside_bounds": sum(e.inside for e in evaluations),
         "summary": {name: vars(summary(evaluations, predicted)) for name, predicted in PREDICTORS.items()},
     }
 
 
-def _case_json(case: Case) -> dict[str, Any]:
-    about = {name: getattr(case, name) for name in ("model", "batch_size", "seq_len")}
-    return about | {"phase": case.phase.name, "context": case.phase.context, "prompt": case.phase.prompt}
+def _request_json(request: Request) -> dict[str, Any]:
+    phase = request.passed
+    sizes = {"batch_size": request.batch_size, "seq_len": request.seq_len}
+    return {
+        "model": request.called,
+        **sizes,
+        "phase": phase.name,
+        "context": phase.context,
+        "prompt": phase.prompt,
+    }

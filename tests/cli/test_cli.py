@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from neuralpower import cli
-from neuralpower.cli import parsing
+from neuralpower.ask import texts
 from neuralpower.cli.calibrate import calibrate
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError
@@ -814,7 +814,7 @@ def test_collect_refuses_before_it_touches_anything(arguments: list[str], words:
 
 def test_names_are_told_apart_by_commas_outside_of_a_models_overrides() -> None:
     models = "zoo:alexnet, transformers:swin?depths=[2,2]&num_heads=[3,6],zoo:vgg11"
-    assert parsing.names(models, "models") == (
+    assert texts.names(models, "models") == (
         "zoo:alexnet",
         "transformers:swin?depths=[2,2]&num_heads=[3,6]",
         "zoo:vgg11",

@@ -301,5 +301,5 @@ def test_the_documented_networks_are_read(tmp_path: Path) -> None:
     file.write_text(documented(1))
     found, refused, _ = read_measurements(file)
     assert refused == []
-    assert [one.case.phase.context for one in found] == [None, None, 512]
-    assert found[0].case.input_shape == (3, 224, 224)
+    assert [one.request.phase.context for one in found] == [None, None, 512]
+    assert found[0].request.input_shape == (3, 224, 224)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neuralpower.prediction.explore.fit import PHASES as FITTED
 
 from neuralpower import cli
-from neuralpower.cli import choices, known_names, output
+from neuralpower.ask import words as choices
+from neuralpower.cli import known_names, output
 from neuralpower.cli.commands import respelled
 from neuralpower.cli.evaluate import _without_extensions
 from neuralpower.cli.formats import form_of
@@ -30,7 +32,6 @@ from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.phases import PREDICTED
 from neuralpower.networks.zoo import ZOO
 from neuralpower.optimizers.registry import KNOWN
-from neuralpower.prediction.explore.fit_request import PHASES as FITTED
 from neuralpower.prediction.explore.score import BY
 from neuralpower.prediction.measured import BEST, ROOFLINE
 from neuralpower.profiling.conventions import CONVENTIONS, UNITS

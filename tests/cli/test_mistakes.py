@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neuralpower.cli.parsing import shape
+from neuralpower.ask.texts import shape
 from neuralpower.errors import InputError
 from tests.program import done, run
 

@@ -20,10 +20,11 @@ from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.requests import Generating, asked_of
 from neuralpower.networks.running import Answers, converted, on_cpu, on_meta, with_values
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.generation import Generation, Step, _sum, with_step
 from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
 from neuralpower.trace.decoder_steps import Growing, between, lined
 from neuralpower.trace.records import Trace
@@ -261,7 +262,7 @@ def test_another_routing_is_refused(text: str) -> None:
 
 
 def test_a_mixture_is_traced_in_float32_and_says_what_it_assumed(predictor: Predictor) -> None:
-    prediction, trace_ = predict_case(Case(MIXTURE, 4, phase=Phase.decode(context=16)), predictor)
+    prediction, trace_ = predict_request(Request(MIXTURE, 4, phase=Phase.decode(context=16)), predictor)
     experts = of_kind(trace_, "matmul")
     # two layers with two products each; 8 pairs over 5 experts: 1.6 rows each
     assert [(layer.batch, layer.rows) for layer in experts if layer.batch > 1] == [(5, 2)] * 4
@@ -293,7 +294,7 @@ def every_step(model: str, contexts: range, predictor: Predictor) -> list[Predic
 @pytest.mark.parametrize("model", [LLAMA, MIXED, BART], ids=["llama", "mixed", "bart"])
 def test_a_generation_is_the_sum_over_its_steps(model: str, predictor: Predictor) -> None:
     phase = Phase.generate(prompt=4, new_tokens=13)
-    prediction, _ = predict_case(Case(model, phase=phase), predictor)
+    prediction, _ = predict_request(Request(model, phase=phase), predictor)
     about = prediction.generation
     assert isinstance(about, Generation)
     first = compose(traced(one_pass(model, Phase.prefill(4))), predictor, model=model, batch_size=1)
@@ -333,17 +334,17 @@ def test_few_predicted_steps_lie_near_the_sum_over_all(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phase = Phase.generate(prompt=16, new_tokens=120)
-    full, _ = predict_case(Case(LLAMA, phase=phase), predictor)
+    full, _ = predict_request(Request(LLAMA, phase=phase), predictor)
     monkeypatch.setattr("neuralpower.trace.decoder_steps.CALLS", 1)
-    few, _ = predict_case(Case(LLAMA, phase=phase), predictor)
+    few, _ = predict_request(Request(LLAMA, phase=phase), predictor)
     assert isinstance(full.generation, Generation) and isinstance(few.generation, Generation)
     assert (full.generation.predicted, few.generation.predicted) == (119, 9)
     assert few.runtime_s.value == pytest.approx(full.runtime_s.value, rel=0.02)
 
 
 def test_one_new_token_is_the_prefill_alone(predictor: Predictor) -> None:
-    one, _ = predict_case(Case(LLAMA, phase=Phase.generate(prompt=8, new_tokens=1)), predictor)
-    first, _ = predict_case(Case(LLAMA, phase=Phase.prefill(8)), predictor)
+    one, _ = predict_request(Request(LLAMA, phase=Phase.generate(prompt=8, new_tokens=1)), predictor)
+    first, _ = predict_request(Request(LLAMA, phase=Phase.prefill(8)), predictor)
     assert one.runtime_s == first.runtime_s
     assert isinstance(one.generation, Generation)
     assert one.generation.time_per_output_token_s is None
@@ -370,13 +371,13 @@ def test_sizes_between_two_traces_are_interpolated() -> None:
 
 
 def test_energy_per_token_is_null_without_power(predictor: Predictor) -> None:
-    prediction, _ = predict_case(Case(LLAMA, phase=Phase.generate(prompt=8, new_tokens=4)), predictor)
+    prediction, _ = predict_request(Request(LLAMA, phase=Phase.generate(prompt=8, new_tokens=4)), predictor)
     assert isinstance(prediction.generation, Generation)
     assert prediction.generation.energy_per_token_j is None
 
 
 def test_a_steps_prediction_says_what_it_means_for_tokens(predictor: Predictor) -> None:
-    prediction, _ = predict_case(Case(LLAMA, 2, phase=Phase.decode(context=100)), predictor)
+    prediction, _ = predict_request(Request(LLAMA, 2, phase=Phase.decode(context=100)), predictor)
     assert prediction.phase == "decode"
     assert isinstance(prediction.generation, Step)
     assert prediction.generation.tokens_per_s.value == pytest.approx(2 / prediction.runtime_s.value)
@@ -412,7 +413,7 @@ def test_a_model_that_asks_for_values_says_which_operator_and_how_it_was_traced_
         "transformers:JetMoeForCausalLM?num_hidden_layers=1&hidden_size=32&num_key_value_heads=2"
         "&kv_channels=16&intermediate_size=64&vocab_size=500&num_local_experts=4"
     )
-    prediction, _ = predict_case(Case(model, phase=Phase.decode(context=8)), predictor)
+    prediction, _ = predict_request(Request(model, phase=Phase.decode(context=8)), predictor)
     assert prediction.method == "cpu"
     assert any(
         "fake: DataDependentOutputException: aten._local_scalar_dense" in note for note in prediction.notes
@@ -421,7 +422,7 @@ def test_a_model_that_asks_for_values_says_which_operator_and_how_it_was_traced_
 
 def test_a_longer_context_takes_longer(predictor: Predictor) -> None:
     short, long = (
-        predict_case(Case(LLAMA, 8, phase=Phase.decode(context=context)), predictor)[0].runtime_s.value
+        predict_request(Request(LLAMA, 8, phase=Phase.decode(context=context)), predictor)[0].runtime_s.value
         for context in (64, 2000)
     )
     assert long > short
@@ -450,9 +451,9 @@ def test_a_context_beyond_the_models_positions_is_refused(model: str, limit: int
 
 def test_a_generation_past_the_last_position_is_refused(predictor: Predictor) -> None:
     model = LLAMA + "&max_position_embeddings=64"
-    predict_case(Case(model, phase=Phase.generate(prompt=60, new_tokens=5)), predictor)
+    predict_request(Request(model, phase=Phase.generate(prompt=60, new_tokens=5)), predictor)
     with pytest.raises(InputError, match="a prompt and 6 new tokens take 65 positions"):
-        predict_case(Case(model, phase=Phase.generate(prompt=60, new_tokens=6)), predictor)
+        predict_request(Request(model, phase=Phase.generate(prompt=60, new_tokens=6)), predictor)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from neuralpower.platforms import platform_named
 from neuralpower.prediction.explore.fit import fit, memory
-from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.trace.compiled_step import NOTE, without_fused
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, Storage
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
+from tests.asking import requested
 
 NVIDIA = platform_named("nvidia")
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_compiled_is_an_eager_step_and_says_so(how: dict[str, Any
 
 
 def test_fit_answers_for_compiled_steps_and_keeps_the_note() -> None:
-    request = Request(Block(), input_shape=(3, 16, 16), phase=TRAINING, platform=NVIDIA, run="compile")
+    request = requested(Block(), input_shape=(3, 16, 16), phase=TRAINING, platform=NVIDIA, run="compile")
     found, eager = memory(request), memory(replace(request, run="eager"))
     # the result of the batch norm is made again, and that of the activation is its own
     assert eager.activations_bytes - found.activations_bytes >= 4 * 8 * 16 * 16

@@ -20,7 +20,6 @@ from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.platforms import CPU, PLATFORMS
 from neuralpower.prediction.explore.fit import Fit, fit
-from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.prediction.memory.engines import (
     ENGINES,
     LONGEST,
@@ -37,6 +36,8 @@ from neuralpower.prediction.memory.engines.profile_run import profile_run
 from neuralpower.prediction.memory.engines.served_dtype import served_dtype
 from neuralpower.prediction.memory.engines.shares import last_more, middle_first
 from neuralpower.prediction.memory.engines.vllm import VllmSettings, graphs
+from neuralpower.prediction.request import Request
+from tests.asking import requested
 from tests.program import done
 
 GIB = 2**30
@@ -66,7 +67,8 @@ def asked(engine: str, room_bytes: float = 24 * GIB, **given: Any) -> Fit:
     model, board = given.pop("model", SMALL), given.pop("board", None)
     request = EngineRequest(engine, given, count, board)
     platform = own.pop("platform", PLATFORMS["nvidia"])
-    return fit(Request(model, dtype="bfloat16", platform=platform, engine=request, **own), room_bytes)
+    how: dict[str, Any] = {"dtype": "bfloat16", "platform": platform, "engine": request}
+    return fit(requested(model, **how, **own), room_bytes)
 
 
 def memory(engine: str = "vllm", **given: Any) -> EngineMemory:

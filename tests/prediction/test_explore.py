@@ -14,28 +14,29 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neuralpower.cli.parsing import sizes
+from neuralpower.ask.texts import sizes
 from neuralpower.devices.memory_size import bytes_of
 from neuralpower.errors import InputError, ModelError, PredictorError
 from neuralpower.files.csv_files import write_csv
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.platforms import CPU
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.explore import probe
 from neuralpower.prediction.explore.compare import Side, compare
 from neuralpower.prediction.explore.fit import fit
-from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.prediction.explore.forms import Solver
 from neuralpower.prediction.explore.largest import largest
 from neuralpower.prediction.explore.space import Explored, Point, explore
-from neuralpower.prediction.explore.sweep import SweepPoint, pareto, sweep, to_json
+from neuralpower.prediction.explore.sweep import Grid, SweepPoint, pareto, sweep, to_json
 from neuralpower.prediction.memory.peak import forward_memory
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
 from neuralpower.report.explored import fit_table, sweep_table
 from neuralpower.report.number_format import binary
 from neuralpower.trace.tracer import trace
+from tests.asking import requested
 from tests.program import done, run
 
 TINY = (
@@ -88,7 +89,7 @@ def test_convolutions_need_the_library_and_the_work_space_that_they_have_alone(p
     points = [Point("zoo:squeezenet", batch_size) for batch_size in (1, 2, 3)]
     found = explore(points, predictor)
     for i, point in enumerate(points):
-        alone, _ = predict_case(Case("zoo:squeezenet", point.batch_size), predictor)
+        alone, _ = predict_request(requested("zoo:squeezenet", point.batch_size), predictor)
         assert alone.memory is not None
         assert alone.memory.workspace_bytes > 0
         assert found.memory_bytes[i] == alone.memory.needed_bytes
@@ -127,7 +128,9 @@ def assert_each_is_what_it_is_alone(
     found = explore(points, predictor)
     assert not found.errors
     for i in range(len(points)) if some is None else some:
-        alone, traced = predict_case(Case(points[i].text, points[i].batch_size, points[i].seq_len), predictor)
+        alone, traced = predict_request(
+            requested(points[i].text, points[i].batch_size, points[i].seq_len), predictor
+        )
         said = (found.outcomes.runtime_s[i], found.outcomes.low_s[i], found.outcomes.high_s[i])
         assert said == pytest.approx(
             (alone.runtime_s.value, alone.runtime_s.low, alone.runtime_s.high), rel=1e-9
@@ -253,7 +256,7 @@ def test_a_module_in_hand_is_swept(predictor: Predictor) -> None:
         def forward(self, x: torch.Tensor) -> Any:
             return self.inner(x.view(-1, 3, 16, 16))
 
-    found = sweep(Sized(), [predictor], batch_sizes=(1, 2, 8), lengths=(768,))
+    found = sweep(Request(Sized()), [predictor], Grid(batch_sizes=(1, 2, 8), lengths=(768,)))
     assert [p.runtime_s for p in found.points] == pytest.approx([one(b) for b in (1, 2, 8)], rel=1e-9)
 
 
@@ -283,10 +286,10 @@ def test_the_front_is_what_nothing_else_beats_in_both() -> None:
 
 
 def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp_path: Path) -> None:
-    free = sweep("zoo:deep_mnist", [predictor], batch_sizes=(1, 64))
+    free = sweep(Request("zoo:deep_mnist"), [predictor], Grid(batch_sizes=(1, 64)))
     assert [p.fits for p in free.points] == [None, None]  # no sheet says how much memory this device has
     room = sum(p.memory_high_bytes or 0 for p in free.points) / 2 + CPU.framework.process_bytes
-    found = sweep("zoo:deep_mnist", [predictor], batch_sizes=(1, 64), memory_bytes=room)
+    found = sweep(Request("zoo:deep_mnist"), [predictor], Grid(batch_sizes=(1, 64), memory_bytes=room))
     assert [p.fits for p in found.points] == [True, False]
     assert not any(p.best for p in found.points if not p.fits)
     lines = [SweepPoint.__dataclass_fields__, *(vars(p).values() for p in found.points)]
@@ -296,9 +299,9 @@ def test_a_sweep_knows_what_fits_and_writes_its_points(predictor: Predictor, tmp
     with pytest.raises(InputError, match="cannot be written"):
         write_csv(tmp_path / "s.csv" / "s.csv", lines)
     with pytest.raises(PredictorError, match="was not trained on dtype 'bfloat16'"):
-        sweep(DEEP, [predictor], dtypes=("bfloat16",))
+        sweep(Request(DEEP), [predictor], Grid(dtypes=("bfloat16",)))
     with pytest.raises(InputError, match="points: a sweep takes at most"):
-        sweep(DEEP, [predictor], batch_sizes=range(1, 20_000))
+        sweep(Request(DEEP), [predictor], Grid(batch_sizes=range(1, 20_000)))
 
 
 # ---- comparisons ----
@@ -386,7 +389,7 @@ def test_beyond_a_hundred_the_answer_is_near_and_on_the_safe_side() -> None:
 @pytest.mark.slow
 def test_what_fits_has_been_looked_at_and_the_next_does_not() -> None:
     room = 2 * CPU.framework.forward_bytes + 10e6
-    found = fit(Request(DEEP, 2, 16), room + CPU.framework.process_bytes)
+    found = fit(requested(DEEP, 2, 16), room + CPU.framework.process_bytes)
     assert found.fits
     assert found.memory.high_bytes <= room
     assert found.largest_batch is not None
@@ -410,13 +413,13 @@ def predicted(batch: int, length: int) -> int:
 
 
 def test_one_trace_is_no_traces(predictor: Predictor) -> None:
-    swept = sweep("zoo:deep_mnist", [predictor])
+    swept = sweep(Request("zoo:deep_mnist"), [predictor], Grid())
     table = sweep_table(swept, 0)
     assert table.endswith("\n1 point from 1 trace\n" + "\n".join(f"Note: {note}" for note in swept.notes))
     assert any("allocator" in note for note in swept.notes)
     (point,) = swept.points
     assert binary(point.memory_high_bytes) in table
-    request = Request("zoo:deep_mnist")
+    request = requested("zoo:deep_mnist")
     found = replace(fit(request, 1e9), traces=1)
     assert "\n1 trace, checked against the memory's upper bound plus " in fit_table(
         found, request, "as given"
@@ -424,7 +427,7 @@ def test_one_trace_is_no_traces(predictor: Predictor) -> None:
 
 
 def test_what_is_wrong_with_a_point_ends_at_a_word(predictor: Predictor) -> None:
-    swept = sweep("zoo:deep_mnist", [predictor])
+    swept = sweep(Request("zoo:deep_mnist"), [predictor], Grid())
     failed = replace(
         swept.points[0],
         low_s=None,
@@ -435,10 +438,10 @@ def test_what_is_wrong_with_a_point_ends_at_a_word(predictor: Predictor) -> None
 
 def test_positions_end_a_context() -> None:
     name = "transformers:gpt2?n_embd=32&n_head=4&n_layer=2&vocab_size=100&n_positions=200"
-    found = fit(Request(name, 1, 16), 1e9)
+    found = fit(requested(name, 1, 16), 1e9)
     assert (found.longest, found.longest_reason) == (200, "the model's positions")
-    almost = fit(Request(name, 1, 198), 1e9)
-    found = fit(Request(name, 1, 190), almost.memory.high_bytes + almost.process_bytes)
+    almost = fit(requested(name, 1, 198), 1e9)
+    found = fit(requested(name, 1, 190), almost.memory.high_bytes + almost.process_bytes)
     assert (found.longest, found.longest_reason) == (198, "memory")
 
 
@@ -464,19 +467,19 @@ def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
     phase: str, most_calls: int, longest: int, shorter: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "MOST_CALLS", most_calls)
-    found = [fit(Request(Scan(), seq_len=length, phase=phase), 8e9) for length in (4, 7)]
+    found = [fit(requested(Scan(), seq_len=length, phase=phase), 8e9) for length in (4, 7)]
     assert {(one.longest, one.longest_reason.partition(":")[0]) for one in found} == {
         (longest, "the number of calls")
     }
-    less = fit(Request(Scan(), seq_len=shorter, phase=phase), 8e9)
-    found[0] = fit(Request(Scan(), seq_len=4, phase=phase), less.memory.high_bytes + less.process_bytes)
+    less = fit(requested(Scan(), seq_len=shorter, phase=phase), 8e9)
+    found[0] = fit(requested(Scan(), seq_len=4, phase=phase), less.memory.high_bytes + less.process_bytes)
     assert (found[0].longest, found[0].longest_reason) == (shorter, "memory")
 
 
 def test_a_training_step_takes_more_and_a_larger_optimizer_more_still() -> None:
     room = 1e9
     largest_of = {
-        o: fit(Request("zoo:deep_mnist", phase=phase, optimizer=o), room)
+        o: fit(requested("zoo:deep_mnist", phase=phase, optimizer=o), room)
         for phase, o in (("training", "sgd"), ("training", "adam"))
     }
     assert largest_of["sgd"].memory.value_bytes < largest_of["adam"].memory.value_bytes
@@ -490,11 +493,11 @@ def test_what_cannot_be_asked_of_fit_is_refused() -> None:
         with pytest.raises(InputError, match="write a positive number with a unit"):
             bytes_of(text)
     with pytest.raises(InputError, match="unknown phase 'decoding'"):
-        fit(Request(DEEP, phase="decoding"), 1e9)
+        fit(requested(DEEP, phase="decoding"), 1e9)
     with pytest.raises(InputError, match="unknown optimizer 'adamm'"):
-        fit(Request(DEEP, phase="training", optimizer="adamm"), 1e9)
+        fit(requested(DEEP, phase="training", optimizer="adamm"), 1e9)
     with pytest.raises(ModelError):
-        fit(Request("zoo:nothing"), 1e9)
+        fit(requested("zoo:nothing"), 1e9)
 
 
 @pytest.mark.parametrize(
@@ -511,16 +514,16 @@ def test_sizes_that_are_none_are_not_swept(
     sizes_: dict[str, Any], message: str, predictor: Predictor
 ) -> None:
     with pytest.raises(InputError, match=message):
-        sweep("zoo:deep_mnist", [predictor], **sizes_)
+        sweep(Request("zoo:deep_mnist"), [predictor], Grid(**sizes_))
 
 
 def test_a_sweep_over_numpys_numbers_can_be_written_as_json(predictor: Predictor) -> None:
-    found = sweep("zoo:deep_mnist", [predictor], batch_sizes=2 ** np.arange(2))
+    found = sweep(Request("zoo:deep_mnist"), [predictor], Grid(batch_sizes=2 ** np.arange(2)))
     assert [point["batch_size"] for point in json.loads(json.dumps(to_json(found)))["points"]] == [1, 2]
 
 
 def test_a_sweep_without_a_point_knows_no_energy(predictor: Predictor) -> None:
-    found = sweep("zoo:alexnot", [predictor], batch_sizes=(1, 2))
+    found = sweep(Request("zoo:alexnot"), [predictor], Grid(batch_sizes=(1, 2)))
     assert all(point.error and not point.best for point in found.points)
     assert found.front == "throughput and latency"
 

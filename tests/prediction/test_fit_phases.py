@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+import neuralpower
 from neuralpower.errors import InputError
 from neuralpower.learn import predictor_lookup
 from neuralpower.networks.phases import Phase
 from neuralpower.platforms import CPU, PLATFORMS, Platform
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.explore.fit import fit
-from neuralpower.prediction.explore.fit_request import Request
+from neuralpower.prediction.request import Request
+from tests.asking import requested
 from tests.program import done, run
 
 LLAMA = (
@@ -28,29 +31,29 @@ TOKEN = 2 * 2 * 8 * 4 * 3
 
 
 def test_a_steps_memory_holds_the_cache_with_the_new_token_and_what_the_last_layer_has_yet_to_drop() -> None:
-    found = fit(Request(LLAMA, 2, phase="decode", context=16), ROOM)
+    found = fit(requested(LLAMA, 2, phase="decode", context=16), ROOM)
     # 17 tokens of 2 samples, and while the last layer's values are joined with the new one its 16 old ones:
     # 1 / 6 of 16
     assert found.memory.cache_bytes == 2 * 17 * TOKEN + 2 * 16 * TOKEN // 6
     assert found.memory.phase == "decode"
-    prefilled = fit(Request(LLAMA, 2, 16, phase="prefill"), ROOM)
+    prefilled = fit(requested(LLAMA, 2, 16, phase="prefill"), ROOM)
     assert prefilled.memory.cache_bytes == 2 * 16 * TOKEN
-    assert fit(Request(LLAMA, 2, 16), ROOM).memory.cache_bytes <= 2 * 16 * TOKEN
+    assert fit(requested(LLAMA, 2, 16), ROOM).memory.cache_bytes <= 2 * 16 * TOKEN
 
 
 @pytest.mark.parametrize(
     ("request_", "phase"),
     [
-        (Request(LLAMA, 20, phase="decode", context=16), Phase.decode(context=16)),
-        (Request(LLAMA, 20, 24, phase="prefill"), Phase.prefill(24)),
-        (Request(LLAMA, 2, 24, phase="generate", new_tokens=200), Phase.generate(24, 200)),
-        (Request(LLAMA, 20, 200, phase="generate", new_tokens=3), Phase.generate(200, 3)),
+        (requested(LLAMA, 20, phase="decode", context=16), Phase.decode(context=16)),
+        (requested(LLAMA, 20, 24, phase="prefill"), Phase.prefill(24)),
+        (requested(LLAMA, 2, 24, phase="generate", new_tokens=200), Phase.generate(24, 200)),
+        (requested(LLAMA, 20, 200, phase="generate", new_tokens=3), Phase.generate(200, 3)),
     ],
     ids=["decode", "prefill", "generate, the last step", "generate, the prompt"],
 )
 def test_a_batch_drawn_out_has_the_memory_that_is_predicted_of_it(request_: Request, phase: Phase) -> None:
-    alone, _ = predict_case(
-        Case(LLAMA, request_.batch_size, phase=phase), predictor_lookup.load("amd-epyc-2c")
+    alone, _ = predict_request(
+        requested(LLAMA, request_.batch_size, phase=phase), predictor_lookup.load("amd-epyc-2c")
     )
     assert alone.memory is not None
     assert fit(request_, ROOM).memory.high_bytes == alone.memory.high_bytes
@@ -58,24 +61,24 @@ def test_a_batch_drawn_out_has_the_memory_that_is_predicted_of_it(request_: Requ
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_the_largest_batch_fits_and_a_larger_one_does_not(phase: str) -> None:
-    def asked(batch: int) -> Request:
+    def of(batch: int) -> Request:
         sizes = {"context": 100} if phase == "decode" else {"seq_len": 100}
-        return Request(LLAMA, batch, phase=phase, **sizes)
+        return requested(LLAMA, batch, phase=phase, **sizes)
 
     room = 40e6 + CPU.framework.process_bytes
-    batch = fit(asked(1), room).largest_batch
+    batch = fit(of(1), room).largest_batch
     assert batch is not None
     assert batch > 8
-    assert fit(asked(batch), room).fits
-    assert not fit(asked(int(1.02 * batch) + 1), room).fits
+    assert fit(of(batch), room).fits
+    assert not fit(of(int(1.02 * batch) + 1), room).fits
 
 
 def test_a_context_ends_with_the_memory_or_with_the_models_positions() -> None:
-    steps = fit(Request(LLAMA, phase="decode"), ROOM)
+    steps = fit(requested(LLAMA, phase="decode"), ROOM)
     # 300 positions: 299 in the cache and the new token
     assert (steps.longest, steps.longest_reason) == (299, "the model's positions")
-    assert fit(Request(LLAMA, phase="prefill"), ROOM).longest == 300
-    many = fit(Request(LLAMA, 100, phase="decode", context=10), ROOM)
+    assert fit(requested(LLAMA, phase="prefill"), ROOM).longest == 300
+    many = fit(requested(LLAMA, 100, phase="decode", context=10), ROOM)
     assert many.longest_reason == "memory"
     assert 10 < (many.longest or 0) < 299
 
@@ -84,7 +87,7 @@ def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
     room = 2 * CPU.framework.training_bytes + 6e6 + CPU.framework.process_bytes
     plain, more, again = (
         fit(
-            Request(SHALLOW, 8, 64, phase="training", accumulation=count, checkpointing=on, remedies=False),
+            requested(SHALLOW, 8, 64, phase="training", accumulation=count, checkpointing=on, remedies=False),
             room,
         )
         for count, on in ((1, False), (2, False), (1, True))
@@ -95,28 +98,23 @@ def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "message"),
+    ("options", "message"),
     [
-        (Request(LLAMA, phase="decode", context=300), "context 300 and the new token take 301 positions"),
-        (Request(LLAMA, seq_len=301, phase="prefill"), "prompt 301 takes 301 positions"),
-        (
-            Request(LLAMA, phase="decode", context=0),
-            "context is 0, but must be a whole number from 1",
-        ),
-        (Request(LLAMA, checkpointing=True), "belong to phase training, not to forward"),
-        (
-            Request(LLAMA, phase="training", accumulation=0),
-            "accumulation 0: must be 1 micro-batch or more",
-        ),
-        (Request(LLAMA, phase="prefill", context=3), "context 3 belongs to phase decode, not to prefill"),
-        (Request(LLAMA, phase="prefill", new_tokens=3), "new_tokens 3 belongs to phase generate"),
-        (Request(LLAMA, phase="generate", new_tokens=0), "new_tokens is 0"),
-        (Request("zoo:deep_mnist", phase="decode"), "has none"),
+        ({"phase": "decode", "context": 300}, "context 300 and the new token take 301 positions"),
+        ({"phase": "prefill", "seq_len": 301}, "prompt 301 takes 301 positions"),
+        ({"phase": "decode", "context": 0}, "context is 0, but must be a whole number from 1"),
+        ({"checkpointing": True}, "belong to phase training, not to forward"),
+        ({"phase": "training", "accumulation": 0}, "accumulation 0: must be 1 micro-batch or more"),
+        ({"phase": "prefill", "context": 3}, "context 3 belongs to phase decode, not to prefill"),
+        ({"phase": "prefill", "new_tokens": 3}, "new-tokens 3 belongs to --phase generate"),
+        ({"phase": "generate", "new_tokens": 0}, "new_tokens is 0"),
+        ({"phase": "decode", "model": "zoo:deep_mnist"}, "has none"),
     ],
 )
-def test_what_no_step_can_have_is_refused(request_: Request, message: str) -> None:
+def test_what_no_step_can_have_is_refused(options: dict[str, Any], message: str) -> None:
+    how: dict[str, Any] = {"model": LLAMA, "memory": ROOM, "device": "cpu", **options}
     with pytest.raises(InputError, match=message):
-        fit(request_, ROOM)
+        neuralpower.fit(**how)
 
 
 def test_the_command_ends_with_0_1_or_2() -> None:
@@ -152,7 +150,7 @@ def test_the_command_ends_with_0_1_or_2() -> None:
     ],
 )
 def test_a_fit_without_a_way_to_run_uses_the_usual_one(phase: str, platform: Platform, run_: str) -> None:
-    request = Request(SHALLOW, phase=phase, platform=platform, remedies=False)
+    request = requested(SHALLOW, phase=phase, platform=platform, remedies=False)
     found = fit(request, ROOM + 2**30)
     assert found.request is not None and found.request.run == run_
     assert found.memory == fit(replace(request, run=run_), ROOM + 2**30).memory

@@ -15,12 +15,12 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError
 from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.networks.phases import Phase
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.explore.fit import fit
-from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
 from neuralpower.report.layouts import command, layouts_table
 from neuralpower.trace.recipe import Recipe
+from tests.asking import requested
 
 LLAMA = (
     "transformers:llama?hidden_size=256&intermediate_size=1024&num_attention_heads=4&num_key_value_heads=4&"
@@ -32,17 +32,21 @@ PREDICTOR = chosen(None, "h100-sxm", "bfloat16")
 
 
 def wanted(way: str, **how: Any) -> Wanted:
-    phase = Phase() if way == "training" else Phase("decode", context=64)
+    phase = Phase(way) if way == "training" else Phase("decode", context=64)
     length = 64 if way == "training" else None
-    case = Case(LLAMA, 1, length, dtype="bfloat16", phase=phase, cluster=CLUSTER)
-    return Wanted(case, CLUSTER, "training" if way == "training" else "forward", **how)
+    request = requested(LLAMA, 1, length, dtype="bfloat16", phase=phase, cluster=CLUSTER)
+    return Wanted(request, **how)
+
+
+def on(asked: Wanted, **changes: Any) -> Wanted:
+    return replace(asked, request=replace(asked.request, **changes))
 
 
 @cache
 def found(way: str) -> Layouts:
     if way == "interleaved":
         asked, few = wanted("training", schedule=way), Cluster(SPEC, 2)
-        return layouts(replace(asked, cluster=few, case=replace(asked.case, cluster=few)), PREDICTOR)
+        return layouts(on(asked, cluster=few), PREDICTOR)
     return layouts(wanted(way), PREDICTOR)
 
 
@@ -69,9 +73,9 @@ def test_every_layout_uses_all_devices_and_the_best_comes_first(way: str) -> Non
 def test_a_stretched_network_takes_as_long_as_a_whole_one(way: str, layout: Layout) -> None:
     every = found(way)
     one = next(one for one in every.found if one.layout == layout)
-    case = replace(every.wanted.case, layout=layout)
     recipe = Recipe(accumulation=one.micro_batches)
-    whole, _ = predict_case(case, PREDICTOR, phase=every.wanted.way, recipe=recipe)
+    request = replace(every.wanted.request, layout=layout, recipe=recipe)
+    whole, _ = predict_request(request, PREDICTOR)
     assert one.runtime_s is not None and whole.memory is not None and whole.parallel is not None
     assert one.runtime_s.value == pytest.approx(whole.runtime_s.value, rel=0.02)
     assert one.samples_per_s == pytest.approx(whole.parallel.samples_per_s.value, rel=0.02)
@@ -80,7 +84,7 @@ def test_a_stretched_network_takes_as_long_as_a_whole_one(way: str, layout: Layo
 
 def test_micro_batches_that_interleaved_stages_do_not_divide_are_a_reason() -> None:
     asked, few = wanted("training", schedule="interleaved", global_batch=3), Cluster(SPEC, 2)
-    every = layouts(replace(asked, cluster=few, case=replace(asked.case, cluster=few)), PREDICTOR)
+    every = layouts(on(asked, cluster=few), PREDICTOR)
     assert {one.layout.pipeline for one in every.found if "multiple of 2 stages" in one.reason} == {2}
     assert "--schedule interleaved --interleave 4" in command(
         every, next(one for one in every.found if one.layout.short == "pp2 vpp4")
@@ -91,9 +95,7 @@ def test_heads_that_ranks_do_not_divide_are_a_reason() -> None:
     model = LLAMA.replace(
         "num_attention_heads=4&num_key_value_heads=4", "num_attention_heads=2&num_key_value_heads=2"
     )
-    asked = wanted("decode")
-    asked = replace(asked, case=replace(asked.case, model=model))
-    every = layouts(asked, PREDICTOR)
+    every = layouts(on(wanted("decode"), model=model), PREDICTOR)
     refused = [one for one in every.found if one.reason]
     assert {one.layout.tensor for one in refused} == {4}
     assert "2 heads, which 4 ranks do not divide" in layouts_table(every)
@@ -122,10 +124,10 @@ def test_the_first_lines_say_the_best_and_the_command_that_says_more() -> None:
 def test_the_command_that_says_more_repeats_how_the_network_is_trained() -> None:
     every = found("training")
     recipe = Recipe("lion", checkpointing=True, masters=True)
-    other = replace(every, wanted=replace(every.wanted, recipe=recipe))
+    other = replace(every, wanted=on(every.wanted, recipe=recipe))
     more = command(other, every.fitting[0])
     assert "--optimizer lion --checkpointing --master-weights" in more
-    assert f"--dtype {every.wanted.case.dtype}" in more
+    assert f"--dtype {every.wanted.request.dtype}" in more
     assert "--optimizer" not in command(every, every.fitting[0])
 
 
@@ -161,7 +163,7 @@ def test_a_layout_in_few_letters_is_read_and_written() -> None:
 
 
 def test_fit_holds_the_fullest_device_against_the_memory() -> None:
-    request = Request(LLAMA, dtype="bfloat16", phase="decode", context=64, platform=PREDICTOR.platform)
+    request = requested(LLAMA, dtype="bfloat16", phase="decode", context=64, platform=PREDICTOR.platform)
     layout = Layout(tensor=2, pipeline=2, data=2)
     several = fit(replace(request, layout=layout), 2.0**32)
     assert several.fits and len(several.stages) == 2

@@ -36,12 +36,12 @@ def test_each_column_is_read_into_the_question(tmp_path: Path) -> None:
     found, refused, notes = read_measurements(file, device="t4")
     assert (refused, notes) == ([], ["latency_ms counts as runtime_s = latency_ms/1000"])
     step, text, image = found
-    assert (step.case.batch_size, step.case.dtype, step.way) == (8, "bfloat16", "forward")
-    assert (step.case.phase.name, step.case.phase.context, step.line) == ("decode", 512, 3)
+    assert (step.request.batch_size, step.request.dtype, step.request.way) == (8, "bfloat16", "forward")
+    assert (step.request.phase.name, step.request.phase.context, step.line) == ("decode", 512, 3)
     assert step.measured_s == pytest.approx(5.5e-3)
     assert step.device == "h100"
-    assert (text.case.batch_size, text.case.seq_len, text.line) == (1, 128, 5)
-    assert (image.case.input_shape, image.way, image.device) == ((3, 64, 64), "training", "t4")
+    assert (text.request.batch_size, text.request.seq_len, text.line) == (1, 128, 5)
+    assert (image.request.input_shape, image.request.way, image.device) == ((3, 64, 64), "training", "t4")
 
 
 def test_names_of_datasets_and_other_units_are_read_too(tmp_path: Path) -> None:
@@ -49,7 +49,11 @@ def test_names_of_datasets_and_other_units_are_read_too(tmp_path: Path) -> None:
         tmp_path, 'network,batch,input,time_us\nzoo:resnet18,2,"{""input_shape"": [3, 32, 32]}",700\n'
     )
     (one,), refused, _ = read_measurements(file)
-    assert (one.case.model, one.case.batch_size, one.case.input_shape) == ("zoo:resnet18", 2, (3, 32, 32))
+    assert (one.request.model, one.request.batch_size, one.request.input_shape) == (
+        "zoo:resnet18",
+        2,
+        (3, 32, 32),
+    )
     assert one.measured_s == pytest.approx(7e-4)
     assert refused == []
 

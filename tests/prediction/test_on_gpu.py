@@ -11,8 +11,8 @@ from neuralpower.errors import DeviceError, ModelError
 from neuralpower.layers import Call
 from neuralpower.measure import rig as rigs
 from neuralpower.measure.cuda.rig import CudaRig
-from neuralpower.prediction.case import Case
 from neuralpower.prediction.on_gpu import evaluate_on, predictor_of
+from neuralpower.prediction.request import Request
 from tests.program import run
 from tests.simulated_cuda import META, SimulatedCuda, rig_of
 
@@ -50,7 +50,7 @@ class Rig:
 
 def test_an_eager_network_is_compared_with_the_time_of_eager_calls() -> None:
     rig = Rig()
-    (found,) = evaluate_on(rig, [Case(DEEP, 2)], predictor_of(rig))
+    (found,) = evaluate_on(rig, [Request(DEEP, 2)], predictor_of(rig))
     assert found.measured_s == pytest.approx(EAGER_S, rel=0.01)
     assert found.error() == pytest.approx(found.prediction.runtime_s.value / EAGER_S - 1, rel=0.02)
     assert (found.slowdown, found.noise, found.too_slow) == (1.0, None, None)
@@ -60,7 +60,7 @@ def test_an_eager_network_is_compared_with_the_time_of_eager_calls() -> None:
 
 def test_a_graph_is_compared_with_the_devices_time() -> None:
     rig = Rig()
-    (found,) = evaluate_on(rig, [Case(DEEP, 2, run="graph")], predictor_of(rig))
+    (found,) = evaluate_on(rig, [Request(DEEP, 2, run="graph")], predictor_of(rig))
     assert found.measured_s == pytest.approx(KERNELS_S, rel=0.01)
     assert found.noise == pytest.approx(0.0, abs=1e-6)
 
@@ -73,15 +73,15 @@ def test_a_graph_is_compared_with_the_devices_time() -> None:
 def test_what_cannot_run_there_is_said(status: str, error: type[Exception], said: str) -> None:
     rig = Rig(fails=status)
     with pytest.raises(error, match=said):
-        evaluate_on(rig, [Case(DEEP, 2)], predictor_of(rig))
+        evaluate_on(rig, [Request(DEEP, 2)], predictor_of(rig))
 
 
 def test_a_network_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     heard = []
-    cases = [Case("zoo:absent"), Case(DEEP, 2)]
+    cases = [Request("zoo:absent"), Request(DEEP, 2)]
     found = evaluate_on(rig, cases, predictor_of(rig), refused=lambda case, error: heard.append(case.model))
-    assert (heard, [one.case.model for one in found]) == (["zoo:absent"], [DEEP])
+    assert (heard, [one.request.model for one in found]) == (["zoo:absent"], [DEEP])
 
 
 def test_the_command_measures_on_the_gpu_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,6 @@ from neuralpower.networks.sources import resolve
 from neuralpower.optimizers.registry import KNOWN, States, canonical, optimizers_of
 from neuralpower.platforms import CPU, Platform, platform_named
 from neuralpower.prediction.explore.fit import fit, memory
-from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.prediction.memory.cuda_allocator import replayed
 from neuralpower.prediction.weights import chosen, scheme_asked
 from neuralpower.trace.casts import cast_dtype, cast_rules, casting
@@ -32,6 +31,7 @@ from neuralpower.trace.recipe import TRAINING, Recipe
 from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
+from tests.asking import requested
 from tests.program import done, run
 
 NVIDIA = platform_named("nvidia")
@@ -446,16 +446,21 @@ def test_weights_that_are_trained_cannot_be_quantised() -> None:
 
 
 def test_fit_answers_for_adapters_on_quantised_weights() -> None:
-    request = Request(LLAMA, 1, 32, dtype="bfloat16", phase=TRAINING, platform=NVIDIA)
+    request = requested(LLAMA, 1, 32, dtype="bfloat16", phase=TRAINING, platform=NVIDIA)
     whole, adapted = memory(request), memory(replace(request, lora="8"))
     found = fit(replace(request, lora="8", weights="nf4", remedies=False), TINY)
     assert found.memory.weights_bytes < adapted.weights_bytes
     assert adapted.optimizer_bytes < whole.optimizer_bytes
     assert any("parameters are trained, the others are frozen" in note for note in found.notes)
-    options = {"lora": 8, "autocast": "bfloat16", "optimizer_states": 2, "master_weights": True}
+    options: dict[str, Any] = {
+        "lora": 8,
+        "autocast": "bfloat16",
+        "optimizer_states": 2,
+        "master_weights": True,
+    }
     for name, value in options.items():
         with pytest.raises(InputError, match=f"{name} {value} belongs to phase training, not to forward"):
-            fit(Request(LLAMA, 1, 32, platform=NVIDIA, **{name: value}), TINY)
+            neuralpower.fit(LLAMA, TINY, device="t4", **{name: value})
 
 
 # ---- float32 masters
@@ -500,7 +505,7 @@ def test_weights_of_32_bits_are_their_own_masters() -> None:
 def test_masters_of_weights_that_have_none_are_refused(changes: dict[str, Any], message: str) -> None:
     how = {"dtype": "bfloat16", "phase": TRAINING, "platform": NVIDIA, "master_weights": True}
     with pytest.raises(InputError, match=message):
-        memory(Request(LLAMA, 1, 32, **{**how, **changes}))
+        memory(requested(LLAMA, 1, 32, **{**how, **changes}))
 
 
 # ---- over several devices
@@ -508,7 +513,7 @@ def test_masters_of_weights_that_have_none_are_refused(changes: dict[str, Any], 
 
 def test_replicas_share_out_the_states_of_each_optimizer_and_frozen_weights() -> None:
     def on(layout: Layout, **how: Any) -> Any:
-        request = Request(LLAMA, 2, 32, phase=TRAINING, platform=NVIDIA, layout=layout, **how)
+        request = requested(LLAMA, 2, 32, phase=TRAINING, platform=NVIDIA, layout=layout, **how)
         return memory(request)
 
     alone, zero1 = Layout(data=2), Layout(data=2, shard="zero1")

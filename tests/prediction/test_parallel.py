@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,11 +17,11 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import DECODE, Phase
-from neuralpower.networks.requests import asked_of
-from neuralpower.prediction.case import Case, predict_case, sharding_of
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.compose import question_of
 from neuralpower.prediction.parallel import lanes, one_micro_batch, predict_layout
 from neuralpower.prediction.prediction import BUBBLE, Prediction
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.several_devices import Parallel
 from neuralpower.prediction.timeline import Stage
 from neuralpower.report.perfetto import predicted as drawn
@@ -46,9 +47,10 @@ def followed(tensor: int, phase: str, **how: Any) -> Followed:
     """One rank's module, followed once for all layouts."""
     question = asked(Layout(tensor=tensor), phase, 1, **how)
     passes = Phase(phase, context=64) if phase == DECODE else Phase()
-    request = Case(LLAMA, 2, None if phase == DECODE else 64, dtype="bfloat16").request()
-    sharding = sharding_of(question.layout, None, question.run, question.phase)
-    found = follow(asked_of(LLAMA, request, passes, sharding=sharding), one_micro_batch(question))
+    passes = Phase(TRAINING) if question.phase == TRAINING else passes
+    request = Request(LLAMA, 2, None if phase == DECODE else 64, None, "bfloat16", passes)
+    request = replace(request, layout=question.layout)
+    found = follow(request.asked(request.source(), question.run), one_micro_batch(question))
     assert isinstance(found, Followed)
     return found
 
@@ -203,7 +205,9 @@ def test_batches_in_flight_fill_the_stages() -> None:
 
 def test_a_generation_sums_its_steps() -> None:
     phase = Phase("generate", prompt=32, new_tokens=8)
-    found, _ = predict_case(Case(LLAMA, 2, dtype="bfloat16", phase=phase, layout=Layout(pipeline=2)), gpu())
+    found, _ = predict_request(
+        Request(LLAMA, 2, dtype="bfloat16", phase=phase, layout=Layout(pipeline=2)), gpu()
+    )
     one = parallel(found)
     assert one.tokens == 2 * 8
     assert one.tokens_per_s is not None
@@ -214,19 +218,27 @@ def test_a_generation_sums_its_steps() -> None:
 def test_a_layout_that_does_not_fit_is_refused() -> None:
     predictor = gpu()
     with pytest.raises(InputError, match="takes 16 devices, and the cluster has 8"):
-        predict_case(
-            Case(LLAMA, 2, dtype="bfloat16", layout=Layout(data=16), cluster=Cluster(SPEC, 8)), predictor
+        predict_request(
+            Request(LLAMA, 2, dtype="bfloat16", layout=Layout(data=16), cluster=Cluster(SPEC, 8)), predictor
         )
     with pytest.raises(InputError, match="orders pipeline stages, and there is one"):
-        predict_case(
-            Case(LLAMA, 2, 64, dtype="bfloat16", layout=Layout(data=2, schedule="gpipe")),
+        predict_request(
+            Request(
+                LLAMA,
+                2,
+                64,
+                dtype="bfloat16",
+                phase=Phase(TRAINING),
+                layout=Layout(data=2, schedule="gpipe"),
+            ),
             predictor,
-            phase="training",
         )
     with pytest.raises(InputError, match="the network has 4 repeated blocks"):
-        predict_case(Case(LLAMA, 2, 64, dtype="bfloat16", layout=Layout(pipeline=9)), predictor)
+        predict_request(Request(LLAMA, 2, 64, dtype="bfloat16", layout=Layout(pipeline=9)), predictor)
     with pytest.raises(InputError, match="phase backward"):
-        predict_case(Case(LLAMA, 2, 64, dtype="bfloat16", layout=Layout(data=2)), predictor, phase="backward")
+        predict_request(
+            Request(LLAMA, 2, 64, dtype="bfloat16", phase=Phase("backward"), layout=Layout(data=2)), predictor
+        )
 
 
 def test_fewer_micro_batches_than_stages_are_warned_of() -> None:

@@ -20,9 +20,10 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Term
 from neuralpower.learn.regressor import Regressor, Spread
 from neuralpower.measure.collect.plan import draw
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.explore.score import score
+from neuralpower.prediction.request import Request
 from neuralpower.trace.records import LayerCall, Trace
 from tests.program import done, run
 
@@ -75,7 +76,7 @@ def test_changed_configurations_are_what_each_is_alone(predictor: Predictor) -> 
     ]
     for i in (0, 17, 60, 99, one_block.index(True)):
         query = "&".join(f"{name}={value}" for name, value in many[i]["changes"].items())
-        alone, traced = predict_case(Case(f"{MODEL}?{query}", 2, many[i]["seq_len"]), predictor)
+        alone, traced = predict_request(Request(f"{MODEL}?{query}", 2, many[i]["seq_len"]), predictor)
         assert found[i].runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
         assert (found[i].low_s, found[i].high_s) == pytest.approx(
             (alone.runtime_s.low, alone.runtime_s.high), rel=1e-9
@@ -115,7 +116,7 @@ def test_energies_are_those_of_single_predictions(predictor: Predictor) -> None:
     found = score(many, metered, by="energy")
     for i in (0, 11, len(many) - 1):
         query = "&".join(f"{name}={value}" for name, value in many[i]["changes"].items())
-        alone, _ = predict_case(Case(f"{MODEL}?{query}", 2, many[i]["seq_len"]), metered)
+        alone, _ = predict_request(Request(f"{MODEL}?{query}", 2, many[i]["seq_len"]), metered)
         assert alone.energy_j is not None
         assert found[i].runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
         assert found[i].energy_j == pytest.approx(alone.energy_j.value, rel=1e-9)
@@ -277,7 +278,7 @@ def test_a_depth_that_is_no_number_is_the_candidates_own_error(predictor: Predic
 
 def test_a_model_takes_the_shape_of_one_sample(predictor: Predictor) -> None:
     (found,) = score([{"model": "zoo:squeezenet", "input_shape": [3, 64, 64]}], predictor)
-    alone, _ = predict_case(Case("zoo:squeezenet", 1, input_shape=(3, 64, 64)), predictor)
+    alone, _ = predict_request(Request("zoo:squeezenet", 1, input_shape=(3, 64, 64)), predictor)
     assert found.runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-9)
 
 

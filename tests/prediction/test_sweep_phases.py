@@ -14,8 +14,9 @@ import neuralpower
 from neuralpower.errors import InputError
 from neuralpower.learn import predictor_lookup
 from neuralpower.networks.phases import Phase
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.explore.phases import sweep_phases
+from neuralpower.prediction.request import Request
 from neuralpower.trace.recipe import Recipe
 from tests.program import done, run
 
@@ -33,8 +34,8 @@ def test_each_context_and_batch_is_a_step_as_predict_has_it() -> None:
     found = points(GPT, "--phase", "decode", "--context", "8:32", "-b", "1,3")
     assert [(p["seq_len"], p["batch_size"]) for p in found] == [(c, b) for c in (8, 16, 32) for b in (1, 3)]
     for point in found:
-        case = Case(GPT, point["batch_size"], phase=Phase.decode(context=point["seq_len"]))
-        alone, _ = predict_case(case, trained)
+        case = Request(GPT, point["batch_size"], phase=Phase.decode(context=point["seq_len"]))
+        alone, _ = predict_request(case, trained)
         assert point["runtime_s"] == alone.runtime_s.value
         assert alone.memory is not None
         assert point["memory_high_bytes"] == alone.memory.high_bytes
@@ -45,8 +46,9 @@ def test_each_context_and_batch_is_a_step_as_predict_has_it() -> None:
 
 def test_a_training_step_counts_the_samples_of_its_micro_batches() -> None:
     trained = predictor_lookup.load(PREDICTOR)
-    cases = [Case("zoo:deep_mnist", batch) for batch in (1, 4)]
-    swept = sweep_phases(cases, [trained], way="training", recipe=Recipe("momentum", accumulation=3))
+    recipe = Recipe("momentum", accumulation=3)
+    cases = [Request("zoo:deep_mnist", batch, phase=Phase("training"), recipe=recipe) for batch in (1, 4)]
+    swept = sweep_phases(cases, [trained])
     for case, point in zip(cases, swept.points, strict=True):
         assert point.phase == "training"
         assert point.runtime_s is not None
@@ -64,7 +66,7 @@ def test_python_sweeps_a_phase_as_the_command_does() -> None:
 def test_python_sweeps_a_module_in_training() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
     loaded, recipe = neuralpower.load(PREDICTOR), Recipe("momentum", accumulation=2)
-    (point,) = loaded.sweep(module, batch_sizes=[4], phase="training", recipe=recipe, input_shape=(8,)).points
+    (point,) = loaded.sweep(module, batch_size=[4], phase="training", recipe=recipe, input_shape=(8,)).points
     alone = loaded.predict(module, (4, 8), phase="training", recipe=recipe)
     assert (point.model, point.phase, point.runtime_s) == ("Sequential", "training", alone.runtime_s.value)
     assert point.samples_per_s == pytest.approx(8 / alone.runtime_s.value)

@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 import neuralpower
-from neuralpower.api.options import fitted_target
+from neuralpower.ask.spread import fitted_in
 from neuralpower.devices.cluster import cluster_of
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import spec_of
@@ -19,11 +19,12 @@ from neuralpower.errors import InputError
 from neuralpower.platforms import CPU, PLATFORMS, platform_of
 from neuralpower.prediction.explore import remedies as found_in
 from neuralpower.prediction.explore.fit import Fit, assumed, fit, memory
-from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.prediction.explore.remedies import CHANGES, ENOUGH, Situation, remedies
 from neuralpower.prediction.explore.verdict import COVERED, probability_of, verdict_of
 from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.request import Request
 from neuralpower.report.explored import fit_table
+from tests.asking import requested
 from tests.program import done, run
 
 NVIDIA = PLATFORMS["nvidia"]
@@ -71,7 +72,7 @@ def test_below_the_tensors_nothing_fits_and_a_bound_at_the_value_is_certain() ->
 
 
 def test_a_tight_fit_ends_with_0_and_is_no_sure_one() -> None:
-    needs = memory(Request(NET, platform=NVIDIA))
+    needs = memory(requested(NET, platform=NVIDIA))
     between = (needs.value_bytes + needs.high_bytes) // 2
     ran = run("fit", NET, "--device", f"{between}B", "--json")
     found = json.loads(ran.out)
@@ -93,10 +94,10 @@ def test_a_tight_fit_ends_with_0_and_is_no_sure_one() -> None:
     ],
 )
 def test_what_is_tight_has_a_size_that_is_expected_to_fit(asked: dict[str, Any]) -> None:
-    request = Request(**{"model": NET, "platform": NVIDIA, "remedies": False, **asked})
+    request = requested(**{"model": NET, "platform": NVIDIA, "remedies": False, **asked})
     needs = memory(request)
     between = (needs.value_bytes + needs.high_bytes) / 2
-    found = fit(request, between / (1 - NVIDIA.margin(request.phase)))
+    found = fit(request, between / (1 - NVIDIA.margin(request.phase.name)))
     assert (found.verdict, found.fits) == ("tight", False)
     assert found.likely_batch is not None and found.largest_batch is not None
     assert found.likely_batch >= request.batch_size > found.largest_batch
@@ -108,7 +109,7 @@ def test_what_is_tight_has_a_size_that_is_expected_to_fit(asked: dict[str, Any])
 
 
 def test_the_table_says_that_it_is_tight_and_how_sure_that_is() -> None:
-    request = Request(NET, platform=NVIDIA)
+    request = requested(NET, platform=NVIDIA)
     found = Fit(False, taking(100, more=50), 120.0, 1, None, "", 1, request=request)
     said = "tight: fits into 120 B if the peak stays below its upper bound (probability 82%)"
     assert said in fit_table(found, request, "a GPU")
@@ -129,12 +130,13 @@ class Fake:
         return taking(self.rule(request))
 
 
-def training(**how: object) -> Request:
-    return replace(Request(NET, 8, phase="training", platform=NVIDIA, run="eager"), **how)
+def training(**how: Any) -> Request:
+    sized = {"batch_size": 8, "phase": "training", "platform": NVIDIA, "run": "eager", **how}
+    return requested(NET, **sized)
 
 
 def test_changes_come_cheapest_first_and_the_search_ends_with_enough() -> None:
-    fake = Fake(lambda asked: 60 if asked.dtype == "bfloat16" or asked.checkpointing else 90)
+    fake = Fake(lambda asked: 60 if asked.dtype == "bfloat16" or asked.recipe.checkpointing else 90)
     found = remedies(Situation(training(), taking(100), 95, largest_batch=7), fake)
     assert [one.change for one in found] == ["2 micro-batches of 4", "bfloat16", "activation checkpointing"]
     assert all(one.fits for one in found) and len(found) == ENOUGH == len(fake.asked)
@@ -144,7 +146,7 @@ def test_changes_come_cheapest_first_and_the_search_ends_with_enough() -> None:
 
 def test_what_saves_nothing_or_is_refused_is_left_out() -> None:
     def rule(asked: Request) -> int:
-        if asked.checkpointing:
+        if asked.recipe.checkpointing:
             raise InputError("has no blocks")
         return 100 if asked.dtype == "bfloat16" else 90
 
@@ -154,7 +156,7 @@ def test_what_saves_nothing_or_is_refused_is_left_out() -> None:
 
 def test_changes_are_added_up_where_none_is_enough_alone() -> None:
     def rule(asked: Request) -> int:
-        halved = (asked.dtype == "bfloat16", asked.checkpointing, not asked.layout.alone)
+        halved = (asked.dtype == "bfloat16", asked.recipe.checkpointing, not asked.layout.alone)
         return 100 - 25 * sum(halved)
 
     found = remedies(Situation(training(batch_size=1), taking(100), 55), Fake(rule))
@@ -165,7 +167,7 @@ def test_changes_are_added_up_where_none_is_enough_alone() -> None:
 
 
 def test_stronger_weights_are_not_tried_where_weaker_ones_fit() -> None:
-    request = Request(NET, phase="decode", dtype="bfloat16", platform=NVIDIA, run="engine")
+    request = requested(NET, phase="decode", dtype="bfloat16", platform=NVIDIA, run="engine")
     now = Situation(request, taking(100, weights=80), 70)
     both = {"int8": 75, "int4": 60}
     assert [one.change for one in remedies(now, Fake(lambda asked: both.get(asked.weights or "", 100)))][
@@ -177,7 +179,7 @@ def test_stronger_weights_are_not_tried_where_weaker_ones_fit() -> None:
 
 
 def test_a_cache_of_8_bits_keeps_half_the_bytes_of_an_engines_cache() -> None:
-    request = Request(NET, phase="decode", dtype="bfloat16", platform=NVIDIA, run="engine")
+    request = requested(NET, phase="decode", dtype="bfloat16", platform=NVIDIA, run="engine")
     first = remedies(Situation(request, full := taking(100, cache=60), 75), lambda asked: full)[0]
     assert (first.change, first.memory.cache_bytes, first.saved_bytes) == (
         "8-bit cache of keys and values",
@@ -191,7 +193,7 @@ def test_a_cache_of_8_bits_keeps_half_the_bytes_of_an_engines_cache() -> None:
 
 def test_masters_are_left_out_where_pure_16_bit_weights_fit() -> None:
     asked = training(batch_size=1, dtype="bfloat16", optimizer="sgd", master_weights=True)
-    found = remedies(Situation(asked, taking(100), 60), lambda one: taking(100 if one.master_weights else 50))
+    found = remedies(Situation(asked, taking(100), 60), lambda one: taking(100 if one.recipe.masters else 50))
     change = next(one for one in found if one.change == "no float32 masters")
     assert (change.options, change.fits) == ("without --master-weights", True)
     adapters = next(one for one in found if one.change == "LoRA adapters of rank 16")
@@ -215,7 +217,7 @@ def test_each_change_has_words_for_its_cost() -> None:
 
 
 def test_fit_gives_the_changes_and_a_switch_leaves_them_out() -> None:
-    request = Request(nn.Linear(64, 64), 64, input_shape=(64,), phase="training", platform=NVIDIA, margin=0)
+    request = requested(nn.Linear(64, 64), 64, input_shape=(64,), phase="training", platform=NVIDIA, margin=0)
     room = memory(request).value_bytes - 1.0
     found = fit(request, room)
     assert found.verdict == "does not fit" and found.remedies
@@ -228,12 +230,12 @@ def test_fit_gives_the_changes_and_a_switch_leaves_them_out() -> None:
 
 
 def test_a_size_is_a_gpu_and_several_devices_have_a_usual_layout() -> None:
-    device, size, request = fitted_target("24GiB", None, {})
-    assert (device, size, request) == (None, "24GiB", {})
-    *_, request = fitted_target("2xh100-sxm", None, {"phase": "training"})
-    assert request["layout"] == Layout(data=2, shard="zero3") and request["devices"] == "2xh100-sxm"
-    *_, request = fitted_target("2xh100-sxm", None, {"layout": Layout(pipeline=2)})
-    assert request["layout"] == Layout(pipeline=2)
+    assert fitted_in({"device": "24GiB"}, NET) == ({"device": None, "memory": "24GiB"}, "")
+    several, note = fitted_in({"device": "2xh100-sxm", "phase": "training"}, NET)
+    assert several["layout"] == Layout(data=2, shard="zero3") and several["devices"] == "2xh100-sxm"
+    assert note.startswith("no layout is given: data 2, zero3 is assumed")
+    several, note = fitted_in({"device": "2xh100-sxm", "layout": Layout(pipeline=2)}, NET)
+    assert (several["layout"], note) == (Layout(pipeline=2), "")
     assert cluster_of("8xh100-sxm", 2).usual_layout(trains=False) == Layout(tensor=8, pipeline=2)
     assert cluster_of("h100-sxm").usual_layout(trains=True) == Layout()
     platform, name = assumed("24GiB")
@@ -267,11 +269,11 @@ def test_what_cannot_be_a_device_is_refused_in_a_line(options: tuple[object, ...
 
 def test_memory_alone_is_that_of_a_fit_and_takes_a_shape() -> None:
     found = neuralpower.memory(nn.Linear(64, 8), (4, 64), device="h100")
-    asked = Request(nn.Linear(64, 8), 4, input_shape=(64,), phase="training", platform=NVIDIA)
+    asked = requested(nn.Linear(64, 8), 4, input_shape=(64,), phase="training", platform=NVIDIA)
     hopper = platform_of(spec_of("h100").hardware())
     assert found == memory(replace(asked, platform=hopper)) != memory(asked)
-    assert neuralpower.memory(NET, phase="forward") == memory(Request(NET, platform=CPU))
+    assert neuralpower.memory(NET, phase="forward") == memory(requested(NET, platform=CPU))
     with pytest.raises(InputError, match="must be a shape, batch first"):
         neuralpower.memory(NET, "one")
-    with pytest.raises(InputError, match="batch_size is 0"):
+    with pytest.raises(InputError, match="batch size 0"):
         neuralpower.memory(NET, batch_size=0)

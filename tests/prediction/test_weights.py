@@ -107,7 +107,7 @@ def test_a_fit_counts_quantised_weights(loaded: LoadedPredictor, checkpoint: str
 
 
 def test_a_sweep_and_a_prediction_agree(loaded: LoadedPredictor) -> None:
-    found = loaded.sweep(MODEL, batch_sizes=(1, 2, 4), seq_lens=(16, 32), weights="int4:64")
+    found = loaded.sweep(MODEL, batch_size=(1, 2, 4), seq_len=(16, 32), weights="int4:64")
     assert not any(point.error for point in found.points)
     point = next(p for p in found.points if (p.batch_size, p.seq_len) == (4, 32))
     alone = loaded.predict(MODEL, batch_size=4, seq_len=32, weights="int4:64")
@@ -115,7 +115,7 @@ def test_a_sweep_and_a_prediction_agree(loaded: LoadedPredictor) -> None:
     assert alone.memory is not None
     assert point.memory_bytes == pytest.approx(alone.memory.needed_bytes)  # without what is kept
     assert "weights int4, groups of 64" in found.notes
-    mixed = loaded.sweep(MODEL, batch_sizes=(1, 2), seq_lens=(16,), weights="q4_k_m")
+    mixed = loaded.sweep(MODEL, batch_size=(1, 2), seq_len=(16,), weights="q4_k_m")
     alone = loaded.predict(MODEL, batch_size=2, seq_len=16, weights="q4_k_m")
     assert mixed.points[1].runtime_s == pytest.approx(alone.runtime_s.value, rel=1e-6)
     assert alone.memory is not None

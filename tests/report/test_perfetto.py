@@ -23,9 +23,10 @@ from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.networks.phases import Phase
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.compose import compose, question_of
 from neuralpower.prediction.memory.peak import forward_memory, memory_of
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import UNPLACED, Omitted, Stage, memory_bytes, timed
 from neuralpower.report.chrome import Counter, Process, Row, Slice, document, microseconds, write
 from neuralpower.report.perfetto import WAIT, Leaf, nested, predicted
@@ -485,7 +486,7 @@ def cpu() -> Predictor:
 )
 def test_a_language_models_phases_add_up_to_the_prediction(cpu: Predictor, phase: Phase) -> None:
     stages: list[Stage | Omitted] = []
-    prediction, _ = predict_case(Case(LLAMA, phase=phase), cpu, seen=stages.append)
+    prediction, _ = predict_request(Request(LLAMA, phase=phase), cpu, seen=stages.append)
     data = document([predicted(prediction, stages, cpu)])
     (row,) = sound(data).values()
     assert leaves_us(row) / 1e6 == pytest.approx(prediction.runtime_s.value, rel=1e-6)
@@ -504,13 +505,13 @@ def test_a_language_models_phases_add_up_to_the_prediction(cpu: Predictor, phase
 
 def test_a_generation_of_one_token_is_its_prefill(cpu: Predictor) -> None:
     stages: list[Stage | Omitted] = []
-    predict_case(Case(LLAMA, phase=Phase.generate(9, 1)), cpu, seen=stages.append)
+    predict_request(Request(LLAMA, phase=Phase.generate(9, 1)), cpu, seen=stages.append)
     assert [one.name for one in stages] == ["prefill"]
 
 
 def test_a_generation_is_cast_as_its_passes_are(cpu: Predictor) -> None:
     stages: list[Stage | Omitted] = []
-    predict_case(Case(LLAMA, phase=Phase.generate(9, 2)), cpu, autocast=torch.bfloat16, seen=stages.append)
+    predict_request(Request(LLAMA, phase=Phase.generate(9, 2), autocast="bfloat16"), cpu, seen=stages.append)
     products = {
         layer.dtype
         for one in stages

@@ -13,10 +13,11 @@ import pytest
 from neuralpower.errors import InputError
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.explore.compare import Side, compare
 from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
 from neuralpower.prediction.prediction import Prediction
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import Omitted, Stage
 from neuralpower.report import charts, pictures
 from neuralpower.report.charts import XY, Bars
@@ -39,7 +40,7 @@ def predictor() -> Predictor:
 @pytest.fixture(scope="module")
 def predicted(predictor: Predictor) -> tuple[Prediction, list[Stage | Omitted]]:
     stages: list[Stage | Omitted] = []
-    prediction, _ = predict_case(Case(TINY, 2, 16), predictor, seen=stages.append)
+    prediction, _ = predict_request(Request(TINY, 2, 16), predictor, seen=stages.append)
     return prediction, stages
 
 
@@ -168,7 +169,7 @@ def test_a_prediction_alone_is_a_page_too(predicted: tuple[Prediction, list[Stag
 def test_a_comparison_shows_both_beside_each_other(
     predicted: tuple[Prediction, list[Stage | Omitted]], predictor: Predictor
 ) -> None:
-    other, _ = predict_case(Case(TINY, 4, 16), predictor)
+    other, _ = predict_request(Request(TINY, 4, 16), predictor)
     sides = [Side("two", predicted[0], predictor), Side("four", other, predictor)]
     page = pictures.comparison_page(compare(*sides), sides)
     assert page.lead.startswith("A: two. B: four. A takes 0.") and "A is faster" in page.lead

@@ -60,7 +60,7 @@ def results(predictor: LoadedPredictor, prediction: Prediction) -> dict[str, Any
     return {
         "Prediction": prediction,
         "Tree": prediction.tree(),
-        "Sweep": predictor.sweep(Net(), batch_sizes=(1, 2), input_shape=(8,)),
+        "Sweep": predictor.sweep(Net(), batch_size=(1, 2), input_shape=(8,)),
         "Fit": predictor.fit(Net(), "1GB", input_shape=(8,)),
         "Comparison": predictor.compare(Net(), Block(), inputs=(4, 8)),
         "NetworkProfile": neuralpower.profile(Net(), (4, 8), repeat=2, warmup=0),

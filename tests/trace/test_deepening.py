@@ -15,12 +15,13 @@ from neuralpower.networks.decoder import pass_of
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import InputRequest, resolve
 from neuralpower.platforms import PLATFORMS
-from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.prediction.explore.probe import Probe
 from neuralpower.prediction.explore.shallow import Shallow
 from neuralpower.trace.deepening import SHORT, Deepening, History, IrregularError, ranked
+from neuralpower.trace.recipe import Recipe
 from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
+from tests.asking import requested
 
 CLUSTER = Cluster(find_spec("h100-sxm"), 2)
 NVIDIA, DEEP, PATH = PLATFORMS["nvidia"], 9, "model.layers"
@@ -115,7 +116,7 @@ def test_a_deep_network_takes_what_its_whole_trace_takes(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     length = {} if "context" in asked else {"seq_len": 8}
-    request = Request(llama(3 * SHORT, 128), 2, platform=NVIDIA, **length, **asked)
+    request = requested(llama(3 * SHORT, 128), 2, platform=NVIDIA, **length, **asked)
     probe = Probe(request)
     found = [probe(2, 8), probe(3, 16)]  # with quantised weights, the first is followed whole
     assert probe.shallow.network.cache_info().currsize == 2
@@ -148,7 +149,7 @@ class Late(nn.Module):
 def test_a_network_that_does_other_things_later_is_followed_whole(
     counted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = Request(Late(counted), input_shape=(64,), platform=NVIDIA)
+    request = requested(Late(counted), input_shape=(64,), platform=NVIDIA)
     found = [Probe(request)(batch, None) for batch in (2, 4096)]
     probe = Probe(request)
     assert [probe(batch, None) for batch in (2, 4096)] == found
@@ -157,16 +158,16 @@ def test_a_network_that_does_other_things_later_is_followed_whole(
 
 
 def test_changes_of_a_request_trust_what_was_seen_of_its_network() -> None:
-    request = Request(llama(3 * SHORT), 2, 8, phase="training", platform=NVIDIA)
+    request = requested(llama(3 * SHORT), 2, 8, phase="training", platform=NVIDIA)
     probe = Probe(request)
     probe(2, 8), probe(3, 8)
     assert probe._agrees == {"training": True}
-    changed = replace(request, checkpointing=True)
+    changed = replace(request, recipe=Recipe(checkpointing=True))
     assert Probe(changed, probe)(2, 8) == Probe(changed)(2, 8)
 
 
 def test_other_weights_are_looked_at_anew() -> None:
-    request = Request(llama(3 * SHORT, 128), 2, 8, platform=NVIDIA)
+    request = requested(llama(3 * SHORT, 128), 2, 8, platform=NVIDIA)
     probe = Probe(request)
     probe(2, 8), probe(3, 8)
     assert probe._agrees == {"forward": True}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from neuralpower.cli import parsing
+from neuralpower.ask import texts
 from neuralpower.errors import InputError
 from neuralpower.layers.attention import Attention
 from neuralpower.layers.fused_pointwise import FusedPointwise
@@ -129,8 +129,8 @@ def test_a_prediction_says_the_lengths_and_counts_all_tokens() -> None:
 def test_lengths_are_read_from_a_list_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "lengths.txt"
     file.write_text("812\n\n 95 \n4076\n")
-    assert parsing.lengths("812, 95,4076") == parsing.lengths(str(file)) == (812, 95, 4076)
-    assert parsing.lengths(None) is None
+    assert texts.lengths("812, 95,4076") == texts.lengths(str(file)) == (812, 95, 4076)
+    assert texts.lengths(None) is None
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_lengths_are_read_from_a_list_or_a_file(tmp_path: Path) -> None:
 )
 def test_what_is_no_list_of_lengths_is_refused(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        parsing.lengths(text)
+        texts.lengths(text)
 
 
 def test_a_file_that_is_empty_or_holds_words_is_refused(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_file_that_is_empty_or_holds_words_is_refused(tmp_path: Path) -> None:
     for content, said in (("\n\n", "contains no number"), ("12\nmany\n", "line 2: 'many' is not a length")):
         file.write_text(content)
         with pytest.raises(InputError, match=said):
-            parsing.lengths(str(file))
+            texts.lengths(str(file))
 
 
 @pytest.mark.parametrize(

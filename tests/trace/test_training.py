@@ -33,11 +33,12 @@ from neuralpower.measure.collect.plan import affordable, draw, kinds_named, make
 from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
 from neuralpower.measure.steps import TrainingStep
+from neuralpower.networks.phases import Phase
 from neuralpower.networks.running import META, WAYS, Run
 from neuralpower.prediction import evaluate as evaluation
-from neuralpower.prediction.case import Case
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.evaluate import evaluate
+from neuralpower.prediction.request import Request
 from neuralpower.trace.passes import applied
 from neuralpower.trace.question import Knows, Question
 from neuralpower.trace.recipe import Recipe, default_loss
@@ -677,7 +678,7 @@ def test_a_step_follows_a_pass_in_inference_mode_of_a_network_that_caches_for_it
 
 def test_an_evaluated_step_is_measured_in_its_parts(learnt: Predictor) -> None:
     (e,) = evaluate(
-        [Case("zoo:deep_mnist", 2)], learnt, rounds=2, phase="training", recipe=Recipe("momentum")
+        [Request("zoo:deep_mnist", 2, phase=Phase("training"), recipe=Recipe("momentum"))], learnt, rounds=2
     )
     assert set(e.parts_s) == {"forward", "backward", "optimizer"}
     assert 0 < sum(e.parts_s.values()) <= 1.2 * max(e.timing.samples_s)
@@ -698,7 +699,9 @@ def test_a_steps_slow_down_is_that_of_all_its_layers(
         return [Timing((2.0,), 2.0, 2.0, 2.0, 0.0, 0.0, 0.0)]
 
     monkeypatch.setattr(evaluation, "time_calls", timed)
-    (e,) = evaluate([Case("zoo:deep_mnist", 2)], followed, phase="training", recipe=Recipe("momentum"))
+    (e,) = evaluate(
+        [Request("zoo:deep_mnist", 2, phase=Phase("training"), recipe=Recipe("momentum"))], followed
+    )
     rows = [row for row in e.prediction.rows if row.layer is not None]
     backward = [row.runtime_s for row in rows if row.layer is not None and row.layer.phase == "backward"]
     share = sum(backward) / sum(row.runtime_s for row in rows)
@@ -725,9 +728,9 @@ def test_what_met_a_slow_machine_is_measured_again_and_the_quieter_time_kept(
     paces = at_paces(monkeypatch, [2.0, 3.0, 1.1], [1.0, 4.0], [2.5, 1.2])
     speed = NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25)
     here = dataclasses.replace(learnt, device=read_cpu().name, speed=speed)
-    cases = [Case("zoo:deep_mnist", batch) for batch in (1, 2, 3)]
+    cases = [Request("zoo:deep_mnist", batch) for batch in (1, 2, 3)]
     first, second, third = evaluate(cases, here)
-    assert [e.case.batch_size for e in (first, second, third)] == [1, 2, 3]
+    assert [e.request.batch_size for e in (first, second, third)] == [1, 2, 3]
     assert (first.measured_s, first.too_slow, first.slowdown) == (1.0, None, 1.0)
     assert (second.measured_s, second.too_slow, second.slowdown) == (2.5, 2.5, 1.25)
     assert (third.measured_s, third.over, third.too_slow) == (1.1, 1.1, None)
@@ -741,12 +744,12 @@ def test_spells_slower_than_others_are_measured_again_but_not_those_of_the_usual
     here = dataclasses.replace(
         learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25)
     )
-    found = evaluate([Case("zoo:deep_mnist", batch) for batch in (1, 2, 3, 4)], here)
+    found = evaluate([Request("zoo:deep_mnist", batch) for batch in (1, 2, 3, 4)], here)
     assert [e.measured_s for e in found] == [0.8, 0.99, 0.9, 0.95]
     assert next(paces, None) is None
     elsewhere = dataclasses.replace(here, device="Another CPU")
     at_paces(monkeypatch, [0.8, 1.15])
-    found = evaluate([Case("zoo:deep_mnist", batch) for batch in (1, 2)], elsewhere)
+    found = evaluate([Request("zoo:deep_mnist", batch) for batch in (1, 2)], elsewhere)
     assert [e.measured_s for e in found] == [0.8, 1.15]
 
 
@@ -759,5 +762,5 @@ def test_what_fails_when_it_is_measured_once_more_was_measured(
     here = dataclasses.replace(
         learnt, device=read_cpu().name, speed=NetworkSpeed(1.0, 1.0, 1.0, slowest=1.25)
     )
-    (e,) = evaluate([Case("zoo:deep_mnist")], here)
+    (e,) = evaluate([Request("zoo:deep_mnist")], here)
     assert (e.measured_s, e.too_slow) == (2.0, 2.0)

@@ -23,17 +23,16 @@ from neuralpower.prediction.memory.engines import (
     served,
 )
 from neuralpower.prediction.memory.peak import Memory, MemoryLine
-from neuralpower.trace.recipe import TRAINING
 
 if TYPE_CHECKING:
-    from neuralpower.prediction.explore.fit_request import Request
+    from neuralpower.prediction.request import Request
 
 
 def check_engine(request: Request) -> None:
     """Raise InputError for what an engine does not do; before the network is built."""
     asked, layout = request.engine, request.layout
     assert asked is not None
-    if request.phase == TRAINING:
+    if request.trains:
         raise InputError(
             f"--engine {asked.engine} with --phase training: engines serve and do not train; leave one out"
         )
@@ -144,8 +143,7 @@ def memory_of(found: EngineMemory, phase: str) -> Memory:
 
 def length_of(request: Request) -> int | None:
     """Tokens of a sequence that the request's phase names; None where it names none."""
-    if request.phase == DECODE and request.context is not None:
-        return request.context + 1
-    if request.phase in (PREFILL, GENERATE) and request.seq_len is not None:
-        return request.seq_len + (request.new_tokens or 0)
-    return None
+    name, length = request.phase.name, request.length
+    if length is None or name not in (PREFILL, DECODE, GENERATE):
+        return None
+    return length + (1 if name == DECODE else request.phase.new_tokens or 0)

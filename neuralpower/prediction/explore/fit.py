@@ -11,16 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Real
 from operator import attrgetter
 from typing import Any
 
-from neuralpower.errors import InputError
+from neuralpower.ask.options import Training, given_in
+from neuralpower.ask.spread import Given
+from neuralpower.errors import InputError, unknown
 from neuralpower.files.stages import stage
+from neuralpower.layers.base import FORWARD, TRAINING
 from neuralpower.networks.inputs import check_count
-from neuralpower.networks.phases import DECODE, GENERATE
-from neuralpower.platforms import PLATFORMS, Platform
+from neuralpower.networks.phases import DECODE, GENERATE, PREDICTED, PREFILL
+from neuralpower.platforms import CPU, PLATFORMS, Platform
 from neuralpower.prediction.explore.engine_fit import check_engine, engine_memory, memory_of, served_in
-from neuralpower.prediction.explore.fit_request import Request, check_room, checked_margin
 from neuralpower.prediction.explore.largest import MOST, largest
 from neuralpower.prediction.explore.probe import Probe
 from neuralpower.prediction.explore.remedies import Remedy, Situation, remedies
@@ -28,10 +31,11 @@ from neuralpower.prediction.explore.verdict import DOES_NOT_FIT, FITS, TIGHT, pr
 from neuralpower.prediction.memory.engines import EngineMemory
 from neuralpower.prediction.memory.over_time import Lived
 from neuralpower.prediction.memory.peak import Memory
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.shown import Shown
 from neuralpower.quantisation.totals import Quantised
-from neuralpower.trace.question import usual_run
 
+PHASES = (FORWARD, TRAINING, PREFILL, DECODE, GENERATE)
 # bytes that count for a size that fits for sure, and for one that is expected to
 _UPPER, _EXPECTED = attrgetter("high_bytes"), attrgetter("value_bytes")
 
@@ -80,7 +84,7 @@ class Fit(Shown):
     @property
     def sequences(self) -> int | None:
         """The most sequences at a time, over all replicas; None for a phase without a cache of its own."""
-        if self.request is None or self.request.phase not in (DECODE, GENERATE):
+        if self.request is None or self.request.phase.name not in (DECODE, GENERATE):
             return None
         return self.largest_whole_batch
 
@@ -144,6 +148,56 @@ def assumed(memory: str | float) -> tuple[Platform, str]:
     return platform, f"{platform.called} of {memory if isinstance(memory, str) else f'{memory:g} B'}"
 
 
+def check_room(platform: Platform, room_bytes: float) -> None:
+    """Raise InputError for a device's memory that is below what the framework alone takes of it."""
+    context = platform.overheads[0].value_bytes if platform.overheads else platform.framework.forward_bytes
+    least = max(context, 0)
+    if platform.family != CPU.family and room_bytes <= least:
+        raise InputError(
+            f"memory of {room_bytes / 2**20:.4g} MiB: the framework alone takes {least / 2**20:.0f} MiB of "
+            f"{platform.called}; choose a larger memory"
+        )
+
+
+def check_phase(options: Given) -> None:
+    """Raise InputError for options of another phase."""
+    phase, context = options.get("phase", FORWARD), options.get("context")
+    if not isinstance(phase, str):
+        return
+    if phase not in PHASES:
+        raise unknown("phase", phase, PHASES)
+    if context is not None and phase != DECODE:
+        raise InputError(f"context {context} belongs to phase decode, not to {phase}; leave it out")
+    given = given_in(Training, options)
+    for name in ("optimizer_states", "master_weights"):
+        if phase != TRAINING and name in given:
+            raise InputError(
+                f"{name} {given[name]} belongs to phase {TRAINING}, not to {phase}; leave it out"
+            )
+    if phase != TRAINING and {*given} & {"optimizer", "accumulation", "checkpointing"}:
+        what = "optimizer, accumulation and checkpointing"
+        raise InputError(f"{what} belong to phase training, not to {phase}; leave them out")
+
+
+def checked_margin(request: Request) -> float:
+    """The share of the memory that is kept free; raises InputError for what the request cannot be."""
+    phase = request.phase.name
+    if phase not in PHASES:
+        raise unknown("phase", phase, PHASES)
+    request.phase.check(PREDICTED)
+    if request.cluster is not None:
+        request.cluster.check(request.layout)
+    for name in ("autocast", "lora"):
+        if not request.trains and (value := getattr(request, name)) is not None:
+            raise InputError(f"{name} {value} belongs to phase {TRAINING}, not to {phase}; leave it out")
+    request.check_masters()
+    margin = request.platform.margin(phase) if request.margin is None else request.margin
+    if isinstance(margin, bool) or not isinstance(margin, Real) or not 0 <= margin < 1:
+        what = "the share of memory to keep free must be 0 or more and below 1"
+        raise InputError(f"margin {margin!r}: {what}; choose 0.3")
+    return float(margin)
+
+
 def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | None = None) -> Fit:
     """Whether the request fits into `room_bytes`, the largest sizes that do, and else what would help.
 
@@ -155,8 +209,7 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         ModelError: the model cannot be built or traced as asked, or has no checkpointing of its own.
     """
     margin = checked_margin(request)
-    if request.run is None:
-        request = replace(request, run=usual_run(request.platform, request.phase))
+    request = replace(request, run=request.run_on(request.platform))
     if request.engine is not None:
         check_engine(request)
     request, served = served_in(request)
@@ -166,7 +219,7 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         found = _under_engine(request, probe, room_bytes)
         return replace(found, notes=(*served, *found.notes))
     process_bytes = request.platform.framework.process_bytes
-    left_bytes = room_bytes * (1 - margin) - process_bytes
+    left_bytes = request.platform.left_bytes(room_bytes, request.phase.name, margin)
     probe.seen = seen
     own = probe(request.batch_size, request.length)
     probe.seen = None  # of other sizes, nothing is drawn
@@ -195,7 +248,7 @@ def fit(request: Request, room_bytes: float, seen: Callable[[Lived], None] | Non
         traces=probe.traces + tried.traces,
         process_bytes=process_bytes,
         margin=margin,
-        notes=tuple(filter(None, (*probe.notes, request.platform.memory_note(request.phase)))),
+        notes=tuple(filter(None, (*probe.notes, request.platform.memory_note(request.phase.name)))),
         weights=probe.quantised,
         request=replace(request, model=str(probe.source.name)),
         stages=tuple(probe.stages.get((request.batch_size, request.length), ())),
@@ -213,7 +266,7 @@ def _under_engine(request: Request, probe: Probe, room_bytes: float) -> Fit:
     by_model = found.longest == found.positions
     return Fit(
         fits=found.fits,
-        memory=memory_of(found, request.phase),
+        memory=memory_of(found, request.phase.name),
         room_bytes=room_bytes,
         largest_batch=found.sequences,
         longest=found.longest,
@@ -282,10 +335,11 @@ class _Changed:
     def __call__(self, request: Request) -> Memory:
         """At the peak; raises InputError or ModelError."""
         own, batch, length = self.probe.request, request.batch_size, request.length
-        if replace(own, batch_size=batch, seq_len=request.seq_len, context=request.context) == request:
+        if replace(own, batch_size=batch).of_length(length) == request:
             return self.probe(batch, length)
         if request.layout.pipeline == 1:  # a third micro-batch takes what a second one takes
-            request = replace(request, accumulation=min(request.accumulation, 2))
+            recipe = replace(request.recipe, accumulation=min(request.recipe.accumulation, 2))
+            request = replace(request, recipe=recipe)
         self.traces += 1
         stage(f"looking for changes that save memory (trace {self.traces})")
         return Probe(request, self.probe)(batch, length)

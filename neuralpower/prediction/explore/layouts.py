@@ -14,6 +14,7 @@ from typing import Any
 
 from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import SHARDED, Layout
+from neuralpower.devices.memory_size import gib
 from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
@@ -21,21 +22,17 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.remembering import remembering
 from neuralpower.networks.inputs import TOKENS
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
-from neuralpower.networks.requests import asked_of
 from neuralpower.networks.shortened import blocks_in, shortened
-from neuralpower.networks.source import Source
-from neuralpower.networks.sources import resolve
-from neuralpower.prediction.case import Case, device_memory, run_of, sharding_of
-from neuralpower.prediction.compose import check, question_of
+from neuralpower.prediction.case import device_memory
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.parallel import one_micro_batch
 from neuralpower.prediction.parallel.stretching import SHORT, Estimate, Stretched
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
 from neuralpower.prediction.shown import Shown
-from neuralpower.prediction.weights import scheme_asked, with_weights
+from neuralpower.prediction.weights import with_weights
 from neuralpower.trace.follow import Followed, follow
-from neuralpower.trace.question import Question
-from neuralpower.trace.recipe import MOST_MICRO_BATCHES, RECIPE, TRAINING, Recipe
+from neuralpower.trace.recipe import MOST_MICRO_BATCHES, TRAINING
 
 RANKED = ("throughput", "latency", "cost")
 MOST = 5_000  # layouts
@@ -48,10 +45,7 @@ HOUR_S = 3600.0
 class Wanted:
     """What is laid out, and how layouts are ranked."""
 
-    case: Case  # the network and its phase, with the cluster; its layout and batch size are not read
-    cluster: Cluster
-    way: str = FORWARD  # forward or training
-    recipe: Recipe = RECIPE
+    request: Request  # the network and its phase, with the cluster; its batch size is not read
     batch_sizes: tuple[int, ...] = (1,)  # of one pass of one replica
     global_batch: int | None = None  # training: samples of a step; None: EACH for a device
     sequence: bool = False
@@ -67,13 +61,19 @@ class Wanted:
             raise InputError("by cost: no price says what a device costs; give --price 2.5, for an hour")
         if self.price is not None and not 0 < self.price < 1e9:
             raise InputError(f"price {self.price:g}: must be more than 0, for a device and an hour; give 2.5")
-        if self.global_batch is not None and (self.way != TRAINING or self.global_batch < 1):
+        if self.global_batch is not None and (not self.request.trains or self.global_batch < 1):
             raise InputError(
                 f"global batch {self.global_batch}: samples of a training step, 1 or more; "
                 "leave it out in other phases"
             )
-        if self.schedule == "interleaved" and self.way != TRAINING:
+        if self.schedule == "interleaved" and not self.request.trains:
             raise InputError("schedule interleaved: orders passes of training; choose 1f1b in other phases")
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices, which the request must name."""
+        assert self.request.cluster is not None
+        return self.request.cluster
 
     @property
     def samples(self) -> int:
@@ -83,12 +83,12 @@ class Wanted:
     @property
     def tokens(self) -> int:
         """That a sample makes or reads."""
-        phase = self.case.phase
+        phase = self.request.phase
         if phase.name == GENERATE:
             return phase.new_tokens or TOKENS
         if phase.name == DECODE:
             return 1
-        return phase.prompt or self.case.seq_len or 1
+        return phase.prompt or self.request.seq_len or 1
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,11 @@ class Layouts(Shown):
         wanted = self.wanted
         return {
             "schema": 1,
-            "model": str(wanted.case.model),
+            "model": wanted.request.called,
             "device": self.device,
             "per_node": wanted.cluster.per_node,
             "nodes": wanted.cluster.nodes,
-            "phase": wanted.way if wanted.way != FORWARD else wanted.case.phase.name,
+            "phase": wanted.request.phase.name,
             "ranked_by": wanted.by,
             "traces": self.traces,
             "notes": list(self.notes),
@@ -169,30 +169,25 @@ class _Search:
     """The network at each set of tensor and expert ranks and batch size, followed once."""
 
     def __init__(self, wanted: Wanted, predictor: Predictor) -> None:
-        self.wanted, self.predictor, self.case = wanted, remembering(predictor), wanted.case
-        self.source: Source = resolve(self.case.model)
-        module = self.source.build("meta", torch_dtype(self.case.dtype))
+        self.wanted, self.predictor, self.request = wanted, remembering(predictor), wanted.request
+        self.source = self.request.source()
+        module = self.source.build("meta", torch_dtype(self.request.dtype))
         _, self.blocks = blocks_in(module)
         self.experts = _experts_of(module)
         self.source_followed = shortened(self.source, SHORT) if self.blocks > SHORT else self.source
-        self.run = run_of(predictor, self.case.run, self.case.phase, wanted.way)
+        self.run = self.request.run_on(predictor.platform)
         self.room = device_memory(predictor)
         self.known: dict[tuple[int, int, int, str], Stretched | str] = {}
         self.notes: dict[str, None] = {}
         if self.blocks > SHORT:
             self.notes[f"followed with {SHORT} of its {self.blocks} equal blocks"] = None
 
-    @property
-    def trains(self) -> bool:
-        """Whether it is a step of training."""
-        return self.wanted.way == TRAINING
-
     def result(self) -> Layouts:
         """All layouts."""
         every = list(self._candidates())
         if len(every) > MOST:
             raise InputError(f"{len(every)} layouts: at most {MOST} are ranked; give fewer batch sizes")
-        check(self.predictor, self._question(self.case.phase, every[0][0]))
+        self.request.check(self.predictor)
         found = [self._laid(*one) for one in every]
         found.sort(key=lambda one: (bool(one.reason), self._rank(one)))
         wanted, device = self.wanted, self.predictor.device
@@ -215,7 +210,7 @@ class _Search:
             for pipeline in _divisors(cluster.devices // tensor) if tensor <= cluster.per_node else ():
                 data = cluster.devices // tensor // pipeline
                 for expert in self._expert_degrees(tensor, data):
-                    for shard in SHARDED if self.trains and data > 1 else ("",):
+                    for shard in SHARDED if self.request.trains and data > 1 else ("",):
                         sequence = wanted.sequence and tensor > 1
                         for schedule, pieces in self._schedules(pipeline):
                             degrees = tensor, pipeline, expert, data
@@ -241,7 +236,7 @@ class _Search:
 
     def _micro_batches(self, layout: Layout, batch: int) -> list[int]:
         """In training what makes the whole batch, 0 where nothing does; else one, or one for each stage."""
-        if not self.trains:
+        if not self.request.trains:
             return [1] if layout.pipeline == 1 else [1, layout.pipeline]
         count, rest = divmod(self.wanted.samples, batch * layout.data)
         return [0 if rest or count > MOST_MICRO_BATCHES else count]
@@ -294,17 +289,17 @@ class _Search:
         """Why a device's memory is too small; "" where it is not."""
         if self.room is None:
             return ""
-        platform = self.predictor.platform
-        usable = self.room * (1 - platform.margin(TRAINING if self.trains else FORWARD))
-        needed = most.high_bytes + platform.framework.process_bytes
-        return "" if needed <= usable else f"needs {_gib(needed)} of {_gib(usable)}"
+        platform, way = self.predictor.platform, TRAINING if self.request.trains else FORWARD
+        left, process = platform.left_bytes(self.room, way), platform.framework.process_bytes
+        fits = most.high_bytes <= left
+        return "" if fits else f"needs {gib(most.high_bytes + process)} of {gib(left + process)}"
 
     def _passes(self) -> list[tuple[int, Phase]]:
         """(times, phase) of what runs: of a generation its prefill, and its steps at their mean context."""
-        phase = self.case.phase
+        phase = self.request.phase
         if phase.name != GENERATE:
             return [(1, phase)]
-        prompt, new = phase.prompt or self.case.seq_len or TOKENS, phase.new_tokens or TOKENS
+        prompt, new = phase.prompt or self.request.seq_len or TOKENS, phase.new_tokens or TOKENS
         steps = [(new - 1, Phase(DECODE, None, prompt + new // 2))] if new > 1 else []
         return [(1, Phase(PREFILL, None, None, prompt)), *steps]
 
@@ -324,7 +319,7 @@ class _Search:
         cycle = total(lambda one: one.cycle_s)
         rate = batch * layout.data * count / cycle
         each = self.wanted.tokens
-        tokens = rate * each if each > 1 or self.case.phase.name == DECODE else None
+        tokens = rate * each if each > 1 or self.request.phase.name == DECODE else None
         price = self.wanted.price
         paid = None if price is None else price * layout.ranks / HOUR_S / (tokens or rate) * 1e6
         return {
@@ -352,21 +347,14 @@ class _Search:
 
     def _followed(self, phase: Phase, layout: Layout, batch: int) -> Stretched:
         """The network of one rank."""
-        case, cluster = self.case, self.wanted.cluster
-        sharding = sharding_of(layout, cluster, self.run, self.wanted.way, require_plan=case.require_plan)
-        request = replace(case, batch_size=batch).request(self.wanted.way)
-        asked = asked_of(self.source_followed, request, phase, sharding=sharding)
-        question = with_weights(self._question(phase, layout), self.source.weights, self.predictor)
+        request = replace(self.request, batch_size=batch, phase=phase, layout=layout)
+        asked = request.asked(self.source_followed, self.run)
+        question = request.question(self.predictor.platform, knows=self.predictor.knows, run=self.run)
+        question = with_weights(question, self.source.weights, self.predictor)
         found = follow(asked, one_micro_batch(question))
         assert isinstance(found, Followed)  # a generation comes pass by pass
         self.notes |= dict.fromkeys([] if asked.sharding is None else asked.sharding.notes)
         return Stretched(found, self.blocks, self.predictor, question)
-
-    def _question(self, phase: Phase, layout: Layout) -> Question:
-        case, wanted = self.case, self.wanted
-        how: dict[str, Any] = {"run": self.run, "weights": scheme_asked(case.weights), "layout": layout}
-        how |= {"cluster": wanted.cluster, "routing": case.routing, "recipe": wanted.recipe}
-        return question_of(self.predictor, phase=wanted.way, dtype=case.dtype, **how)
 
 
 def _divisors(number: int) -> list[int]:
@@ -379,7 +367,3 @@ def _experts_of(module: Any) -> int:
     config = getattr(module, "config", None)
     counts = [getattr(config, name, None) for name in names]
     return next((count for count in counts if isinstance(count, int) and count > 1), 0)
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.3g} GiB"

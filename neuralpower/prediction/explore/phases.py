@@ -3,90 +3,88 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from typing_extensions import Unpack
-
-from neuralpower.devices.layout import ONE, Layout
+from neuralpower.ask import texts
+from neuralpower.ask.spread import Given, layouts_in
+from neuralpower.devices.memory_size import bytes_of
 from neuralpower.errors import InputError, NeuralPowerError, one_line
 from neuralpower.files.stages import counted
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
-from neuralpower.networks.phases import PHASES, PREDICTED, Phase
-from neuralpower.networks.source import Source
-from neuralpower.networks.sources import resolve
-from neuralpower.prediction.case import Case, device_memory, predict_case, run_of
+from neuralpower.networks.phases import PREDICTED, Phase
+from neuralpower.prediction.case import predict_request
 from neuralpower.prediction.explore.doubts import doubts
 from neuralpower.prediction.explore.space import TRACED
-from neuralpower.prediction.explore.sweep import Options, Sweep, SweepPoint, check_grid, pareto_front, sweep
+from neuralpower.prediction.explore.sweep import Grid, Sweep, SweepPoint, left_bytes, pareto_front, sweep
 from neuralpower.prediction.prediction import Prediction
-from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
+from neuralpower.prediction.request import Request, dtype_for, phase_in, request_of
+from neuralpower.trace.routing import ROUTING
 
+SAID = {"batch_size": "batch size", "seq_len": "seq-len"}  # in messages
 UNKNOWN = """
     runtime_s low_s high_s samples_per_s energy_j memory_bytes memory_high_bytes fits coverage
 """.split()
 
 
-def sweep_grid(
-    model: Any,
-    predictors: Sequence[Predictor],
-    phases: Sequence[Phase],
-    *,
-    recipe: Recipe = RECIPE,
-    batch_sizes: Sequence[int] = (1,),
-    lengths: Sequence[int | None] = (None,),
-    dtypes: Sequence[str] = ("float32",),
-    **options: Unpack[Options],
-) -> Sweep:
-    """Predict a grid in one phase: a forward pass by formulas, any other phase point by point.
+def sweep_grid(request: Request, predictors: Sequence[Predictor], grid: Grid) -> Sweep:
+    """Predict a grid in one phase: a plain forward pass by formulas, any other point by point.
 
     Args:
-        model: a name, a module or a function, as `resolve` takes it.
+        request: what is the same in all points.
         predictors: one for each device.
-        phases: of one name ("training" and "backward", too), which may differ in tokens.
-        recipe: how the network is trained.
-        batch_sizes: samples.
-        lengths: tokens of each sample; None leaves them to the model.
-        dtypes: of weights and inputs.
-        **options: as `sweep` takes them.
+        grid: what differs.
 
     Raises:
         InputError: as `sweep`; phases of several names, or one that says its batch.
         PredictorError: a dtype or a phase that a predictor was not trained on.
     """
-    name, layouts = _checked(phases), options.get("layouts") or (ONE,)
-    if not isinstance(layouts, (list, tuple)) or not all(isinstance(one, Layout) for one in layouts):
-        raise InputError(f"layouts {layouts!r:.60}: must be a list, such as [neuralpower.Layout(tensor=2)]")
-    if name == FORWARD and all(layout.alone for layout in layouts):
-        return sweep(model, predictors, batch_sizes=batch_sizes, lengths=lengths, dtypes=dtypes, **options)
-    check_grid(predictors, batch_sizes, lengths, dtypes, phases)
-    shape, run, weights = (options.get(field) for field in ("input_shape", "run", "weights"))
-    how: dict[str, Any] = {"run": run, "weights": weights, "cluster": options.get("cluster")}
-    how["require_plan"] = options.get("require_plan", False)
-    how["input_shape"] = tuple(shape) if isinstance(shape, Iterable) else shape
-    way, asked = (FORWARD, phases) if name in PHASES else (name, [Phase()])
-    for predictor, dtype in itertools.product(predictors, dtypes):
-        predictor.check(dtype, FORWARD if way == TRAINING else way)
-    called = model if isinstance(model, str) else type(model).__name__
-    cases = [
-        Case(
-            called,
-            int(batch),
-            None if length is None else int(length),
-            dtype=dtype,
-            phase=phase,
-            layout=layout,
-            **how,
-        )
-        for dtype, phase, length, batch, layout in itertools.product(
-            dtypes, asked, lengths, batch_sizes, layouts
-        )
+    name = _checked(grid.phases)
+    usual = (request.routing, request.autocast, request.lora) == (ROUTING, None, None)
+    if name == FORWARD and usual and all(layout.alone for layout in grid.layouts):
+        return sweep(request, predictors, grid)
+    grid.check(predictors)
+    points = grid.requests(request)
+    for predictor, dtype in itertools.product(predictors, grid.dtypes):
+        replace(points[0], dtype=dtype).check(predictor)
+    return sweep_phases(points, predictors, memory_bytes=grid.memory_bytes)
+
+
+def grid_of(model: Any, options: Given, predictor: Predictor) -> tuple[Request, Grid]:
+    """What is the same in all points of a sweep's options, and what differs; raises InputError."""
+
+    def several(name: str) -> Any:
+        given = options.get(name)
+        return texts.sizes(given, SAID.get(name, name)) if isinstance(given, str) else given
+
+    asked = options.get("phase", FORWARD)
+    lists = {name: (None,) if several(name) is None else several(name) for name in ("context", "prompt")}
+    named = asked if isinstance(asked, (list, tuple)) else [asked]
+    phases = [
+        phase_in({**options, "phase": phase, "context": context, "prompt": prompt, "batch_size": None})
+        for phase, context, prompt in itertools.product(named, *lists.values())
     ]
-    source = None if isinstance(model, str) else resolve(model)
-    room = options.get("memory_bytes")
-    return sweep_phases(cases, predictors, way=way, recipe=recipe, memory_bytes=room, source=source)
+    dtypes, batches, lengths = options.get("dtype"), several("batch_size"), several("seq_len")
+    if dtypes is None:
+        dtypes = [dtype_for(model, None, predictor)[0]]
+    elif isinstance(dtypes, (str, list, tuple)):  # other values are refused later
+        listed = texts.names(dtypes, "dtype") if isinstance(dtypes, str) else dtypes
+        dtypes = [dtype_for(model, name)[0] for name in listed or ()]
+    gridded = ("phase", "context", "prompt", "batch_size", "seq_len", "dtype")
+    same = {name: value for name, value in options.items() if name not in gridded}
+    more = {} if batches is None else {"batch_size": 1}
+    request = request_of(model, {**same, "phase": phases[0]}, **more) if phases else Request(model)
+    memory = options.get("memory")
+    return request, Grid(
+        (request.batch_size,) if batches is None else batches,
+        (None,) if lengths is None else lengths,
+        dtypes,
+        phases,
+        layouts_in(options),
+        None if memory is None else bytes_of(memory),
+    )
 
 
 def _checked(phases: Sequence[Phase]) -> str:
@@ -103,63 +101,55 @@ def _checked(phases: Sequence[Phase]) -> str:
 
 
 def sweep_phases(
-    cases: Sequence[Case],
-    predictors: Sequence[Predictor],
-    *,
-    way: str = FORWARD,
-    recipe: Recipe = RECIPE,
-    memory_bytes: float | None = None,
-    source: Source | None = None,
+    requests: Sequence[Request], predictors: Sequence[Predictor], *, memory_bytes: float | None = None
 ) -> Sweep:
-    """Predict each case by each predictor.
+    """Predict each request by each predictor.
 
     Args:
-        cases: networks with their phases; a point that cannot be predicted has its error.
+        requests: of one phase; one that cannot be predicted has its error.
         predictors: one for each device.
-        way: forward, training or backward.
-        recipe: how the network is trained.
         memory_bytes: of the device; None: that of its spec sheet.
-        source: the network; None: the one that the name means.
 
     Raises:
         PredictorError: a predictor was not trained on the dtype or phase.
     """
-    pairs = [(case, predictor) for predictor in predictors for case in cases]
+    pairs = [(request, predictor) for predictor in predictors for request in requests]
     notes: dict[str, None] = {}
     points = []
-    for case, predictor in counted(pairs, f"tracing {cases[0].model}:"):
-        about = _about(case, predictor, way)
+    for request, predictor in counted(pairs, f"tracing {requests[0].called}:"):
+        about = _about(request, predictor)
         try:
-            prediction, _ = predict_case(case, predictor, source, phase=way, recipe=recipe)
+            prediction, _ = predict_request(request, predictor)
         except NeuralPowerError as error:
             points.append(SweepPoint(**{**dict.fromkeys(UNKNOWN), **about, "error": one_line(error)}))
             continue
-        if note := predictor.platform.memory_note(way):
+        if note := predictor.platform.memory_note(request.way):
             notes[note] = None
-        samples = case.batch_size * (recipe.accumulation if way != FORWARD else 1)
-        figures = dict(_memory(prediction, predictor, memory_bytes))
+        samples = request.batch_size * (request.recipe.accumulation if request.way != FORWARD else 1)
+        figures = dict(_memory(prediction, predictor, memory_bytes, request.margin))
         points.append(SweepPoint(**about, **_figures(prediction, samples), **figures))
     front, best = pareto_front(points)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(points))
     coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
     warnings = tuple(doubts(predictors, coverages, trained))
-    run = ", ".join(dict.fromkeys(run_of(p, cases[0].run, cases[0].phase, way) for p in predictors))
+    run = ", ".join(dict.fromkeys(requests[0].run_on(p.platform) for p in predictors))
     return Sweep(marked, front, len(pairs), tuple(notes), warnings, run)
 
 
-def _about(case: Case, predictor: Predictor, way: str) -> dict[str, Any]:
+def _about(request: Request, predictor: Predictor) -> dict[str, Any]:
     """The network, sizes and device of a point."""
+    phase = request.phase
     return {
-        "model": case.model,
+        "model": request.called,
         "predictor": predictor.name,
         "device": predictor.device,
-        "batch_size": case.batch_size,
-        "seq_len": _length(case),
-        "dtype": case.dtype,
+        "batch_size": request.batch_size,
+        "seq_len": phase.context or phase.prompt or request.seq_len,
+        "dtype": request.dtype,
         "basis": TRACED,
-        "phase": case.phase.name if way == FORWARD else way,
-        "layout": "" if case.layout.alone else case.layout.short,
-        "ranks": case.layout.ranks,
+        "phase": phase.name,
+        "layout": "" if request.layout.alone else request.layout.short,
+        "ranks": request.layout.ranks,
     }
 
 
@@ -188,20 +178,12 @@ def _figures(prediction: Prediction, samples: int) -> dict[str, Any]:
     return figures
 
 
-def _length(case: Case) -> int | None:
-    """The tokens that a phase begins with."""
-    phase = case.phase
-    return phase.context or phase.prompt or case.seq_len
-
-
-def _memory(prediction: Prediction, predictor: Predictor, room: float | None) -> Iterator[tuple[str, Any]]:
+def _memory(
+    prediction: Prediction, predictor: Predictor, room: float | None, margin: float | None
+) -> Iterator[tuple[str, Any]]:
     """The peak, and whether its upper bound fits into the device's memory, minus what is kept free."""
-    memory, platform = prediction.memory, predictor.platform
-    room = room if room is not None else device_memory(predictor)
+    memory = prediction.memory
     yield "memory_bytes", None if memory is None else memory.value_bytes
     yield "memory_high_bytes", None if memory is None else memory.high_bytes
-    if memory is None or room is None:
-        yield "fits", None
-    else:
-        usable_bytes = room * (1 - platform.margin(memory.phase))
-        yield "fits", memory.high_bytes + platform.framework.process_bytes <= usable_bytes
+    left = None if memory is None else left_bytes(predictor, room, memory.phase, margin)
+    yield "fits", None if memory is None or left is None else memory.high_bytes <= left

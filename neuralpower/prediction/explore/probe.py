@@ -11,32 +11,29 @@ from torch import nn
 from neuralpower.errors import InputError, ModelError
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
-from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.decoder import Pass, pass_of
 from neuralpower.networks.inputs import TOKENS
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
 from neuralpower.networks.sharding import Sharding, sharded
 from neuralpower.networks.shortened import shortened
 from neuralpower.networks.source import Source
-from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.prediction.case import sharding_of
 from neuralpower.prediction.explore.engine_fit import check_ranks_of
-from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.prediction.explore.shallow import Passed, Run, Shallow
 from neuralpower.prediction.memory.over_time import Lived, lived
 from neuralpower.prediction.memory.peak import Memory, forward_memory, training_memory
 from neuralpower.prediction.parallel import one_micro_batch, serving_memories, stage_memories
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.weights import chosen, scheme_asked
 from neuralpower.quantisation.totals import Quantised, totals
 from neuralpower.trace.follow import Followed, follow, frozen, shape_of
 from neuralpower.trace.passes import OF_CALLS, applied
 from neuralpower.trace.passes.quantisation import quantised
 from neuralpower.trace.quantised_step import with_quantised
-from neuralpower.trace.question import COMPILE, ENGINE, Question, usual_run
-from neuralpower.trace.recipe import TRAINING, Recipe
+from neuralpower.trace.question import COMPILE, ENGINE, Question
+from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import StepLifetimes, training_lifetimes
-from neuralpower.trace.step_settings import recipe_of
+from neuralpower.trace.step_settings import settings_of
 from neuralpower.trace.tracer import trace
 from neuralpower.trace.weights import weights_of
 
@@ -49,10 +46,10 @@ class Probe:
     def __init__(self, request: Request, like: Probe | None = None) -> None:
         """`like`: of another request for the same network."""
         self.request = request
-        self.run = request.run or usual_run(request.platform, request.phase)
+        self.run = request.run_on(request.platform)
         self.dtype = torch_dtype(request.dtype)
-        self.source: Source = with_lora(resolve(request.model), request.lora, request.phase, request.layout)
-        phase = TRAINING if request.phase == TRAINING else FORWARD
+        self.source: Source = request.source()
+        phase = request.way
         self.module = self.source.build("meta", self.dtype)
         self.scheme = chosen(scheme_asked(request.weights), self.source.weights, phase, self.module)
         self.quantised: Quantised | None = None
@@ -77,12 +74,8 @@ class Probe:
     def _sharded(self, module: nn.Module) -> tuple[nn.Module, Sharding]:
         """The module of one rank, and how it was made; raises InputError as `sharded`."""
         request = self.request
-        way = TRAINING if request.phase == TRAINING else FORWARD
-        run = self.run if request.engine is None else ENGINE
-        how = sharding_of(request.layout, request.cluster, run, way, require_plan=request.require_plan)
-        about = InputRequest(
-            request.batch_size, request.length, request.input_shape, self.dtype, labels=way == TRAINING
-        )
+        how = request.sharding(self.run if request.engine is None else ENGINE)
+        about = replace(request.inputs, seq_len=request.length)
         return sharded(module, how, partial(self.source.inputs, module, about, "meta"))
 
     def _short(self, blocks: int) -> nn.Module:
@@ -122,10 +115,11 @@ class Probe:
         """Memory of one pass; for a generation, the larger of its prefill and its last step."""
         size = f"batch {batch}{f', length {length}' if length else ''}"
         stage(f"tracing {self.source.name}, {size} (trace {self.traces + 1})")
-        if self.request.phase != GENERATE:
-            return self._pass_memory(self.request.phase, batch, length, length)
+        phase = self.request.phase
+        if phase.name != GENERATE:
+            return self._pass_memory(phase.name, batch, length, length)
         found = [self._pass_memory(PREFILL, batch, length, length)]
-        made = self.request.new_tokens or TOKENS  # the first by the prefill
+        made = phase.new_tokens or TOKENS  # the first by the prefill
         if made > 1:
             context = (length or self.own_length or TOKENS) + made - 2
             found.append(self._pass_memory(DECODE, batch, length, context))
@@ -170,7 +164,7 @@ class Probe:
             memory = forward_memory(found, platform=request.platform, run=self.run)
         else:
             (memory,) = serving_memories(found, self._question())
-        return replace(memory, phase=request.phase)
+        return replace(memory, phase=request.phase.name)
 
     def _passed(self, module: nn.Module, batch: int, tokens: int | None, name: str) -> Passed:
         """A pass or a step of a network, the whole one or a shallow one."""
@@ -184,8 +178,7 @@ class Probe:
         try:
             traced = trace(module, one.inputs.args, one.inputs.kwargs)
             traced = self._weighed(traced, module is self.module)
-            question = Question(dtype=self.request.dtype, run=self.run, platform=self.request.platform)
-            traced = applied(replace(traced, about=shape_of(one)), question, OF_CALLS)
+            traced = applied(replace(traced, about=shape_of(one)), self._question(), OF_CALLS)
         except ModelError as error:
             if tokens is not None and ("index" in str(error) or "size" in str(error)):
                 raise InputError(str(error)) from error
@@ -207,13 +200,9 @@ class Probe:
             one.module,
             one.inputs.args,
             one.inputs.kwargs,
-            optimizer=request.optimizer,
+            **settings_of(request.recipe.on(request.platform)),
             platform=request.platform,
-            accumulation=request.accumulation,
-            checkpointing=request.checkpointing,
-            states=request.states,
             autocast=request.cast,
-            masters=request.master_weights,
             compiled=self.run == COMPILE,
             holds_output=one.inputs.labelled,
         )
@@ -225,28 +214,8 @@ class Probe:
         return with_quantised(step, weights, self.scheme)
 
     def _question(self) -> Question:
-        """The question of a rank's pass or step."""
-        request = self.request
-        trains = request.phase == TRAINING
-        recipe = Recipe(accumulation=request.accumulation).on(request.platform)
-        if trains:
-            recipe = replace(
-                recipe_of(request.optimizer, request.platform, request.states),
-                accumulation=request.accumulation,
-                checkpointing=request.checkpointing,
-                masters=request.master_weights,
-            )
-        return Question(
-            TRAINING if trains else FORWARD,
-            request.dtype,
-            recipe,
-            autocast=request.cast,
-            platform=request.platform,
-            run=self.run,
-            weights=self.scheme,
-            layout=request.layout,
-            cluster=request.cluster,
-        )
+        """The question of a pass or step."""
+        return self.request.question(self.request.platform, self.scheme, run=self.run)
 
     def _rank_memory(self, one: Pass, batch: int, length: int | None) -> Memory:
         """Memory of the fullest device of a layout with stages, or in a step of training."""
@@ -256,7 +225,7 @@ class Probe:
         if not stages:
             raise InputError(f"{self.source.name}: its memory is not known: {'; '.join(found.notes)}")
         self._keep_stages(batch, length, stages)
-        return replace(max(stages, key=lambda memory: memory.high_bytes), phase=request.phase)
+        return replace(max(stages, key=lambda memory: memory.high_bytes), phase=request.phase.name)
 
     def _keep_stages(self, batch: int, length: int | None, stages: list[Memory]) -> None:
         """Keep the stages' memory, of a generation those of its larger pass."""
@@ -276,12 +245,10 @@ class Probe:
 
     def _asked(self, module: nn.Module, batch: int, length: int | None, name: str) -> Pass:
         """Shapes alone; notes the length that a model takes by itself."""
-        about = InputRequest(
-            batch, length, self.request.input_shape, self.dtype, labels=self.request.phase == TRAINING
-        )
+        about = replace(self.request.inputs, batch_size=batch, seq_len=length)
         phase = Phase(PREFILL if name == PREFILL else FORWARD)
         if decodes := name == DECODE:
-            own = self.request.seq_len if self.request.phase == DECODE else None
+            own = self.request.seq_len if self.request.phase.name == DECODE else None
             about, phase = replace(about, seq_len=own), Phase.decode(context=length)
         one = pass_of(self.source, about, phase, module)
         if length is None:

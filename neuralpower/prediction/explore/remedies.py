@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuralpower.errors import InputError, ModelError
-from neuralpower.layers.base import TRAINING
 from neuralpower.networks.phases import DECODE
 from neuralpower.optimizers.registry import FOREACH, FUSED, KNOWN
 from neuralpower.platforms import CPU
@@ -23,7 +22,7 @@ from neuralpower.prediction.memory.peak import Memory
 from neuralpower.trace.question import ENGINE
 
 if TYPE_CHECKING:
-    from neuralpower.prediction.explore.fit_request import Request
+    from neuralpower.prediction.request import Request
 
 ENOUGH = 3  # changes that fit alone: more are not sought
 MOST_RANKS = 8  # of devices that are not named: those of one server
@@ -82,6 +81,11 @@ class Remedy:
         }
 
 
+def _trained(request: Request, **changes: Any) -> Request:
+    """The request with a changed recipe."""
+    return replace(request, recipe=replace(request.recipe, **changes))
+
+
 class Change(ABC):
     """One way to need less memory."""
 
@@ -100,18 +104,17 @@ class FusedOptimizer(Change):
     def of(self, now: Situation) -> Step | None:
         """On a device that steps lists of tensors by default."""
         request = now.request
-        name, _, way = request.optimizer.partition(":")
-        known = KNOWN.get(name)
+        recipe = request.recipe.on(request.platform)
+        known = KNOWN.get(recipe.known)
         if known is None:
             return None
-        way = way or known.way(request.platform.optimizer)
         # temporaries are about as large as the weights: where activations are far larger, they are the peak
         at_step = now.memory.activations_bytes < 3 * now.memory.weights_bytes
-        applies = request.phase == TRAINING and request.platform.family != CPU.family and at_step
-        if not applies or way != FOREACH or FUSED not in known.ways:
+        applies = request.trains and request.platform.family != CPU.family and at_step
+        if not applies or recipe.implementation != FOREACH or FUSED not in known.ways:
             return None
-        fused = f"{name}:{FUSED}"
-        return Step("fused optimizer", f"--optimizer {fused}", replace(request, optimizer=fused))
+        option = f"--optimizer {recipe.optimizer}:{FUSED}"
+        return Step("fused optimizer", option, _trained(request, implementation=FUSED))
 
 
 class MicroBatches(Change):
@@ -122,16 +125,16 @@ class MicroBatches(Change):
     def of(self, now: Situation) -> Step | None:
         """The fewest equal micro-batches whose size fits as it is, or of one sample."""
         request, batch = now.request, now.request.batch_size
-        if request.phase != TRAINING or batch == 1:
+        if not request.trains or batch == 1:
             return None
         sizes = [size for size in range(1, batch) if batch % size == 0]
         fitting = [size for size in sizes if size <= now.largest_batch]
         size = max(fitting, default=1)
-        count = request.accumulation * (batch // size)
+        count = request.recipe.accumulation * (batch // size)
         return Step(
             f"{count} micro-batches of {size}",
             f"--batch-size {size} --accumulation {count}",
-            replace(request, batch_size=size, accumulation=count),
+            _trained(replace(request, batch_size=size), accumulation=count),
         )
 
 
@@ -175,9 +178,9 @@ class Checkpointing(Change):
 
     def of(self, now: Situation) -> Step | None:
         """Switch it on in a training step."""
-        if now.request.phase != TRAINING or now.request.checkpointing:
+        if not now.request.trains or now.request.recipe.checkpointing:
             return None
-        return Step("activation checkpointing", "--checkpointing", replace(now.request, checkpointing=True))
+        return Step("activation checkpointing", "--checkpointing", _trained(now.request, checkpointing=True))
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ class Weights(Change):
     def of(self, now: Situation) -> Step | None:
         """Quantise weights that are not quantised yet."""
         request = now.request
-        if request.phase == TRAINING or request.weights not in (None, "int8"):
+        if request.trains or request.weights not in (None, "int8"):
             return None
         return Step(f"{self.name} weights", f"--weights {self.name}", replace(request, weights=self.name))
 
@@ -209,9 +212,10 @@ class Optimizer(Change):
     def of(self, now: Situation) -> Step | None:
         """Instead of one with larger states."""
         request = now.request
-        if request.phase != TRAINING or request.optimizer.partition(":")[0] not in self.instead_of:
+        if not request.trains or request.recipe.known not in self.instead_of:
             return None
-        return Step(self.words, f"--optimizer {self.name}", replace(request, optimizer=self.name))
+        changed = _trained(request, optimizer=self.name, implementation="")
+        return Step(self.words, f"--optimizer {self.name}", changed)
 
 
 class NoMasters(Change):
@@ -221,9 +225,9 @@ class NoMasters(Change):
 
     def of(self, now: Situation) -> Step | None:
         """Instead of float32 masters."""
-        if not now.request.master_weights:
+        if not now.request.recipe.masters:
             return None
-        changed = replace(now.request, master_weights=False)
+        changed = _trained(now.request, masters=False)
         return Step("no float32 masters", "without --master-weights", changed)
 
 
@@ -250,9 +254,8 @@ class ShorterText(Change):
         request, longest = now.request, now.longest
         if request.length is None or not 0 < longest < request.length:
             return None
-        if request.phase == DECODE:
-            return Step(f"{longest} tokens", f"--context {longest}", replace(request, context=longest))
-        return Step(f"{longest} tokens", f"--seq-len {longest}", replace(request, seq_len=longest))
+        option = "--context" if request.phase.name == DECODE else "--seq-len"
+        return Step(f"{longest} tokens", f"{option} {longest}", request.of_length(longest))
 
 
 @dataclass(frozen=True)
@@ -266,10 +269,10 @@ class Adapters(Change):
     def of(self, now: Situation) -> Step | None:
         """Instead of a training step of all weights."""
         request = now.request
-        if request.phase != TRAINING or request.lora is not None:
+        if not request.trains or request.lora is not None:
             return None
-        changed = replace(request, lora=str(self.rank), master_weights=False)
-        option = f"--lora {self.rank}{' without --master-weights' if request.master_weights else ''}"
+        changed = _trained(replace(request, lora=str(self.rank)), masters=False)
+        option = f"--lora {self.rank}{' without --master-weights' if request.recipe.masters else ''}"
         return Step(f"LoRA adapters of rank {self.rank}", option, changed)
 
 
@@ -286,11 +289,11 @@ class MoreDevices(Change):
         request, memory = now.request, now.memory
         most = MOST_RANKS if request.cluster is None else request.cluster.devices
         shared = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
-        shared += 0 if request.phase == TRAINING else memory.cache_bytes
+        shared += 0 if request.trains else memory.cache_bytes
         rest = memory.framework_bytes + memory.inputs_bytes
         if not request.layout.alone or self.ranks > most or shared / self.ranks + rest > now.room_bytes:
             return None
-        if request.phase == TRAINING:
+        if request.trains:
             layout = replace(request.layout, data=self.ranks, shard="zero3")
             option = f"--data-parallel {self.ranks} --zero 3"
         else:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence, Sized
+import math
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from typing_extensions import Unpack
 
-from neuralpower.devices.cluster import Cluster
-from neuralpower.devices.layout import Layout
+from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError, is_count
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
+from neuralpower.networks.phases import Phase
 from neuralpower.prediction.case import device_memory
 from neuralpower.prediction.explore.doubts import doubts
 from neuralpower.prediction.explore.outcomes import finite
 from neuralpower.prediction.explore.space import Explored, Point, explore
 from neuralpower.prediction.prediction import HOST_BOUND
+from neuralpower.prediction.request import Request
 from neuralpower.prediction.shown import Shown
 from neuralpower.prediction.weights import scheme_asked
 from neuralpower.trace.question import EAGER, checked_run
@@ -89,44 +90,65 @@ class Sweep(Shown):
         return pd.DataFrame([vars(point) for point in self.points])
 
 
-class Options(TypedDict, total=False):
-    """Options of a sweep that are rarely given."""
+@dataclass(frozen=True)
+class Grid:
+    """The lists of a grid, and the memory that its points are to fit into."""
 
-    input_shape: Sequence[int] | None  # of one sample
-    memory_bytes: float | None  # of the device, instead of its spec sheet's
-    run: str | None  # one of `neuralpower.trace.question.RUNS`; None: the usual one of the phase
-    weights: str | None  # how they are quantised, a name that `--weights` takes
-    layouts: Sequence[Layout]  # over several devices, each a point of the grid
-    cluster: Cluster | None  # these devices
-    require_plan: bool  # whether a network without a plan for tensor ranks is refused
+    batch_sizes: Sequence[int] = (1,)
+    lengths: Sequence[int | None] = (None,)  # tokens of each sample; None leaves them to the model
+    dtypes: Sequence[str] = ("float32",)
+    phases: Sequence[Phase] = (Phase(),)  # of one name, which may differ in tokens
+    layouts: Sequence[Layout] = (ONE,)
+    memory_bytes: float | None = None  # of the device; None: that of its spec sheet
+
+    def requests(self, request: Request) -> list[Request]:
+        """The points, with integers of Python's, since JSON has none of NumPy's."""
+        lists = self.dtypes, self.phases, self.lengths, self.batch_sizes, self.layouts
+        return [
+            replace(
+                request,
+                batch_size=int(batch),
+                seq_len=None if length is None else int(length),
+                dtype=dtype,
+                phase=phase,
+                layout=layout,
+            )
+            for dtype, phase, length, batch, layout in itertools.product(*lists)
+        ]
+
+    def check(self, predictors: Sequence[Predictor]) -> None:
+        """Raise InputError for an argument that is not a list, a bad size, no points, or too many."""
+        named = {"batch sizes": self.batch_sizes, "lengths": self.lengths, "dtypes": self.dtypes}
+        for what, given in named.items():
+            if isinstance(given, str) or not isinstance(given, Sized):
+                raise InputError(f"{what} {given!r}: must be a list; write [{given!r}]")
+        lists = (*named.values(), predictors, self.phases, self.layouts)
+        count = math.prod(map(len, lists))
+        if count > MOST_POINTS:
+            raise InputError(f"{count} points: a sweep takes at most {MOST_POINTS}; choose fewer sizes")
+        if not count:
+            what = "a batch size, a length (None for a model's own), a dtype and a predictor"
+            raise InputError(f"no point to sweep: choose {what}")
+        sizes = [("batch size", size) for size in self.batch_sizes]
+        sizes += [("length", length) for length in self.lengths if length is not None]
+        for what, size in sizes:
+            if not is_count(size):
+                raise InputError(f"{what} {size!r}: must be a list of whole numbers, each 1 or more")
 
 
-def sweep(
-    model: Any,
-    predictors: Sequence[Predictor],
-    *,
-    batch_sizes: Sequence[int] = (1,),
-    lengths: Sequence[int | None] = (None,),
-    dtypes: Sequence[str] = ("float32",),
-    **options: Unpack[Options],
-) -> Sweep:
-    """Predict the grid; see `Options`.
+def sweep(request: Request, predictors: Sequence[Predictor], grid: Grid) -> Sweep:
+    """Predict the forward passes of a grid on one device each, from few traces.
 
     Raises:
-        InputError: an argument is not a list, a size is not whole and positive, there is no point or too
-            many, or the way to run is unknown.
+        InputError: as `Grid.check`, or the way to run is unknown.
         PredictorError: a predictor was not trained on the dtype.
     """
-    run = checked_run(options.get("run") or EAGER)
-    input_shape, weights = options.get("input_shape"), scheme_asked(options.get("weights"))
-    memory_bytes = options.get("memory_bytes")
-    check_grid(predictors, batch_sizes, lengths, dtypes)
-    shape = tuple(input_shape) if isinstance(input_shape, Iterable) else input_shape
-    points = [  # with integers of Python's, since JSON has none of NumPy's
-        Point(model, int(batch), None if length is None else int(length), dtype, input_shape=shape, run=run)
-        for dtype, length, batch in itertools.product(dtypes, lengths, batch_sizes)
+    run, weights = checked_run(request.run or EAGER), scheme_asked(request.weights)
+    grid.check(predictors)
+    points = [
+        Point(request.model, one.batch_size, one.seq_len, one.dtype, input_shape=one.input_shape, run=run)
+        for one in grid.requests(request)
     ]
-    name = model if isinstance(model, str) else type(model).__name__
     found: list[SweepPoint] = []
     traces, notes = 0, dict[str, None]()
     for predictor in predictors:
@@ -134,48 +156,28 @@ def sweep(
         traces += explored.traces
         notes |= dict.fromkeys(explored.notes)
         notes[predictor.platform.memory_note(FORWARD) or HEAPLESS] = None
-        room = memory_bytes if memory_bytes is not None else device_memory(predictor)
-        found += _swept(name, points, explored, predictor, room)
+        found += _swept(request, points, explored, predictor, grid.memory_bytes)
     front, best = pareto_front(found)
     marked = tuple(replace(point, best=i in best) for i, point in enumerate(found))
     coverages, trained = [p.coverage for p in marked], [p.trained_here for p in marked]
     return Sweep(marked, front, traces, tuple(notes), tuple(doubts(predictors, coverages, trained)), run)
 
 
-def check_grid(
-    predictors: Sequence[Predictor],
-    batch_sizes: Sequence[int],
-    lengths: Sequence[int | None],
-    dtypes: Sequence[str],
-    phases: Sequence[object] = (FORWARD,),
-) -> None:
-    """Raise InputError for an argument that is not a list, a bad size, no points, or too many."""
-    for what, given in (("batch sizes", batch_sizes), ("lengths", lengths), ("dtypes", dtypes)):
-        if isinstance(given, str) or not isinstance(given, Sized):
-            raise InputError(f"{what} {given!r}: must be a list; write [{given!r}]")
-    count = len(dtypes) * len(lengths) * len(batch_sizes) * len(predictors) * len(phases)
-    if count > MOST_POINTS:
-        raise InputError(f"{count} points: a sweep takes at most {MOST_POINTS}; choose fewer sizes")
-    if not count:
-        what = "a batch size, a length (None for a model's own), a dtype and a predictor"
-        raise InputError(f"no point to sweep: choose {what}")
-    known = [length for length in lengths if length is not None]
-    for what, size in (*(("batch size", b) for b in batch_sizes), *(("length", length) for length in known)):
-        if not is_count(size):
-            raise InputError(f"{what} {size!r}: must be a list of whole numbers, each 1 or more")
+def left_bytes(predictor: Predictor, room: float | None, phase: str, margin: float | None) -> float | None:
+    """What a network may take of a device's memory, `room` or that of its sheet; None if not known."""
+    room = device_memory(predictor) if room is None else room
+    return None if room is None else predictor.platform.left_bytes(room, phase, margin)
 
 
 def _swept(
-    name: str, points: Sequence[Point], explored: Explored, predictor: Predictor, room: float | None
+    request: Request, points: Sequence[Point], explored: Explored, predictor: Predictor, room: float | None
 ) -> Iterator[SweepPoint]:
     """The points by one predictor; `room` is the device's memory in bytes."""
-    platform, o = predictor.platform, explored.outcomes
-    usable_bytes = None if room is None else room * (1 - platform.margin(FORWARD))
-    taken_bytes = platform.framework.process_bytes
+    o, left = explored.outcomes, left_bytes(predictor, room, FORWARD, request.margin)
     for i, point in enumerate(points):
         value, high = finite(o.runtime_s[i]), finite(explored.memory_high_bytes[i])
         yield SweepPoint(
-            model=name,
+            model=request.called,
             predictor=predictor.name,
             device=predictor.device,
             batch_size=point.batch_size,
@@ -188,7 +190,7 @@ def _swept(
             energy_j=finite(o.energy_j[i]),
             memory_bytes=finite(explored.memory_bytes[i]),
             memory_high_bytes=high,
-            fits=None if usable_bytes is None or high is None else high + taken_bytes <= usable_bytes,
+            fits=None if left is None or high is None else high <= left,
             basis=explored.basis[i],
             coverage=finite(o.coverage[i]),
             trained_here=finite(o.trained[i]),

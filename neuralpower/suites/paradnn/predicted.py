@@ -16,7 +16,9 @@ from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.learn.estimates import ROOFLINE
 from neuralpower.learn.predictor import Predictor
-from neuralpower.prediction.case import Case, predict_case
+from neuralpower.networks.phases import Phase
+from neuralpower.prediction.case import predict_request
+from neuralpower.prediction.request import Request
 from neuralpower.suites.paradnn.formulas import INFER, TRAIN, counted, described
 from neuralpower.suites.paradnn.learning import LAYER_FUNCTIONS, optimizer_settings
 from neuralpower.suites.paradnn.points import Point
@@ -52,9 +54,9 @@ def predict_point(point: Point, setup: Setup, predictor: Predictor) -> Result:
 
 def _step(point: Point, setup: Setup, predictor: Predictor) -> tuple[float, float]:
     """Seconds of one step, and the share that was trained; raises PredictorError or ModelError."""
-    case = Case(point.model, point.batch_size, dtype=setup.arithmetic)
+    request = Request(point.model, point.batch_size, dtype=setup.arithmetic)
     phases = (FORWARD, BACKWARD) if setup.mode == TRAIN else (FORWARD,)
-    passes = [predict_case(case, predictor, phase=phase)[0] for phase in phases]
+    passes = [predict_request(replace(request, phase=Phase(name)), predictor)[0] for name in phases]
     parts = [(one.runtime_s.value, one.coverage) for one in passes]
     if setup.mode == TRAIN:
         work, function = counted(point), LAYER_FUNCTIONS[setup.optimizer]

@@ -1,0 +1,598 @@
+"""The table of options: one entry is a flag of the command line and a keyword of Python.
+
+A group is a `TypedDict`, so that type checkers know the keywords of `neuralpower.predict`; `Option` says the
+rest of an entry. In a sweep, `Number` and `Dtype` are lists, elsewhere single values.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+from typing_extensions import TypedDict
+
+from neuralpower.ask import words
+from neuralpower.ask.panels import ENGINE, INPUT, LANGUAGE, OUTPUT, SEVERAL, TARGET, TRAINING
+from neuralpower.dtypes import AUTOCAST_DTYPES, DTYPES, MEASURABLE, full_name
+
+if TYPE_CHECKING:
+    import torch
+
+    from neuralpower.devices.cluster import Cluster as Cluster
+    from neuralpower.devices.layout import Layout as Layout
+    from neuralpower.networks.phases import Phase as Phase
+    from neuralpower.trace.recipe import Recipe as Recipe
+
+    OneDtype = str | torch.dtype | None
+else:  # these would import torch
+    OneDtype, Cluster, Layout, Phase, Recipe = str | None, *[Any] * 4
+
+Number = TypeVar("Number")  # int | None, or a list of them
+Dtype = TypeVar("Dtype")  # a name or torch's own, or a list of them
+Words = Sequence[str] | Callable[[], Sequence[str]]
+
+
+def no_word(text: str) -> str | None:
+    """None: no other text than the words is accepted."""
+    return None
+
+
+def any_word(text: str) -> str | None:
+    """The text itself: it is checked later."""
+    return text
+
+
+def _dtype(text: str) -> str | None:
+    return text if full_name(text) in DTYPES else None
+
+
+def _cast(text: str) -> str | None:
+    return text if full_name(text) in AUTOCAST_DTYPES else None
+
+
+@dataclass(frozen=True)
+class Option:
+    """What `--help`, docstrings and messages say of an option, and what it accepts."""
+
+    help: str
+    panel: str = INPUT
+    default: Any = None
+    flags: str = ""  # instead of the name with hyphens; "-" for an option of Python alone
+    what: str = ""  # the noun for one of its words, in messages
+    words: Words = ()
+    meant: Callable[[str], str | None] = no_word  # another spelling -> the word; None: it is unknown
+    otherwise: str = ""  # the sentence on the default, behind the words
+    names: str = ""  # what the text names, such as "device": checked before torch is imported, and completed
+    metavar: str | None = None
+    several: bool = False  # whether the command takes several words with commas
+    least: int | None = None
+    hidden: bool = False
+    aliases: str = ""  # what other tools call it
+    before: str = ""  # its name until 0.2, which is read with a note
+    of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # command -> fields that differ
+
+
+def _degree(help: str, several: str, metavar: str) -> Option:
+    swept = {"help": several, "metavar": metavar, "default": "1"}
+    return Option(help, SEVERAL, 1, of={"sweep": swept})
+
+
+def _flag(help: str, panel: str, **more: Any) -> Option:
+    return Option(help, panel, default=False, **more)
+
+
+class Device(TypedDict, total=False):
+    """The device to predict."""
+
+    device: Annotated[
+        str | Path | None,
+        Option(
+            "h100, rtx-4090, ... (`devices --specs`), a spec sheet, or cpu: this machine.",
+            TARGET,
+            names="device",
+            aliases="gpu hardware accelerator target",
+            of={
+                "fit": {
+                    "help": "h100, rtx-4090, ..., a spec sheet, or cpu: this machine; a size (24GB); "
+                    "or 8xh100-sxm.",
+                    "names": "fitted",
+                },
+                "sweep": {
+                    "help": "One or more, with commas: h100, rtx-4090, ... (`devices --specs`), spec sheets, "
+                    "or cpu."
+                },
+            },
+        ),
+    ]
+
+
+class Trained(TypedDict, total=False):
+    """The predictor."""
+
+    predictor: Annotated[
+        Any,
+        Option(
+            "Name or file; default: for --device, or for this machine.",
+            TARGET,
+            names="predictor",
+            of={
+                "sweep": {"help": "Names or files, with commas; default: for --device, or for this machine."}
+            },
+        ),
+    ]
+
+
+class Sizes(TypedDict, Generic[Number, Dtype], total=False):
+    """The phase, and the inputs of a network."""
+
+    phase: Annotated[
+        str | Phase | Sequence[Phase],
+        Option(
+            "Phase to predict",
+            default="forward",
+            what="phase",
+            words=words.PHASES,
+            meant=words.HISTORIC.get,
+            of={
+                "predict": {"help": "Phase: one pass, a training step, or a language model's phase"},
+                "fit": {"words": words.FITTED_PHASES},
+                "parallel": {"help": "What is run", "words": words.FITTED_PHASES},
+                "evaluate": {"help": "Phase to run", "words": words.EVALUATED_PHASES},
+                "profile": {
+                    "help": "Phase to run; training: forward, loss, backward, optimizer",
+                    "words": words.RAN_PHASES,
+                },
+            },
+        ),
+    ]
+    batch_size: Annotated[
+        Number,
+        Option(
+            "Samples in a batch; default: 1, or the network's own.",
+            flags="--batch-size -b",
+            aliases="batch batchsize bs",
+            of={
+                "sweep": {
+                    "help": "1,8,32; 1:256 doubles; 64:512:64 adds 64; default: as in predict.",
+                    "before": "batch_sizes",
+                },
+                "parallel": {
+                    "help": "Samples in one pass of a replica: 1, or several: 1,2,4.",
+                    "default": "1",
+                },
+            },
+        ),
+    ]
+    seq_len: Annotated[
+        Number,
+        Option(
+            "Tokens per sample.",
+            aliases="seq seqlen seq_length sequence_length length",
+            of={
+                "sweep": {"help": "Tokens per sample, written in the same way.", "before": "seq_lens lengths"}
+            },
+        ),
+    ]
+    input_shape: Annotated[
+        Sequence[int] | str | None,
+        Option("Shape of one sample, such as 3x224x224.", aliases="input_size shape input_data"),
+    ]
+    dtype: Annotated[
+        Dtype,
+        Option(
+            f"Dtype of weights and inputs: {words.DTYPES}",
+            what="dtype",
+            words=lambda: MEASURABLE,
+            meant=_dtype,
+            otherwise="Default: as published, else float32.",
+            aliases="precision torch_dtype data_type",
+            of={
+                "sweep": {
+                    "help": f"One or more, with commas: {words.DTYPES}",
+                    "several": True,
+                    "metavar": "<dtype,...>",
+                    "before": "dtypes",
+                },
+                "profile": {"default": "float32", "otherwise": ""},
+                "report": {"default": "float32", "otherwise": ""},
+            },
+        ),
+    ]
+    weights: Annotated[
+        str | None,
+        Option(
+            "Quantisation of weights; int4:64 has groups of 64",
+            what="weights",
+            words=words.WEIGHTS,
+            meant=any_word,
+            otherwise="Default: same as the checkpoint.",
+            aliases="quantization quantize quant weight_dtype",
+        ),
+    ]
+
+
+class Run(TypedDict, total=False):
+    """How the network runs."""
+
+    run: Annotated[
+        str | None,
+        Option(
+            "Way to run",
+            TARGET,
+            what="way to run",
+            words=words.RUNS,
+            otherwise="Default: engine for a language model's phases on a GPU, else eager.",
+            metavar="<run>",
+            aliases="mode backend",
+        ),
+    ]
+
+
+class Beginning(TypedDict, Generic[Number], total=False):
+    """The tokens with which a phase of a language model begins."""
+
+    context: Annotated[
+        Number,
+        Option(
+            "decode: tokens in the cache before the step.",
+            LANGUAGE,
+            of={"sweep": {"help": "decode: tokens in the cache before the step, such as 512:8192."}},
+        ),
+    ]
+    prompt: Annotated[
+        Number,
+        Option(
+            "prefill, generate: tokens of the prompt.",
+            LANGUAGE,
+            of={
+                "sweep": {"help": "prefill, generate: tokens of the prompt, such as 512:8192."},
+                "evaluate": {"help": "prefill: tokens of the prompt."},
+            },
+        ),
+    ]
+
+
+class Made(TypedDict, total=False):
+    """The tokens that it makes, and how they are spread over experts."""
+
+    new_tokens: Annotated[int | None, Option("generate: tokens to make after the prompt.", LANGUAGE)]
+    routing: Annotated[
+        Any,
+        Option(
+            "Tokens of a mixture's experts: uniform, worst, or one number for each expert.",
+            LANGUAGE,
+            "uniform",
+        ),
+    ]
+
+
+class Tokens(Beginning[Number], Made, Generic[Number], total=False):
+    """The same, and texts of several lengths."""
+
+    lengths: Annotated[
+        Sequence[int] | str | None,
+        Option(
+            "Tokens of each request (prompt, or context of a decode): 812,95,4076, or a file of numbers.",
+            LANGUAGE,
+        ),
+    ]
+
+
+class Training(TypedDict, total=False):
+    """How a network is trained."""
+
+    optimizer: Annotated[
+        str,
+        Option(
+            "Optimizer: adamw, adamw:fused, sgd, momentum (sgd with it), adafactor, muon, ...",
+            TRAINING,
+            "adamw",
+            what="optimizer",
+            words=words.OPTIMIZERS,
+            meant=any_word,  # with its states given, an optimizer may have any name
+            metavar="<name>",
+        ),
+    ]
+    optimizer_states: Annotated[
+        float | str | None,
+        Option(
+            "Numbers that an optimizer of any other name keeps per parameter: 2, or 2:bfloat16.", TRAINING
+        ),
+    ]
+    accumulation: Annotated[int, Option("Micro-batches of --batch-size in a step.", TRAINING, 1)]
+    checkpointing: Annotated[bool, _flag("Recompute blocks instead of keeping activations.", TRAINING)]
+    master_weights: Annotated[
+        bool, _flag("Keep float32 masters, gradients and states of 16-bit weights.", TRAINING)
+    ]
+    recipe: Annotated[
+        Recipe | None, Option("neuralpower.Recipe: the options of training in one.", TRAINING, flags="-")
+    ]
+
+
+class Adapted(TypedDict, total=False):
+    """How a network is trained besides."""
+
+    autocast: Annotated[
+        str | None,
+        Option(
+            "Cast products to this dtype, as torch.autocast does",
+            TRAINING,
+            what="dtype of an autocast",
+            words=AUTOCAST_DTYPES,
+            meant=_cast,
+        ),
+    ]
+    lora: Annotated[
+        str | int | None, Option("Train adapters of this rank alone: 16, or 16:q_proj,v_proj.", TRAINING)
+    ]
+
+
+class Room(TypedDict, total=False):
+    """The memory."""
+
+    memory: Annotated[
+        str | float | None,
+        Option(
+            "The device's memory: 24GiB (a 24 GB card), or 24GB (24 x 10^9 bytes); default: its own.",
+            TARGET,
+            of={
+                "fit": {
+                    "help": "Instead of the device's: 24GiB (as of a 24 GB card), or 24GB; without --device "
+                    "of an accelerator."
+                }
+            },
+        ),
+    ]
+
+
+class Margin(TypedDict, total=False):
+    """What is kept free of the memory."""
+
+    margin: Annotated[
+        float | None,
+        Option(
+            "Share of the memory to keep free; default: 0 on CPUs and NVIDIA GPUs, on others 0.3 in "
+            "training, else 0.1.",
+            TARGET,
+        ),
+    ]
+
+
+class Devices(TypedDict, total=False):
+    """Several devices, and what their layouts share."""
+
+    sequence_parallel: Annotated[bool, _flag("Split norms along the sequence, too.", SEVERAL)]
+    schedule: Annotated[
+        str,
+        Option("Order of pipeline stages", SEVERAL, "1f1b", what="pipeline schedule", words=words.SCHEDULES),
+    ]
+    devices: Annotated[
+        str | Cluster | None,
+        Option(
+            "Devices of a node, such as 8xh100-sxm; instead of --device.",
+            SEVERAL,
+            names="cluster",
+            metavar="<NxDEVICE>",
+        ),
+    ]
+    nodes: Annotated[int | None, Option("Nodes of --devices each; default: 1.", SEVERAL)]
+    require_plan: Annotated[
+        bool,
+        _flag(
+            "Refuse a model without a plan for tensor ranks, instead of using a rule.",
+            SEVERAL,
+            before="strict",
+        ),
+    ]
+
+
+class Degrees(Devices, Generic[Number], total=False):
+    """A layout, or the options that make one."""
+
+    tensor_parallel: Annotated[
+        Number,
+        _degree(
+            "Ranks that share each product.", "Ranks that share each product: 8, or 1,2,4,8.", "<ranks,...>"
+        ),
+    ]
+    pipeline_parallel: Annotated[
+        Number,
+        _degree("Stages of consecutive blocks.", "Stages of consecutive blocks.", "<stages,...>"),
+    ]
+    expert_parallel: Annotated[
+        Number,
+        _degree(
+            "Ranks that share the experts of a mixture.",
+            "Ranks that share the experts of a mixture.",
+            "<ranks,...>",
+        ),
+    ]
+    data_parallel: Annotated[
+        Number,
+        _degree(
+            "Replicas, each with samples of its own.",
+            "Replicas, each with samples of its own.",
+            "<replicas,...>",
+        ),
+    ]
+    zero: Annotated[
+        str | None,
+        Option("What replicas share out, by stage of ZeRO", SEVERAL, what="ZeRO stage", words=words.ZERO),
+    ]
+    fsdp: Annotated[bool, _flag("The same as --zero 3.", SEVERAL)]
+    interleave: Annotated[int, Option("Pieces of each stage, for interleaved; default: 2.", SEVERAL, 1)]
+    micro_batches: Annotated[
+        int | None,
+        Option("Batches of a step, or in flight through a pipeline; the same as --accumulation.", SEVERAL),
+    ]
+
+
+class Layouts(TypedDict, total=False):
+    """Layouts that Python has in one."""
+
+    layout: Annotated[
+        Layout | Sequence[Layout] | None,
+        Option(
+            "neuralpower.Layout: the degrees in one.",
+            SEVERAL,
+            flags="-",
+            of={"sweep": {"before": "layouts"}},
+        ),
+    ]
+    plan: Annotated[
+        Mapping[str, Any] | None,
+        Option("Names of modules -> how tensor ranks share them, as torch's styles.", SEVERAL, flags="-"),
+    ]
+
+
+class Engine(TypedDict, total=False):
+    """An engine that serves the model; its pool takes the memory that is left."""
+
+    engine: Annotated[
+        str | None,
+        Option("Serve the model under this engine", ENGINE, what="engine", words=words.ENGINES),
+    ]
+    gpu_memory_utilization: Annotated[
+        float | None,
+        Option("vllm: share of the memory that it takes; default: 0.9, from 0.21 on 0.92.", ENGINE),
+    ]
+    mem_fraction_static: Annotated[
+        float | None, Option("sglang: share for weights and pool; default: by the memory.", ENGINE)
+    ]
+    block_size: Annotated[int | None, Option("Tokens of a block; default: 16 of vllm, 1 of sglang.", ENGINE)]
+    cache_dtype: Annotated[
+        str | None, Option("Type of keys and values: auto, fp8; of llama.cpp also q8_0, q4_0.", ENGINE)
+    ]
+    max_num_seqs: Annotated[int | None, Option("Sequences that the engine runs at once.", ENGINE)]
+    max_num_batched_tokens: Annotated[int | None, Option("Tokens of a step, or of a chunk.", ENGINE)]
+    max_model_len: Annotated[
+        int | None, Option("Tokens of the longest sequence; default: the model's positions.", ENGINE)
+    ]
+    kv_cache_memory_bytes: Annotated[
+        int | None, Option("vllm: bytes of the pool; default: what the other parts leave.", ENGINE)
+    ]
+    enforce_eager: Annotated[
+        bool, _flag("vllm from 0.21 on: without CUDA graphs, which the pool pays for.", ENGINE)
+    ]
+    engine_version: Annotated[
+        str | None, Option("vllm: the version whose rules hold; default: 0.19.0.", ENGINE)
+    ]
+    concurrency: Annotated[int | None, Option("Sequences that have to be held at once.", ENGINE)]
+
+
+class Coverage(TypedDict, total=False):
+    """The least coverage."""
+
+    min_coverage: Annotated[
+        float | None,
+        Option(
+            "Exit 3 if coverage is below this share, 0 to 1.",
+            OUTPUT,
+            flags="--min-coverage --strict",
+        ),
+    ]
+
+
+class Remedies(TypedDict, total=False):
+    """What is sought where a network does not fit."""
+
+    remedies: Annotated[bool, Option("Whether changes that make it fit are sought.", TARGET, True, flags="-")]
+
+
+class Ranking(TypedDict, total=False):
+    """What layouts are ranked by."""
+
+    global_batch: Annotated[int | None, Option("training: samples of a step; default: 4 for each device.")]
+    by: Annotated[
+        str,
+        Option(
+            "What ranks them; cost needs --price", OUTPUT, "throughput", what="ranking", words=words.RANKED
+        ),
+    ]
+    price: Annotated[float | None, Option("Price of a device for an hour; gives the cost.", OUTPUT)]
+
+
+# ---- of Python and the command line ----
+
+
+class Options(
+    Sizes[int | None, OneDtype],
+    Run,
+    Tokens[int | None],
+    Training,
+    Adapted,
+    Margin,
+    Degrees[int],
+    Layouts,
+    total=False,
+):
+    """One question about a network."""
+
+
+class Predicting(Options, Coverage, total=False):
+    """Of `predict`."""
+
+
+class Fitting(Options, Engine, Remedies, total=False):
+    """Of `fit`, which takes a memory besides."""
+
+
+Numbers = Sequence[int] | str | None
+Dtypes = Sequence[OneDtype] | str | None
+
+
+class Sweeping(
+    Sizes[Sequence[int | None] | str | None, Dtypes],
+    Run,
+    Beginning[Numbers],
+    Made,
+    Training,
+    Adapted,
+    Room,
+    Margin,
+    Degrees[Numbers],
+    Layouts,
+    total=False,
+):
+    """A grid."""
+
+
+class Laying(Sizes[int | None, OneDtype], Run, Tokens[int | None], Training, Devices, Ranking, total=False):
+    """Of `parallel`."""
+
+
+@functools.cache
+def options_of(table: Any, command: str = "") -> dict[str, Option]:
+    """Name -> option of a group, as a command has them."""
+    return {name: replace(one, **one.of.get(command, {})) for name, (_, one) in _entries(table).items()}
+
+
+@functools.cache
+def _entries(table: Any) -> dict[str, tuple[Any, Option]]:
+    hints = get_type_hints(get_origin(table) or table, include_extras=True)
+    return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items()}
+
+
+def kind_of(table: Any, name: str, command: str = "") -> type:
+    """The type of an option's value on the command line."""
+    hint, option = _entries(table)[name]
+    if isinstance(hint, TypeVar):
+        texts = (
+            hint is not Number
+            or command == "sweep"
+            or isinstance(options_of(table, command)[name].default, str)
+        )
+        return str if texts else int
+    kinds = get_args(hint) or (hint,)
+    return next((kind for kind in (bool, str, Path, float, int) if kind in kinds), str)
+
+
+def given_in(table: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a group that are given and differ from their defaults."""
+    known = options_of(table)
+    return {
+        name: options[name] for name in known if options.get(name, known[name].default) != known[name].default
+    }

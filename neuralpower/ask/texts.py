@@ -1,0 +1,130 @@
+"""Texts and values of options: lists, sizes, shapes, lengths. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from neuralpower.errors import InputError, whole_number
+from neuralpower.files.paths import check_regular, is_there
+
+OUTER_COMMA = re.compile(r",(?![^\[]*\])")
+IMAGES, CHANNELS = 4, (1, 3)  # the number of sizes of a batch of images, and of a single image's channels
+MOST_SIZES = 10_000  # of one dimension of a grid
+
+
+def names(text: str | None, what: str) -> tuple[str, ...] | None:
+    """("a", "b") for "a,b", None for None; a comma in brackets belongs to a list in a model's override.
+
+    Raises InputError, which names `what`, if there is no name between the commas.
+    """
+    if text is None:
+        return None
+    found = tuple(part.strip() for part in OUTER_COMMA.split(text) if part.strip())
+    if not found:
+        raise InputError(
+            f"{what} {text!r}: contains no name; write names with commas, or leave the option out"
+        )
+    return found
+
+
+def sizes(text: str, what: str) -> tuple[int, ...]:
+    """(1, 2, 4, 8) for "1:8", (4, 6, 8) for "4:8:2" (in steps), (1, 3) for "1,3"; raises InputError."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,18})(?::([0-9]{1,18})(?::([0-9]{1,18}))?)?\s*", part)
+        if not match or int(match.group(1)) < 1:
+            how = "write sizes such as 1,8,32, a doubling 1:256 or steps 64:512:64"
+            raise InputError(f"{what} {text!r}: {how}")
+        low, high, step = (
+            int(match.group(1)),
+            int(match.group(2) or match.group(1)),
+            int(match.group(3) or -1),
+        )
+        if high < low or match.group(3) and step < 1:
+            how = "the end must not be below the start, nor a step below 1; swap them"
+            raise InputError(f"{what} {part!r}: {how}")
+        if step < 0:
+            found += [low << n for n in range((high // low).bit_length())]
+        elif (high - low) // step >= MOST_SIZES:
+            raise InputError(f"{what} {part!r}: more than {MOST_SIZES} sizes; take larger steps")
+        else:
+            found += range(low, high + 1, step)
+    return tuple(dict.fromkeys(found))
+
+
+def numbers(text: str, what: str, example: str) -> tuple[int, ...]:
+    """(1, 16, 64) for "1,16,64"; raises InputError, which names `what`."""
+    try:
+        return tuple(whole_number(name) for name in names(text, what) or ())
+    except ValueError:
+        raise InputError(f"{what} {text!r}: write whole numbers with commas, such as {example}") from None
+
+
+def counts(given: Any, what: str) -> Sequence[int]:
+    """The numbers of a text, of a list, or one; raises InputError, which names `what`."""
+    if isinstance(given, str):
+        return numbers(given, what, "1,2,4,8")
+    return given if isinstance(given, (list, tuple)) else (given,)
+
+
+def listed(given: Any) -> tuple[int, ...] | None:
+    """Lengths as a tuple, None for None; raises InputError for what holds none."""
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"lengths {given!r:.40}: must be a list of whole numbers, one for each request")
+    return tuple(given)
+
+
+def shape(text: Any) -> tuple[int, ...] | None:
+    """(3, 224, 224) for "3x224x224", "3,224,224" and "(3, 224, 224)"; a list as it is. Raises InputError.
+
+    A leading 1 before the three sizes of an image of 1 or 3 channels is a batch, and is removed.
+    """
+    if not isinstance(text, str):
+        return tuple(text) if isinstance(text, Iterable) else text
+    plain = text.strip().lower().removeprefix("(").removesuffix(")").rstrip(", ")
+    written = re.fullmatch(r"[0-9]{1,18}(\s*[x,]\s*[0-9]{1,18})*", plain)
+    sizes = tuple(int(size) for size in re.findall(r"[0-9]+", plain)) if written else ()
+    if not sizes or 0 in sizes:
+        raise InputError(f"input shape {text!r}: write positive sizes without the batch, such as 3x224x224")
+    return sizes[1:] if len(sizes) == IMAGES and sizes[0] == 1 and sizes[1] in CHANNELS else sizes
+
+
+def lengths(text: Any) -> tuple[int, ...] | None:
+    """(812, 95) for "812,95", a file with a number on each line, or a list; raises InputError."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        return listed(text)
+    if not re.fullmatch(r"[0-9\s,.+-]*", text) or is_there(text):
+        return _lengths_in(Path(text))
+    return tuple(_length(part, "lengths") for part in text.split(",")) if text.strip() else _no_lengths(text)
+
+
+def _lengths_in(file: Path) -> tuple[int, ...]:
+    """The numbers in a file; raises InputError."""
+    check_regular(file)
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        way = "choose a text file with a number on each line, or write lengths such as 812,95,4076"
+        raise InputError(f"lengths {str(file)!r:.200}: cannot be read ({error}); {way}") from None
+    found = [_length(line, f"{file} line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+    return tuple(found) or _no_lengths(str(file))
+
+
+def _length(text: str, where: str) -> int:
+    """One length; raises InputError, which names the place `where`."""
+    if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text) or int(text) < 1:
+        raise InputError(f"{where}: {text.strip()!r:.40} is not a length; write whole numbers of 1 or more")
+    return int(text)
+
+
+def _no_lengths(text: str) -> tuple[int, ...]:
+    raise InputError(
+        f"lengths {text!r:.200}: contains no number; write one for each request, such as 812,95,4076"
+    )

@@ -1,0 +1,49 @@
+"""The words that options accept: listed by --help, completed by the shell, checked without torch.
+
+The lists are copies, since the modules that use them import torch; a test compares both.
+"""
+
+PHASES = ("forward", "training", "prefill", "decode", "generate", "backward")
+FITTED_PHASES = ("forward", "training", "prefill", "decode", "generate")
+EVALUATED_PHASES = ("forward", "training", "prefill", "decode")
+RAN_PHASES = ("forward", "training")  # of networks that run here under a profiler
+COLLECTED_PHASES = ("forward", "backward", "optimizer")
+SCHEDULES = ("1f1b", "gpipe", "interleaved")
+ZERO = ("1", "2", "3")
+RANKED = ("throughput", "latency", "cost")  # what layouts are ranked by
+RUNS = ("eager", "graph", "compile", "engine")
+VIEWS = ("layer", "kind", "module", "tree")
+ROWS = ("layer", "module", "kind", "operator")
+SORTS = ("runtime_s", "flops", "bytes", "parameters", "memory", "calls", "order")
+UNITS = ("flop", "mac")
+CONVENTIONS = ("matmul", "all-ops", "thop", "fvcore", "pytorch-api")
+OPTIMIZERS = tuple(
+    """
+    sgd momentum rmsprop adam adamw adagrad sparseadam adadelta adamax asgd nadam radam rprop adafactor
+    transformers-adafactor muon lion adam8bit adamw8bit lion8bit pagedadamw pagedadamw8bit pagedlion8bit
+    """.split()
+)
+TABLES = tuple(  # of a dataset: layer kinds, and whole networks
+    """
+    activation attention collective conv1d conv2d conv3d conv_transpose2d elementwise embedding experts fused
+    grouped latent_attention linear linear_attention matmul movement norm optimizer pool2d pool3d recurrent
+    reduction scan softmax network
+    """.split()
+)
+SCORES = ("latency", "energy", "memory")
+LEARNERS = ("hybrid", "lasso")
+BASELINES = ("neuralpower", "roofline")  # that measured networks are compared with, besides predictors
+PRESETS = ("quick", "standard", "full", "gaps")
+EXECUTORS = ("local", "ray")
+ENGINES = ("vllm", "sglang", "llama.cpp")  # that serve language models
+BACKENDS = ("gloo", "nccl")  # that exchange between devices
+SUMMARIES = ("exploration", "weak", "strong", "statistics", "time", "all")
+LAB_STEPS = ("all", "train", "profile", "report", "compare")
+TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "speech", "zoo")
+FORMATS = ("table", "json", "csv", "md", "html")
+DTYPES = "float32, bfloat16, float16, float64, tf32, ..."  # that --help names
+WEIGHTS = tuple("int4 int8 w8a8 fp8 nvfp4 mxfp4 nf4 awq gptq q4_k_m q8_0".split())
+PARADNN_OPTIMIZERS = ("rms", "sgd", "momentum", "adam")
+RMSPROPS = ("paradnn", "tensorflow", "ifarm", "pytorch", "keras")
+PARADNN_MODES = {"train": "training", "infer": "forward", "inference": "forward"}
+HISTORIC = {"step": "training"}  # names in older programs

@@ -1,0 +1,300 @@
+"""The question about a network, as options say it: its inputs, phase, training, layout and memory.
+
+It alone makes what is followed and priced: the source, the inputs, the sharding and the question of a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neuralpower.ask import texts
+from neuralpower.ask.options import Engine, Training, given_in
+from neuralpower.ask.spread import Given, cluster_in, layouts_in
+from neuralpower.devices.cluster import USUAL_PER_NODE, Cluster
+from neuralpower.devices.layout import ONE, Layout
+from neuralpower.devices.spec import known_spec
+from neuralpower.dtypes import full_name
+from neuralpower.errors import InputError, is_count
+from neuralpower.layers.base import FORWARD, torch_dtype
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_lookup import nearest_dtype
+from neuralpower.networks.adapters import with_lora
+from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, Phase
+from neuralpower.networks.requests import Asked, asked_of
+from neuralpower.networks.sharding import ENGINE, INFERENCE, TRAINING, Sharding
+from neuralpower.networks.source import Source
+from neuralpower.networks.sources import published_dtype, resolve
+from neuralpower.optimizers.registry import States
+from neuralpower.platforms import CPU, Platform
+from neuralpower.prediction.memory.engines import EngineRequest, board_of
+from neuralpower.prediction.weights import scheme_asked
+from neuralpower.quantisation.schemes import Scheme
+from neuralpower.trace.casts import cast_dtype
+from neuralpower.trace.master_weights import check_masters
+from neuralpower.trace.question import ENGINE as RUN_ENGINE
+from neuralpower.trace.question import Knows, Question, checked_run, everything, usual_run
+from neuralpower.trace.recipe import RECIPE, Recipe
+from neuralpower.trace.routing import ROUTING, Routing
+
+SAME = "seq_len run weights autocast lora margin require_plan plan remedies".split()
+"""Options that a request holds as they are."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A network with its inputs, and how it runs."""
+
+    model: Any  # as `resolve` takes it
+    batch_size: int = 1
+    seq_len: int | None = None
+    input_shape: tuple[int, ...] | None = None
+    dtype: str = "float32"
+    phase: Phase = field(default_factory=Phase)  # training and backward, too
+    recipe: Recipe = RECIPE
+    routing: Routing = ROUTING
+    autocast: str | None = None  # the low precision that products are cast to
+    lora: str | int | None = None  # training: rank of adapters, such as 16 or "16:q_proj,v_proj"
+    run: str | None = None  # one of `trace.question.RUNS`; None: the usual one of the device
+    weights: str | None = None  # a name that `--weights` takes; None: the checkpoint's own
+    layout: Layout = ONE  # over several devices: the fullest of them has to hold its part
+    cluster: Cluster | None = None  # None: nodes of as many devices as is usual
+    plan: Mapping[str, Any] | None = None  # names of modules -> how tensor ranks share them
+    require_plan: bool = False  # whether a network without a plan for tensor ranks is refused
+    margin: float | None = None  # share of the memory that is kept free; None: as the platform says
+    # of `fit`
+    platform: Platform = CPU
+    published: bool = False  # whether `dtype` is the model's own: an engine may then serve it in another
+    engine: EngineRequest | None = None  # under this engine; None: under PyTorch alone
+    remedies: bool = True  # whether changes that help are sought where it does not fit
+
+    @property
+    def way(self) -> str:
+        """What a predictor is asked for: forward, backward or training."""
+        return FORWARD if self.phase.name in PHASES else self.phase.name
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a training step."""
+        return self.phase.name == TRAINING
+
+    @property
+    def passed(self) -> Phase:
+        """The phase that makes the inputs: a forward pass for training and backward."""
+        return self.phase if self.way == FORWARD else replace(self.phase, name=FORWARD)
+
+    @property
+    def inputs(self) -> InputRequest:
+        """The sizes that its inputs are made from; a training step has labels besides."""
+        dtype = torch_dtype(self.dtype)
+        return InputRequest(self.batch_size, self.seq_len, self.input_shape, dtype, self.trains)
+
+    @property
+    def length(self) -> int | None:
+        """Tokens of a context or a text, whose largest number `fit` seeks; None: the model's own."""
+        return self.phase.context if self.phase.name == DECODE else self.phase.prompt or self.seq_len
+
+    def of_length(self, length: int | None) -> Request:
+        """The same with another length."""
+        if self.phase.name == DECODE:
+            return replace(self, phase=replace(self.phase, context=length))
+        field = "seq_len" if self.phase.prompt is None else "prompt"
+        return (
+            replace(self, seq_len=length)
+            if field == "seq_len"
+            else replace(self, phase=replace(self.phase, prompt=length))
+        )
+
+    @property
+    def replicas(self) -> int:
+        """Batches of `batch_size` that all devices have in one step or pass."""
+        return self.layout.data * self.recipe.accumulation
+
+    @property
+    def cast(self) -> torch.dtype | None:
+        """The low precision that products are cast to; raises InputError."""
+        return None if self.autocast is None else cast_dtype(self.autocast)
+
+    @property
+    def label(self) -> str:
+        """Name, batch size and length."""
+        length = f" s{self.seq_len}" if self.seq_len else ""
+        phase = "" if self.passed == Phase() else f" {self.passed.label}"
+        layout = "" if self.layout.alone else f" {self.layout.short}"
+        return f"{self.called} b{self.batch_size}{length}{phase}{layout}"
+
+    @property
+    def called(self) -> str:
+        """The model's name; of a module, its class."""
+        return str(self.model) if isinstance(self.model, (str, Path)) else type(self.model).__name__
+
+    def source(self) -> Source:
+        """The network with its adapters; raises InputError and ModelError."""
+        found = self.model if isinstance(self.model, Source) else resolve(self.model)
+        return with_lora(found, self.lora, self.way, self.layout)
+
+    def run_on(self, platform: Platform) -> str:
+        """How it runs on a platform; raises InputError for an unknown way, and one that the phase lacks."""
+        name = self.phase.name
+        return usual_run(platform, name) if self.run is None else checked_run(self.run, name)
+
+    def sharding(self, run: str) -> Sharding:
+        """How a network is sharded for a way to run; raises InputError where the cluster is too small."""
+        if self.cluster is not None:
+            self.cluster.check(self.layout)
+        usual = min(self.layout.ranks, USUAL_PER_NODE)
+        per_node = usual if self.cluster is None else self.cluster.per_node
+        use = ENGINE if run == RUN_ENGINE else INFERENCE if self.way == FORWARD else TRAINING
+        return Sharding(self.layout, per_node, use, plan=self.plan, require_plan=self.require_plan)
+
+    def asked(self, source: Source, run: str) -> Asked:
+        """The pass or the generation that runs on the meta device; raises as `asked_of`."""
+        return asked_of(source, self.inputs, self.passed, sharding=self.sharding(run))
+
+    def check(self, predictor: Predictor) -> None:
+        """Raise PredictorError for a dtype or phase that was not trained, InputError for masters of none."""
+        predictor.check(self.dtype, FORWARD if self.trains else self.way)
+        if self.autocast is not None and self.cast is not None:
+            predictor.check(full_name(self.autocast), FORWARD)
+        self.check_masters()
+
+    def check_masters(self) -> None:
+        """Raise InputError for masters of weights that have none."""
+        masters = self.trains and self.recipe.masters
+        check_masters(masters, self.dtype, autocast=self.autocast, lora=self.lora)
+
+    def question(
+        self, platform: Platform, scheme: Scheme | None = None, knows: Knows = everything, run: str = ""
+    ) -> Question:
+        """The question of a pass on a platform; `scheme`: of the weights, which is else the requested one."""
+        return Question(
+            self.way,
+            self.dtype,
+            self.recipe.on(platform),
+            self.cast,
+            self.routing,
+            platform,
+            knows,
+            run or self.run_on(platform),
+            scheme or scheme_asked(self.weights),
+            self.layout,
+            self.cluster,
+        )
+
+
+def request_of(model: Any, options: Given, **more: Any) -> Request:
+    """The request that options of the table make; `more`: fields that the options do not say.
+
+    The batch size is the network's own where neither says it. Raises InputError for texts that say nothing
+    and for options that contradict each other, ModelError for a model that is not found.
+    """
+    phase, (layout, *_) = phase_in(options), layouts_in(options)
+    shape, batch = texts.shape(options.get("input_shape")), options.get("batch_size")
+    given = {name: options[name] for name in SAME if options.get(name) is not None}
+    routing = options.get("routing", ROUTING)
+    if batch is not None and not is_count(batch):
+        raise InputError(f"batch size {batch}: must be a whole number, 1 or more; choose 1")
+    if batch is None and phase.batch is None and phase.lengths is None and "batch_size" not in more:
+        more["batch_size"] = resolve(model).batch_size(None, shape)
+    how = {
+        "batch_size": 1 if batch is None else batch,
+        "input_shape": shape,
+        "phase": phase,
+        "recipe": recipe_in(options, phase.name, layouts_in(options)),
+        "routing": routing if isinstance(routing, Routing) else Routing.parsed(routing),
+        "layout": layout,
+        "cluster": cluster_in(options),
+    }
+    return Request(model, **{**how, **given, **more})
+
+
+def phase_in(options: Given) -> Phase:
+    """The phase with its tokens; raises InputError for what names none, and for tokens of another."""
+    asked = options.get("phase", FORWARD)
+    if not isinstance(asked, (str, Phase)):
+        raise InputError(f"phase {asked!r:.40}: must be a name, or a Phase; write 'decode', or leave it out")
+    given: dict[str, Any] = {name: options.get(name) for name in ("context", "prompt", "new_tokens")}
+    given["lengths"] = texts.lengths(options.get("lengths"))
+    given = {name: value for name, value in given.items() if value is not None}
+    phase = replace(asked if isinstance(asked, Phase) else Phase(asked), **given)
+    phase.check(PREDICTED)
+    batch, lengths = options.get("batch_size"), given.get("lengths")
+    if lengths is not None and batch not in (None, len(lengths)):
+        raise InputError(
+            f"--batch-size {batch} and {len(lengths)} lengths: each request has one length; "
+            "leave --batch-size out"
+        )
+    return phase
+
+
+def recipe_in(options: Given, phase: str, layouts: tuple[Layout, ...] = (ONE,)) -> Recipe:
+    """How it is trained; raises InputError for what belongs to training alone, and for what contradicts."""
+    recipe, given = options.get("recipe"), given_in(Training, options)
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise InputError(f"recipe {recipe!r:.40}: must be a Recipe, such as neuralpower.Recipe('adam')")
+    if recipe is not None and (twice := next((name for name in given if name != "recipe"), "")):
+        raise InputError(f"recipe and {twice} both say how the network is trained; leave one out")
+    if recipe is None:
+        name, _, way = str(options.get("optimizer", RECIPE.optimizer)).partition(":")
+        states = options.get("optimizer_states")
+        recipe = Recipe(
+            name,
+            way,
+            options.get("accumulation", 1),
+            bool(options.get("checkpointing")),
+            masters=bool(options.get("master_weights")),
+            states=None if states is None else States.parsed(states),
+        )
+        if phase != TRAINING and recipe != RECIPE:
+            text = f"belong to phase training, not to {phase}; leave them out"
+            raise InputError(f"{recipe}: optimizer, accumulation, checkpointing and masters {text}")
+    count = options.get("micro_batches")
+    if count is None:
+        return recipe
+    if recipe.accumulation not in (1, count):
+        raise InputError(
+            f"--micro-batches {count} and --accumulation {recipe.accumulation} are the same option; "
+            "leave one out"
+        )
+    if phase != TRAINING and all(layout.pipeline == 1 for layout in layouts):
+        raise InputError(
+            f"--micro-batches {count}: belongs to phase {TRAINING} or to pipeline stages; leave it out"
+        )
+    return replace(recipe, accumulation=count)
+
+
+def engine_in(options: Given, device: str, room_bytes: float) -> EngineRequest | None:
+    """The engine with its options on a device of that name and memory; None without an engine.
+
+    Raises InputError for an option without an engine.
+    """
+    given = given_in(Engine, options)
+    engine = given.pop("engine", None)
+    if engine is None:
+        for name, value in given.items():
+            raise InputError(f"--{name.replace('_', '-')} {value} belongs to an engine; add --engine vllm")
+        return None
+    concurrency = given.pop("concurrency", None)
+    return EngineRequest(engine, given, concurrency, board_of(known_spec(device), room_bytes, device))
+
+
+def dtype_for(model: Any, asked: Any, predictor: Predictor | None = None) -> tuple[str, str]:
+    """(dtype, note): the requested one, else the model's own; of a name the nearest that is predicted.
+
+    Raises ModelError.
+    """
+    if asked is not None:
+        return full_name(str(asked).removeprefix("torch.")), ""
+    own = published_dtype(model) or "float32"
+    named = predictor is not None and isinstance(model, (str, Path))
+    nearest = nearest_dtype(predictor, own) if predictor is not None and named else own
+    if predictor is None or nearest == own:
+        return own, ""
+    return nearest, (
+        f"{model} was published in {own}, which {predictor.name} does not have; predicted in {nearest}"
+    )
