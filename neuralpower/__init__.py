@@ -9,6 +9,10 @@
     score       rank thousands of candidates
     load        load a predictor for many calls
     profile     measure a network on this machine
+    evaluate    predict networks, run them here, and compare
+    dataset     read measured layers
+    train       a predictor from datasets
+    calibrate   adapt a predictor to this machine
 
 Results print as the tables of the command line; names hold SI units (`runtime_s`, `memory_bytes`).
 """
@@ -19,7 +23,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from neuralpower import errors
-from neuralpower.api.functions import compare, fit, load, memory, parallel, predict, profile, score, sweep
+from neuralpower.api.functions import (
+    calibrate,
+    compare,
+    dataset,
+    evaluate,
+    fit,
+    load,
+    memory,
+    parallel,
+    predict,
+    profile,
+    score,
+    sweep,
+    train,
+)
 from neuralpower.prediction.shown import Shown
 from neuralpower.version import __version__
 
@@ -40,9 +58,12 @@ __all__ = [
     "Profile",
     "Recipe",
     "__version__",
+    "calibrate",
     "compare",
     "compat",
+    "dataset",
     "errors",
+    "evaluate",
     "fit",
     "load",
     "memory",
@@ -51,6 +72,7 @@ __all__ = [
     "profile",
     "score",
     "sweep",
+    "train",
 ]
 
 _HOMES = {

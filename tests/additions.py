@@ -24,6 +24,7 @@ from neuralpower.measure.meters import METERS, open_meter
 from neuralpower.measure.rig import open_rig
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.trust import check_model
+from neuralpower.prediction import request
 
 
 def printed(*arguments: str) -> Any:
@@ -84,6 +85,34 @@ def dtype() -> dict[str, Any]:
     }
 
 
+def option() -> dict[str, Any]:
+    """The recipe that a command and a function train by, and where the option is listed."""
+    made = []
+    original = request.request_of
+
+    def noted(*given: Any, **more: Any) -> Any:
+        made.append(original(*given, **more))
+        return made[-1]
+
+    model = "transformers:gpt2?n_layer=1&n_embd=64&n_head=2"
+    how: Any = {"phase": "training", "device": "nvidia-l4", "predictor": "nvidia-float32"}
+    with mock.patch("neuralpower.api.loaded.request_of", noted):
+        flags = ("--phase", "training", "--checkpointing", "--selective", "--device", "nvidia-l4")
+        printed("fit", model, *flags, "--seq-len", "16")
+        neuralpower.fit(model, **how, **{"seq_len": 16, "checkpointing": True, "selective": True})
+    command, python = (str(one.recipe).partition(", ")[2] for one in made)
+    sys.argv = ["neuralpower", "fit", "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        main()
+    return {
+        "help": "--selective" in out.getvalue(),
+        "docstring": "`selective`: Recompute only" in str(neuralpower.fit.__doc__),
+        "command": command,
+        "python": python,
+        "refused": refusal(lambda: neuralpower.fit(model, **how, **{"selective": True})),
+    }
+
+
 def device() -> dict[str, Any]:
     """The list of sheets, and a prediction by the sheet's name."""
     return {
@@ -126,5 +155,5 @@ def source() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    found = {one.__name__: one() for one in (kind, dtype, device, meter, platform, source)}
+    found = {one.__name__: one() for one in (kind, dtype, option, device, meter, platform, source)}
     print(json.dumps({"package": neuralpower.__file__, **found}))

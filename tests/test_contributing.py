@@ -87,6 +87,8 @@ def test_there_is_a_diff_for_everything_that_can_be_added() -> None:
     places = (
         "layers",
         "dtypes.py",
+        "ask/options.py",
+        "prediction/request.py",
         "devices",
         "networks/sources",
         "trace/passes",
@@ -116,6 +118,13 @@ def test_a_layer_kind_is_traced_priced_and_built(found: dict[str, Any]) -> None:
 def test_a_dtype_is_known_to_options_sheets_and_layers(found: dict[str, Any]) -> None:
     # 21 numbers of 6 bits are 15.75 bytes, 7 are 5.25
     assert found["dtype"] == {"option": "float6_e3m2fn", "peak": 3e14, "weights": [16], "input": 6}
+
+
+def test_an_option_is_a_flag_a_keyword_and_a_line_of_help(found: dict[str, Any]) -> None:
+    option = found["option"]
+    assert option["help"] and option["docstring"]
+    assert option["command"] == option["python"] == "activation checkpointing of attention"
+    assert option["refused"].startswith("selective: which parts checkpointing runs again")
 
 
 def test_a_device_is_listed_and_predicted_by_name(found: dict[str, Any]) -> None:

@@ -26,7 +26,10 @@ from neuralpower.learn.predictor_files import known_predictors, read_predictor
 from neuralpower.prediction import request
 
 ROOT = Path(__file__).parent.parent
-NAMES = ("compare", "fit", "load", "memory", "parallel", "predict", "profile", "score", "sweep")
+NAMES = (
+    *("calibrate", "compare", "dataset", "evaluate", "fit", "load", "memory", "parallel", "predict"),
+    *("profile", "score", "sweep", "train"),
+)
 MOST_PARAMETERS = 8
 
 

@@ -39,7 +39,7 @@ PACKAGES: Mapping[str, str] = {
         source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        casts deepening exchanges follow gradients lifetimes master_weights modules passes
+        casts deepening exchanges follow gradients lifetimes master_weights memory_formats modules passes
         passes.accumulation passes.data_parallel passes.quantisation paths quantised_step question recipe
         recorder records routing sparse_gradients stages step_lifetimes step_settings tracer undisturbed
         weights

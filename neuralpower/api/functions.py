@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.ask.keywords import documented, keywords
-from neuralpower.ask.options import Fitting, Laying, Predicting, Sweeping
+from neuralpower.ask.options import Evaluating, Fitting, Laying, Predicting, Sweeping
 from neuralpower.ask.spread import device_in
 from neuralpower.errors import InputError
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from neuralpower.api.loaded import LoadedPredictor
+    from neuralpower.data.dataset import Dataset
+    from neuralpower.prediction.evaluate import Evaluation
     from neuralpower.prediction.explore.compare import Comparison
     from neuralpower.prediction.explore.fit import Fit
     from neuralpower.prediction.explore.layouts import Layouts
@@ -318,6 +320,121 @@ def profile(
     from neuralpower.api.profiled import profiled
 
     return profiled(model, args, kwargs, settings)
+
+
+@documented(Evaluating, "evaluate")
+def evaluate(
+    models: Model | Sequence[Model],
+    *,
+    predictor: Named | None = None,
+    rounds: int = 21,
+    **options: Unpack[Evaluating],
+) -> list[Evaluation]:
+    """Predict networks, run them on this machine's CPU, and return both times of each.
+
+    Args:
+        models: one as in `predict`, or a list of them.
+        predictor: same as in `predict`; by default this machine's.
+        rounds: runs of each network, spread over time.
+        **options: as on the command line:
+            {options}
+
+    Raises:
+        InputError: same as `predict`; or a network that cannot run here.
+
+    Example:
+        >>> import neuralpower
+        >>> (found,) = neuralpower.evaluate("zoo:deep_mnist", rounds=1)
+        >>> found.measured_s > 0
+        True
+    """
+    from neuralpower.api.loaded import chosen, evaluated
+
+    several: Sequence[Any] = models if isinstance(models, (list, tuple)) else [models]
+    given = keywords("option of evaluate", options, Evaluating, "evaluate")
+    return evaluated(several, chosen(None, predictor).predictor, rounds, given)
+
+
+def dataset(place: str | Path) -> Dataset:
+    """Read a dataset of measured layers.
+
+    Args:
+        place: a folder, or a place such as "s3://bucket/name".
+
+    Raises:
+        DatasetError: no dataset is there, or it cannot be read.
+
+    Example:
+        >>> import neuralpower
+        >>> sorted(neuralpower.dataset("datasets/t4").tables)  # doctest: +SKIP
+        ['conv2d', 'linear']
+    """
+    from neuralpower.data.dataset import read_dataset
+
+    return read_dataset(place)
+
+
+def train(
+    datasets: str | Path | Sequence[str | Path],
+    learner: str = "hybrid",
+    *,
+    out: str | Path | None = None,
+    jobs: int = -1,
+    trust_code: bool = False,
+) -> LoadedPredictor:
+    """Train a predictor from datasets.
+
+    Args:
+        datasets: folders, or places such as "s3://bucket/name". Several devices make one for any device.
+        learner: "hybrid", a base and a residual; or "lasso", the base alone, a formula.
+        out: the file to write, which ends in .json; by default none.
+        jobs: fits in parallel; -1 for one on each core.
+        trust_code: whether whole networks in the datasets can be functions, which run code.
+
+    Raises:
+        DatasetError: a dataset that cannot be read, or a file that cannot be written.
+
+    Example:
+        >>> import neuralpower
+        >>> mine = neuralpower.train("datasets/mine", out="models/mine.json")  # doctest: +SKIP
+    """
+    from neuralpower.api.loaded import LoadedPredictor
+    from neuralpower.learn import train as training
+
+    places = [datasets] if isinstance(datasets, (str, Path)) else datasets
+    found = training.train([dataset(place) for place in places], learner, jobs, trust_code=trust_code)
+    return LoadedPredictor(found.predictor).written(out)
+
+
+def calibrate(
+    source: Named, *, samples: int = 50, seed: int = 0, out: str | Path | None = None
+) -> LoadedPredictor:
+    """Adapt another machine's predictor to this CPU: some layers are measured here, and times are scaled.
+
+    Args:
+        source: a predictor of a CPU: a name, a file, or the result of `load`.
+        samples: layers to measure.
+        seed: of the choice of layers.
+        out: the file to write, which ends in .json; by default none.
+
+    Raises:
+        InputError: a predictor of another class of device, or too few samples.
+
+    Example:
+        >>> import neuralpower
+        >>> mine = neuralpower.calibrate("amd-epyc-2c", out="models/mine.json")  # doctest: +SKIP
+    """
+    from neuralpower.api.loaded import LoadedPredictor, chosen
+    from neuralpower.devices.host import read_cpu
+    from neuralpower.learn import calibrate as calibration
+    from neuralpower.measure.cpu.timer import prepare_process
+
+    given, cpu = chosen(None, source).predictor, read_cpu()
+    calibration.check(given, samples)
+    prepare_process(cpu.cores)
+    layers = calibration.calibration_layers(given, samples, seed)
+    measured = calibration.measure_layers(layers, seed)
+    return LoadedPredictor(calibration.calibrate(given, *measured, cpu).predictor).written(out)
 
 
 def _several(device: Device | Sequence[Device] | None) -> tuple[Device, ...]:

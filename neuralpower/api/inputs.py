@@ -12,11 +12,12 @@ import torch
 from neuralpower.errors import InputError, ModelError, NeuralPowerError
 from neuralpower.layers.base import torch_dtype
 from neuralpower.networks.given_shapes import one_shape, with_tensors
-from neuralpower.networks.inputs import InputRequest
+from neuralpower.networks.inputs import InputRequest, called_with
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import Asked, asked_of, given_to
 from neuralpower.networks.source import Source
 from neuralpower.prediction.request import Request
+from neuralpower.trace.memory_formats import channels_last
 
 Answer = TypeVar("Answer")
 
@@ -41,7 +42,8 @@ def runs_of(
             "give a shape, or sizes"
         )
     if whole is None:
-        inputs = with_tensors(inputs, torch_dtype(request.dtype))
+        inputs = called_with(with_tensors(inputs, torch_dtype(request.dtype)))
+        inputs = inputs if request.memory_format is None else inputs.mapped(channels_last)
         return given_to(source, inputs, request.dtype, batch_size, checked=checked)
     batch, *sample = whole
     if batch_size not in (None, batch):

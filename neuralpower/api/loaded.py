@@ -28,11 +28,13 @@ from neuralpower.files.paths import is_file
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
+from neuralpower.learn.predictor_writing import check_places
 from neuralpower.measure.this_machine import target
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.prediction.case import device_memory, predict
+from neuralpower.prediction.evaluate import Evaluation, evaluate
 from neuralpower.prediction.explore.compare import Comparison, Side, compare
 from neuralpower.prediction.explore.fit import Fit, assumed, check_phase, fit
 from neuralpower.prediction.explore.fit import memory as memory_of
@@ -46,6 +48,7 @@ from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import Prediction, check_coverage
 from neuralpower.prediction.request import Request, dtype_for, engine_in, request_of
 from neuralpower.prediction.timeline import Seen
+from neuralpower.report.cards import write_predictor
 from neuralpower.report.notebook import Panel, drawn
 
 Model = str | Path | nn.Module | Callable[..., Any]
@@ -87,6 +90,14 @@ class LoadedPredictor:
             InputError: the device is not known.
         """
         return LoadedPredictor(predictor_lookup.on(self.predictor, device)[0])
+
+    def written(self, out: str | Path | None) -> LoadedPredictor:
+        """The same, written to a file and under its name; unchanged for None. Raises DatasetError."""
+        if out is None:
+            return self
+        check_places(Path(out))
+        write_predictor(self.predictor, Path(out))
+        return load(out)
 
     @apart
     @documented(Predicting)
@@ -182,6 +193,16 @@ def predicted(
         found = answered(inputs)
     check_coverage(found, share, "min_coverage")
     return replace(found, assumptions=(note, *found.assumptions)) if note else found
+
+
+def evaluated(models: Sequence[Model], predictor: Predictor, rounds: int, options: Given) -> list[Evaluation]:
+    """Networks predicted, and measured on this CPU; raises InputError."""
+    requests = []
+    for network in map(as_network, models):
+        dtype, _ = dtype_for(network, options.get("dtype"), predictor)
+        requests.append(request_of(network, options, dtype=dtype))
+        requests[-1].check(predictor)
+    return evaluate(requests, predictor, rounds=rounds, threads=host.read_cpu().cores)
 
 
 def compared(

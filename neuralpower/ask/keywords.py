@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from neuralpower.ask.options import options_of
+from neuralpower.ask.options import no_word, options_of
 from neuralpower.errors import InputError, unknown
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -30,6 +30,10 @@ def keywords(what: str, given: Mapping[str, Any], table: Any, command: str = "")
     check_names(
         what, found, known, {word: name for name, one in known.items() for word in one.aliases.split()}
     )
+    for name, value in found.items():
+        one = known[name]
+        if one.what and one.meant is no_word and isinstance(value, str) and value not in one.words:
+            raise unknown(one.what, value, one.words)
     return found
 
 

@@ -32,7 +32,7 @@ else:  # these would import torch
 
 Number = TypeVar("Number")  # int | None, or a list of them
 Dtype = TypeVar("Dtype")  # a name or torch's own, or a list of them
-Words = Sequence[str] | Callable[[], Sequence[str]]
+Words = Sequence[str]
 
 
 def no_word(text: str) -> str | None:
@@ -63,6 +63,7 @@ class Option:
     flags: str = ""  # instead of the name with hyphens; "-" for an option of Python alone
     what: str = ""  # the noun for one of its words, in messages
     words: Words = ()
+    listed: bool = True  # whether --help lists the words
     meant: Callable[[str], str | None] = no_word  # another spelling -> the word; None: it is unknown
     otherwise: str = ""  # the sentence on the default, behind the words
     names: str = ""  # what the text names, such as "device": checked before torch is imported, and completed
@@ -185,7 +186,8 @@ class Sizes(TypedDict, Generic[Number, Dtype], total=False):
         Option(
             f"Dtype of weights and inputs: {words.DTYPES}",
             what="dtype",
-            words=lambda: MEASURABLE,
+            words=MEASURABLE,
+            listed=False,
             meant=_dtype,
             otherwise="Default: as published, else float32.",
             aliases="precision torch_dtype data_type",
@@ -210,23 +212,6 @@ class Sizes(TypedDict, Generic[Number, Dtype], total=False):
             meant=any_word,
             otherwise="Default: same as the checkpoint.",
             aliases="quantization quantize quant weight_dtype",
-        ),
-    ]
-
-
-class Run(TypedDict, total=False):
-    """How the network runs."""
-
-    run: Annotated[
-        str | None,
-        Option(
-            "Way to run",
-            TARGET,
-            what="way to run",
-            words=words.RUNS,
-            otherwise="Default: engine for a language model's phases on a GPU, else eager.",
-            metavar="<run>",
-            aliases="mode backend",
         ),
     ]
 
@@ -312,9 +297,30 @@ class Training(TypedDict, total=False):
     ]
 
 
-class Adapted(TypedDict, total=False):
-    """How a network is trained besides."""
+class Ways(TypedDict, total=False):
+    """How the network runs, and what is kept free of the memory."""
 
+    run: Annotated[
+        str | None,
+        Option(
+            "Way to run",
+            TARGET,
+            what="way to run",
+            words=words.RUNS,
+            otherwise="Default: engine for a language model's phases on a GPU, else eager.",
+            metavar="<run>",
+            aliases="mode backend",
+        ),
+    ]
+    memory_format: Annotated[
+        str | None,
+        Option(
+            "Layout of images and of the weights that convolve them",
+            what="memory format",
+            words=words.MEMORY_FORMATS,
+            otherwise="Default: as the network has it.",
+        ),
+    ]
     autocast: Annotated[
         str | None,
         Option(
@@ -327,6 +333,14 @@ class Adapted(TypedDict, total=False):
     ]
     lora: Annotated[
         str | int | None, Option("Train adapters of this rank alone: 16, or 16:q_proj,v_proj.", TRAINING)
+    ]
+    margin: Annotated[
+        float | None,
+        Option(
+            "Share of the memory to keep free; default: 0 on CPUs and NVIDIA GPUs, on others 0.3 in "
+            "training, else 0.1.",
+            TARGET,
+        ),
     ]
 
 
@@ -344,19 +358,6 @@ class Room(TypedDict, total=False):
                     "of an accelerator."
                 }
             },
-        ),
-    ]
-
-
-class Margin(TypedDict, total=False):
-    """What is kept free of the memory."""
-
-    margin: Annotated[
-        float | None,
-        Option(
-            "Share of the memory to keep free; default: 0 on CPUs and NVIDIA GPUs, on others 0.3 in "
-            "training, else 0.1.",
-            TARGET,
         ),
     ]
 
@@ -520,11 +521,9 @@ class Ranking(TypedDict, total=False):
 
 class Options(
     Sizes[int | None, OneDtype],
-    Run,
     Tokens[int | None],
     Training,
-    Adapted,
-    Margin,
+    Ways,
     Degrees[int],
     Layouts,
     total=False,
@@ -540,19 +539,21 @@ class Fitting(Options, Engine, Remedies, total=False):
     """Of `fit`, which takes a memory besides."""
 
 
+class Evaluating(Sizes[int | None, OneDtype], Beginning[int | None], Training, total=False):
+    """Of `evaluate`."""
+
+
 Numbers = Sequence[int] | str | None
 Dtypes = Sequence[OneDtype] | str | None
 
 
 class Sweeping(
     Sizes[Sequence[int | None] | str | None, Dtypes],
-    Run,
     Beginning[Numbers],
     Made,
     Training,
-    Adapted,
+    Ways,
     Room,
-    Margin,
     Degrees[Numbers],
     Layouts,
     total=False,
@@ -560,7 +561,7 @@ class Sweeping(
     """A grid."""
 
 
-class Laying(Sizes[int | None, OneDtype], Run, Tokens[int | None], Training, Devices, Ranking, total=False):
+class Laying(Sizes[int | None, OneDtype], Tokens[int | None], Training, Ways, Devices, Ranking, total=False):
     """Of `parallel`."""
 
 

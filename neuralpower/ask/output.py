@@ -9,18 +9,16 @@ from typing_extensions import TypedDict
 
 from neuralpower.ask import words
 from neuralpower.ask.options import (
-    Beginning,
     Device,
+    Evaluating,
     Fitting,
     Laying,
     Option,
     Options,
     Predicting,
     Room,
-    Sizes,
     Sweeping,
     Trained,
-    Training,
 )
 from neuralpower.ask.panels import MEASURING, OUTPUT, TARGET
 
@@ -146,7 +144,7 @@ class Score(Device, Trained, Trust, Top, Output, total=False):
     by: Annotated[str, Option("What ranks them.", OUTPUT, "latency", what="score", words=words.SCORES)]
 
 
-class Evaluate(Sizes[int | None, str | None], Beginning[int | None], Training, Trust, total=False):
+class Evaluate(Evaluating, Trust, total=False):
     """Of `evaluate`."""
 
     measured: Annotated[

@@ -40,6 +40,7 @@ BACKENDS = ("gloo", "nccl")  # that exchange between devices
 SUMMARIES = ("exploration", "weak", "strong", "statistics", "time", "all")
 LAB_STEPS = ("all", "train", "profile", "report", "compare")
 TASKS = ("language", "encoder", "text-to-text", "vision", "vision-language", "speech", "zoo")
+MEMORY_FORMATS = ("channels_last",)
 FORMATS = ("table", "json", "csv", "md", "html")
 DTYPES = "float32, bfloat16, float16, float64, tf32, ..."  # that --help names
 WEIGHTS = tuple("int4 int8 w8a8 fp8 nvfp4 mxfp4 nf4 awq gptq q4_k_m q8_0".split())

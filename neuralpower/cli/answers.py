@@ -9,7 +9,6 @@ Models whose source runs code, or reads a network, are never kept.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import os
 import sys
@@ -123,7 +122,7 @@ def question_of(model: str, options: Mapping[str, Any]) -> dict[str, Any] | None
         "package": stamps_of(Path(__file__).parent.parent, (".py", ".json", ".txt")),
         "level": max(level(), USUAL),
         "model": model,
-        "options": {name: _plain(value) for name, value in options.items()},
+        "options": {name: str(one) if isinstance(one, Path) else one for name, one in options.items()},
         "files": files,
         "cpu": read_cpu().to_json(),
         "environment": {name: value for name, value in os.environ.items() if _counts(name)},
@@ -138,37 +137,18 @@ def _place(name: str) -> Stamp | None:
     return None
 
 
-def _plain(value: Any) -> Any:
-    """Plain values of an option, or of a group of options."""
-    if isinstance(value, (str, int, float, bool, type(None))):
-        return value
-    if isinstance(value, Path):
-        return str(value)
-    is_struct = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    fields = dataclasses.asdict(value) if is_struct else vars(value)
-    return {name: _plain(field) for name, field in fields.items()}
-
-
 def _files(given: Any, options: Mapping[str, Any]) -> Iterator[Path]:
     """Files that the model or an option names, and every predictor that the command could choose."""
     from neuralpower.files.predictor_folders import predictor_folders
 
-    named = [given.location, *(part for value in _texts(options) for part in (value, *value.split("@")))]
+    texts = [value for value in options.values() if isinstance(value, str)]
+    named = [given.location, *(part for text in texts for part in (text, *text.split("@")))]
     for text in filter(None, named):
         path = Path(text).expanduser()
         inside = [path / name for name in BESIDE] if path.is_dir() else [path, path.with_name(BESIDE[1])]
         yield from (file for file in inside if file.is_file())
     for folder in {folder.resolve(): folder for folder in predictor_folders()}.values():
         yield from sorted(folder.glob("*.json"))
-
-
-def _texts(options: Mapping[str, Any]) -> Iterator[str]:
-    for value in options.values():
-        plain = _plain(value)
-        if isinstance(plain, str):
-            yield plain
-        elif isinstance(plain, dict):
-            yield from _texts(plain)
 
 
 def _counts(name: str) -> bool:

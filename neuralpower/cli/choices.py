@@ -8,10 +8,10 @@ from typing import Any
 import typer
 from typer import Option
 
-from neuralpower.ask.options import Words
 from neuralpower.dtypes import MEASURABLE, full_name
 from neuralpower.errors import unknown
 
+Words = Sequence[str] | Callable[[], Sequence[str]]
 LONGEST = 24  # longest list, in letters, that --help shows as the option's value
 
 

@@ -92,8 +92,9 @@ def _flag(name: str, option: Option) -> Any:
     how |= {} if option.metavar is None else {"metavar": option.metavar}
     names = option.flags.split() or [f"--{name.replace('_', '-')}"]
     if option.what:
+        words = option.words if option.listed else lambda: option.words
         about: dict[str, Any] = {"help": option.help, "default": option.otherwise, "meant": option.meant}
-        return choice(option.what, option.words, *names, several=option.several, **about, **how)
+        return choice(option.what, words, *names, several=option.several, **about, **how)
     if option.names:
         how["callback"], how["autocompletion"] = NAMED[option.names]
     return Flag(*names, help=option.help, min=option.least, **how)

@@ -154,7 +154,7 @@ def _on_gpu(
 def _typed(asked: Evaluate, cases: Sequence[Request], trained: Predictor) -> Sequence[Request]:
     """The cases in the requested dtype, else each in its model's; raises PredictorError."""
     if asked["dtype"] is not None:
-        trained.check(parsing.dtype(asked["dtype"] or "float32"), "forward")
+        trained.check(parsing.dtype(str(asked["dtype"] or "float32")), "forward")
         return cases
     typed = []
     for case in cases:
@@ -224,7 +224,7 @@ def _cases(models: Sequence[str], asked: Evaluate, phase: Phase, recipe: Recipe)
                 batch = resolve(name).batch_size(None, given) if batch is None else batch
             except ModelError:  # it is refused later, and the others are measured
                 batch = 1
-            dtype = parsing.dtype(asked["dtype"] or "float32")
+            dtype = parsing.dtype(str(asked["dtype"] or "float32"))
             cases.append(Request(name, batch, length, given, dtype, line_phase or phase, recipe))
     return cases
 

@@ -37,12 +37,13 @@ from neuralpower.prediction.weights import scheme_asked
 from neuralpower.quantisation.schemes import Scheme
 from neuralpower.trace.casts import cast_dtype
 from neuralpower.trace.master_weights import check_masters
+from neuralpower.trace.memory_formats import with_channels_last
 from neuralpower.trace.question import ENGINE as RUN_ENGINE
 from neuralpower.trace.question import Knows, Question, checked_run, everything, usual_run
 from neuralpower.trace.recipe import RECIPE, Recipe
 from neuralpower.trace.routing import ROUTING, Routing
 
-SAME = "seq_len run weights autocast lora margin require_plan plan remedies".split()
+SAME = "seq_len run weights autocast lora margin require_plan plan remedies memory_format".split()
 """Options that a request holds as they are."""
 
 
@@ -58,6 +59,7 @@ class Request:
     phase: Phase = field(default_factory=Phase)  # training and backward, too
     recipe: Recipe = RECIPE
     routing: Routing = ROUTING
+    memory_format: str | None = None  # channels_last; None: as the network has it
     autocast: str | None = None  # the low precision that products are cast to
     lora: str | int | None = None  # training: rank of adapters, such as 16 or "16:q_proj,v_proj"
     run: str | None = None  # one of `trace.question.RUNS`; None: the usual one of the device
@@ -103,12 +105,9 @@ class Request:
         """The same with another length."""
         if self.phase.name == DECODE:
             return replace(self, phase=replace(self.phase, context=length))
-        field = "seq_len" if self.phase.prompt is None else "prompt"
-        return (
-            replace(self, seq_len=length)
-            if field == "seq_len"
-            else replace(self, phase=replace(self.phase, prompt=length))
-        )
+        if self.phase.prompt is not None:
+            return replace(self, phase=replace(self.phase, prompt=length))
+        return replace(self, seq_len=length)
 
     @property
     def replicas(self) -> int:
@@ -134,9 +133,10 @@ class Request:
         return str(self.model) if isinstance(self.model, (str, Path)) else type(self.model).__name__
 
     def source(self) -> Source:
-        """The network with its adapters; raises InputError and ModelError."""
+        """The network with its adapters and its memory format; raises InputError and ModelError."""
         found = self.model if isinstance(self.model, Source) else resolve(self.model)
-        return with_lora(found, self.lora, self.way, self.layout)
+        found = with_lora(found, self.lora, self.way, self.layout)
+        return found if self.memory_format is None else with_channels_last(found)
 
     def run_on(self, platform: Platform) -> str:
         """How it runs on a platform; raises InputError for an unknown way, and one that the phase lacks."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuralpower.prediction.explore.fit import PHASES as FITTED
 
 from neuralpower import cli
 from neuralpower.ask import words as choices
@@ -32,6 +31,7 @@ from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.phases import PREDICTED
 from neuralpower.networks.zoo import ZOO
 from neuralpower.optimizers.registry import KNOWN
+from neuralpower.prediction.explore.fit import PHASES as FITTED
 from neuralpower.prediction.explore.score import BY
 from neuralpower.prediction.measured import BEST, ROOFLINE
 from neuralpower.profiling.conventions import CONVENTIONS, UNITS

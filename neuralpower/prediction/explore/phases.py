@@ -42,7 +42,8 @@ def sweep_grid(request: Request, predictors: Sequence[Predictor], grid: Grid) ->
         PredictorError: a dtype or a phase that a predictor was not trained on.
     """
     name = _checked(grid.phases)
-    usual = (request.routing, request.autocast, request.lora) == (ROUTING, None, None)
+    special = request.autocast or request.lora or request.memory_format
+    usual = request.routing == ROUTING and not special
     if name == FORWARD and usual and all(layout.alone for layout in grid.layouts):
         return sweep(request, predictors, grid)
     grid.check(predictors)
