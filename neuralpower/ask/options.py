@@ -315,8 +315,9 @@ class Ways(TypedDict, total=False):
     memory_format: Annotated[
         str | None,
         Option(
-            "Layout of images and of the weights that convolve them",
+            "Order of the sizes of images, and of the weights that convolve them",
             what="memory format",
+            metavar="<format>",
             words=words.MEMORY_FORMATS,
             otherwise="Default: as the network has it.",
         ),
