@@ -58,7 +58,7 @@ class Option:
     """What `--help`, docstrings and messages say of an option, and what it accepts."""
 
     help: str
-    panel: str = INPUT
+    panel: str | None = INPUT
     default: Any = None
     flags: str = ""  # instead of the name with hyphens; "-" for an option of Python alone
     what: str = ""  # the noun for one of its words, in messages

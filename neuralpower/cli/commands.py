@@ -10,6 +10,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 from typer import Argument
@@ -101,8 +102,8 @@ def _flag(name: str, option: Option) -> Any:
 
 
 def flag(table: Any, name: str, command: str = "") -> Any:
-    """One option of a table as typer makes it, for a command that has few of them."""
-    return _flag(name, options_of(table, command)[name])
+    """One option of a table as typer makes it, without a heading, for a command that has few of them."""
+    return _flag(name, replace(options_of(table, command)[name], panel=None))
 
 
 TrustCode = Annotated[bool, flag(Trust, "trust_code")]
