@@ -1,1 +1,1 @@
-"""What is asked: one table of options for the command line and for Python."""
+"""One table of options, for the command line and for Python."""

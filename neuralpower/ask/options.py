@@ -1,7 +1,7 @@
 """The table of options: one entry is a flag of the command line and a keyword of Python.
 
-A group is a `TypedDict`, so that type checkers know the keywords of `neuralpower.predict`; `Option` says the
-rest of an entry. In a sweep, `Number` and `Dtype` are lists, elsewhere single values.
+A group is a `TypedDict`, so that type checkers know the keywords of `neuralpower.predict`; `Option` says how
+the command line and messages call it. In a sweep, `Number` and `Dtype` are lists, elsewhere single values.
 """
 
 from __future__ import annotations
@@ -533,15 +533,15 @@ class Options(
 
 
 class Predicting(Options, Coverage, total=False):
-    """Of `predict`."""
+    """Keywords of `predict`."""
 
 
 class Fitting(Options, Engine, Remedies, total=False):
-    """Of `fit`, which takes a memory besides."""
+    """Keywords of `fit`, which takes a memory besides."""
 
 
 class Evaluating(Sizes[int | None, OneDtype], Beginning[int | None], Training, total=False):
-    """Of `evaluate`."""
+    """Keywords of `evaluate`."""
 
 
 Numbers = Sequence[int] | str | None
@@ -563,7 +563,7 @@ class Sweeping(
 
 
 class Laying(Sizes[int | None, OneDtype], Tokens[int | None], Training, Ways, Devices, Ranking, total=False):
-    """Of `parallel`."""
+    """Keywords of `parallel`."""
 
 
 @functools.cache

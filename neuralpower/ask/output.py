@@ -108,26 +108,26 @@ class Picture(TypedDict, total=False):
 
 
 class Predict(Device, Trained, Predicting, View, Top, Output, Lines, Plot, Picture, total=False):
-    """Of `predict`."""
+    """The command `predict`."""
 
     device_spec: Annotated[str | None, Option("", names="device", hidden=True)]
     trace_file: Annotated[Path | None, Option("Write the timeline for ui.perfetto.dev to this file.", OUTPUT)]
 
 
 class Compare(Device, Trained, Options, Output, Plot, total=False):
-    """Of `compare`."""
+    """The command `compare`."""
 
 
 class Fit(Device, Trained, Room, Fitting, Output, Picture, total=False):
-    """Of `fit`."""
+    """The command `fit`."""
 
 
 class Sweep(Device, Trained, Sweeping, Top, Output, Lines, Plot, total=False):
-    """Of `sweep`."""
+    """The command `sweep`."""
 
 
 class Parallel(Trained, Laying, Top, Output, total=False):
-    """Of `parallel`."""
+    """The command `parallel`."""
 
 
 class Trust(TypedDict, total=False):
@@ -139,13 +139,13 @@ class Trust(TypedDict, total=False):
 
 
 class Score(Device, Trained, Trust, Top, Output, total=False):
-    """Of `score`."""
+    """The command `score`."""
 
     by: Annotated[str, Option("What ranks them.", OUTPUT, "latency", what="score", words=words.SCORES)]
 
 
 class Evaluate(Evaluating, Trust, total=False):
-    """Of `evaluate`."""
+    """The command `evaluate`."""
 
     measured: Annotated[
         Path | None,

@@ -77,7 +77,7 @@ class Request:
 
     @property
     def way(self) -> str:
-        """What a predictor is asked for: forward, backward or training."""
+        """What a predictor predicts: forward, backward or training."""
         return FORWARD if self.phase.name in PHASES else self.phase.name
 
     @property
