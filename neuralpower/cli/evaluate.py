@@ -153,13 +153,10 @@ def _on_gpu(
 
 def _typed(asked: Evaluate, cases: Sequence[Request], trained: Predictor) -> Sequence[Request]:
     """The cases in the requested dtype, else each in its model's; raises PredictorError."""
-    if asked["dtype"] is not None:
-        trained.check(parsing.dtype(str(asked["dtype"] or "float32")), "forward")
-        return cases
     typed = []
     for case in cases:
         with contextlib.suppress(ModelError):  # it is refused later, and the others are measured
-            case = replace(case, dtype=parsing.usual_dtype(str(case.model), trained))
+            case = replace(case, dtype=parsing.usual_dtype(str(case.model), trained, asked["dtype"]))
         trained.check(case.dtype, "forward")
         typed.append(case)
     return typed
@@ -224,8 +221,8 @@ def _cases(models: Sequence[str], asked: Evaluate, phase: Phase, recipe: Recipe)
                 batch = resolve(name).batch_size(None, given) if batch is None else batch
             except ModelError:  # it is refused later, and the others are measured
                 batch = 1
-            dtype = parsing.dtype(str(asked["dtype"] or "float32"))
-            cases.append(Request(name, batch, length, given, dtype, line_phase or phase, recipe))
+            how: dict[str, Any] = {"phase": line_phase or phase, "recipe": recipe}
+            cases.append(Request(name, batch, length, given, **how))
     return cases
 
 

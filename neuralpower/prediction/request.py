@@ -14,7 +14,7 @@ import torch
 
 from neuralpower.ask import texts
 from neuralpower.ask.options import Engine, Training, given_in
-from neuralpower.ask.spread import Given, cluster_in, layouts_in
+from neuralpower.ask.spread import DEGREES, Given, cluster_in, layouts_in
 from neuralpower.devices.cluster import USUAL_PER_NODE, Cluster
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.devices.spec import known_spec
@@ -126,6 +126,29 @@ class Request:
         phase = "" if self.passed == Phase() else f" {self.passed.label}"
         layout = "" if self.layout.alone else f" {self.layout.short}"
         return f"{self.called} b{self.batch_size}{length}{phase}{layout}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that ask for it, besides those of its recipe's micro-batches and the like of `fit`."""
+        phase, layout, recipe, cluster = self.phase, self.layout, self.recipe, self.cluster
+        way = f":{recipe.implementation}" if recipe.implementation else ""
+        return {
+            **{name: getattr(self, name) for name in ("batch_size", "dtype", "seq_len")},
+            **{name: getattr(phase, name) for name in ("context", "prompt", "new_tokens")},
+            "phase": phase.name,
+            **{f"{name}_parallel": getattr(layout, name) for name in DEGREES},
+            "zero": layout.shard.removeprefix("zero") or None,
+            "schedule": layout.schedule,
+            "interleave": layout.interleave,
+            "sequence_parallel": layout.sequence,
+            "optimizer": recipe.optimizer + way,
+            "optimizer_states": None if recipe.states is None else str(recipe.states),
+            "checkpointing": recipe.checkpointing,
+            "master_weights": recipe.masters,
+            **{name: getattr(self, name) for name in ("autocast", "lora", "memory_format", "weights", "run")},
+            "devices": None if cluster is None else f"{cluster.per_node}x{cluster.spec.slug}",
+            "nodes": None if cluster is None or cluster.nodes == 1 else cluster.nodes,
+        }
 
     @property
     def called(self) -> str:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from neuralpower.ask.options import Options, options_of
 from neuralpower.files.terminal import styled, visible
 from neuralpower.prediction.explore.layouts import Laid, Layouts
 from neuralpower.report.grid import as_asked, listed, note_lines, percent
 from neuralpower.report.number_format import binary, counted, plain, quantity
-from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
-
-OPTIONS = {
-    "tensor": "--tensor-parallel",
-    "pipeline": "--pipeline-parallel",
-    "expert": "--expert-parallel",
-    "data": "--data-parallel",
-}
+from neuralpower.trace.recipe import TRAINING
 
 
 def layouts_table(found: Layouts, top: int = 0, *, marked: bool = False) -> str:
@@ -65,47 +60,19 @@ def _head(found: Layouts) -> Iterator[str]:
 
 def command(found: Layouts, one: Laid) -> str:
     """The command that predicts a layout."""
-    request, cluster = found.wanted.request, found.wanted.cluster
-    words = [
-        "neuralpower predict",
-        shlex.quote(request.called),
-        f"--phase {request.phase.name}",
-        f"--batch-size {one.batch_size}",
-        f"--dtype {request.dtype}",
-    ]
-    sizes = {
-        "--seq-len": request.seq_len,
-        "--context": request.phase.context,
-        "--prompt": request.phase.prompt,
-        "--new-tokens": request.phase.new_tokens,
-    }
-    words += [f"{name} {value}" for name, value in sizes.items() if value is not None]
-    degrees = {option: getattr(one.layout, name) for name, option in OPTIONS.items()}
-    words += [f"{option} {size}" for option, size in degrees.items() if size > 1]
-    words += [f"--zero {one.layout.shard[-1]}"] if one.layout.shard else []
-    words += [f"--schedule {one.layout.schedule}"] if one.layout.schedule != "1f1b" else []
-    words += [f"--interleave {one.layout.interleave}"] if one.layout.interleave > 1 else []
-    words += ["--sequence-parallel"] if one.layout.sequence else []
-    words += [f"--micro-batches {one.micro_batches}"] if one.micro_batches > 1 else []
-    words += _training(request.recipe)
-    words += [f"--weights {shlex.quote(str(request.weights))}"] if request.weights else []
-    words += [f"--run {request.run}"] if request.run else []
-    words.append(f"--devices {cluster.per_node}x{cluster.spec.slug}")
-    words += [f"--nodes {cluster.nodes}"] if cluster.nodes > 1 else []
-    return " ".join(words)
-
-
-def _training(recipe: Recipe) -> Iterator[str]:
-    """Options of a recipe that is not the usual one; micro-batches are the layout's."""
-    way = f":{recipe.implementation}" if recipe.implementation else ""
-    if (recipe.optimizer, recipe.implementation) != (RECIPE.optimizer, RECIPE.implementation):
-        yield f"--optimizer {recipe.optimizer}{way}"
-    if recipe.states is not None:
-        yield f"--optimizer-states {recipe.states}"
-    if recipe.checkpointing:
-        yield "--checkpointing"
-    if recipe.masters:
-        yield "--master-weights"
+    request, count = (
+        replace(found.wanted.request, layout=one.layout, batch_size=one.batch_size),
+        one.micro_batches,
+    )
+    given = {**request.options, "micro_batches": count if count > 1 else None}
+    shown = {"phase": given.pop("phase"), "batch_size": given.pop("batch_size"), "dtype": given.pop("dtype")}
+    usual = options_of(Options)
+    shown |= {name: value for name, value in given.items() if value != usual[name].default}
+    words = (
+        f"--{name.replace('_', '-')}{'' if value is True else f' {shlex.quote(str(value))}'}"
+        for name, value in shown.items()
+    )
+    return " ".join(["neuralpower predict", shlex.quote(request.called), *words])
 
 
 def _foot(found: Layouts, shown: int) -> Iterator[str]:
