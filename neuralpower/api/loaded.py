@@ -251,9 +251,11 @@ def _fitted_request(
     network, named = as_network(model), options.get("dtype")
     check_phase(options)
     dtype = dtype_for(network, named)[0]
-    return request_of(
-        network, options, dtype=dtype, platform=platform, published=named is None, engine=engine, **sizes
-    )
+    more: dict[str, Any] = {"dtype": dtype, "platform": platform, "published": named is None}
+    request = request_of(network, options, **more, engine=engine, **sizes)
+    lengths = request.phase.lengths
+    batch = request.phase.batch or (request.batch_size if lengths is None else len(lengths))
+    return replace(request, batch_size=batch)
 
 
 def _room(

@@ -129,7 +129,7 @@ class Request:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that ask for it, besides those of its recipe's micro-batches and the like of `fit`."""
+        """The options of `predict` that make the request, by name."""
         phase, layout, recipe, cluster = self.phase, self.layout, self.recipe, self.cluster
         way = f":{recipe.implementation}" if recipe.implementation else ""
         return {
@@ -141,6 +141,7 @@ class Request:
             "schedule": layout.schedule,
             "interleave": layout.interleave,
             "sequence_parallel": layout.sequence,
+            "micro_batches": recipe.accumulation if recipe.accumulation > 1 else None,
             "optimizer": recipe.optimizer + way,
             "optimizer_states": None if recipe.states is None else str(recipe.states),
             "checkpointing": recipe.checkpointing,

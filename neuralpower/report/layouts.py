@@ -60,12 +60,10 @@ def _head(found: Layouts) -> Iterator[str]:
 
 def command(found: Layouts, one: Laid) -> str:
     """The command that predicts a layout."""
-    request, count = (
-        replace(found.wanted.request, layout=one.layout, batch_size=one.batch_size),
-        one.micro_batches,
-    )
-    given = {**request.options, "micro_batches": count if count > 1 else None}
-    shown = {"phase": given.pop("phase"), "batch_size": given.pop("batch_size"), "dtype": given.pop("dtype")}
+    request = found.wanted.request
+    recipe = replace(request.recipe, accumulation=one.micro_batches)
+    given = replace(request, layout=one.layout, batch_size=one.batch_size, recipe=recipe).options
+    shown = {name: given.pop(name) for name in ("phase", "batch_size", "dtype")}
     usual = options_of(Options)
     shown |= {name: value for name, value in given.items() if value != usual[name].default}
     words = (

@@ -117,6 +117,20 @@ def test_what_no_step_can_have_is_refused(options: dict[str, Any], message: str)
         neuralpower.fit(**how)
 
 
+def test_requests_of_several_lengths_fit_as_they_are_predicted() -> None:
+    same: Any = {"memory": "600MB", "device": "t4", "phase": "decode", "remedies": False}
+    equal = neuralpower.fit(LLAMA, **same, context=8, batch_size=2)
+    assert neuralpower.fit(LLAMA, **same, lengths="8,8").memory == equal.memory
+    uneven = neuralpower.fit(LLAMA, **same, lengths=(8, 200))
+    phase = neuralpower.Phase.decode(lengths=(8, 200))
+    predicted = neuralpower.predict(LLAMA, device="t4", phase=phase)
+    assert predicted.memory is not None
+    assert uneven.memory.cache_bytes == predicted.memory.cache_bytes > equal.memory.cache_bytes
+    assert uneven.largest_batch is not None and uneven.largest_batch > 2
+    with pytest.raises(InputError, match="fit follows one step; choose prefill or decode"):
+        neuralpower.fit(LLAMA, device="t4", phase="generate", lengths=(8, 9))
+
+
 def test_the_command_ends_with_0_1_or_2() -> None:
     step = ("fit", LLAMA, "--device", "cpu", "--phase", "decode", "--context", 200)
     text = done(*step, "--memory", "1GB")

@@ -185,6 +185,8 @@ def checked_margin(request: Request) -> float:
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
     request.phase.check(PREDICTED)
+    if request.phase.lengths is not None and phase == GENERATE:
+        raise InputError("--lengths with --phase generate: fit follows one step; choose prefill or decode")
     if request.cluster is not None:
         request.cluster.check(request.layout)
     for name in ("autocast", "lora"):

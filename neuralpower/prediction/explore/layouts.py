@@ -290,7 +290,8 @@ class _Search:
         if self.room is None:
             return ""
         platform, way = self.predictor.platform, TRAINING if self.request.trains else FORWARD
-        left, process = platform.left_bytes(self.room, way), platform.framework.process_bytes
+        process = platform.framework.process_bytes
+        left = platform.left_bytes(self.room, way, self.request.margin)
         fits = most.high_bytes <= left
         return "" if fits else f"needs {gib(most.high_bytes + process)} of {gib(left + process)}"
 

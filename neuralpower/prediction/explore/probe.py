@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.networks.decoder import Pass, pass_of
 from neuralpower.networks.inputs import TOKENS
-from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase
+from neuralpower.networks.phases import DECODE, GENERATE, MOST_REQUESTS, PREFILL, Phase
 from neuralpower.networks.sharding import Sharding, sharded
 from neuralpower.networks.shortened import shortened
 from neuralpower.networks.source import Source
@@ -246,7 +247,14 @@ class Probe:
     def _asked(self, module: nn.Module, batch: int, length: int | None, name: str) -> Pass:
         """Shapes alone; notes the length that a model takes by itself."""
         about = replace(self.request.inputs, batch_size=batch, seq_len=length)
-        phase = Phase(PREFILL if name == PREFILL else FORWARD)
+        phase, lengths = Phase(PREFILL if name == PREFILL else FORWARD), self.request.phase.lengths
+        if lengths is not None and length is None:  # those of the request, over and over in a larger batch
+            self.own_length = max(lengths)
+            if batch <= MOST_REQUESTS:
+                each = tuple(itertools.islice(itertools.cycle(lengths), batch))
+                return pass_of(self.source, about, Phase(name, lengths=each), module)
+            length = self.own_length
+            about = replace(about, seq_len=length)
         if decodes := name == DECODE:
             own = self.request.seq_len if self.request.phase.name == DECODE else None
             about, phase = replace(about, seq_len=own), Phase.decode(context=length)
