@@ -212,7 +212,7 @@ def test_an_argument_of_another_type_is_told_with_its_rule(
 
 def test_what_is_of_another_type_is_refused(predictor: LoadedPredictor) -> None:
     number: Any = 3
-    grids: list[tuple[str, Any]] = [("batch_sizes", 3), ("seq_lens", 3), ("dtypes", "float32")]
+    grids: list[tuple[str, Any]] = [("batch_size", 3), ("seq_len", 3), ("dtype", 3)]
     for name, value in grids:
         with pytest.raises(InputError, match=rf"{value!r}: must be a list; write \[{value!r}\]"):
             predictor.sweep("zoo:deep_mnist", **{name: value})

@@ -175,7 +175,7 @@ def predicted(
     loaded.check_devices(cluster_in(options))
     network = as_network(model)
     dtype, note = dtype_for(network, options.get("dtype"), predictor)
-    sizes = {} if inputs is None else {"batch_size": batch or 1}
+    sizes = {} if inputs is None else {"batch_size": int(batch or 1)}
     request = request_of(network, options, dtype=dtype, **sizes)
     request.check(predictor)
     source, run = request.source(), request.run_on(predictor.platform)
@@ -277,7 +277,12 @@ def _room(
         own, platform, name = spec.get("memory_bytes"), platform_of(spec.hardware()), spec.name
     room = own if size is None else size
     if room is None:
-        raise InputError(f"{name}: its memory is not known; give --memory, such as 24GB")
+        how = (
+            "not known; give --memory, such as 24GB"
+            if predictor is None
+            else "unknown; give memory, such as '24GB'"
+        )
+        raise InputError(f"{name}: its memory is {how}")
     return float(int(room)) if size is None else room, platform, name
 
 

@@ -226,7 +226,7 @@ def request_of(model: Any, options: Given, **more: Any) -> Request:
     if batch is None and phase.batch is None and phase.lengths is None and "batch_size" not in more:
         more["batch_size"] = resolve(model).batch_size(None, shape)
     how = {
-        "batch_size": 1 if batch is None else batch,
+        "batch_size": 1 if batch is None else int(batch),
         "input_shape": shape,
         "phase": phase,
         "recipe": recipe_in(options, phase.name, layouts_in(options)),
@@ -240,8 +240,6 @@ def request_of(model: Any, options: Given, **more: Any) -> Request:
 def phase_in(options: Given) -> Phase:
     """The phase with its tokens; raises InputError for what names none, and for tokens of another."""
     asked = options.get("phase", FORWARD)
-    if not isinstance(asked, (str, Phase)):
-        raise InputError(f"phase {asked!r:.40}: must be a name, or a Phase; write 'decode', or leave it out")
     given: dict[str, Any] = {name: options.get(name) for name in ("context", "prompt", "new_tokens")}
     given["lengths"] = texts.lengths(options.get("lengths"))
     given = {name: value for name, value in given.items() if value is not None}
@@ -313,7 +311,8 @@ def dtype_for(model: Any, asked: Any, predictor: Predictor | None = None) -> tup
     Raises ModelError.
     """
     if asked is not None:
-        return full_name(str(asked).removeprefix("torch.")), ""
+        named = isinstance(asked, (str, torch.dtype))
+        return full_name(str(asked).removeprefix("torch.")) if named else asked, ""
     own = published_dtype(model) or "float32"
     named = predictor is not None and isinstance(model, (str, Path))
     nearest = nearest_dtype(predictor, own) if predictor is not None and named else own

@@ -78,10 +78,10 @@ def test_python_sweeps_a_module_in_training() -> None:
         ("decoding", "unknown phase 'decoding': did you mean decode"),
         (["prefill", "decode"], "phases prefill, decode: a sweep takes one phase; call it for each"),
         ([], r"phases \(\): a sweep takes one phase"),
-        (Phase.decode(batch=2), "batch of phase decode: a sweep takes batch_sizes; leave batch out"),
+        (Phase.decode(batch=2), "batch of phase decode: a sweep takes batch_size; leave batch out"),
         (
             Phase.decode(lengths=[2, 3]),
-            "lengths of phase decode: a sweep takes batch_sizes; leave lengths out",
+            "lengths of phase decode: a sweep takes batch_size; leave lengths out",
         ),
         (3, "phase 3: must be a name"),
     ],

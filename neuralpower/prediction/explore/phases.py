@@ -63,6 +63,11 @@ def grid_of(model: Any, options: Given, predictor: Predictor) -> tuple[Request, 
     asked = options.get("phase", FORWARD)
     lists = {name: (None,) if several(name) is None else several(name) for name in ("context", "prompt")}
     named = asked if isinstance(asked, (list, tuple)) else [asked]
+    for phase in named:
+        if not isinstance(phase, (str, Phase)):
+            raise InputError(
+                f"phase {phase!r:.40}: must be a name, or a Phase; write 'decode', or leave it out"
+            )
     phases = [
         phase_in({**options, "phase": phase, "context": context, "prompt": prompt, "batch_size": None})
         for phase, context, prompt in itertools.product(named, *lists.values())
@@ -97,7 +102,7 @@ def _checked(phases: Sequence[Phase]) -> str:
         phase.check(PREDICTED)
         if phase.batch is not None or phase.lengths is not None:
             field = "lengths" if phase.batch is None else "batch"
-            raise InputError(f"{field} of phase {phase.name}: a sweep takes batch_sizes; leave {field} out")
+            raise InputError(f"{field} of phase {phase.name}: a sweep takes batch_size; leave {field} out")
     return next(iter(names))
 
 
