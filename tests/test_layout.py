@@ -23,7 +23,6 @@ PACKAGES: Mapping[str, str] = {
     "files": ALL,
     "processes": "alone pool text_streams tether",
     "devices": ALL,
-    "ask": "keywords options output panels spread texts words",
     "optimizers": ALL,
     "layers": """
         base call columns sweep tensors terms workspace expert_load operands
@@ -45,6 +44,7 @@ PACKAGES: Mapping[str, str] = {
         weights
     """,
     "traces": "calls",
+    "ask": "keywords options output panels spread texts words",
     "measure": """
         rig calls rounds steps this_machine cpu.timer cuda.runtime meters meters.base meters.nvml power.energy
         collect collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover

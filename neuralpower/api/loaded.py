@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -34,14 +34,10 @@ from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.prediction.case import device_memory, predict
-from neuralpower.prediction.evaluate import Evaluation, evaluate
 from neuralpower.prediction.explore.compare import Comparison, Side, compare
 from neuralpower.prediction.explore.fit import Fit, assumed, check_phase, fit
 from neuralpower.prediction.explore.fit import memory as memory_of
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
-from neuralpower.prediction.explore.phases import grid_of, sweep_grid
-from neuralpower.prediction.explore.score import Score, score
-from neuralpower.prediction.explore.sweep import Sweep
 from neuralpower.prediction.memory.engines import EngineRequest
 from neuralpower.prediction.memory.over_time import Lived
 from neuralpower.prediction.memory.peak import Memory
@@ -50,6 +46,11 @@ from neuralpower.prediction.request import Request, dtype_for, engine_in, reques
 from neuralpower.prediction.timeline import Seen
 from neuralpower.report.cards import write_predictor
 from neuralpower.report.notebook import Panel, drawn
+
+if TYPE_CHECKING:
+    from neuralpower.prediction.evaluate import Evaluation
+    from neuralpower.prediction.explore.score import Score
+    from neuralpower.prediction.explore.sweep import Sweep
 
 Model = str | Path | nn.Module | Callable[..., Any]
 DEGREED = ("batch_size", "schedule", "sequence_parallel")  # of each layout
@@ -130,6 +131,8 @@ class LoadedPredictor:
 
         `trust_code` lets candidates name functions and exported programs, which run code.
         """
+        from neuralpower.prediction.explore.score import score
+
         if isinstance(candidates, (str, Mapping)) or not isinstance(candidates, Iterable):
             must = "must be a list of JSON objects, or of lines with one object each"
             raise InputError(f"candidates {candidates!r:.40}: {must}")
@@ -197,6 +200,8 @@ def predicted(
 
 def evaluated(models: Sequence[Model], predictor: Predictor, rounds: int, options: Given) -> list[Evaluation]:
     """Networks predicted, and measured on this CPU; raises InputError."""
+    from neuralpower.prediction.evaluate import evaluate
+
     requests = []
     for network in map(as_network, models):
         dtype, _ = dtype_for(network, options.get("dtype"), predictor)
@@ -221,6 +226,8 @@ def compared(
 @apart
 def swept(model: Model, predictors: Sequence[LoadedPredictor], options: Given) -> Sweep:
     """Predict a grid of sizes with several predictors; raises what `neuralpower.sweep` raises."""
+    from neuralpower.prediction.explore.phases import grid_of, sweep_grid
+
     network, known = as_network(model), [loaded.predictor for loaded in predictors]
     request, lists = grid_of(network, options, known[0])
     memory = options.get("memory")

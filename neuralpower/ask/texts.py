@@ -70,15 +70,6 @@ def counts(given: Any, what: str) -> Sequence[int]:
     return given if isinstance(given, (list, tuple)) else (given,)
 
 
-def listed(given: Any) -> tuple[int, ...] | None:
-    """Lengths as a tuple, None for None; raises InputError for what holds none."""
-    if given is None:
-        return None
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(f"lengths {given!r:.40}: must be a list of whole numbers, one for each request")
-    return tuple(given)
-
-
 def shape(text: Any) -> tuple[int, ...] | None:
     """(3, 224, 224) for "3x224x224", "3,224,224" and "(3, 224, 224)"; a list as it is. Raises InputError.
 
@@ -94,12 +85,10 @@ def shape(text: Any) -> tuple[int, ...] | None:
     return sizes[1:] if len(sizes) == IMAGES and sizes[0] == 1 and sizes[1] in CHANNELS else sizes
 
 
-def lengths(text: Any) -> tuple[int, ...] | None:
-    """(812, 95) for "812,95", a file with a number on each line, or a list; raises InputError."""
+def lengths(text: str | None) -> tuple[int, ...] | None:
+    """(812, 95) for "812,95", or for a file with a number on each line; raises InputError."""
     if text is None:
         return None
-    if not isinstance(text, str):
-        return listed(text)
     if not re.fullmatch(r"[0-9\s,.+-]*", text) or is_there(text):
         return _lengths_in(Path(text))
     return tuple(_length(part, "lengths") for part in text.split(",")) if text.strip() else _no_lengths(text)

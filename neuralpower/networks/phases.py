@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from neuralpower.ask.texts import listed
 from neuralpower.errors import InputError, is_count, unknown
 from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.networks.inputs import TOKENS, InputRequest, check_count
@@ -131,6 +130,15 @@ class Phase:
         return " ".join(
             [self.name, *(f"{name} {value}" for name, value in given.items() if value is not None)]
         )
+
+
+def listed(given: Any) -> tuple[int, ...] | None:
+    """Lengths as a tuple, None for None; raises InputError for what holds none."""
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"lengths {given!r:.40}: must be a list of whole numbers, one for each request")
+    return tuple(given)
 
 
 def spelled(lengths: Sequence[int]) -> str:

@@ -25,7 +25,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import nearest_dtype
 from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.inputs import InputRequest
-from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, Phase
+from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, Phase, listed
 from neuralpower.networks.requests import Asked, asked_of
 from neuralpower.networks.sharding import ENGINE, INFERENCE, TRAINING, Sharding
 from neuralpower.networks.source import Source
@@ -241,15 +241,15 @@ def phase_in(options: Given) -> Phase:
     """The phase with its tokens; raises InputError for what names none, and for tokens of another."""
     asked = options.get("phase", FORWARD)
     given: dict[str, Any] = {name: options.get(name) for name in ("context", "prompt", "new_tokens")}
-    given["lengths"] = texts.lengths(options.get("lengths"))
+    lengths = options.get("lengths")
+    given["lengths"] = texts.lengths(lengths) if isinstance(lengths, str) else listed(lengths)
     given = {name: value for name, value in given.items() if value is not None}
     phase = replace(asked if isinstance(asked, Phase) else Phase(asked), **given)
     phase.check(PREDICTED)
-    batch, lengths = options.get("batch_size"), given.get("lengths")
-    if lengths is not None and batch not in (None, len(lengths)):
+    batch, count = options.get("batch_size"), len(given.get("lengths", ()))
+    if count and batch not in (None, count):
         raise InputError(
-            f"--batch-size {batch} and {len(lengths)} lengths: each request has one length; "
-            "leave --batch-size out"
+            f"--batch-size {batch} and {count} lengths: each request has one length; leave --batch-size out"
         )
     return phase
 

@@ -28,15 +28,16 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One entry per prediction that was computed."""
-    from neuralpower.prediction import case
+    from neuralpower.api import loaded
+    from neuralpower.prediction.case import predict as real
 
-    seen, real = [], case.predict
+    seen = []
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         seen.append(kwargs["model"])
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(case, "predict", counted)
+    monkeypatch.setattr(loaded, "predict", counted)
     return seen
 
 
