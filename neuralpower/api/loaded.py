@@ -45,7 +45,6 @@ from neuralpower.prediction.prediction import Prediction, check_coverage
 from neuralpower.prediction.request import Request, dtype_for, engine_in, request_of
 from neuralpower.prediction.timeline import Seen
 from neuralpower.report.cards import write_predictor
-from neuralpower.report.notebook import Panel, drawn
 
 if TYPE_CHECKING:
     from neuralpower.prediction.evaluate import Evaluation
@@ -79,6 +78,8 @@ class LoadedPredictor:
 
     def _repr_html_(self) -> str:
         """A panel for notebooks."""
+        from neuralpower.report.notebook import Panel, drawn
+
         p = self.predictor
         about = f"dtypes {', '.join(p.dtypes)}; phases {', '.join(p.phases)}"
         return drawn(Panel(self.name, f"predictor of {self.device}: {about}"))

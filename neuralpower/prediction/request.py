@@ -246,6 +246,7 @@ def phase_in(options: Given) -> Phase:
     given = {name: value for name, value in given.items() if value is not None}
     phase = replace(asked if isinstance(asked, Phase) else Phase(asked), **given)
     phase.check(PREDICTED)
+    phase.applied(InputRequest(seq_len=options.get("seq_len")))  # refuses two lengths
     batch, count = options.get("batch_size"), len(given.get("lengths", ()))
     if count and batch not in (None, count):
         raise InputError(

@@ -106,7 +106,7 @@ def test_micro_batches_keep_gradients_and_checkpoints_inputs_alone() -> None:
         ({"checkpointing": True}, "belong to phase training, not to forward"),
         ({"phase": "training", "accumulation": 0}, "accumulation 0: must be 1 micro-batch or more"),
         ({"phase": "prefill", "context": 3}, "context 3 belongs to phase decode, not to prefill"),
-        ({"phase": "prefill", "new_tokens": 3}, "new-tokens 3 belongs to --phase generate"),
+        ({"phase": "prefill", "new_tokens": 3}, "new_tokens 3 belongs to phase generate"),
         ({"phase": "generate", "new_tokens": 0}, "new_tokens is 0"),
         ({"phase": "decode", "model": "zoo:deep_mnist"}, "has none"),
     ],
@@ -118,7 +118,7 @@ def test_what_no_step_can_have_is_refused(options: dict[str, Any], message: str)
 
 
 def test_requests_of_several_lengths_fit_as_they_are_predicted() -> None:
-    same: Any = {"memory": "600MB", "device": "t4", "phase": "decode", "remedies": False}
+    same: Any = {"memory": "2.2GB", "device": "t4", "phase": "decode", "remedies": False}
     equal = neuralpower.fit(LLAMA, **same, context=8, batch_size=2)
     assert neuralpower.fit(LLAMA, **same, lengths="8,8").memory == equal.memory
     uneven = neuralpower.fit(LLAMA, **same, lengths=(8, 200))

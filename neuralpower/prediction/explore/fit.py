@@ -161,13 +161,14 @@ def check_room(platform: Platform, room_bytes: float) -> None:
 
 def check_phase(options: Given) -> None:
     """Raise InputError for options of another phase."""
-    phase, context = options.get("phase", FORWARD), options.get("context")
+    phase = options.get("phase", FORWARD)
     if not isinstance(phase, str):
         return
     if phase not in PHASES:
         raise unknown("phase", phase, PHASES)
-    if context is not None and phase != DECODE:
-        raise InputError(f"context {context} belongs to phase decode, not to {phase}; leave it out")
+    for name, owner in (("context", DECODE), ("new_tokens", GENERATE)):
+        if (value := options.get(name)) is not None and phase != owner:
+            raise InputError(f"{name} {value} belongs to phase {owner}, not to {phase}; leave it out")
     given = given_in(Training, options)
     for name in ("optimizer_states", "master_weights"):
         if phase != TRAINING and name in given:

@@ -69,7 +69,7 @@ def grid_of(model: Any, options: Given, predictor: Predictor) -> tuple[Request, 
                 f"phase {phase!r:.40}: must be a name, or a Phase; write 'decode', or leave it out"
             )
     phases = [
-        phase_in({**options, "phase": phase, "context": context, "prompt": prompt, "batch_size": None})
+        phase_in({**options, "phase": phase, "context": context, "prompt": prompt, **dict.fromkeys(SAID)})
         for phase, context, prompt in itertools.product(named, *lists.values())
     ]
     dtypes, batches, lengths = options.get("dtype"), several("batch_size"), several("seq_len")
