@@ -260,8 +260,8 @@ def parallel(model: Model, *, predictor: Named | None = None, **options: Unpack[
 
     Example:
         >>> import neuralpower
-        >>> bert = "transformers:bert?num_hidden_layers=2"
-        >>> found = neuralpower.parallel(bert, devices="2xh100-sxm", seq_len=64)
+        >>> gpt2 = "transformers:gpt2"
+        >>> found = neuralpower.parallel(gpt2, devices="2xh100-sxm", seq_len=64)
         >>> len(found.fitting), found.fitting[0].layout.ranks
         (4, 2)
     """

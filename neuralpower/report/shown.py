@@ -120,7 +120,11 @@ def _(result: Fit) -> str:
 @line.register
 def _(result: Fit) -> str:
     asked = result.request
-    name = "" if asked is None else f"{asked.model}, batch {asked.batch_size}, {asked.dtype}, {asked.phase}: "
+    name = (
+        ""
+        if asked is None
+        else f"{asked.called}, batch {asked.batch_size}, {asked.dtype}, {asked.phase.name}: "
+    )
     verdict = result.verdict
     needs = binary(result.memory.high_bytes)
     into = f"{verdict} into {binary(result.room_bytes)}, needs up to {needs}"
