@@ -1,7 +1,7 @@
 """Continuous batching, step by step: what requests wait for, and what an engine does meanwhile.
 
-Each step is planned by the engine's policy from the requests that have arrived, and takes what `StepTimes` says. A
-request gets its first token at the end of the step that reads the last of its prompt.
+Each step is planned by the engine's policy from the requests that have arrived, and takes what `StepTimes`
+says. A request gets its first token at the end of the step that reads the last of its prompt.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@
     decodes   of a number of decodes, by their cached tokens
     chunks    of new tokens of a prompt, by its cached tokens
 
-Between grid points attention is linear in the cached tokens. Two laws of real steps are added, which passes of one
-phase with one repeated cache do not show:
+Between grid points attention is linear in the cached tokens. Two laws of real steps are added, which passes
+of one phase with one repeated cache do not show:
 
     cold caches         attention reads no cache faster than memory delivers it
-    decodes beside a    run in the prompt's kernel, which reads the keys of a group once for each query head, and gives
-    prompt              each of them a block of threads of its own; the longest block ends last
+    decodes beside a    run in the prompt's kernel, which reads the keys of a group once for each query head,
+    prompt              in a block of threads of its own; the longest block ends last
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from neuralpower.serving.surface import Family, RequestLayer, StepSurface, sizes
 
 Array = np.ndarray
 COLD = 0.8  # share of memory bandwidth at which a step reads caches that were not read just before
-# Fitted to 16,000 mixed calls of FlashAttention-2 under vLLM 0.19 on an RTX 4090 and an RTX PRO 6000 (two to eight
-# query heads a key): median error 12 %.
+# Fitted to 16,000 mixed calls of FlashAttention-2 under vLLM 0.19 on an RTX 4090 and an RTX PRO 6000 with 4
+# and eight query heads a key: median error 12 %.
 BLOCK_S = 4e-6  # of a block of threads, beside reading its keys
 SHARED_READS = 2.1  # times memory bandwidth at which blocks read keys that others have brought into the cache
 BESIDE = 1.15  # times as long as alone takes the prompt's part

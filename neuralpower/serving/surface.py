@@ -5,8 +5,8 @@
     requests     attention and scans: from each request's new and cached tokens
 
 Each whole number of a shared layer is a form of these sizes: a constant, a multiple of one size, or a sum of
-two or three; it has to give back one traced pass more than it has terms. Attention is priced as one kernel for all
-requests at one request's length, in the share of the requests that have that length.
+two or three; it has to give back one traced pass more than it has terms. Attention is priced as one kernel
+for all requests at one request's length, in the share of the requests that have that length.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import ONE, Layout
@@ -37,6 +38,7 @@ from neuralpower.prediction.explore.outcomes import Outcomes, Pool
 from neuralpower.prediction.parallel.pieces import one_micro_batch, pieces_of
 from neuralpower.prediction.weights import scheme_asked, with_weights
 from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.lifetimes import WEIGHTS
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.question import ENGINE
 from neuralpower.trace.records import Trace
@@ -184,6 +186,8 @@ class StepSurface:
     routing: Routing = ROUTING
     layout: Layout = ONE
     traces: int = 0
+    module: nn.Module | None = field(default=None, repr=False, compare=False)  # of a rank, on the meta device
+    weights_bytes: int = 0  # of a rank
     captured: int = CAPTURED  # most tokens of a step that is launched as a graph
 
     def at(self, steps: Sequence[Step]) -> Outcomes:
@@ -217,10 +221,12 @@ class StepSurface:
         sizes = np.array(
             [sizes_of(step.tokens, step.sequences, step.positions, step.context) for step in steps]
         )
+        ends = np.flatnonzero(sizes[:, SIZES.index("sequences")])  # steps in which a request gets a token
         for layer in family.shared:
-            pool.add(
-                layer.example, layer.numbers(sizes, self.routing), where, np.full(len(where), layer.count)
-            )
+            at = ends if layer.of_ends else np.arange(len(where))
+            if len(at):
+                numbers = layer.numbers(sizes[at], self.routing)
+                pool.add(layer.example, numbers, where[at], np.full(len(at), layer.count))
         for form in family.unmodelled:
             pool.unmodelled_bytes[where] += form(sizes)
             pool.unmodelled_calls[where] += 1
@@ -278,8 +284,18 @@ def surface_of(
         if layers is None or requests is None:
             raise ModelError(f"{source.name}: the sizes of {phase} follow no form of its tokens and requests")
         families.append(Family(layers[0], requests, layers[1]))
-    count = len(prompts) + len(decodes)
-    return StepSurface(str(source.name), predictor, dtype, families[0], families[1], routing, layout, count)
+    return StepSurface(
+        model=str(source.name),
+        predictor=predictor,
+        dtype=dtype,
+        prompts=families[0],
+        decodes=families[1],
+        routing=routing,
+        layout=layout,
+        traces=len(prompts) + len(decodes),
+        module=tracer.module,
+        weights_bytes=sum(s.bytes for s in decodes[0].work.storages if s.part == WEIGHTS),
+    )
 
 
 @dataclass(frozen=True)
@@ -318,6 +334,7 @@ class _Tracer:
     weights: str | None
     routing: Routing
     windows: dict[str, int] = field(default_factory=dict)  # by path
+    module: nn.Module | None = None
 
     def prompt(self, requests: int, tokens: int) -> _Traced:
         """A prefill of some prompts of one length."""
@@ -352,6 +369,7 @@ class _Tracer:
         found = follow(asked, question if alone else one_micro_batch(question))
         assert isinstance(found, Followed)  # a prefill or a step is no generation
         self.windows.update(found.work.about.windows)
+        self.module = found.asked.module
         if alone:
             return found.work
         (piece,) = pieces_of(cut(found.work, self.layout), self.predictor, question)

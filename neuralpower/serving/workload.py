@@ -1,7 +1,7 @@
 """Requests as they arrive: drawn at a rate, kept at a number of users, or read from a file.
 
-Files: CSV or JSON lines. Columns are known by the names of vLLM's and LLMServingSim's logs, Mooncake, BurstGPT and
-Azure's traces; `timestamp` of Mooncake is in milliseconds, all others are seconds or dates.
+Files: CSV or JSON lines. Columns are known by the names of vLLM's and LLMServingSim's logs, Mooncake,
+BurstGPT and Azure's traces; `timestamp` of Mooncake is in milliseconds, all others are seconds or dates.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Raise InputError for requests that cannot be."""
-        if not len(self.prompt):
+        if not len(self.prompt) and not self.users:
             raise InputError("no requests: give a count of 1 or more, or a file with a line")
         if len(self.prompt) > MOST_REQUESTS:
             raise InputError(f"{len(self.prompt):,} requests: at most {MOST_REQUESTS:,}; give a part of them")
@@ -58,6 +58,20 @@ class Workload:
     def count(self) -> int:
         """Number of requests."""
         return len(self.prompt)
+
+    def part(self, place: int, replicas: int) -> Workload:
+        """The requests that one of several replicas gets, in turn; users are shared out alike."""
+        users = self.users // replicas + (place < self.users % replicas)
+        arrival = self.arrival_s[place::replicas]
+        prefixes = self.prefixes[place::replicas]
+        return Workload(arrival, self.prompt[place::replicas], self.output[place::replicas], users, prefixes)
+
+    def at_rate(self, rate: float) -> Workload:
+        """The same requests, arriving in the mean at another rate (per second)."""
+        span = float(self.arrival_s[-1]) or 1.0
+        return replace(
+            self, arrival_s=self.arrival_s * ((self.count - 1) / rate / span if self.count > 1 else 1.0)
+        )
 
 
 def drawn(
@@ -79,8 +93,8 @@ def drawn(
         output: tokens of each answer, in the mean.
         rate: requests per second; None with `users`.
         users: of a closed loop.
-        burstiness: shape of the gamma distribution of gaps: 1 is a Poisson process, below 1 burstier, infinite a
-            constant rate.
+        burstiness: shape of the gamma distribution of gaps: 1 is a Poisson process, below 1 burstier,
+            infinite a constant rate.
         spread: lengths are drawn evenly from 1 - spread to 1 + spread of the mean.
         seed: of the draw.
 
@@ -124,8 +138,8 @@ def read(path: Path, *, scale: float = 1.0, first: int | None = None) -> Workloa
         first: take the first requests only.
 
     Raises:
-        InputError: there is no such file; a line that is broken or has no length, by its number; arrivals that
-            go back in time.
+        InputError: there is no such file; a line that is broken or has no length, by its number; arrivals
+            that go back in time.
     """
     if not scale > 0 or not np.isfinite(scale):
         raise InputError(f"scale {scale:g}: above 0 and finite")

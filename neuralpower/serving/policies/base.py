@@ -56,7 +56,7 @@ class State:
         return True
 
     def finds(self, request: int) -> None:
-        """Let a waiting request find what the cache still holds of it: all but its last token may be found."""
+        """Let a waiting request find what the cache still holds of it, all but its last token at most."""
         whole = int(self.prompt[request] + self.made[request])
         shared = min(int(self.prefix[request]), whole - 1) // self.block
         most = max((whole - 1) // self.block - shared, 0)
