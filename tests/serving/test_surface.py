@@ -141,7 +141,7 @@ def test_a_workload_is_served_within_its_bounds_and_the_highest_rate_holds() -> 
     assert all(load.holds(targets) for load in tried if load.rate is not None and load.rate <= rate)
     assert any(load.rate is not None and rate < load.rate < 1.05 * rate for load in tried)
     with pytest.raises(InputError, match="an empty system misses its target"):
-        highest_rate(deployment, workload, targets_of("ttft=1ms"))
+        highest_rate(deployment, workload, targets_of("ttft=0.01ms"))
     assert found.to_json()["value"]["ttft_s"].keys() == {"mean", "p50", "p90", "p95", "p99"}
 
 
