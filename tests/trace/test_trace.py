@@ -356,13 +356,6 @@ class _Stepping(nn.Module):
         self.optimizer.step()
 
 
-@pytest.mark.filterwarnings("ignore")  # that this way to quantize is deprecated
-def test_packed_weights_are_said_not_to_be_counted() -> None:
-    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
-    said = " ".join(neuralpower.load("amd-epyc-2c").predict(model, torch.zeros(2, 8)).remarks)
-    assert "packed weights of quantized layers (2) have an unknown size: parameters and memory" in said
-
-
 class Inside(nn.Linear):
     """Makes a tensor of its own by a function, before its product."""
 
