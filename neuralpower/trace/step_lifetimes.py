@@ -110,7 +110,7 @@ def _followed(
     made = make(masters.stepped, _hidden(model, state, trained)) if make else []
     follower.begins(_state_of(made))
     follow = partial(follower.follow_gradients, trained, masters.move_gradient)
-    rules, kernels = cast_rules(how.platform, how.autocast), gpu_attention(how.platform)
+    rules, kernels = cast_rules(how.platform), gpu_attention(how.platform)
     with (
         _in_training(model),
         follower.noting_blocks(model),

@@ -6,6 +6,7 @@ DeepSpeed's profiler, PyTorch's `FlopCounterMode`. One multiply-add is 2 FLOP; a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch.nn.utils import parametrizations
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
+import neuralpower
+from neuralpower.networks.phases import Phase
 from neuralpower.trace.tracer import trace
 
 # torch says what of recurrent layers and of parametrizations it will change
@@ -432,7 +435,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], int, int]] = {
         2 * 2 * 12 * 64 * 3,
         48,
     ),
-    "spectral norm has a product of its own": (
+    "a weight of a norm and a direction": (
         lambda: frozen(parametrizations.weight_norm(nn.Conv2d(3, 4, 3))),
         (IMAGE,),
         2 * 2 * 4 * 36 * 27,
@@ -441,7 +444,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], int, int]] = {
     # recurrent layers
     **{
         f"{name}: gates{' both ways' * two}": (
-            lambda name=name, two=two: getattr(nn, name.upper())(8, 16, batch_first=True, bidirectional=two),
+            functools.partial(getattr(nn, name.upper()), 8, 16, batch_first=True, bidirectional=two),
             (torch.randn(2, 5, 8),),
             2 * 2 * 5 * gates * 16 * (8 + 16) * (1 + two),
             gates * 16 * (8 + 16 + 2) * (1 + two),
@@ -585,3 +588,147 @@ def test_products_and_parameters_are_those_worked_out_by_hand(name: str) -> None
     assert sum(int(call.layer.flops()) for call in found.calls if call.layer.multiplies) == flops
     assert found.parameters == parameters == sum(p.numel() for p in module.parameters())
     assert not found.unmodelled
+
+
+# Memory. thousand numbers: a layer [1000, 1000] has 1,001,000 parameters, 256 rows of activations 256,000.
+SQUARE, ROWS = 1_001_000, 256_000
+
+
+class Deep(nn.Module):
+    """One layer, many times; `frozen` without gradients, `kept` without a memory of each."""
+
+    def __init__(self, times: int, kept: bool = True) -> None:
+        super().__init__()
+        self.layer, self.times, self.kept = nn.Linear(1000, 1000), times, kept
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.times):
+            x = self.layer(x) if self.kept else checkpoint(self.layer, x, use_reentrant=False)
+        return x
+
+
+def with_buffer(dtype: torch.dtype) -> nn.Module:
+    layer = nn.Linear(1000, 1000)
+    layer.register_buffer("table", torch.zeros(1000, dtype=dtype))
+    return layer
+
+
+# name -> (module, phase, part of the memory, its bytes: at least, at most)
+MEMORY: dict[str, tuple[Callable[[], nn.Module], str, str, int, int]] = {
+    "torchinfo: half of the bytes": (
+        lambda: nn.Linear(1000, 1000).bfloat16(),
+        "forward",
+        "weights",
+        2 * SQUARE,
+        2 * SQUARE,
+    ),
+    "torchinfo: buffers count": (
+        lambda: with_buffer(torch.float64),
+        "forward",
+        "weights",
+        4 * SQUARE + 8000,
+        4 * SQUARE + 8000,
+    ),
+    "torchinfo: a buffer of bytes": (
+        lambda: with_buffer(torch.int8),
+        "forward",
+        "weights",
+        4 * SQUARE + 1000,
+        4 * SQUARE + 1000,
+    ),
+    "torchinfo: a shared layer once": (
+        lambda: nn.Sequential(*[nn.Linear(1000, 1000)] * 3),
+        "forward",
+        "weights",
+        4 * SQUARE,
+        4 * SQUARE,
+    ),
+    "torchinfo: a forward pass keeps two activations, not all": (
+        lambda: Deep(100),
+        "forward",
+        "activations",
+        4 * ROWS,
+        2 * 4 * ROWS,
+    ),
+    # inputs of 99 calls, and what the loss keeps
+    "torchinfo: a step keeps what each call reads": (
+        lambda: Deep(100),
+        "training",
+        "activations",
+        99 * 4 * ROWS,
+        103 * 4 * ROWS,
+    ),
+    "a step of one call": (lambda: Deep(1), "training", "activations", 4 * ROWS, 4 * 4 * ROWS),
+    "checkpoints keep what goes into each": (
+        lambda: Deep(50, kept=False),
+        "training",
+        "activations",
+        49 * 4 * ROWS,
+        54 * 4 * ROWS,
+    ),
+    "a gradient is as large as its weight": (
+        lambda: nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1000)),
+        "training",
+        "gradients",
+        2 * 4 * SQUARE,
+        2 * 4 * SQUARE,
+    ),
+    "frozen weights have none": (
+        lambda: nn.Sequential(frozen(nn.Linear(1000, 1000)), nn.Linear(1000, 1000)),
+        "training",
+        "gradients",
+        4 * SQUARE,
+        4 * SQUARE,
+    ),
+    "adam keeps two numbers a weight": (
+        lambda: nn.Linear(1000, 1000),
+        "training",
+        "optimizer",
+        2 * 4 * SQUARE,
+        2 * 4 * SQUARE + 64,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_memory_is_that_worked_out_by_hand(name: str) -> None:
+    make, phase, part, least, most = MEMORY[name]
+    module = make()
+    dtype = next(module.parameters()).dtype
+    memory = (
+        neuralpower.load("nvidia-t4").predict(module, torch.zeros(256, 1000, dtype=dtype), phase=phase).memory
+    )
+    assert memory is not None
+    assert least <= memory.parts[part] <= most
+
+
+LLAMA = "transformers:llama?num_hidden_layers=2&hidden_size=64&intermediate_size=96&vocab_size=100"
+
+
+@pytest.mark.parametrize(
+    ("fields", "numbers"),
+    [
+        ("num_attention_heads=8&num_key_value_heads=8", 8 * 8),
+        ("num_attention_heads=8&num_key_value_heads=2", 2 * 8),  # LLM-Viewer: fewer heads of keys
+        ("num_attention_heads=8&num_key_value_heads=1", 8),
+        ("num_attention_heads=4&num_key_value_heads=2&head_dim=32", 2 * 32),  # torchtitan: a size of its own
+    ],
+)
+def test_a_cache_has_the_heads_of_keys_and_their_size(fields: str, numbers: int) -> None:
+    predictor = neuralpower.load("nvidia-t4")
+    memory = predictor.predict(f"{LLAMA}&{fields}", batch_size=3, phase=Phase("decode", context=50)).memory
+    assert memory is not None
+    # keys and values of 2 blocks, 3 samples, 50 positions and that of the token
+    assert memory.parts["cache"] in {2 * 2 * 3 * length * numbers * 4 for length in (50, 51)}
+
+
+def test_a_head_s_size_of_its_own_counts() -> None:
+    """torchtitan: heads of 32 in a width of 64 have products of 4 x 32."""
+    found = neuralpower.load("nvidia-t4").predict(
+        f"{LLAMA}&num_attention_heads=4&num_key_value_heads=2&head_dim=32", batch_size=1, seq_len=10
+    )
+    block = 64 * (128 + 64 + 64) + 128 * 64 + 3 * 64 * 96
+    assert found.parameters == 2 * (block + 2 * 64) + 64 + 2 * 100 * 64
+    products = 2 * 10 * (2 * block + 64 * 100) + 2 * attention(1, 4, 10, 10, 32)
+    kinds = [row for row in found.by_kind if row.kind in ("linear", "attention", "matmul")]
+    assert sum(row.flops for row in kinds) == products
