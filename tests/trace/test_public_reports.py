@@ -616,7 +616,7 @@ def with_buffer(dtype: torch.dtype) -> nn.Module:
 # name -> (module, phase, part of the memory, its bytes: at least, at most)
 MEMORY: dict[str, tuple[Callable[[], nn.Module], str, str, int, int]] = {
     "torchinfo: half of the bytes": (
-        lambda: nn.Linear(1000, 1000).bfloat16(),
+        lambda: nn.Linear(1000, 1000).half(),
         "forward",
         "weights",
         2 * SQUARE,
@@ -650,13 +650,13 @@ MEMORY: dict[str, tuple[Callable[[], nn.Module], str, str, int, int]] = {
         4 * ROWS,
         2 * 4 * ROWS,
     ),
-    # inputs of 99 calls, and what the loss keeps
+    # outputs of 100 calls and gradients of one; gradients of the weight, so far and of one call
     "torchinfo: a step keeps what each call reads": (
         lambda: Deep(100),
         "training",
         "activations",
         99 * 4 * ROWS,
-        103 * 4 * ROWS,
+        102 * 4 * ROWS + 2 * 4 * SQUARE,
     ),
     "a step of one call": (lambda: Deep(1), "training", "activations", 4 * ROWS, 4 * 4 * ROWS),
     "checkpoints keep what goes into each": (
@@ -664,7 +664,7 @@ MEMORY: dict[str, tuple[Callable[[], nn.Module], str, str, int, int]] = {
         "training",
         "activations",
         49 * 4 * ROWS,
-        54 * 4 * ROWS,
+        54 * 4 * ROWS + 2 * 4 * SQUARE,
     ),
     "a gradient is as large as its weight": (
         lambda: nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1000)),
@@ -728,7 +728,7 @@ def test_a_head_s_size_of_its_own_counts() -> None:
         f"{LLAMA}&num_attention_heads=4&num_key_value_heads=2&head_dim=32", batch_size=1, seq_len=10
     )
     block = 64 * (128 + 64 + 64) + 128 * 64 + 3 * 64 * 96
-    assert found.parameters == 2 * (block + 2 * 64) + 64 + 2 * 100 * 64
-    products = 2 * 10 * (2 * block + 64 * 100) + 2 * attention(1, 4, 10, 10, 32)
-    kinds = [row for row in found.by_kind if row.kind in ("linear", "attention", "matmul")]
+    assert found.parameters == 2 * (block + 2 * 64) + 64 + 100 * 64  # without a head
+    products = 2 * 10 * 2 * block + 2 * attention(1, 4, 10, 10, 32)
+    kinds = [row for row in found.by_kind() if row.kind in ("linear", "attention", "matmul")]
     assert sum(row.flops for row in kinds) == products
