@@ -205,3 +205,12 @@ def test_nothing_that_is_given_is_a_fault_of_ours(
         assert "Traceback" not in ran.out + ran.err, (path, given)
         refused = ran.code in (2, 3, 4) and len(said) == 1 and len(said[0]) < 3000
         assert refused or (ran.code in (0, 1) and not said), f"{path} {given}: {ran.code} {ran.err:.500}"
+
+
+def test_a_template_that_nobody_has_filled_in_is_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in (("dataset", "init", "folder", "--device", "X"), ("merge", "folder", "--out", "out")):
+        ran = run(*command)
+        assert ran.code == 0, ran.err
