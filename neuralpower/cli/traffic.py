@@ -103,30 +103,31 @@ def traffic(asked: Traffic) -> None:
     """Serve requests without running anything: waiting times, throughput, cache, and the highest rate."""
     form = form_of(asked.answer.form, asked.answer.out, asked.answer.as_json)
     check_out(asked.answer.out, form)
-    _check(asked)
+    if asked.rate is None and asked.users is None and asked.trace is None and asked.sla is None:
+        raise InputError(
+            "traffic: no requests; give --rate 4, --users 32, --trace FILE, or --sla to find a rate"
+        )
+    if asked.replicas < 1:
+        raise InputError(f"--replicas {asked.replicas}: 1 or more")
     stage("importing torch and transformers")
-    from dataclasses import replace
-
     from neuralpower.report.served import traffic_table
-    from neuralpower.serving.traffic import Load, highest_rate, targets_of
-    from neuralpower.serving.traffic import traffic as served
+    from neuralpower.serving.traffic import served_at, targets_of
 
     targets: tuple[Target, ...] = targets_of(asked.sla) if asked.sla is not None else ()
     workload = _workload(asked)
     longest = int((workload.prompt + workload.output).max())
+    curve = [_rate(point) for point in parsing.names(asked.curve, "rate") or ()]
     deployment = _deployment(asked, longest)
     stage("serving")
-    rate, highest = asked.rate, None
-    tried: tuple[Load, ...] = ()
-    if asked.sla is not None and asked.rate is None and not asked.users and asked.trace is None:
-        rate, tried = highest_rate(deployment, workload, targets, replicas=asked.replicas)
-        highest, workload = rate, workload.at_rate(rate)
-    found = served(deployment, workload, rate=rate, replicas=asked.replicas, targets=targets)
-    curve = list(tried)
-    for point in parsing.names(asked.curve, "rate") or ():
-        load = workload.at_rate(_rate(point))
-        curve.append(Load.of(deployment.serves(load, asked.replicas), _rate(point), targets))
-    found = replace(found, highest=highest, curve=tuple(sorted(curve, key=lambda load: load.rate or 0)))
+    found = served_at(
+        deployment,
+        workload,
+        rate=asked.rate,
+        replicas=asked.replicas,
+        targets=targets,
+        curve=curve,
+        find=bool(targets) and asked.rate is None and asked.users is None and asked.trace is None,
+    )
     rows = [found.value, found.low, found.high]
     give(
         Answer(
@@ -148,46 +149,12 @@ def traffic(asked: Traffic) -> None:
     )
 
 
-def _check(asked: Traffic) -> None:
-    """Raise InputError for options that contradict each other."""
-    ways = {"--rate": asked.rate, "--users": asked.users, "--trace": asked.trace}
-    given = [name for name, value in ways.items() if value is not None]
-    if len(given) > 1:
-        raise InputError(f"{' and '.join(given)}: each says which requests come; leave one out")
-    if not given and asked.sla is None:
-        raise InputError(
-            "traffic: no requests; give --rate 4, --users 32, --trace FILE, or --sla to find a rate"
-        )
-    for name in ("replicas", "requests"):
-        value = getattr(asked, name)
-        if value is not None and value < 1:
-            raise InputError(f"--{name} {value}: 1 or more")
-
-
 def _workload(asked: Traffic) -> Workload:
-    """The requests."""
-    from neuralpower.serving.workload import drawn, read
+    """The requests; raises InputError."""
+    from neuralpower.serving.workload import requested
 
-    if asked.trace is not None:
-        return read(asked.trace, scale=asked.scale, first=asked.requests)
-    for name in ("input", "output"):
-        if getattr(asked, name) < 1:
-            raise InputError(f"--{name} {getattr(asked, name)}: tokens, 1 or more")
-    users = asked.users or 0
-    if asked.users is not None and users < 1:
-        raise InputError(f"--users {users}: 1 or more")
-    rate = None if users else asked.rate if asked.rate is not None else 1.0
-    count = asked.requests or max(256, 8 * users, round(60 * (rate or 0)))
-    return drawn(
-        count,
-        asked.input,
-        asked.output,
-        rate=rate,
-        users=users,
-        burstiness=asked.burstiness,
-        spread=asked.spread,
-        seed=asked.seed,
-    )
+    names = "rate users trace input output requests scale spread burstiness seed".split()
+    return requested(**{name: getattr(asked, name) for name in names})
 
 
 def _deployment(asked: Traffic, longest: int) -> Deployment:

@@ -35,7 +35,7 @@ from neuralpower.networks.sources import resolve
 from neuralpower.prediction.case import sharding_of
 from neuralpower.prediction.compose import check, question_of
 from neuralpower.prediction.explore.outcomes import Outcomes, Pool
-from neuralpower.prediction.parallel.pieces import one_micro_batch, pieces_of
+from neuralpower.prediction.parallel import one_micro_batch, pieces_of
 from neuralpower.prediction.weights import scheme_asked, with_weights
 from neuralpower.trace.follow import Followed, follow
 from neuralpower.trace.lifetimes import WEIGHTS

@@ -21,8 +21,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import published_dtype, resolve
-from neuralpower.prediction.memory.engines import EngineRequest, board_of, check_ranks, served
-from neuralpower.prediction.memory.engines.engine_memory import EngineMemory
+from neuralpower.prediction.memory.engines import EngineMemory, EngineRequest, board_of, check_ranks, served
 from neuralpower.prediction.rows import BOUNDS, Interval
 from neuralpower.serving.simulator import Engine, Served, simulate
 from neuralpower.serving.step_times import StepTimes
@@ -377,6 +376,35 @@ def traffic(
         targets=tuple(targets),
         notes=deployment.notes,
     )
+
+
+def served_at(
+    deployment: Deployment,
+    workload: Workload,
+    *,
+    rate: float | None = None,
+    replicas: int = 1,
+    targets: Sequence[Target] = (),
+    curve: Sequence[float] = (),
+    find: bool = False,
+) -> Traffic:
+    """Serve a workload, at further rates too; `find`: at the highest rate at which the targets hold.
+
+    Raises:
+        InputError: a rate that is none; as `traffic` and `highest_rate`.
+    """
+    loads: list[Load] = []
+    highest = None
+    if find:
+        highest, tried = highest_rate(deployment, workload, targets, replicas=replicas)
+        loads, rate, workload = [*tried], highest, workload.at_rate(highest)
+    for point in curve:
+        if not (np.isfinite(point) and point > 0) or workload.users:
+            raise InputError(f"rate {point:g}: requests per second, above 0, of requests that come at a rate")
+        parts = deployment.serves(workload.at_rate(point), replicas)
+        loads.append(Load.of(parts, point, targets))
+    found = traffic(deployment, workload, rate=rate, replicas=replicas, targets=targets)
+    return replace(found, highest=highest, curve=tuple(sorted(loads, key=lambda load: load.rate or 0.0)))
 
 
 def highest_rate(

@@ -129,6 +129,35 @@ def drawn(
     return Workload(arrival, prompts, outputs)
 
 
+def requested(
+    *,
+    rate: float | None = None,
+    users: int | None = None,
+    trace: str | Path | None = None,
+    input: int = 1024,
+    output: int = 256,
+    requests: int | None = None,
+    scale: float = 1.0,
+    **draw: Any,
+) -> Workload:
+    """The requests that a command or a call asks for; without rate, users and trace, one a second.
+
+    Raises:
+        InputError: two of rate, users and trace; as `drawn` and `read`.
+    """
+    given = [name for name, way in (("rate", rate), ("users", users), ("trace", trace)) if way is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)}: each says which requests come; leave one out")
+    for name, tokens in (("input", input), ("output", output), ("requests", requests), ("users", users)):
+        if tokens is not None and tokens < 1:
+            raise InputError(f"{name} {tokens}: 1 or more")
+    if trace is not None:
+        return read(Path(trace), scale=scale, first=requests)
+    arrives = None if users else 1.0 if rate is None else rate
+    usual = max(256, 8 * (users or 0), round(60 * arrives) if arrives and np.isfinite(arrives) else 0)
+    return drawn(requests or usual, input, output, rate=arrives, users=users or 0, **draw)
+
+
 def read(path: Path, *, scale: float = 1.0, first: int | None = None) -> Workload:
     """Read requests from a file.
 
