@@ -35,6 +35,7 @@ MODELS = {
     "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
 }
 DEVICES = {"h100_sxm": "h100-sxm", "h200_sxm": "h200"}
+LONGEST = 16_384  # tokens of a request of the closed loops
 ENGINES = {"vllm": "vllm", "sglang": "sglang"}  # of TensorRT-LLM no policy is known
 
 
@@ -69,7 +70,8 @@ def _log(file: Path, model: str, device: str, ranks: int, most: int, link: float
     """Mean waiting times of a log, and how far off the simulated ones are."""
     workload, measured = read(file), pd.read_csv(file)
     how = {"link_bytes_per_s": link * 1e9} if ranks > 1 else {}
-    deployment = _deployed(model, device, ranks, requests=most, **how)
+    longest = int((workload.prompt + workload.output).max())
+    deployment = _deployed(model, device, ranks, requests=most, longest=longest, **how)
     (found,) = deployment.serves(workload)
     several = measured.output_toks > 1
     pairs = (
@@ -89,15 +91,15 @@ def _loops(table: pd.DataFrame, rows: int) -> None:
     kept: dict[tuple[Any, ...], Deployment] = {}
     for row in chosen.itertuples():
         model, engine = MODELS[str(row.model_path)], ENGINES[str(row.backend)]
-        key = (model, DEVICES[str(row.system)], int(row.tp_size), engine)  # type: ignore[arg-type]
+        key = (model, DEVICES[str(row.system)], int(str(row.tp_size)), engine)
         try:
             if key not in kept:
-                kept[key] = _deployed(*key[:3], engine=engine)
+                kept[key] = _deployed(*key[:3], engine=engine, longest=LONGEST)
             (found,) = kept[key].serves(_closed(row))
         except NeuralPowerError as error:
             print(f"{key}: {error}")
             continue
-        off = float(found.tpot_s.mean() * 1e3 / row.tpot_ms - 1)  # type: ignore[operator]
+        off = float(found.tpot_s.mean() * 1e3 / float(str(row.tpot_ms)) - 1)
         errors.setdefault((model, engine), []).append(off)
         print(f"{model:18}{engine:8} tp{row.tp_size} {row.isl}+{row.osl} x {row.concurrency}: {off:+.1%}")
     for (model, engine), some in errors.items():

@@ -296,7 +296,7 @@ def traffic(
             `prefix_hit`.
 
     Raises:
-        InputError: sizes that cannot be; a model that leaves no room for a cache; a target that an empty
+        InputError: sizes that cannot be; a model that leaves no memory for a cache; a target that an empty
             system misses.
 
     Example:

@@ -64,7 +64,7 @@ class Traffic(OptionGroup):
     requests: Annotated[int | None, Option(help="Requests that are served; of a trace the first ones.")] = (
         None
     )
-    seed: Annotated[int, Option(help="Of the draw.")] = 0
+    seed: Annotated[int, Option(help="Seed of the random draw.")] = 0
     dtype: shared_options.OwnDtype = None
     weights: shared_options.Weights = None
     predictor: shared_options.Predictor = None

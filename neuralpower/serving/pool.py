@@ -54,7 +54,7 @@ class BlockPool:
         return self._kept.get(name, 0)
 
     def reuse(self, name: int, most: int) -> int:
-        """Take the blocks of a name out of the queue, at most so many; returns how many."""
+        """Take the blocks of a name out of the queue, at most `most`; returns how many."""
         held = self._kept.pop(name, 0)
         used = min(held, most)
         if held > used:

@@ -150,7 +150,7 @@ class _Run:
                 self.now = max(self.now, float(self.arrival_s[self.next]))
             else:
                 raise InputError(
-                    "no request can go on: the pool holds none of those that wait; give it more blocks"
+                    "no request can continue: the pool holds none of those that wait; give it more blocks"
                 )
             if self.steps > MOST_STEPS:
                 raise InputError(f"more than {MOST_STEPS:,} steps: give fewer requests")

@@ -9,7 +9,7 @@ Between grid points attention is linear in the cached tokens. Two laws of real s
 of one phase with one repeated cache do not show:
 
     cold caches         attention reads no cache faster than memory delivers it
-    decodes beside a    run in the prompt's kernel, which reads the keys of a group once for each query head,
+    decodes next to a   run in the prompt's kernel, which reads the keys of a group once for each query head,
     prompt              in a block of threads of its own; the longest block ends last
 """
 
@@ -33,7 +33,7 @@ Array = np.ndarray
 COLD = 0.8  # share of memory bandwidth at which a step reads caches that were not read just before
 # Fitted to 16,000 mixed calls of FlashAttention-2 under vLLM 0.19 on an RTX 4090 and an RTX PRO 6000 with 4
 # and eight query heads a key: median error 12 %.
-BLOCK_S = 4e-6  # of a block of threads, beside reading its keys
+BLOCK_S = 4e-6  # of a block of threads, besides reading its keys
 SHARED_READS = 2.1  # times memory bandwidth at which blocks read keys that others have brought into the cache
 BESIDE = 1.15  # times as long as alone takes the prompt's part
 PACKING = ("GH",)  # chips for which engines' kernel packs the query heads of a key: FlashAttention-3
@@ -154,7 +154,7 @@ class StepTimes:
         return max(float(np.interp(contexts, self.decodes.cached, row).mean()), self._cold_s(contexts))
 
     def beside_s(self, contexts: Array, reading_s: float) -> float:
-        """Attention and scans of prompts, which take `reading_s` alone, and of decodes beside them."""
+        """Attention and scans of prompts, which take `reading_s` alone, and of decodes next to them."""
         if self.packs or not self._heads:
             return reading_s + self.decodes_s(contexts)
         total = longest = 0.0

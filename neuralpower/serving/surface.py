@@ -367,7 +367,7 @@ class _Tracer:
         question = with_weights(question, asked.weights, self.predictor, getattr(asked, "module", None))
         alone = question.layout.alone
         found = follow(asked, question if alone else one_micro_batch(question))
-        assert isinstance(found, Followed)  # a prefill or a step is no generation
+        assert isinstance(found, Followed)  # a prefill or a step is one pass
         self.windows.update(found.work.about.windows)
         self.module = found.asked.module
         if alone:

@@ -41,7 +41,7 @@ LARGE = 2**27  # numbers of an exchange whose speed is that of the link
 
 @dataclass(frozen=True)
 class Target:
-    """A promise to users: a measure's percentile stays below so many seconds."""
+    """A promise to users: a measure's percentile stays below a time."""
 
     measure: str  # one of MEASURES
     seconds: float
@@ -89,7 +89,7 @@ class Deployment:
     _tables: dict[tuple[str, int], StepTimes] = field(default_factory=dict, repr=False, compare=False)
 
     def times(self, longest: int, bound: str = BOUNDS[0]) -> StepTimes:
-        """The tables of steps for requests of so many tokens at most; kept."""
+        """The tables of steps for requests of at most `longest` tokens; kept."""
         room = 2 ** max(int(np.ceil(np.log2(longest))), 8)
         if (bound, room) not in self._tables:
             self._tables[bound, room] = StepTimes(
@@ -168,7 +168,7 @@ class Load:
 
 
 def _summary(values: Array) -> dict[str, float]:
-    """Mean and percentiles; each percentile from 1 to 99 can be asked for."""
+    """Mean and percentiles; all percentiles from 1 to 99."""
     if not len(values):
         return {"mean": 0.0, **{f"p{point}": 0.0 for point in range(1, 100)}}
     points = np.percentile(values, range(1, 100))
@@ -202,7 +202,7 @@ class Traffic:
     low: Load  # where each step takes its lowest time
     high: Load
     targets: tuple[Target, ...] = ()
-    highest: float | None = None  # requests per second at which all targets hold; None: not asked for
+    highest: float | None = None  # requests per second at which all targets hold; None: not searched
     curve: tuple[Load, ...] = ()  # over the rate
     notes: tuple[str, ...] = ()
 

@@ -210,9 +210,9 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise InputError(f"{path}, line {number}: is no JSON: {error}") from error
+            raise InputError(f"{path}, line {number}: is not JSON: {error}") from error
         if not isinstance(row, dict):
-            raise InputError(f"{path}, line {number}: is no object; write one request a line")
+            raise InputError(f"{path}, line {number}: is not an object; write one request a line")
         yield number, row
 
 
@@ -227,7 +227,7 @@ def _arrival(row: Mapping[str, Any], where: str) -> float:
         try:
             seconds = datetime.fromisoformat(str(value)[:26]).timestamp()
         except ValueError as error:
-            raise InputError(f"{where}: {name} {value!r} is no time: a number or a date") from error
+            raise InputError(f"{where}: {name} {value!r} is not a time: a number or a date") from error
     if not np.isfinite(seconds) or seconds < 0:
         raise InputError(f"{where}: {name} {value}: a time is 0 or more")
     return seconds
@@ -240,7 +240,7 @@ def _length(row: Mapping[str, Any], names: Sequence[str], where: str) -> int:
     try:
         value = float(row[name])
     except (TypeError, ValueError) as error:
-        raise InputError(f"{where}: {name} {row[name]!r} is no number of tokens") from error
+        raise InputError(f"{where}: {name} {row[name]!r} is not a number of tokens") from error
     if not value >= 1 or value % 1:
         raise InputError(f"{where}: {name} {row[name]}: a whole number of tokens, 1 or more")
     return int(value)

@@ -42,14 +42,14 @@ def test_requests_of_others_are_read(name: str, tmp_path: Path) -> None:
         ("arrival_s,input_toks,output_toks\n0,5,0\n", "line 2: output_toks 0"),
         ("arrival_s,input_toks,output_toks\n0,5,2.5\n", "line 2: output_toks 2.5"),
         ("arrival_s,input_toks,output_toks\n0,nan,2\n", "line 2: input_toks nan"),
-        ("arrival_s,input_toks,output_toks\n0,x,2\n", "line 2: input_toks 'x' is no number"),
+        ("arrival_s,input_toks,output_toks\n0,x,2\n", "line 2: input_toks 'x' is not a number"),
         ("arrival_s,input_toks,output_toks\n3,5,2\n1,5,2\n", "line 3: arrives before"),
         ("arrival_s,input_toks,output_toks\n-3,5,2\n", "line 2: arrival_s -3"),
-        ("arrival_s,input_toks,output_toks\nnoon,5,2\n", "line 2: arrival_s 'noon' is no time"),
+        ("arrival_s,input_toks,output_toks\nnoon,5,2\n", "line 2: arrival_s 'noon' is not a time"),
         ("arrival_s,input_toks\n0,5\n", "line 2: no length"),
         ("input_toks,output_toks\n5,5\n", "line 2: no arrival"),
-        ('{"timestamp": 0, "input_length": 5, "output_length": 2}\n{"timestamp": 1', "line 2: is no JSON"),
-        ('{"timestamp": 0, "input_length": 5, "output_length": 2}\n[1]\n', "line 2: is no object"),
+        ('{"timestamp": 0, "input_length": 5, "output_length": 2}\n{"timestamp": 1', "line 2: is not JSON"),
+        ('{"timestamp": 0, "input_length": 5, "output_length": 2}\n[1]\n', "line 2: is not an object"),
     ],
 )
 def test_a_broken_line_is_told_by_its_number(text: str, said: str, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class State:
         return True
 
     def admits(self, request: int, tokens: int) -> bool:
-        """Admit a waiting request that computes so many tokens, of those that the cache lacks."""
+        """Admit a waiting request that computes `tokens` of those that the cache lacks."""
         if not self.takes(request, tokens):
             return False
         self.running.append(request)

@@ -38,7 +38,7 @@ class SGLang:
 
     @staticmethod
     def _prompts(state: State, planned: Planned, budget: int) -> int:
-        """Go on with prompts that are read in part."""
+        """Resume prompts that are read in part."""
         for request in state.running:
             needed = state.needed(request)
             if needed > 1 and budget > 0 and state.takes(request, min(needed, budget)):
