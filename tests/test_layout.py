@@ -59,7 +59,7 @@ PACKAGES: Mapping[str, str] = {
         explore.compare explore.fit explore.fit_request explore.largest explore.layouts explore.phases
         explore.outcomes explore.remedies explore.score explore.sweep explore.verdict
     """,
-    "serving": "simulator step_times surface traffic workload",
+    "serving": "plan simulator step_times surface traffic workload",
     "report": """
         cards charts chrome explored grid inspection measured memory_pictures notebook layouts number_format
         page perfetto
