@@ -166,13 +166,19 @@ def held_out(networks: Sequence[Observation], names: Sequence[str], calls: Seque
         )
 
 
-def main() -> None:
-    """Read, hold out, train, write."""
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """The options of a script that reads timm's networks."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("path", type=Path, nargs="?", help="the folder that holds timm/ and others")
     parser.add_argument("--traces", type=Path, default=TRACES, help="the file of traces")
+    return parser
+
+
+def main() -> None:
+    """Read, hold out, train, write."""
+    parser = parser_of(__doc__)
     parser.add_argument("--out", type=Path, default=SHIPPED, help="the file to write")
     parser.add_argument("--held-out", action="store_true", help="only print errors; write nothing")
     given = parser.parse_args()
