@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from neuralpower.devices.spec import find_spec
-from neuralpower.errors import ModelError, NeuralPowerError
+from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import Layer
 from neuralpower.layers.base import TRAINING
 from neuralpower.learn.network_rows import AMP, Way, calls_of, traced
@@ -101,11 +101,8 @@ def _traced(run: Run) -> dict[Layer, float] | None:
     for sized in ("", f"?img_size={run.image}"):  # the latter for those that take images of one size
         try:
             work = traced(f"timm:{run.model}{sized}", run.batch, None, shape, NVIDIA, way)
-        except ModelError as error:
-            reason = str(error)
         except NeuralPowerError as error:
             reason = str(error)
-            break
         else:
             return None if work.unmodelled else calls_of(work)
     print(f"{run.model}: {reason:.120}", flush=True)

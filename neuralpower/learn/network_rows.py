@@ -186,7 +186,7 @@ def calls_of(work: Trace) -> dict[Layer, float]:
 
 @dataclass(frozen=True)
 class Way:
-    """How a network ran, as tables say it."""
+    """How a network ran, in the words of tables."""
 
     dtype: str = USUAL["dtype"]  # a name of a type, or AMP
     layout: str = USUAL["layout"]
@@ -231,7 +231,7 @@ def traced(
     dtype = torch_dtype(name)
     request = InputRequest(batch, length, shape, dtype, labels=way.recipe is not None)
     asked = asked_of(model, request, Phase())
-    assert isinstance(asked, Pass)  # a forward pass is no generation
+    assert isinstance(asked, Pass)
     if LAYOUTS[way.layout]:
         asked = _channels_last(asked)
     question = Question(dtype=name, run=way.run, platform=platform, autocast=autocast)
