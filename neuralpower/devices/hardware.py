@@ -108,7 +108,7 @@ class Hardware:
         if not known or not narrow or not self.limit_w or self.limit_w < 2 * ELSEWHERE_W:
             return math.inf
         share = min((TENSOR_WIDTH / self.width(dtype)) ** TENSOR_POWER, 1.0)
-        return (self.limit_w - ELSEWHERE_W) / (known[-1] * share)
+        return float((self.limit_w - ELSEWHERE_W) / (known[-1] * share))
 
     def _tensor_peak(self, dtype: str) -> float:
         """FLOP/s of tensor cores that they sustain."""
