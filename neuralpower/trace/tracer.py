@@ -100,7 +100,7 @@ def trace(
 
 
 def _values_change_nothing(model: nn.Module, failures: Sequence[ModelError]) -> bool:
-    """Whether meta and fake tensors raised the same error in a model that is not worth a run to see it again."""
+    """Whether meta and fake tensors raised the same, in a model too large to run only to see it again."""
     size = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     said = {quoted(raised(error)) for error in failures}
     return size > WHOLE_BYTES and len(failures) > 1 and len(said) == 1

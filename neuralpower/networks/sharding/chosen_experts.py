@@ -1,4 +1,4 @@
-"""Mixtures whose own code has every expert compute all tokens (Llama 4's), rewritten to compute choices alone.
+"""Mixtures whose own code has every expert compute all tokens (Llama 4's), rewritten to compute choices.
 
 Engines run them so, and so do expert ranks: rows of what nobody chose are not sent.
 """
