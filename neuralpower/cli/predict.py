@@ -148,7 +148,8 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     way = TRAINING if asked.phase == TRAINING else trained_phase
     check_masters(recipe.masters, sizes.full_dtype, autocast=cast, lora=asked.lora)
     routing = Routing.parsed(asked.routing)
-    run, served = case.run_of(trained, asked.run, phase, way), ()
+    run = case.run_of(trained, asked.run, phase, way)
+    served: tuple[str, ...] = ()
     check_served_by(asked.engine, run)
     if own_type:
         vars(sizes)["dtype"], served = served_type(model, sizes.full_dtype, run, trained, asked.engine)

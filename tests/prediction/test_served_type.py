@@ -21,8 +21,8 @@ FULL = {
     '&attention_types=[[["global","local"],1]]',
     "gpt-neox": f"transformers:GPTNeoXForCausalLM?{SMALL}",
     "gpt-j": "transformers:GPTJForCausalLM?n_layer=2&n_embd=64&n_head=4&vocab_size=128&rotary_dim=8",
-    "opt": "transformers:OPTForCausalLM?num_hidden_layers=2&hidden_size=64&num_attention_heads=4&vocab_size=99"
-    "&ffn_dim=128&word_embed_proj_dim=64",
+    "opt": "transformers:OPTForCausalLM?num_hidden_layers=2&hidden_size=64&num_attention_heads=4"
+    "&vocab_size=99&ffn_dim=128&word_embed_proj_dim=64",
     "bloom": "transformers:BloomForCausalLM?n_layer=2&hidden_size=64&n_head=4&vocab_size=128",
     "llama": f"transformers:LlamaForCausalLM?{SMALL}",
     "qwen2": f"transformers:Qwen2ForCausalLM?{SMALL}&num_key_value_heads=4",

@@ -524,8 +524,7 @@ class Faulty(nn.Module):
         self.linear = nn.Linear(features, features, bias=False, device="meta")
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens, index = (self.linear(x),)
-        return tokens[index]
+        raise ValueError(f"{self.linear(x).dim()} axes are too few")
 
 
 @pytest.mark.parametrize(("features", "drawn"), [(16, True), (2**15, False)])
@@ -536,10 +535,10 @@ def test_a_large_network_is_not_run_with_values_to_see_an_error_again(
 
     def on_cpu(*_: object) -> None:
         seen.append("cpu")
-        raise ValueError("not enough values to unpack (expected 2, got 1)")
+        raise ValueError("2 axes are too few")
 
     monkeypatch.setattr(tracer, "on_cpu", on_cpu)
     ways = [*WAYS[:2], ("cpu", on_cpu)]
-    with pytest.raises(ModelError, match="not enough values to unpack"):
+    with pytest.raises(ModelError, match="2 axes are too few"):
         trace(Faulty(features), (torch.ones(2, features, device="meta"),), ways=ways)
     assert bool(seen) == drawn
