@@ -19,9 +19,9 @@ from torch import nn
 
 from neuralpower.errors import BoundError, ModelError, UsersError, quoted
 from neuralpower.layers import Call
-from neuralpower.networks.promised_values import WHOLE_BYTES, promised, tensors_within
+from neuralpower.networks.promised_values import promised, tensors_within
 from neuralpower.networks.refusals import check_followable, way_out
-from neuralpower.networks.running import WAYS, Run, on_cpu
+from neuralpower.networks.running import WAYS, Run, on_cpu, values_change_nothing
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.trace.casts import casting, not_blind
@@ -72,7 +72,7 @@ def trace(
         notes: list[str] = []
         failures: list[ModelError] = []
         for method, run in ways:
-            if run is on_cpu and _values_change_nothing(model, failures):
+            if run is on_cpu and values_change_nothing(model, map(raised, failures)):
                 break
             recorder = Recorder(model, routing)
             recorder.gradients, recorder.derived = training is not False, derived
@@ -98,13 +98,6 @@ def trace(
         if not own:
             raise _untraced(model, failures[-1] if failures else None, (args, kwargs))
         derived.update({error.key: str(error) for error in own})
-
-
-def _values_change_nothing(model: nn.Module, failures: Sequence[ModelError]) -> bool:
-    """Whether meta and fake tensors raised the same, in a model too large to run only to see it again."""
-    size = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
-    said = {quoted(raised(error)) for error in failures}
-    return size > WHOLE_BYTES and len(failures) > 1 and len(said) == 1
 
 
 @contextlib.contextmanager
