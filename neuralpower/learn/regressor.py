@@ -121,14 +121,19 @@ class Regressor:
         parts = [np.maximum(low - axes[n], 0) + np.maximum(axes[n] - high, 0) for n, (low, high) in box]
         return np.asarray(np.sum(parts, axis=0))
 
-    def predict(self, problem: Problem) -> tuple[Array, Array]:
-        """(t, d), each [rows]: the target, and octaves outside the box."""
-        t0, d = self.base(problem), self.outside(problem.axes)
+    def predict(self, problem: Problem, alike: Problem | None = None) -> tuple[Array, Array]:
+        """(t, d), each [rows]: the target, and octaves outside the box.
+
+        `alike`: the rows whose residual, alignment and distance count, where they are not the rows' own.
+        """
+        t0 = self.base(problem)
+        alike, usual = (problem, t0) if alike is None else (alike, self.base(alike))
+        d = self.outside(alike.axes)
         if self.trees is not None:
-            r = self.trees.predict(np.column_stack([problem.features, np.log2(t0)]))
+            r = self.trees.predict(np.column_stack([alike.features, np.log2(usual)]))
             t0 = t0 * np.exp(r * say(d, self.reach))
         if self.alignment:
-            t0 = t0 * np.exp(-self.alignment.saved(problem.special, t0))
+            t0 = t0 * np.exp(-self.alignment.saved(alike.special, t0))
         t0 = np.maximum(t0, self.least)
         return t0 * self.factor + np.minimum(t0, self.short_s) * self.short, d
 
