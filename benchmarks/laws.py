@@ -10,7 +10,8 @@ A seeded sweep of each kind in each type is predicted on each device with a shee
     its twins         boards that differ in links alone take as long
     the whole         no part of a network takes longer than all of it
 
-`before`: without the clamps. Calls that were measured on the device are exempt.
+`before`: without the clamps. Calls that were measured on the device are exempt; so are those of a table too
+large to be listed, of its sheet.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent
 from neuralpower.layers.columns import HALF, TILE, WHOLE
 from neuralpower.learn import laws, predictor
 from neuralpower.learn.any_device import for_device
-from neuralpower.learn.estimates import BY_LAW, CARRIED, MEASURED, NETWORKS
+from neuralpower.learn.estimates import BY_LAW, CARRIED, IN_RANGE, MEASURED, NETWORKS
 from neuralpower.learn.laws import least_s, most_s
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
@@ -80,8 +81,10 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     free = (basis == MEASURED) | (t == 0)
     twins = np.array([SAME_CHIP in origin for origin in predictor.origins(found)])
     held = predictor.law is None or not predictor.law.exempt  # families whose calls are slower
+    regressors = [one for some in (predictor, *predictor.others) for one in some.regressors.values()]
+    table = np.array([number >= 0 and regressors[number].of_sums for number in found.regressor])
     rules = {
-        FASTER: t < least_s(columns, hardware) * (1 - ROUNDING),
+        FASTER: ~(table & (basis == IN_RANGE)) & (t < least_s(columns, hardware) * (1 - ROUNDING)),
         SLOWER: held
         & np.isin(basis, CARRIED_BASES)
         & ~twins
@@ -180,7 +183,7 @@ def without_clamps() -> Iterator[None]:
         (laws, "least_s", free(0.0)),
         (laws, "most_s", free(np.inf)),
         (laws, "other_types", lambda *_: ()),
-        (laws, "in_32_bits", lambda *_: None),
+        (laws, "in_more_bits", lambda *_: []),
         (predictor, "in_tiles", nowhere),
         (attention, "between_powers", lambda *_: None),
         (latent_attention, "between_powers", lambda *_: None),

@@ -97,15 +97,11 @@ def replaced(columns: L, fields: Mapping[str, Any]) -> L:
     return found
 
 
-def stacked(columns: L, others: L | None) -> L:
-    """The rows of one table's columns, and those of another after them."""
-    if others is None:
-        return columns
-    both = {
-        name: np.concatenate([getattr(one, name) for one in (columns, others)])
-        for name in columns.field_names()
-    }
-    return replaced(columns, both)
+def stacked(columns: L, *others: L) -> L:
+    """The rows of some tables' columns, one after the other."""
+    every = (columns, *others)
+    names = columns.field_names() if others else ()
+    return replaced(columns, {name: np.concatenate([getattr(one, name) for one in every]) for name in names})
 
 
 def fingerprint(columns: Layer) -> np.ndarray:

@@ -45,8 +45,8 @@ def seconds_by_law(columns: Layer, law: Law) -> Array:
     """
     if np.all(np.asarray(columns.phase) == BACKWARD):
         return _backward_s(columns, law)
-    seconds, wider = law.seconds(columns), laws.in_32_bits(columns, law.hardware)
-    if wider is not None:  # the same units do them, or more of them
+    seconds = law.seconds(columns)
+    for wider in laws.in_more_bits(columns, law.hardware):  # the same units do them, or more of them
         seconds = np.minimum(seconds, law.seconds(wider))
     return held(seconds, columns, law)
 

@@ -5,8 +5,8 @@
     most   = DENSE x law, LOOSE x law for calls that no vector or tensor core fits, GENERAL x law for torch's
              attention, plus their launches
 
-Fewer bits take no longer: 16 than 32, and 8 than 16 but for products of which tables know that scaling their
-inputs takes longer than it saves (a third to four fifths of 36,000 on an H100, an L40S and a B200).
+Fewer bits take no longer, but for products that scale their operands first: on an H100, an L40S and a B200,
+a third to four fifths of 36,000 in fp8 take longer than in bfloat16.
 
 Measured calls are exempt: tables that repeat one call find its operands in the cache. What was measured on
 the very device and lies among its rows is exempt from `most`: its kernels may be as bad as that.
@@ -77,12 +77,17 @@ def other_types(columns: Layer, hardware: Hardware) -> Iterator[tuple[Array, Lay
                 yield index, replaced(take(columns, index), {"dtype": np.full(len(index), other)}), wider
 
 
-def in_32_bits(columns: Layer, hardware: Hardware) -> Layer | None:
-    """The same calls in float32, where they are in 16 bits and the device has both."""
-    names = np.unique(np.asarray(columns.dtype, dtype=str)).tolist()
-    if "float32" not in hardware.peak_flops_per_s or any(DTYPES[name].bits != HALF for name in names):
-        return None
-    return replaced(columns, {"dtype": np.full(len(columns.dtype), "float32")})
+def in_more_bits(columns: Layer, hardware: Hardware) -> list[Layer]:
+    """The same calls in each wider type that bounds theirs and that the device has; they are of one type."""
+    mine = str(np.asarray(columns.dtype)[0])
+    bits = DTYPES[mine].bits if mine in FLOATING else 0
+    wider = (name for name in BOUNDED_BY.get(bits, ()) if DTYPES[name].bits > bits)
+    rows = len(columns.dtype)
+    return [
+        replaced(columns, {"dtype": np.full(rows, name)})
+        for name in wider
+        if name in hardware.peak_flops_per_s
+    ]
 
 
 def _otherwise_bound(columns: Layer, hardware: Hardware) -> bool:

@@ -365,7 +365,7 @@ class Predictor:
     def _by_bits(self, columns: Layer, found: Estimates) -> Estimates:
         """The estimates, by which products take no longer in fewer bits: the better known type counts.
 
-        Where rows tell of both alike, it is the wider one, but for 8 bits, whose scaling takes time.
+        Where rows tell of both alike, it is the wider one.
         """
         free, mine = (found.basis_code == BASES.index(MEASURED)) | (found.runtime_s <= 0), None
         for index, other, wider in laws.other_types(columns, self._known_hardware()):
@@ -479,23 +479,25 @@ class Predictor:
         hardware = here if self.twin is None else self.twin.hardware
         alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format
         near = columns if alike or not np.any(columns.quantised()) else of_one_type(columns)
-        wider = None if law is None or found[1] != keys.ANY else laws.in_32_bits(near, here)
-        t, outside, known = self._trained(found, stacked(near, wider), hardware)
-        if wider is not None:  # a pass over memory, which takes no longer over half of the bytes
-            t = np.where(known[:rows], t[:rows], np.minimum(t[:rows], t[rows:]))
-            outside, known = outside[:rows], known[:rows]
+        # a pass over memory takes no longer over fewer bytes
+        wider = [] if law is None or found[1] != keys.ANY else laws.in_more_bits(near, here)
+        t, outside, known = (
+            some.reshape(1 + len(wider), rows)
+            for some in self._trained(found, stacked(near, *wider), hardware)
+        )
+        t, outside, known = np.where(known[0], t[0], np.min(t, axis=0)), outside[0], known[0]
         measured = exact & known
         if near is not columns:  # the roofline says what operands of other types change
             t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
         unsure = np.zeros(rows)
-        of_sums = regressor.of_sums and not self.view.pooled  # no call's own time: terms of networks' totals
+        of_sums = regressor.of_sums and not self.view.pooled  # rows that it cannot tell from others
         least, most = 0.0 if of_sums else self.view.least_s(columns, here), np.full(rows, np.inf)
         if self.twin is not None:
             t, unsure = self.twin.carried(columns, t, here)
         elif law is not None and self.carried and np.any(outside > 0):
             t = faded(t, law.seconds(columns), outside)
         if law is not None:
-            free = measured | of_sums
+            free = measured | of_sums & (outside <= 0)
             least = np.where(free, least, np.maximum(least, laws.least_s(columns, here)))
             most = laws.most_s(columns, here)
             if exact and (self.twin is not None or not self.carried):

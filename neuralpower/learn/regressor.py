@@ -100,7 +100,7 @@ class Regressor:
 
     @property
     def of_sums(self) -> bool:
-        """Whether it was fitted on no calls, but on networks' totals alone."""
+        """Whether it names no row of its own: fitted on totals, or on a table too large to be listed."""
         return self.measured is None or not len(self.measured)
 
     def has_measured(self, config: Array) -> Array:
