@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -179,7 +180,7 @@ def without_clamps() -> Iterator[None]:
     def free(value: float) -> object:
         return lambda columns, hardware: np.full(len(columns.dtype), value)
 
-    instead = (
+    instead: tuple[tuple[Any, str, Any], ...] = (
         (laws, "least_s", free(0.0)),
         (laws, "most_s", free(np.inf)),
         (laws, "other_types", lambda *_: ()),

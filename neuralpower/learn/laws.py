@@ -14,7 +14,7 @@ the very device and lies among its rows is exempt from `most`: its kernels may b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,11 @@ DENSE, LOOSE = 3.0, 6.0
 # 273 of an H100's 989, in generations by four diffusion networks.
 GENERAL = 8.0
 # By the bits of a type, those that bound its times.
-BOUNDED_BY = {32: ("float16", "bfloat16"), 16: ("float32",), 8: ("bfloat16", "float32")}
+BOUNDED_BY: Mapping[float, tuple[str, ...]] = {
+    32: ("float16", "bfloat16"),
+    16: ("float32",),
+    8: ("bfloat16", "float32"),
+}
 HALF = 16  # bits of the usual types
 MARKS = ("odd sides", "sides in pairs", "grouped", "strided", "run ", "not last")  # traits of the latter
 LAUNCH_S = 5e-6  # of a kernel: to start it, to fill the cores, to end it

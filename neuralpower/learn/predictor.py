@@ -371,9 +371,7 @@ class Predictor:
         for index, other, wider in laws.other_types(columns, self._known_hardware()):
             mine = self._standing(columns) if mine is None else mine
             theirs, here = self._standing(other), mine[index]
-            better = (theirs > here) | (theirs == here) & wider & (
-                (here == 0) | (columns.itemsize[index] > 1)
-            )
+            better = (theirs > here) | wider & (theirs == here) & (here > 0)
             asked = np.flatnonzero(better & ~free[index])
             if len(asked):
                 instead = self._by_fastest(take(other, asked))
@@ -825,7 +823,7 @@ def _let(excess: Array, outside: Array) -> Array:
     Beyond them it fades, over so many octaves that a larger call takes no less.
     """
     held = np.clip((outside - EXTRAPOLATION_OCTAVES) / HELD_OCTAVES, 0.0, 1.0)
-    return np.maximum(excess, 1.0) ** (1 - held)
+    return np.asarray(np.maximum(excess, 1.0) ** (1 - held))
 
 
 def resident_share(held_bytes: Any, hardware: Hardware) -> Any:

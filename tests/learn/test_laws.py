@@ -76,8 +76,9 @@ def test_sizes_of_a_tile_and_an_alignment_stand_together() -> None:
         Linear(dtype="float16", rows=size, in_features=64, out_features=64, bias=False) for size in sizes
     ]
     tiles, differs = in_tiles(columns_of(Linear, layers))
-    assert tiles.rows.tolist() == [64, 65, 65, 128, 72, 128, 4096, 4097, 4097, 4104, 4608, 4608]
-    assert differs.tolist() == [stands != size for stands, size in zip(tiles.rows, sizes, strict=True)]
+    rows = np.asarray(tiles.rows).tolist()
+    assert rows == [64, 65, 65, 128, 72, 128, 4096, 4097, 4097, 4104, 4608, 4608]
+    assert differs.tolist() == [stands != size for stands, size in zip(rows, sizes, strict=True)]
 
 
 def test_eight_bits_are_no_slower_than_sixteen_where_nothing_is_scaled() -> None:
