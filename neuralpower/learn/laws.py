@@ -66,7 +66,7 @@ def most_s(columns: Layer, hardware: Hardware) -> Array:
 def other_types(columns: Layer, hardware: Hardware) -> Iterator[tuple[Array, Layer, bool]]:
     """(Rows of products, these in another type, whether it has more bits) for each type that bounds theirs.
 
-    The narrower type has units of its own: the device's peak of it is no lower.
+    The narrower type has units of its own, whose peak is as high or higher.
     """
     if not columns.multiplies or np.any(columns.quantised()):
         return

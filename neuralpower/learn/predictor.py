@@ -365,7 +365,7 @@ class Predictor:
     def _by_bits(self, columns: Layer, found: Estimates) -> Estimates:
         """The estimates, by which products take no longer in fewer bits: the better known type counts.
 
-        Where rows tell of both alike, it is the wider one.
+        Where both have rows alike, it is the wider one.
         """
         free, mine = (found.basis_code == BASES.index(MEASURED)) | (found.runtime_s <= 0), None
         for index, other, wider in laws.other_types(columns, self._known_hardware()):
@@ -820,7 +820,7 @@ def _bounds(
 def _let(excess: Array, outside: Array) -> Array:
     """Times that a call may exceed the most of its law, as its neighbours do: all of it among rows, [rows].
 
-    Beyond them it fades, over so many octaves that a larger call takes no less.
+    Beyond them it fades over HELD_OCTAVES, slowly enough that a larger call takes no less.
     """
     held = np.clip((outside - EXTRAPOLATION_OCTAVES) / HELD_OCTAVES, 0.0, 1.0)
     return np.asarray(np.maximum(excess, 1.0) ** (1 - held))
