@@ -54,7 +54,7 @@ def in_tiles(columns: L) -> tuple[L, np.ndarray]:
     """(The rows with each size as the one that stands for its tile, which rows differ [rows], bool).
 
     A tile is an eighth of an octave, of TILE numbers at least. In it, sizes of one alignment stand together:
-    multiples of WHOLE with the last, those of HALF and the rest with their first. Keys of a cache lie in
+    multiples of WHOLE with the last, those of HALF and all others with their first. Keys of a cache lie in
     pages of WHOLE, whatever their number, and stand with the last.
     """
     differs, sizes = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=bool), {}
