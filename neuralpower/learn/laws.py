@@ -73,9 +73,10 @@ def other_types(columns: Layer, hardware: Hardware) -> Iterator[tuple[Array, Lay
     peaks, dtypes = hardware.peak_flops_per_s, np.asarray(columns.dtype, dtype=str)
     for mine in np.unique(dtypes).tolist():
         bits = DTYPES[mine].bits if mine in FLOATING else 0
-        for other in BOUNDED_BY.get(bits, ()) if mine in peaks else ():
+        units = DTYPES[mine].peak or mine  # all types of 8 bits share theirs
+        for other in BOUNDED_BY.get(bits, ()) if units in peaks else ():
             wider = DTYPES[other].bits > bits
-            narrow, wide = (mine, other) if wider else (other, mine)
+            narrow, wide = (units, other) if wider else (other, units)
             if other in peaks and mine != TENSORFLOAT32 and peaks[narrow] >= peaks[wide]:
                 index = np.flatnonzero(dtypes == mine)
                 yield index, replaced(take(columns, index), {"dtype": np.full(len(index), other)}), wider
