@@ -17,6 +17,7 @@ from typing_extensions import Self
 from neuralpower.errors import InputError, Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.base import peak_flops
+from neuralpower.layers.columns import between_powers
 from neuralpower.layers.operands import Operand, Operands, own_operand
 from neuralpower.layers.terms import causal_share, ceil_to, chosen, either, past
 from neuralpower.layers.traits import Traits, sides_of, steps
@@ -61,6 +62,7 @@ class Attention(Layer):
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
     multiplies = True
+    paged = frozenset({"key_length"})
     group_names = (*GROUPS, *TORCHS)
     alone = frozenset(TORCHS)  # on an H100, engines' kernels take 0.6 times as long as torch's
     words = {"library": ("", TORCH)}
@@ -365,6 +367,10 @@ class Attention(Layer):
             features[f"fill_{name}"] = tasks / (waves * hardware.cores)
             features[f"waves_{name}"] = np.minimum(np.log2(waves), 6)
         return features
+
+    def between(self, asked: Any) -> tuple[Any, Any, Self, Self] | None:
+        """A step's time runs straight along its cache: tables have powers of 2 alone."""
+        return between_powers(self, "key_length", asked & (self.query_length == 1))
 
     def traits(self) -> Traits:
         """Lengths and head sizes, of which tiles are made; what is skipped or read besides."""

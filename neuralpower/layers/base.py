@@ -99,6 +99,7 @@ class Layer(ABC):
     alone: ClassVar[frozenset[str]] = frozenset()  # groups that no other stands in for
     # Features of kernels: the residual is a curve along the first, one for each value of the second.
     curve: ClassVar[tuple[str, ...]] = ()
+    paged: ClassVar[frozenset[str]] = frozenset()  # sizes that lie in pages: their alignment costs nothing
     rule: ClassVar[str] = ""  # as text: how its fields must agree
     # Allowed values of its text fields, besides dtype and phase.
     words: ClassVar[Mapping[str, Collection[str]]] = {}
@@ -314,6 +315,13 @@ class Layer(ABC):
     def launches(self) -> Any:
         """Steps that the host issues in a row for a call, up to a factor: its time grows with them."""
         return 1
+
+    def between(self, asked: Any) -> tuple[Any, Any, Self, Self] | None:
+        """(Rows, shares of the way, the next smaller size, the next larger) where a time runs straight.
+
+        `asked`: which rows count, bool, [rows]. None: there are none.
+        """
+        return None
 
     def instead(self) -> Self | None:
         """What a program may run in its place, where that is faster; None: nothing."""

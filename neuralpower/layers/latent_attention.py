@@ -20,6 +20,7 @@ from typing_extensions import Self
 from neuralpower.errors import InputError
 from neuralpower.layers import Bytes, Call, Draw, Hardware, layer_kind
 from neuralpower.layers.base import peak_flops
+from neuralpower.layers.columns import between_powers
 from neuralpower.layers.fused import Fused, fused_operator
 from neuralpower.layers.operands import Operand, Operands, own_operand
 from neuralpower.layers.terms import causal_share, ceil_to, chosen, past
@@ -215,6 +216,10 @@ class LatentAttention(Fused):
         steps = np.ceil(self.key_length / k)
         splits = np.clip(hardware.cores // self._tasks(PACKED), 1, steps)
         return splits, np.ceil(steps / splits)
+
+    def between(self, asked: Any) -> tuple[Any, Any, Self, Self] | None:
+        """A step's time runs straight along its cache: tables have powers of 2 alone."""
+        return between_powers(self, "key_length", asked & (self.query_length == 1))
 
     def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
         """Variants of the kernel, and how its tiles fill the cores."""
