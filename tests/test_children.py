@@ -18,8 +18,8 @@ from neuralpower.measure.exchanges.run import measured
 from neuralpower.processes.pool import Pool
 from neuralpower.processes.tether import environment, python, tethered
 from neuralpower.suites.bench.distributed import launch
-from neuralpower.suites.bench.grid import execute
 from neuralpower.suites.bench.options import Options
+from neuralpower.suites.bench.results import execute
 from tests.strangers import strangers
 
 PACKAGE = Path(neuralpower.__file__).parent

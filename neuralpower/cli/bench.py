@@ -104,8 +104,8 @@ class Asked(OptionGroup):
 @partial(with_options, first=[_parameter(name, field.metadata) for name, field in FIELDS.items()])
 def bench(asked: Asked, **given: str | None) -> None:
     """Benchmark a network: training, inference, or loading data; prints result lines."""
-    from neuralpower.suites.bench.config import Config, check_models, container_command, read_config
-    from neuralpower.suites.bench.grid import axes_of, points_of
+    from neuralpower.suites.bench.options import Config, check_models, container_command, read_config
+    from neuralpower.suites.bench.results import axes_of, points_of
 
     if boolean(asked.sysinfo):
         from neuralpower.suites.bench.run import described
@@ -152,7 +152,7 @@ def _settle(forward: bool, told: dict[str, str]) -> None:
 
 def _one(options: Options, monitor_file: Path | None) -> None:
     from neuralpower.suites.bench.distributed import launch, world_of
-    from neuralpower.suites.bench.logs import result_line
+    from neuralpower.suites.bench.results import result_line
     from neuralpower.suites.bench.run import Bench
 
     world = world_of(options)
@@ -165,9 +165,7 @@ def _one(options: Options, monitor_file: Path | None) -> None:
 
 def _grid(points: Sequence[Options], out: Path, retry_failed: bool) -> None:
     from neuralpower.report.grid import grid as table
-    from neuralpower.suites.bench.grid import run_grid
-    from neuralpower.suites.bench.logs import values_of
-    from neuralpower.suites.bench.summaries import exploration
+    from neuralpower.suites.bench.results import exploration, run_grid, values_of
 
     def show(text: str) -> None:
         print(visible(text), file=sys.stderr)

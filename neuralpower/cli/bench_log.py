@@ -43,8 +43,8 @@ def bench_log(
 ) -> None:
     """Read result lines back, and summarise them: exploration, scaling, statistics, shares of time."""
     from neuralpower.report.grid import grid
-    from neuralpower.suites.bench.logs import read_logs, write_csv
-    from neuralpower.suites.bench.summaries import SUMMARIES as MADE
+    from neuralpower.suites.bench.results import SUMMARIES as MADE
+    from neuralpower.suites.bench.results import read_logs, write_csv
 
     names = [*MADE] if "all" in summary else summary
     found = [log for path in logs for log in read_logs(path)]

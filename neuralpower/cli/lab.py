@@ -122,8 +122,7 @@ def lab(asked: Lab) -> None:
 def _compare(tables: Path | None, operator: str | None) -> None:
     """Print the comparison of a file's tables, as a table and sentences."""
     from neuralpower.report.grid import grid
-    from neuralpower.suites.lab.comparison import HEADER, compare
-    from neuralpower.suites.lab.printed import read_tables
+    from neuralpower.suites.lab.operators import HEADER, compare, read_tables
 
     if tables is None:
         raise InputError("compare: needs --tables FILE, a text with printed tables of torch's profiler")

@@ -55,8 +55,8 @@ def report(
     from neuralpower.report.page import write_html, write_markdown
     from neuralpower.suites.paradnn.page import page_of
     from neuralpower.suites.paradnn.points import Point, family_named
-    from neuralpower.suites.paradnn.result import Setup
     from neuralpower.suites.paradnn.run import operator_times
+    from neuralpower.suites.paradnn.sweep import Setup
 
     pictures = parsing.names(formats, "formats") or ()
     points = pd.concat([_frame(source) for source in sources], ignore_index=True)
@@ -76,8 +76,7 @@ def report(
 
 
 def _frame(source: Path) -> pd.DataFrame:
-    from neuralpower.suites.paradnn.sweep import read_results
-    from neuralpower.suites.paradnn.table import csv_frame, frame
+    from neuralpower.suites.paradnn.sweep import csv_frame, frame, read_results
 
     return csv_frame(source) if is_file(source) else frame(read_results(source))
 
@@ -115,8 +114,7 @@ def merge(
 ) -> None:
     """Merge tables into one CSV; each point occurs once."""
     from neuralpower.files.atomic import replace_file
-    from neuralpower.suites.paradnn.sweep import read_results
-    from neuralpower.suites.paradnn.table import merged, read_csv, row_of
+    from neuralpower.suites.paradnn.sweep import merged, read_csv, read_results, row_of
 
     tables: list[tuple[str, list[list[str]]]] = []
     for source in sources:

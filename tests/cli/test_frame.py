@@ -36,9 +36,9 @@ from neuralpower.prediction.measured import BEST, ROOFLINE
 from neuralpower.profiling.conventions import CONVENTIONS, UNITS
 from neuralpower.profiling.result import SORTS, VIEWS
 from neuralpower.profiling.steps import PHASES as RAN
-from neuralpower.suites.bench.summaries import SUMMARIES
+from neuralpower.suites.bench.results import SUMMARIES
 from neuralpower.suites.lab.run import STEPS
-from neuralpower.suites.paradnn.learning import COMPAT, LAYER_FUNCTIONS
+from neuralpower.suites.paradnn.run import COMPAT, LAYER_FUNCTIONS
 from neuralpower.trace.question import RUNS
 from tests.program import done, run
 

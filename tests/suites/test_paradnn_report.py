@@ -15,20 +15,23 @@ import torch
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError, OutOfMemory
 from neuralpower.report.charts import XY, Heatmap, Series
-from neuralpower.suites.paradnn.analysis import (
+from neuralpower.suites.paradnn.page import (
     best,
     chosen_widths,
     faster,
+    heatmap,
     hyper_parameters,
     linear_weights,
+    over_batch,
+    page_of,
     paired,
+    power_of_two,
+    roofline,
+    speedups,
     timed,
     utilisation,
 )
-from neuralpower.suites.paradnn.page import page_of
-from neuralpower.suites.paradnn.pictures import heatmap, over_batch, power_of_two, roofline, speedups
 from neuralpower.suites.paradnn.points import FAMILIES, Point
-from neuralpower.suites.paradnn.result import Result, Setup
 from neuralpower.suites.paradnn.roof import (
     Roof,
     copy_bytes_per_s,
@@ -37,7 +40,7 @@ from neuralpower.suites.paradnn.roof import (
     tf32_by_default,
     theoretical,
 )
-from neuralpower.suites.paradnn.table import frame
+from neuralpower.suites.paradnn.sweep import Result, Setup, frame
 
 SLOW, FAST = "Steady 1", "Hungry 2"
 NODES, BATCHES, LAYERS = (32, 256, 2048), (64, 256, 1024, 4096), (4, 16)

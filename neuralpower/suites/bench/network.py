@@ -20,8 +20,7 @@ from neuralpower.networks.zoo import ZOO
 from neuralpower.prediction.explore.largest import largest
 from neuralpower.profiling.steps import accounted, clock_of, told
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.suites.precision import Autocasting, Precision
-from neuralpower.suites.steps import Batch, StepTimer, Work, make_optimizer
+from neuralpower.suites.steps import Autocasting, Batch, Precision, StepTimer, Work, make_optimizer
 from neuralpower.trace.recipe import default_loss
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import DeviceError, InputError, writing
 from neuralpower.processes.tether import environment, tethered
-from neuralpower.suites.lab.images import SIDE, Split, normalised
-from neuralpower.suites.lab.training import Point
+from neuralpower.suites.lab.training import SIDE, Point, Split, normalised
 
 EXPERIMENT = Path("logs/mnist_experiment_1")
 GRID = 8  # images a side

@@ -32,10 +32,19 @@ from neuralpower.prediction.prediction import Prediction
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.tables import short
 from neuralpower.suites.roofline import records
-from neuralpower.suites.roofline.chips import sheet_roof
-from neuralpower.suites.roofline.records import Data, Device, Network, Point, Roof, Training, Work
+from neuralpower.suites.roofline.pages import sheet_roof
+from neuralpower.suites.roofline.records import (
+    Data,
+    Device,
+    Network,
+    Point,
+    Roof,
+    Sketch,
+    Training,
+    Work,
+    kinds_of,
+)
 from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Runner
-from neuralpower.suites.roofline.work import Sketch, kinds_of
 from neuralpower.trace.records import Trace
 
 Tried = TypeVar("Tried", Point, Training)

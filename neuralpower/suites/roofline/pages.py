@@ -1,31 +1,380 @@
-"""The report's page: sections, tables and charts of the gathered data.
-
-`comments.jinja` has the sentences; if there are too few numbers, they say so.
-"""
+"""Analyse the data: rank correlations, verdicts, gaps, pairs that FLOP order correctly or wrongly."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
+from neuralpower.devices.spec import DeviceSpec, known_specs, read_spec
+from neuralpower.dtypes import DTYPES, PEAK, PEAKS
 from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Pie, Pies, Series
 from neuralpower.report.page import Cell, Columns, Page, Part, Section, Share, Table
-from neuralpower.suites.roofline import analysis, chips
-from neuralpower.suites.roofline.analysis import Placement, View
-from neuralpower.suites.roofline.records import MEASURED, OK, Device, Network, Point, Training, Work
+from neuralpower.suites.roofline.records import (
+    MEASURED,
+    OK,
+    Data,
+    Device,
+    Network,
+    Point,
+    Roof,
+    Training,
+    Work,
+)
 from neuralpower.suites.words import template
+
+Method = Literal["Spearman", "Kendall"]
+FEWEST = 5  # fewest networks for a rank correlation: with fewer, any order is likely by chance
+NEAR = 1.5  # factor of a ratio of FLOP within which a ratio of times is near it
+COVERED = 0.5  # least share of a predicted time that must be trained for an example
+FLOP, PARAMETERS = "FLOP", "parameters"
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Rank correlations of times, FLOP and parameters; `values` [names][names], None for too few networks."""
+
+    batch_size: int
+    method: Method
+    names: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    networks: int
+
+    def of(self, a: str, b: str) -> float | None:
+        """The correlation of two names."""
+        return self.values[self.names.index(a)][self.names.index(b)]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A batch of a network under a roof of a device, with its time if requested."""
+
+    network: Network
+    device: Device
+    roof: Roof
+    work: Work
+    runtime_s: float = math.nan
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte moved."""
+        return self.work.intensity or 0.0
+
+    @property
+    def bound(self) -> str:
+        """Either "memory" or "compute": the side of the ridge on which the network lies."""
+        return "memory" if self.intensity < self.roof.ridge else "compute"
+
+    @property
+    def memory_share(self) -> float:
+        """Share of the time on the roof that calls below the ridge take."""
+        return self.roof.memory_share(self.work)
+
+    @property
+    def mixture(self) -> float:
+        """Share of the time on the roof that the smaller of both bounds takes."""
+        return min(self.memory_share, 1 - self.memory_share)
+
+    @property
+    def flops_per_s(self) -> float:
+        """FLOP/s that the network reaches."""
+        return self.work.flops / self.runtime_s
+
+    @property
+    def of_peak(self) -> float:
+        """Share of the peak, 1 at the most."""
+        return min(1.0, self.flops_per_s / self.roof.flops_per_s)
+
+    @property
+    def of_attainable(self) -> float:
+        """Share of the roof above its intensity, 1 at the most."""
+        return min(1.0, self.flops_per_s / self.roof.attainable(self.intensity))
+
+    @property
+    def clipped(self) -> bool:
+        """Whether it would lie above the roof: `of_attainable` is cut off at 1."""
+        return self.flops_per_s > self.roof.attainable(self.intensity)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two networks at one batch size on one device: ratios of first over second."""
+
+    first: Network
+    second: Network
+    flops: float
+    runtime: float
+
+    @property
+    def error(self) -> float:
+        """Factor between the ratio of times and the ratio of FLOP, 1 or more."""
+        return math.exp(abs(math.log(self.flops / self.runtime)))
+
+    @property
+    def parameters(self) -> float:
+        """Ratio of parameters."""
+        return self.first.parameters / max(self.second.parameters, 1)
+
+    @property
+    def misleads(self) -> float:
+        """Factor by which parameters get the order of the times wrong; 0 if they do not."""
+        wrong = (self.parameters - 1) * (self.runtime - 1) < 0 and self.parameters
+        return max(self.runtime / self.parameters, self.parameters / self.runtime) if wrong else 0.0
+
+
+@dataclass(frozen=True)
+class View:
+    """The data of the networks and batch sizes that a report is about."""
+
+    data: Data
+    models: tuple[str, ...]
+    batch_sizes: tuple[int, ...]
+
+    @property
+    def networks(self) -> list[Network]:
+        """The networks in the report's order."""
+        return [n for m in self.models if (n := self.data.find(Network, m)) is not None]
+
+    def work(self, network: Network, batch_size: int) -> Work:
+        """Work of a network at a batch size."""
+        return self.data.get(Work, network.model, batch_size)
+
+    def point(self, network: Network, device: Device, batch_size: int) -> Point | None:
+        """Point of a network at a batch size on a device."""
+        return self.data.find(Point, network.model, device.name, batch_size)
+
+    def runtime_s(self, network: Network, device: Device, batch_size: int) -> float | None:
+        """Time of a forward pass; None if unknown."""
+        point = self.point(network, device, batch_size)
+        return point.runtime_s if point is not None and point.status == OK and point.runtime_s else None
+
+    def roofs(self, device: Device) -> list[Roof]:
+        """Roofs of a device: the measured one first, then its data sheet's."""
+        return sorted((r for r in self.data.roofs if r.device == device.name), key=lambda r: -r.samples)
+
+    def roof(self, device: Device) -> Roof | None:
+        """The roof for verdicts: the measured one, if there is one."""
+        return next(iter(self.roofs(device)), None)
+
+
+def correlation(view: View, batch_size: int, method: Method) -> Correlation:
+    """Rank correlations over the networks that have a time on every device at that batch size."""
+    import pandas as pd
+
+    rows = []
+    for network in view.networks:
+        times = [view.runtime_s(network, device, batch_size) for device in view.data.devices]
+        if None not in times:
+            rows.append([*times, view.work(network, batch_size).flops, network.parameters])
+    names = [*(f"runtime, {device.name}" for device in view.data.devices), FLOP, PARAMETERS]
+    table = pd.DataFrame(rows, columns=names, dtype=float)
+    ranks = table.loc[:, table.nunique() > 1].corr("spearman" if method == "Spearman" else "kendall", FEWEST)
+    values = ranks.reindex(index=names, columns=names).to_numpy(float)
+    known = tuple(tuple(None if math.isnan(v) else float(v) for v in row) for row in values)
+    return Correlation(batch_size, method, tuple(names), known, len(rows))
+
+
+def verdicts(view: View, batch_size: int) -> list[Placement]:
+    """Every network under the roof of every device that has one."""
+    found = []
+    for network, device in itertools.product(view.networks, view.data.devices):
+        roof, work = view.roof(device), view.work(network, batch_size)
+        if roof is not None and work.intensity is not None:
+            found.append(Placement(network, device, roof, work))
+    return found
+
+
+def gaps(view: View, device: Device, batch_size: int, roof: Roof) -> list[Placement]:
+    """The networks that have a time on the device, under one of its roofs."""
+    found = []
+    for network in view.networks:
+        seconds, work = view.runtime_s(network, device, batch_size), view.work(network, batch_size)
+        if seconds and work.intensity:
+            found.append(Placement(network, device, roof, work, seconds))
+    return found
+
+
+def growth(view: View) -> list[dict[str, Any]]:
+    """Networks by rising intensity at the smallest batch, with its growth to the largest one."""
+    found: list[dict[str, Any]] = []
+    for network in view.networks:
+        small, large = (view.work(network, view.batch_sizes[i]).intensity for i in (0, -1))
+        if small:
+            found.append({"label": network.label, "intensity": small, "growth": (large or 0) / small})
+    return sorted(found, key=lambda one: one["intensity"])
+
+
+def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
+    """Every pair of networks whose times are known well, the one with more FLOP first."""
+    known = [
+        (network, view.work(network, batch_size).flops, seconds)
+        for network in view.networks
+        if (seconds := view.runtime_s(network, device, batch_size))
+        and (point := view.point(network, device, batch_size))
+        and (point.coverage is None or point.coverage >= COVERED)
+    ]
+    ordered = sorted(known, key=lambda item: -item[1])
+    return [Pair(a[0], b[0], a[1] / b[1], a[2] / b[2]) for a, b in itertools.combinations(ordered, 2) if b[1]]
+
+
+def is_guess(view: View, device: Device, batch_size: int, *networks: Network) -> bool:
+    """Whether most FLOP of one network are of kinds that the device's predictor was not trained on."""
+    works = [view.work(network, batch_size) for network in networks]
+    unknown = [sum(c.flops for c in work.calls if c.kind in device.unknown_kinds) for work in works]
+    return any(2 * flops > work.flops for flops, work in zip(unknown, works, strict=True))
+
+
+def examples(view: View, device: Device) -> dict[str, Any]:
+    """Pairs that show how times follow FLOP and parameters; empty if no two networks can be compared.
+
+    good: (pair, batch size) of at least threefold FLOP whose ratio of times is nearest to that of FLOP.
+    bad: (pair, batch size) whose order FLOP get wrong by the largest factor.
+    misled: the pair of the latter's batch size whose order parameters get wrong by the largest factor.
+    """
+    known = [(pair, batch) for batch in view.batch_sizes for pair in pairs(view, device, batch)]
+    if not known:
+        return {}
+    alike = [item for item in known if item[0].flops >= 3 and item[0].error <= NEAR]
+    wrong = [item for item in known if item[0].runtime < 1 < item[0].flops]
+    good = min(alike, key=lambda item: item[0].error, default=None)
+    bad = max(wrong, key=lambda item: item[0].error, default=None)
+    _, batch = bad or good or known[-1]
+    misled = [pair for pair in pairs(view, device, batch) if pair.misleads]
+    return {"good": good, "bad": bad, "misled": max(misled, key=lambda pair: pair.misleads, default=None)}
+
+
+def gains(view: View, device: Device) -> list[tuple[str, float]]:
+    """The factor by which each network's throughput grows from the smallest batch to the largest."""
+    first, last = view.batch_sizes[0], view.batch_sizes[-1]
+    found = []
+    for network in view.networks:
+        small, large = (view.runtime_s(network, device, batch) for batch in (first, last))
+        if small and large and last > first:
+            found.append((network.label, (last / large) / (first / small)))
+    return found
+
+
+# ---- The chips of all spec sheets: peaks, bandwidth, and their derivations ----
+
+
+CLASS_NAMES = {"gpu": "GPU", "cpu": "CPU", "tpu": "ASIC (TPU)", "soc": "SoC"}
+FILLERS = re.compile("(NVIDIA|Google Cloud|Google|AMD Instinct|AMD|Intel|AWS|GeForce|Platinum|Tesla) ")
+MIXED = ("bfloat16", "float16", "float32")  # the dtype in which chips are compared: the first that a chip has
+BANDWIDTH = "memory_bytes_per_s"
+
+DATA_CENTRE = """
+    nvidia-t4 nvidia-v100-sxm2-32gb nvidia-a100-sxm4-80gb nvidia-h100-sxm5-80gb
+    nvidia-h200-sxm-141gb nvidia-b200 nvidia-l4 amd-instinct-mi210 amd-instinct-mi300x
+    google-tpu-v2 google-tpu-v4 google-tpu-v5e google-tpu-v6e
+    intel-xeon-platinum-8480 amd-epyc-9654 aws-graviton3
+""".split()
+MOBILE = """
+    apple-m1 apple-m1-max apple-m2 nvidia-jetson-orin-nano-8gb
+    nvidia-jetson-orin-nano-super-8gb nvidia-jetson-agx-orin-64gb
+    nvidia-rtx-3090 nvidia-rtx-4090 nvidia-rtx-5090
+""".split()
+
+
+def sheets() -> list[DeviceSpec]:
+    """All shipped ones, by class and year."""
+    found = [read_spec(path) for path in known_specs().values()]
+    return sorted(found, key=lambda s: (s.device_class, s.year or 0, s.name))
+
+
+def sheet_roof(sheet: DeviceSpec, dtype: str, device: str, origin: str = "data sheet") -> Roof | None:
+    """A sheet's roof in that dtype, named `device`; None if the sheet lacks a number."""
+    peak, bandwidth = (sheet.values.get(key) for key in (PEAK + dtype, BANDWIDTH))
+    if peak is None or bandwidth is None:
+        return None
+    how = f"FLOP/s: {peak.source}; B/s: {bandwidth.source}"
+    return Roof(device, origin, peak.value, bandwidth.value, how)
+
+
+def compared_roof(sheet: DeviceSpec) -> Roof:
+    """The roof of a chip, with its short name, in the dtype of comparison; that dtype is its `origin`."""
+    peaks = sheet.peak_flops
+    dtype = next((dtype for dtype in MIXED if dtype in peaks), next(iter(peaks)))
+    found = sheet_roof(sheet, dtype, short_name(sheet), dtype)
+    assert found is not None  # every sheet has a peak and a bandwidth
+    return found
+
+
+def short_name(chip: DeviceSpec) -> str:
+    """The name without its maker and fillers."""
+    return FILLERS.sub("", chip.name).partition(",")[0]
+
+
+def _peak(dtype: str) -> Callable[[DeviceSpec], Cell]:
+    return lambda chip: chip.peak_flops[dtype] / 1e12 if dtype in chip.peak_flops else None
+
+
+def table(chips: Sequence[DeviceSpec]) -> Table:
+    """One row per chip; FLOP/s in 1e12, B/s in 1e9."""
+    dtypes = [dtype for dtype in PEAKS if any(dtype in chip.peak_flops for chip in chips)]
+    note = (
+        "Dense peaks, without sparsity; int8 in 1e12 operations/s. "
+        "The ridge uses bfloat16 or float16 if the chip has it, else float32."
+    )
+    columns: Columns[DeviceSpec] = {
+        "chip": lambda chip: chip.name,
+        "class": lambda chip: CLASS_NAMES[chip.device_class],
+        "year": lambda chip: None if chip.year is None else str(chip.year),
+        **{f"{DTYPES[dtype].label or dtype}, TFLOP/s": _peak(dtype) for dtype in dtypes},
+        "memory, GB/s": lambda chip: chip.values[BANDWIDTH].value / 1e9,
+        "ridge, FLOP/B": lambda chip: compared_roof(chip).ridge,
+    }
+    return Table.of("Peak FLOP/s and memory bandwidth of chips", chips, columns, note)
+
+
+def sources(chips: Sequence[DeviceSpec]) -> Table:
+    """Sources or derivations of the compared peak and the bandwidth."""
+    columns: Columns[DeviceSpec] = {
+        "chip": lambda chip: chip.name,
+        "type": lambda chip: compared_roof(chip).origin,
+        "peak: how derived, source": lambda chip: chip.values[PEAK + compared_roof(chip).origin].source,
+        "memory: how derived, source": lambda chip: chip.values[BANDWIDTH].source,
+    }
+    return Table.of("Sources of the peaks and bandwidths", chips, columns)
+
+
+def roofline(title: str, chips: Sequence[DeviceSpec], measured: Sequence[Roof] = ()) -> XY:
+    """Roofs of chips, and measured ones, over the operational intensity, with names at their ridges."""
+    roofs = [*map(compared_roof, chips), *measured]
+    ridges = [roof.ridge for roof in roofs]
+    low, high = min(ridges) / 30, max(ridges) * 8
+    series: list[Series] = []
+    for roof in sorted(roofs, key=lambda roof: -roof.flops_per_s):
+        name = f"{roof.device} ({'measured' if roof.samples else roof.origin})"
+        figures = f"{roof.flops_per_s / 1e12:.4g} TFLOP/s, {roof.bytes_per_s / 1e9:.4g} GB/s"
+        bend = (roof.ridge, roof.flops_per_s, f"{name}: {figures}, ridge {roof.ridge:.3g} FLOP/B")
+        ends = [(low, low * roof.bytes_per_s, ""), bend, (high, roof.flops_per_s, "")]
+        labels = ("", "", f"{roof.device} (measured here)" if roof.samples else roof.device)
+        series.append(Series.of(name, ends, labels=labels, mode="lines", dash=len(series) % 2 == 1))
+    note = "At a line's bend, memory and arithmetic take equally long. "
+    note += "The legend has the dtype of the peak in brackets."
+    axes = ("operational intensity, FLOP/B", "attainable FLOP/s")
+    return XY(title, *axes, tuple(series), True, True, note=note)
+
+
+# ---- The report's page: sections, tables and charts of the gathered data ----
+# `comments.jinja` has the sentences; if there are too few numbers, they say so.
+
 
 PIES = 3  # most networks with times by kind
 MINOR = 0.02  # share below which a kind is "other" in every pie
-METHODS: tuple[analysis.Method, ...] = ("Spearman", "Kendall")
+METHODS: tuple[Method, ...] = ("Spearman", "Kendall")
 INTENSITY = "operational intensity, FLOP/B"
 
 
 WORDS: Any = template("neuralpower.suites.roofline", "comments.jinja", median=statistics.median).make_module(
-    {"analysis": analysis}
+    {"analysis": sys.modules[__name__]}
 )
 
 
@@ -67,19 +416,19 @@ def _missing(view: View) -> Table:
 
 def _chips(view: View) -> Section:
     """All chips with a data sheet."""
-    every = chips.sheets()
+    every = sheets()
     known = {chip.slug: chip for chip in every}
-    centre, mobile = ([known[s] for s in some if s in known] for some in (chips.DATA_CENTRE, chips.MOBILE))
-    roofs = [(chip.device_class, chips.compared_roof(chip)) for chip in (*centre, *mobile)]
+    centre, mobile = ([known[s] for s in some if s in known] for some in (DATA_CENTRE, MOBILE))
+    roofs = [(chip.device_class, compared_roof(chip)) for chip in (*centre, *mobile)]
     titles = {"CPUs": "cpu", "GPUs": "gpu", "TPUs": "tpu", "SoCs": "soc"}
     ridges = {title: [roof.ridge for of, roof in roofs if of == key] for title, key in titles.items()}
     own = [r for r in view.data.roofs if r.samples]
     charts = (
-        chips.roofline("Rooflines of data-centre chips", centre),
-        chips.roofline("Rooflines of mobile, edge and consumer chips", mobile, own),
+        roofline("Rooflines of data-centre chips", centre),
+        roofline("Rooflines of mobile, edge and consumer chips", mobile, own),
     )
     on_chips = comments("on_chips", [roof for _, roof in roofs], ridges)
-    return Section("Appendix: chips", on_chips, (*charts, chips.table(every), chips.sources(every)))
+    return Section("Appendix: chips", on_chips, (*charts, table(every), sources(every)))
 
 
 def _roofs(view: View) -> Section:
@@ -103,10 +452,10 @@ def _roofs(view: View) -> Section:
 def _networks(view: View) -> list[Section]:
     overlays = tuple(c for d in view.data.devices if (c := _overlay(view, d)) is not None)
     parts: tuple[Part, ...] = (_work_table(view), *_work_bars(view))
-    verdicts = [v for batch in view.batch_sizes for v in analysis.verdicts(view, batch)]
+    placed = [v for batch in view.batch_sizes for v in verdicts(view, batch)]
     table = Table.of(
         "Bound by memory or by compute",
-        verdicts,
+        placed,
         {
             "network": lambda v: v.network.label,
             "device": lambda v: v.device.name,
@@ -206,8 +555,8 @@ def _overlay(view: View, device: Device) -> XY | None:
 def _benchmark(view: View) -> list[Section]:
     devices = view.data.devices
     scatter = [_scatter(view, d, what) for what in ("FLOP", "parameters") for d in devices]
-    found = [analysis.correlation(view, b, m) for b in view.batch_sizes for m in METHODS]
-    enough = [c for c in found if c.networks >= analysis.FEWEST]
+    found = [correlation(view, b, m) for b in view.batch_sizes for m in METHODS]
+    enough = [c for c in found if c.networks >= FEWEST]
     few = {c.batch_size: " ".join(comments("too_few", c)) for c in found if c not in enough}
     heat = [_heatmap(c) for c in enough]
     ranks = [_rank_table(enough)] if enough else []
@@ -274,13 +623,13 @@ def _time_table(view: View) -> Table:
     return Table.of("Runtimes and throughput", _cases(view), columns)
 
 
-def _heatmap(found: analysis.Correlation) -> Heatmap:
+def _heatmap(found: Correlation) -> Heatmap:
     title = f"{found.method}'s rank correlation, batch {found.batch_size}"
     note = f"Over {found.networks} networks that have a time on every device."
     return Heatmap(title, "", "", found.names, found.names, found.values, found.method, note)
 
 
-def _rank_table(found: Sequence[analysis.Correlation]) -> Table:
+def _rank_table(found: Sequence[Correlation]) -> Table:
     rows = tuple(
         (str(c.batch_size), c.method, a, b, c.of(a, b), c.networks)
         for c in found
@@ -302,12 +651,12 @@ def _throughput(view: View, device: Device) -> XY:
 
 
 def _utilisation(view: View) -> list[Section]:
-    gaps = [
+    under = [
         gap
         for device in view.data.devices
         if (roof := view.roof(device)) is not None
         for batch in view.batch_sizes
-        for gap in analysis.gaps(view, device, batch, roof)
+        for gap in gaps(view, device, batch, roof)
     ]
     columns: Columns[Placement] = {
         "network": lambda g: g.network.label,
@@ -322,7 +671,7 @@ def _utilisation(view: View) -> list[Section]:
         "clipped": lambda g: "yes" if g.clipped else "",
     }
     note = "Against the roof measured here if there is one, else the data sheet's; clipped at 100 %."
-    table = Table.of("Achieved against peak and against the attainable roof", gaps, columns, note)
+    table = Table.of("Achieved against peak and against the attainable roof", under, columns, note)
     charts = (_achieved(view, device) for device in view.data.devices)
     return [Section("3 Utilisation", comments("on_gaps", view), (*charts, table))]
 
