@@ -288,7 +288,7 @@ def _operators(tables: Sequence[OperatorTable], device: str) -> list[Section]:
     found = compare(tables)
     compared = Table.of(f"{found.operator} on {device}", found.entries, COMPARED)
     bars = _parts([table for table in tables if table.images], device)
-    return [*sections, Section(f"Batch sizes compared on {device}", found.sentences(), (compared, *bars))]
+    return [*sections, Section(f"Batch sizes compared on {device}", (), (compared, *bars))]
 
 
 def _parts(tables: Sequence[OperatorTable], device: str) -> tuple[Bars, ...]:

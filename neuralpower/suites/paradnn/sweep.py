@@ -24,7 +24,6 @@ from neuralpower.files.csv_files import csv_text as csv_text_of
 from neuralpower.files.json_files import json_text
 from neuralpower.files.paths import check_regular
 from neuralpower.suites.paradnn.points import FAMILIES, FLOP_PER_WEIGHT, Point, counted, family_named
-from neuralpower.suites.words import template
 
 
 class State:
@@ -159,16 +158,42 @@ def _ratio(above: float | None, below: float | None) -> float | None:
 
 
 def single_text(result: Result) -> str:
-    """The output of a single run, from `single.jinja`: version, hyper-parameters, Duration and TFLOPS."""
-    values = {
-        "result": result,
-        "setup": result.setup,
-        "short": SHORT[result.setup.dtype],
-        "selects": family_named(result.point.family).selects,
-        "work": counted(result.point),
-        "per_weight": FLOP_PER_WEIGHT[result.setup.mode],
-    }
-    return template("neuralpower.suites.paradnn", "single.jinja").render(values).rstrip("\n")
+    """The output of a single run: version, hyper-parameters, Duration and TFLOPS."""
+    point, setup, work = result.point, result.setup, counted(result.point)
+    trained = f", optimizer: {setup.optimizer}" if setup.mode == "train" else ""
+    lines = [
+        f"predictor: {setup.predictor}" if setup.predictor else f"torch: {result.torch}",
+        f"device: {result.machine}",
+        f"input_type: {SHORT[setup.dtype]}{' AMP' * setup.amp}{' TF32' * setup.tf32}",
+        f"mode: {setup.mode}{trained}",
+        f"{family_named(point.family).selects}: {point.kind}",
+        *(f"{name}: {size}" for name, size in point.named.items()),
+        f"parameters: {work.parameters:,}; {work.weights:,} without biases and norms",
+    ]
+    if result.phi is not None:
+        more = "the same" if work.weights == result.phi else f"{work.weights / result.phi - 1:+.1%}"
+        lines.append(f"Phi: {result.phi:,} by the paper's formula; as built {more}")
+    if result.formula_flops is not None:
+        per_weight = FLOP_PER_WEIGHT[setup.mode]
+        lines.append(f"FLOP of a step by formula: {result.formula_flops:,} ({per_weight} Phi bs)")
+    lines.append(f"FLOP of a step as counted: {result.counted_flops:,}")
+    lines.append(f"Duration: {_to(result.duration_s)} s ({result.steps} steps after {result.warmup_steps})")
+    if result.coverage is not None:
+        text = f"{result.coverage:.1%} of the time is trained; the other part is a roofline estimate"
+        lines.append(f"Coverage: {text}")
+    if result.peak_memory_bytes is not None:
+        lines.append(f"Peak memory: {result.peak_memory_bytes / 1e9:.3f} GB")
+    how = " (by formula)" if result.formula_flops else " (counted)"
+    lines.append(f"TFLOPS: {_to((result.flops_per_s or 0) / 1e12)}{how}")
+    if result.formula_flops is not None:
+        lines.append(f"TFLOPS as counted: {_to((result.counted_flops_per_s or 0) / 1e12)}")
+    return "\n".join(lines)
+
+
+def _to(value: float | None) -> str:
+    """Six digits; from 1,000 on all before the point, in groups of three."""
+    number = value or 0.0
+    return f"{number:,.0f}" if abs(number) >= 999.5 else f"{number:.6g}"
 
 
 # ---- The tables of sweeps ----

@@ -5,19 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import statistics
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
 from neuralpower.devices.spec import DeviceSpec, known_specs, read_spec
 from neuralpower.dtypes import DTYPES, PEAK, PEAKS
 from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Pie, Pies, Series
 from neuralpower.report.page import Cell, Columns, Page, Part, Section, Share, Table
 from neuralpower.suites.roofline.records import (
+    BUDGET,
     MEASURED,
     OK,
     Data,
@@ -28,7 +27,6 @@ from neuralpower.suites.roofline.records import (
     Training,
     Work,
 )
-from neuralpower.suites.words import template
 
 Method = Literal["Spearman", "Kendall"]
 FEWEST = 5  # fewest networks for a rank correlation: with fewer, any order is likely by chance
@@ -76,11 +74,6 @@ class Placement:
     def memory_share(self) -> float:
         """Share of the time on the roof that calls below the ridge take."""
         return self.roof.memory_share(self.work)
-
-    @property
-    def mixture(self) -> float:
-        """Share of the time on the roof that the smaller of both bounds takes."""
-        return min(self.memory_share, 1 - self.memory_share)
 
     @property
     def flops_per_s(self) -> float:
@@ -201,16 +194,6 @@ def gaps(view: View, device: Device, batch_size: int, roof: Roof) -> list[Placem
     return found
 
 
-def growth(view: View) -> list[dict[str, Any]]:
-    """Networks by rising intensity at the smallest batch, with its growth to the largest one."""
-    found: list[dict[str, Any]] = []
-    for network in view.networks:
-        small, large = (view.work(network, view.batch_sizes[i]).intensity for i in (0, -1))
-        if small:
-            found.append({"label": network.label, "intensity": small, "growth": (large or 0) / small})
-    return sorted(found, key=lambda one: one["intensity"])
-
-
 def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
     """Every pair of networks whose times are known well, the one with more FLOP first."""
     known = [
@@ -224,41 +207,22 @@ def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
     return [Pair(a[0], b[0], a[1] / b[1], a[2] / b[2]) for a, b in itertools.combinations(ordered, 2) if b[1]]
 
 
-def is_guess(view: View, device: Device, batch_size: int, *networks: Network) -> bool:
-    """Whether most FLOP of one network are of kinds that the device's predictor was not trained on."""
-    works = [view.work(network, batch_size) for network in networks]
-    unknown = [sum(c.flops for c in work.calls if c.kind in device.unknown_kinds) for work in works]
-    return any(2 * flops > work.flops for flops, work in zip(unknown, works, strict=True))
+def examples(view: View, device: Device) -> list[tuple[str, Pair, int]]:
+    """(What it shows, pair, batch size) of the pairs that show how times follow FLOP and parameters.
 
-
-def examples(view: View, device: Device) -> dict[str, Any]:
-    """Pairs that show how times follow FLOP and parameters; empty if no two networks can be compared.
-
-    good: (pair, batch size) of at least threefold FLOP whose ratio of times is nearest to that of FLOP.
-    bad: (pair, batch size) whose order FLOP get wrong by the largest factor.
-    misled: the pair of the latter's batch size whose order parameters get wrong by the largest factor.
+    First the pair of at least threefold FLOP whose ratio of times is nearest to that of FLOP, then that whose
+    order FLOP get wrong by the largest factor, and, of its batch size, that whose order parameters do.
     """
     known = [(pair, batch) for batch in view.batch_sizes for pair in pairs(view, device, batch)]
-    if not known:
-        return {}
     alike = [item for item in known if item[0].flops >= 3 and item[0].error <= NEAR]
     wrong = [item for item in known if item[0].runtime < 1 < item[0].flops]
-    good = min(alike, key=lambda item: item[0].error, default=None)
-    bad = max(wrong, key=lambda item: item[0].error, default=None)
-    _, batch = bad or good or known[-1]
-    misled = [pair for pair in pairs(view, device, batch) if pair.misleads]
-    return {"good": good, "bad": bad, "misled": max(misled, key=lambda pair: pair.misleads, default=None)}
-
-
-def gains(view: View, device: Device) -> list[tuple[str, float]]:
-    """The factor by which each network's throughput grows from the smallest batch to the largest."""
-    first, last = view.batch_sizes[0], view.batch_sizes[-1]
-    found = []
-    for network in view.networks:
-        small, large = (view.runtime_s(network, device, batch) for batch in (first, last))
-        if small and large and last > first:
-            found.append((network.label, (last / large) / (first / small)))
-    return found
+    good = sorted(alike, key=lambda item: item[0].error)[:1]
+    bad = sorted(wrong, key=lambda item: -item[0].error)[:1]
+    batch = (bad or good or known[-1:] or [(None, 0)])[0][1]
+    misled = [item for item in known if item[1] == batch and item[0].misleads]
+    misled = sorted(misled, key=lambda item: -item[0].misleads)[:1]
+    shown = {"time follows FLOP": good, "FLOP mislead": bad, "parameters mislead": misled}
+    return [(what, *item) for what, items in shown.items() for item in items]
 
 
 # ---- The chips of all spec sheets: peaks, bandwidth, and their derivations ----
@@ -282,7 +246,7 @@ MOBILE = """
 """.split()
 
 
-def sheets() -> list[DeviceSpec]:
+def chip_sheets() -> list[DeviceSpec]:
     """All shipped ones, by class and year."""
     found = [read_spec(path) for path in known_specs().values()]
     return sorted(found, key=lambda s: (s.device_class, s.year or 0, s.name))
@@ -315,7 +279,7 @@ def _peak(dtype: str) -> Callable[[DeviceSpec], Cell]:
     return lambda chip: chip.peak_flops[dtype] / 1e12 if dtype in chip.peak_flops else None
 
 
-def table(chips: Sequence[DeviceSpec]) -> Table:
+def chip_table(chips: Sequence[DeviceSpec]) -> Table:
     """One row per chip; FLOP/s in 1e12, B/s in 1e9."""
     dtypes = [dtype for dtype in PEAKS if any(dtype in chip.peak_flops for chip in chips)]
     note = (
@@ -333,7 +297,7 @@ def table(chips: Sequence[DeviceSpec]) -> Table:
     return Table.of("Peak FLOP/s and memory bandwidth of chips", chips, columns, note)
 
 
-def sources(chips: Sequence[DeviceSpec]) -> Table:
+def chip_sources(chips: Sequence[DeviceSpec]) -> Table:
     """Sources or derivations of the compared peak and the bandwidth."""
     columns: Columns[DeviceSpec] = {
         "chip": lambda chip: chip.name,
@@ -344,7 +308,7 @@ def sources(chips: Sequence[DeviceSpec]) -> Table:
     return Table.of("Sources of the peaks and bandwidths", chips, columns)
 
 
-def roofline(title: str, chips: Sequence[DeviceSpec], measured: Sequence[Roof] = ()) -> XY:
+def chip_roofline(title: str, chips: Sequence[DeviceSpec], measured: Sequence[Roof] = ()) -> XY:
     """Roofs of chips, and measured ones, over the operational intensity, with names at their ridges."""
     roofs = [*map(compared_roof, chips), *measured]
     ridges = [roof.ridge for roof in roofs]
@@ -364,7 +328,6 @@ def roofline(title: str, chips: Sequence[DeviceSpec], measured: Sequence[Roof] =
 
 
 # ---- The report's page: sections, tables and charts of the gathered data ----
-# `comments.jinja` has the sentences; if there are too few numbers, they say so.
 
 
 PIES = 3  # most networks with times by kind
@@ -373,25 +336,60 @@ METHODS: tuple[Method, ...] = ("Spearman", "Kendall")
 INTENSITY = "operational intensity, FLOP/B"
 
 
-WORDS: Any = template("neuralpower.suites.roofline", "comments.jinja", median=statistics.median).make_module(
-    {"analysis": sys.modules[__name__]}
+RIDGE = "The ridge is the number of FLOP per byte from which arithmetic is the limit."
+METHOD = (
+    "Networks have random weights and inputs; they run in eval mode, without gradients, warmed up, and the "
+    "device is synchronised. A measured time is the 10th percentile of its runs on a CPU, since other load "
+    "only makes it slower, and the median on a GPU. A predicted time adds up the layers; where no regressor "
+    "was trained, it is a roofline estimate.",
+    "FLOP and bytes are from traced layers; each batch size has its own trace. Bytes moved: inputs, weights "
+    "and outputs of every layer, once each. Memory footprint: the most bytes of tensors that live at once, "
+    "including weights.",
 )
-
-
-def comments(macro: str, *figures: Any) -> tuple[str, ...]:
-    """The paragraphs that a macro of the template makes from some numbers."""
-    text = getattr(WORDS, macro)(*figures)
-    return tuple(" ".join(part.split()) for part in text.split("\n\n") if part.strip())
+LATE = (
+    "No backward pass was timed: the time budget was too short for one (the table has the estimates). "
+    "Fix: run again in the same folder, with a longer --time-budget."
+)
 
 
 def page(view: View) -> Page:
     """The networks and their machine first, then times and utilisation; method and chips at the end."""
     missing = _missing(view)
-    text = (*comments("method", view), *view.data.notes)
-    method = Section("How this was made", text, (missing,) if missing.rows else ())
+    tables = (_devices(view), *((missing,) if missing.rows else ()))
+    method = Section("How this was made", (*METHOD, *view.data.notes), tables)
     parts = (_networks, _benchmark, _utilisation, _training)
     sections = (*(section for part in parts for section in part(view)), method, _chips(view))
-    return Page("Rooflines and runtimes", " ".join(comments("lead", view)), sections)
+    lead = (
+        f"{len(view.networks)} networks in {view.data.settings['dtype']} on "
+        f"{' and '.join(device.label for device in view.data.devices)}: their work and traffic, the devices' "
+        "peaks, and their times. 1 multiply-add = 2 FLOP; all tensors are random."
+    )
+    return Page("Rooflines and runtimes", lead, sections)
+
+
+def _devices(view: View) -> Table:
+    """How the times of each device came about."""
+
+    def points(device: Device) -> list[Point]:
+        return [point for point in view.data.points if point.device == device.name]
+
+    def trained(device: Device) -> Cell:
+        shares = [point.coverage for point in points(device) if point.coverage is not None]
+        return f"{min(shares):.0%} to {max(shares):.0%}" if shares else None
+
+    def runs(device: Device) -> Cell:
+        counts = sorted({len(point.samples_s) for point in points(device) if point.samples_s})
+        return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else None
+
+    columns: Columns[Device] = {
+        "device": lambda device: device.name,
+        "times": lambda device: device.basis,
+        "runs each": runs,
+        "predictor": lambda device: device.predictor,
+        "trained share of the time": trained,
+        "not trained on": lambda device: ", ".join(device.unknown_kinds) or None,
+    }
+    return Table.of("Devices", view.data.devices, columns)
 
 
 def _cases(view: View) -> list[tuple[Network, Point]]:
@@ -416,19 +414,15 @@ def _missing(view: View) -> Table:
 
 def _chips(view: View) -> Section:
     """All chips with a data sheet."""
-    every = sheets()
+    every = chip_sheets()
     known = {chip.slug: chip for chip in every}
     centre, mobile = ([known[s] for s in some if s in known] for some in (DATA_CENTRE, MOBILE))
-    roofs = [(chip.device_class, compared_roof(chip)) for chip in (*centre, *mobile)]
-    titles = {"CPUs": "cpu", "GPUs": "gpu", "TPUs": "tpu", "SoCs": "soc"}
-    ridges = {title: [roof.ridge for of, roof in roofs if of == key] for title, key in titles.items()}
     own = [r for r in view.data.roofs if r.samples]
     charts = (
-        roofline("Rooflines of data-centre chips", centre),
-        roofline("Rooflines of mobile, edge and consumer chips", mobile, own),
+        chip_roofline("Rooflines of data-centre chips", centre),
+        chip_roofline("Rooflines of mobile, edge and consumer chips", mobile, own),
     )
-    on_chips = comments("on_chips", [roof for _, roof in roofs], ridges)
-    return Section("Appendix: chips", on_chips, (*charts, table(every), sources(every)))
+    return Section("Appendix: chips", (RIDGE,), (*charts, chip_table(every), chip_sources(every)))
 
 
 def _roofs(view: View) -> Section:
@@ -446,7 +440,7 @@ def _roofs(view: View) -> Section:
             "how": lambda r: r.how,
         },
     )
-    return Section("The roof of the machine", comments("on_roof", view.data.roofs), (table,), level=3)
+    return Section("The roof of the machine", (), (table,), level=3)
 
 
 def _networks(view: View) -> list[Section]:
@@ -467,12 +461,11 @@ def _networks(view: View) -> list[Section]:
         },
         "Against the measured roof if there is one, else the data sheet's.",
     )
-    on_networks, on_verdicts = (comments(f"on_{what}", view) for what in ("networks", "verdicts"))
     return [
-        Section("1 Networks: work and memory", on_networks, parts),
+        Section("1 Networks: work and memory", (), parts),
         _roofs(view),
         Section("Networks on the rooflines", ("The roof above each network.",), overlays, level=3),
-        Section("Bound by memory or by compute", on_verdicts, (table,), level=3),
+        Section("Bound by memory or by compute", (), (table,), level=3),
     ]
 
 
@@ -557,18 +550,24 @@ def _benchmark(view: View) -> list[Section]:
     scatter = [_scatter(view, d, what) for what in ("FLOP", "parameters") for d in devices]
     found = [correlation(view, b, m) for b in view.batch_sizes for m in METHODS]
     enough = [c for c in found if c.networks >= FEWEST]
-    few = {c.batch_size: " ".join(comments("too_few", c)) for c in found if c not in enough}
+    few = {
+        c.batch_size: f"Batch {c.batch_size}: too few networks for a rank correlation. {c.networks} "
+        f"{'has' if c.networks == 1 else 'have'} a time on every device; {FEWEST} are needed."
+        for c in found
+        if c not in enough
+    }
     heat = [_heatmap(c) for c in enough]
     ranks = [_rank_table(enough)] if enough else []
     throughput = tuple(_throughput(view, d) for d in devices)
     legend = "Colour and symbol: batch size; name: network."
-    on_prediction = comments("on_prediction", view)
-    on_throughput = comments("on_throughput", view)
+    shown = _pair_table(view)
     return [
         Section("2 Runtimes", (legend,), (*scatter, _time_table(view))),
         Section("Rank correlations", tuple(few.values()), (*heat, *ranks), level=3),
-        Section("Do FLOP or parameters predict a network's time?", on_prediction, (), level=3),
-        Section("Throughput", on_throughput, throughput, level=3),
+        Section(
+            "Do FLOP or parameters predict a network's time?", (), (shown,) if shown.rows else (), level=3
+        ),
+        Section("Throughput", (), throughput, level=3),
     ]
 
 
@@ -639,6 +638,25 @@ def _rank_table(found: Sequence[Correlation]) -> Table:
     return Table("Rank correlations", ("batch", "method", "of", "and", "correlation", "networks"), rows)
 
 
+def _pair_table(view: View) -> Table:
+    """Pairs of networks whose times FLOP and parameters order correctly, or do not."""
+    found = [(device, *example) for device in view.data.devices for example in examples(view, device)]
+    columns: Columns[tuple[Device, str, Pair, int]] = {
+        "device": lambda case: case[0].name,
+        "batch": lambda case: str(case[3]),
+        "it shows": lambda case: case[1],
+        "first": lambda case: case[2].first.label,
+        "second": lambda case: case[2].second.label,
+        "ratio of FLOP": lambda case: case[2].flops,
+        "of parameters": lambda case: case[2].parameters,
+        "of times": lambda case: case[2].runtime,
+    }
+    note = (
+        "The pair nearest to its ratio of FLOP; those whose order FLOP and parameters get wrong by the most."
+    )
+    return Table.of("Pairs of networks", found, columns, note)
+
+
 def _throughput(view: View, device: Device) -> XY:
     series: list[Series] = []
     for network in view.networks:
@@ -670,10 +688,14 @@ def _utilisation(view: View) -> list[Section]:
         "of the attainable": lambda g: Share(g.of_attainable),
         "clipped": lambda g: "yes" if g.clipped else "",
     }
-    note = "Against the roof measured here if there is one, else the data sheet's; clipped at 100 %."
+    note = (
+        "Against the roof measured here if there is one, else the data sheet's; clipped at 100 %. Bytes are "
+        "counted without caches: a network whose results stay in a cache can exceed the roof. A fitted roof "
+        "is the average rate of layers, not a peak."
+    )
     table = Table.of("Achieved against peak and against the attainable roof", under, columns, note)
     charts = (_achieved(view, device) for device in view.data.devices)
-    return [Section("3 Utilisation", comments("on_gaps", view), (*charts, table))]
+    return [Section("3 Utilisation", (), (*charts, table))]
 
 
 def _achieved(view: View, device: Device) -> XY:
@@ -712,10 +734,10 @@ def _training(view: View) -> list[Section]:
     table = Table.of("Forward and backward pass", own, columns)
     apart = _taken_apart(own)
     pies = tuple(_pies(t, labels[t.model]) for t in apart)
-    on_training, on_kinds = comments("on_training", own, labels), comments("on_kinds", apart, labels)
+    late = any(t.status == BUDGET for t in own) and not any(t.time_ratio for t in own)
     return [
-        Section("4 Inference and training", on_training, (bars, table)),
-        Section("Time, FLOP and memory by layer kind", on_kinds, (*pies, _kind_table(own, labels)), level=3),
+        Section("4 Inference and training", (LATE,) if late else (), (bars, table)),
+        Section("Time, FLOP and memory by layer kind", (), (*pies, _kind_table(own, labels)), level=3),
     ]
 
 
@@ -760,4 +782,5 @@ def _kind_table(steps: Sequence[Training], labels: dict[str, str]) -> Table:
         for t in steps
         for k in t.kinds
     )
-    return Table("By layer kind", ("network", "phase", "kind", "time, ms", "GFLOP", "memory, MB"), rows)
+    header = ("network", "phase", "kind", "time, ms", "GFLOP", "memory, MB")
+    return Table("By layer kind", header, rows, "Memory: bytes of the calls' results.")

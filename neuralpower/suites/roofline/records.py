@@ -187,11 +187,6 @@ class Training:
             for what, name in (("time", "runtime_s"), ("FLOP", "flops"), ("memory", "memory_bytes"))
         }
 
-    @property
-    def distance(self) -> float:
-        """Factor between the ratio of times and the ratio of FLOP."""
-        return abs((self.time_ratio or 0) - (self.flops_ratio or 0))
-
 
 Record = Device | Roof | Network | Work | Point | Training
 AnyRecord = TypeVar("AnyRecord", bound=Record)
