@@ -13,8 +13,7 @@ import pytest
 
 import neuralpower
 from neuralpower.measure.collect.process import Worker, command
-from neuralpower.measure.exchanges.request import Exchanges
-from neuralpower.measure.exchanges.run import measured
+from neuralpower.measure.exchanges.run import Exchanges, measured
 from neuralpower.processes.pool import Pool
 from neuralpower.processes.tether import environment, python, tethered
 from neuralpower.suites.bench.distributed import launch

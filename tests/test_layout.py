@@ -45,9 +45,9 @@ PACKAGES: Mapping[str, str] = {
     """,
     "traces": "calls",
     "measure": """
-        rig calls rounds steps this_machine cpu.timer cuda.runtime meters meters.base meters.nvml power.energy
-        collect collect.fleet collect.lock collect.plan collect.presets collect.process collect.recover
-        collect.request collect.schedule collect.supervisor exchanges.dataset
+        rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy
+        collect collect.collection collect.fleet collect.plan collect.process collect.request
+        collect.schedule exchanges.run
     """,
     "learn": """
         any_device calibrate calibrate_by_networks carried_power estimates keys network_estimates network_rows

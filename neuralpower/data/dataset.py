@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from neuralpower.data.dataset_format import LONGEST_S, ResultRecord
 from neuralpower.data.journal import NAME, read_journal
 from neuralpower.data.locations import fetched, is_remote
-from neuralpower.data.schema import KEY, READ, SAMPLES, SHORTEST_S, named, read_meta
+from neuralpower.data.schema import KEY, LONGEST_S, READ, SAMPLES, SHORTEST_S, ResultRecord, named, read_meta
 from neuralpower.data.screening import check_cells, number_column
 from neuralpower.data.tables import NETWORK, read_table
 from neuralpower.errors import DatasetError, unknown

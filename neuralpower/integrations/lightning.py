@@ -10,8 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError
-from neuralpower.integrations.batch_size import kept, size_or_own
-from neuralpower.integrations.precision import with_precision
+from neuralpower.integrations.batch_size import kept, size_or_own, with_precision
 
 LIBRARIES = ("lightning.pytorch", "pytorch_lightning")
 LOGS = ("log", "log_dict")  # which need a running trainer

@@ -15,7 +15,8 @@ import contextlib
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -24,19 +25,26 @@ from typing_extensions import Unpack
 
 from neuralpower.devices.host import clock_hz, read_cpu
 from neuralpower.devices.spec import known_hardware
-from neuralpower.errors import InputError, NeuralPowerError
+from neuralpower.errors import InputError, NeuralPowerError, is_count, unknown
 from neuralpower.layers import Layer
 from neuralpower.layers.optimizer import CLASSES, Optimizer
 from neuralpower.measure.meters import open_meter
 from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.users_code import users_code
-from neuralpower.profiling.conventions import flop_counter_total, module_counts, product_flops, ruled
+from neuralpower.profiling.conventions import (
+    ALL_OPS,
+    Rules,
+    check_convention,
+    flop_counter_total,
+    module_counts,
+    product_flops,
+    ruled,
+)
 from neuralpower.profiling.result import Check, NetworkProfile, Unmodelled
 from neuralpower.profiling.row_builder import Builder
-from neuralpower.profiling.rows import ModuleRow, Row, sums
-from neuralpower.profiling.settings import Keywords, Settings
-from neuralpower.profiling.steps import Runs, Step, clock_of, prepared, repeat, title_of
-from neuralpower.profiling.total import Total, whole
+from neuralpower.profiling.rows import ModuleRow, Row, Total, sums, whole
+from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, repeat, title_of
+from neuralpower.trace.recipe import Loss
 from neuralpower.trace.records import Trace
 from neuralpower.trace.sparse_gradients import Rows
 from neuralpower.trace.tracer import trace
@@ -245,3 +253,61 @@ def _environment(place: torch.device, runs: Runs | None) -> dict[str, Any]:
         environment |= {"wall_s": runs.wall_s, "clean_wall_s": runs.clean_wall_s}
         environment["timed"] = runs.timed.to_json()
     return environment
+
+
+# ---- How a network is profiled: the keywords of `neuralpower.profile` ----
+
+
+class Keywords(TypedDict, total=False):
+    """The keywords that a caller may give."""
+
+    device: str | torch.device | None
+    phase: str
+    loss: Loss | None
+    optimizer: torch.optim.Optimizer | None
+    warmup: int
+    repeat: int
+    time_limit_s: float | None
+    runtime: bool
+    memory: bool
+    power: str
+    flop_unit: str
+    convention: str
+    custom: Rules | None
+    seed: int
+    name: str | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The same with its defaults."""
+
+    device: str | torch.device | None = None
+    phase: str = "forward"
+    loss: Loss | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    warmup: int = 5
+    repeat: int = 20
+    time_limit_s: float | None = None
+    runtime: bool = True
+    memory: bool = True
+    power: str = "auto"
+    flop_unit: str = "flop"
+    convention: str = ALL_OPS
+    custom: Rules | None = None
+    seed: int = 0
+    name: str | None = None
+
+    @property
+    def training(self) -> bool:
+        """Whether a whole training step runs."""
+        return self.phase == "training"
+
+    def check(self) -> None:
+        """Raise InputError for an unknown or impossible value."""
+        check_convention(self.convention, self.flop_unit, self.phase)
+        if self.phase not in PHASES:
+            raise unknown("phase", self.phase, PHASES)
+        if not ((self.warmup == 0 or is_count(self.warmup)) and is_count(self.repeat)):
+            text = "warmup must be 0 or more, repeat 1 or more, both whole numbers"
+            raise InputError(f"warmup {self.warmup!r}, repeat {self.repeat!r}: {text}")

@@ -22,15 +22,14 @@ from neuralpower.profiling.rows import (
     WEIGHTS,
     ModuleRow,
     Row,
+    Total,
     folded,
     merged,
     module_rows,
     sums,
     total,
 )
-from neuralpower.profiling.steps import Runs
-from neuralpower.profiling.timeline import process
-from neuralpower.profiling.total import Total
+from neuralpower.profiling.steps import Runs, process
 from neuralpower.report.chrome import Process, document, write
 from neuralpower.report.grid import as_asked, grid, percent, warning_lines, with_bar
 from neuralpower.report.notebook import Figure, Line, Panel, drawn

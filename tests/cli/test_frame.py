@@ -24,7 +24,7 @@ from neuralpower.errors import InputError
 from neuralpower.files.terminal import unstyled
 from neuralpower.layers import KINDS
 from neuralpower.learn.train import LEARNERS
-from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS
+from neuralpower.measure.collect.request import ACCELERATOR_PRESETS
 from neuralpower.networks.catalogue import TASKS
 from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.phases import PREDICTED

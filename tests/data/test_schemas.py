@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from neuralpower.data.dataset_format import RECORDS, DatasetMeta
+from neuralpower.data.schema import RECORDS, DatasetMeta
 from tests.fake_worker import Fake, run
 from tests.schemas import DECLARED, FOLDER, schema_of
 from tests.tracked import tracked

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -343,7 +344,8 @@ def test_examples_of_both_kinds_are_the_extreme_pairs() -> None:
     assert (right.first.label, right.second.label) == ("n0", "n2")
     assert right.error == pytest.approx(10 / 9)
     # 900 / 90 = 10 times the FLOP, 9 / 1 times the time; 900 / 100 and 9 / 10
-    assert [row[2:] for row in pages._pair_table(view).rows] == [
+    rows: list[Any] = [row[2:] for row in pages._pair_table(view).rows]
+    assert rows == [
         ("time follows FLOP", "n0", "n2", pytest.approx(10), 1.0, pytest.approx(9)),
         ("FLOP mislead", "n0", "n1", pytest.approx(9), 1.0, pytest.approx(0.9)),
     ]

@@ -23,11 +23,8 @@ from typing import Any
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, LostDeviceError, NeuralPowerError, first_line
-from neuralpower.measure.collect.keys import device_key, software_key
-from neuralpower.measure.collect.lock import DeviceLock
-from neuralpower.measure.collect.process import Worker
-from neuralpower.measure.collect.recover import Local, Results
-from neuralpower.measure.collect.schedule import Batch
+from neuralpower.measure.collect.process import DeviceLock, Local, Results, Worker
+from neuralpower.measure.collect.schedule import Batch, device_key, software_key
 
 RESOURCE = "neuralpower"
 CONNECT_S = 5.0

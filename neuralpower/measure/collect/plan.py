@@ -19,7 +19,7 @@ from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, torch_dtype, typed
 from neuralpower.measure.collect.gaps import gap_layers
 from neuralpower.measure.collect.networks import NETWORKS, Network, jittered, swept
-from neuralpower.measure.collect.presets import PRESETS, Preset
+from neuralpower.measure.collect.request import PRESETS, Preset
 from neuralpower.measure.collect.schedule import NETWORK, NETWORK_BLOCK
 from neuralpower.measure.cpu.rig import BLOCK
 from neuralpower.networks.decoder import Decoder

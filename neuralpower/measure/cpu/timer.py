@@ -41,6 +41,7 @@ from neuralpower.devices.host import steal_ticks
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers.call import Call
+from neuralpower.measure import ROUNDS
 from neuralpower.measure.calls import (
     Backward,
     Gradient,
@@ -53,7 +54,6 @@ from neuralpower.measure.calls import (
 )
 from neuralpower.measure.meters import NullMeter, PowerMeter
 from neuralpower.measure.power.energy import Clock, PowerWindow, measure_power
-from neuralpower.measure.rounds import ROUNDS
 from neuralpower.networks.users_code import raised, users_code
 
 SENTINEL_EVERY = 12  # calls

@@ -218,7 +218,9 @@ def examples(view: View, device: Device) -> list[tuple[str, Pair, int]]:
     wrong = [item for item in known if item[0].runtime < 1 < item[0].flops]
     good = sorted(alike, key=lambda item: item[0].error)[:1]
     bad = sorted(wrong, key=lambda item: -item[0].error)[:1]
-    batch = (bad or good or known[-1:] or [(None, 0)])[0][1]
+    if not known:
+        return []
+    batch = (bad or good or known[-1:])[0][1]
     misled = [item for item in known if item[1] == batch and item[0].misleads]
     misled = sorted(misled, key=lambda item: -item[0].misleads)[:1]
     shown = {"time follows FLOP": good, "FLOP mislead": bad, "parameters mislead": misled}

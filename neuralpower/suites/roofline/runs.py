@@ -17,15 +17,14 @@ from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import InputError, ModelError, first_line, quoted
 from neuralpower.layers.base import torch_dtype
 from neuralpower.layers.call import Call
+from neuralpower.measure import ROUNDS
 from neuralpower.measure.cpu.timer import SLOW_CALL_S, Sentinel, prepare_process, time_calls
 from neuralpower.measure.rig import failure
-from neuralpower.measure.rounds import ROUNDS
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import raised, users_code
-from neuralpower.profiling import profile
+from neuralpower.profiling import Keywords, profile
 from neuralpower.profiling.result import NetworkProfile
-from neuralpower.profiling.settings import Keywords
 from neuralpower.profiling.steps import clock_of, title_of
 from neuralpower.suites.roofline.measured_roof import measured_roof
 from neuralpower.suites.roofline.records import HERE, Roof
