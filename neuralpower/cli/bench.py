@@ -54,7 +54,6 @@ class WithBooleans(Spelled):
     """A command whose boolean options need no value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments after `with_booleans` has completed them."""
         return super().parse_args(ctx, with_booleans(args))
 
 

@@ -120,7 +120,6 @@ def lab(asked: Lab) -> None:
 
 
 def _compare(tables: Path | None, operator: str | None) -> None:
-    """Print the comparison of a file's tables."""
     from neuralpower.report.grid import grid
     from neuralpower.suites.lab.operators import COLUMNS, compare, read_tables
 

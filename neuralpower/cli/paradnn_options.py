@@ -79,12 +79,10 @@ class Common(OptionGroup):
 
     @property
     def swept(self) -> bool:
-        """Whether more than one point is requested."""
         return self.benchmark or self.grid or self.sample is not None
 
     @property
     def predicted(self) -> bool:
-        """Whether times are predicted."""
         return self.predict or self.predictor is not None
 
     @property

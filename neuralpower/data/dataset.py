@@ -49,12 +49,10 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
         return resolved(self.path).name
 
     @property
     def device(self) -> str:
-        """The device's name."""
         return str(self.meta["device"])
 
     @property
@@ -66,7 +64,6 @@ class Dataset:
         return float(np.median(times)) if len(times) else None
 
     def __len__(self) -> int:
-        """Number of rows."""
         return sum(len(table) for table in self.tables.values())
 
 

@@ -290,7 +290,6 @@ def _example(kind: type[Layer]) -> tuple[list[str], list[list[Any]], dict[str, s
 
 
 def _rule(kind: type[Layer], name: str) -> str:
-    """The rule of a field, as text."""
     declared = {field.name: field.type for field in dataclasses.fields(kind)}
     if name in kind.words:
         words = sorted(kind.words[name])

@@ -267,7 +267,6 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def _lack(meta: Any) -> str:
-    """Why a `dataset.json` cannot be used, as text."""
     if not isinstance(meta, dict):
         return f"holds {shown(meta)}, but must be an object"
     if not meta.get("device"):

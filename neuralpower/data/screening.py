@@ -70,11 +70,9 @@ class Rows:
     spread: np.ndarray  # standard deviation of one measurement's time over the mean; NaN where not known
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.runtime_s)
 
     def at(self, index: np.ndarray) -> Rows:
-        """Some of the rows."""
         from neuralpower.layers.columns import take
 
         names = [f.name for f in dataclasses.fields(self) if f.name not in ("kind", "layer", "rejected")]

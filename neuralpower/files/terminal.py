@@ -90,7 +90,6 @@ class Visible:
         return len(text)
 
     def writelines(self, lines: Iterator[str]) -> None:
-        """Write texts."""
         for line in lines:
             self.write(line)
 

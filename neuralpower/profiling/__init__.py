@@ -237,7 +237,6 @@ def _gpu_clock_hz(place: torch.device) -> float | None:
 
 
 def _environment(place: torch.device, runs: Runs | None) -> dict[str, Any]:
-    """The conditions of the times."""
     environment: dict[str, Any] = {
         "device": str(place),
         "torch": torch.__version__,
@@ -300,11 +299,9 @@ class Settings:
 
     @property
     def training(self) -> bool:
-        """Whether a whole training step runs."""
         return self.phase == "training"
 
     def check(self) -> None:
-        """Raise InputError for an unknown or impossible value."""
         check_convention(self.convention, self.flop_unit, self.phase)
         if self.phase not in PHASES:
             raise unknown("phase", self.phase, PHASES)

@@ -64,7 +64,6 @@ class Row:
 
     @property
     def intensity(self) -> float | None:
-        """FLOP per byte moved."""
         if self.flops is None or self.bytes_read is None or self.bytes_written is None:
             return None
         moved = self.bytes_read + self.bytes_written

@@ -65,7 +65,6 @@ class Work:
     """None: inference."""
 
     def step(self, batch: Batch) -> Step:
-        """One step on a batch."""
         phase = "forward" if self.optimizer is None else "training"
         inputs, target, loss = batch.inputs, batch.target, self.loss
         return Step(self.model, inputs.args, inputs.kwargs, phase, lambda o: loss(o, target), self.optimizer)
@@ -93,7 +92,6 @@ class Times:
 
     @property
     def spread(self) -> Spread:
-        """Quantiles of the timed steps."""
         return Spread(self.step_s)
 
     @property
@@ -198,7 +196,6 @@ class Precision:
 
     @property
     def stored(self) -> torch.dtype:
-        """The dtype of weights and inputs."""
         return torch.float32 if self.autocast else self.dtype
 
     def cast(self, model: nn.Module) -> nn.Module:

@@ -79,7 +79,6 @@ class Collection:
     started: float
 
     def __post_init__(self, plan: Sequence[dict[str, Any]], earlier: Sequence[Mapping[str, Any]]) -> None:
-        """Find the remaining tasks."""
         request = self.request
         self.session = uuid.uuid4().hex[:12]
         self.attempts: Counter[tuple[str, int]] = Counter()  # at a runtime, also those of earlier runs
@@ -195,7 +194,6 @@ class Collection:
         self.owed_s = 0.0
 
     def _powers(self, tasks: Iterable[Task]) -> None:
-        """Measure their power, where their runtime is known."""
         for batch, results, seconds in self.executor.run(self._issued(tasks, 1, fresh=False)):
             self._powered(batch.tasks[0], results[0], seconds)
         self.owed_s = 0.0

@@ -62,7 +62,6 @@ class Fleet:
 
     @property
     def lanes(self) -> int:
-        """Devices that answer."""
         return len(self._lanes)
 
     def hold(self) -> None:

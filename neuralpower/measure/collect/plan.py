@@ -71,7 +71,6 @@ class Traced:
 
     @property
     def size(self) -> tuple[str, int, int | None]:
-        """Its model, batch size and length."""
         return self.model, self.batch_size, self.seq_len
 
 

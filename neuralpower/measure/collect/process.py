@@ -207,7 +207,6 @@ class DeviceLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Give it back, where it was taken."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -282,7 +281,6 @@ class Local:
             self.lock.acquire()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """As in the protocol."""
         try:
             return self.worker.ask(request)
         except Ended as end:
@@ -300,7 +298,6 @@ class Local:
             yield batch, results, time.monotonic() - start
 
     def close(self) -> None:
-        """As in the protocol."""
         try:
             self.worker.stop()
         finally:

@@ -82,7 +82,6 @@ class Task:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The key of its row within a dataset."""
         return self.item["config_id"], self.replicate
 
 
@@ -96,7 +95,6 @@ class Batch:
 
     @property
     def tier(self) -> str:
-        """The one tier of its tasks."""
         return self.tasks[0].tier
 
 
@@ -111,7 +109,6 @@ class Schedule:
 
     @property
     def tasks(self) -> list[Task]:
-        """All of them, in order."""
         return [*self.runtime, *self.power, *self.runtime_again, *self.power_again]
 
     def without(self, timed: Set[tuple[str, int]], metered: Set[tuple[str, int]]) -> Schedule:
@@ -197,7 +194,6 @@ def stratified(items: Sequence[dict[str, Any]], count: int) -> list[dict[str, An
 
 
 def _by_size(items: Sequence[dict[str, Any]], generator: random.Random) -> list[dict[str, Any]]:
-    """Sizes in turn."""
     cells: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for item in items:
         flops, size = (int(math.log2(max(item[name], 1)) / CELL_OCTAVES) for name in ("flops", "bytes"))
@@ -307,7 +303,6 @@ class Costs:
         return [seconds * self.of([task]) / total for task in tasks]
 
     def of(self, tasks: Iterable[Task]) -> float:
-        """Seconds that the tasks take."""
         seconds: dict[str, float] = defaultdict(float)
         for task in tasks:
             seconds[_group(task)] += self._planned(task)

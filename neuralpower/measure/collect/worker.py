@@ -116,7 +116,6 @@ class Answers:
         self.asked = 0
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one request; raises NeuralPowerError."""
         if request["do"] == "plan":
             return {"plan": self._plan(request)}
         rig = self._opened(first=request["do"] == "open" and not request.get("tested"))

@@ -47,7 +47,6 @@ class CpuRig:
         ]
 
     def power(self, call: Call) -> dict[str, Any]:
-        """As in the protocol."""
         prepare_process(self.threads)
         return power_columns(
             call,
@@ -68,7 +67,6 @@ class CpuRig:
         return self.tested.to_json()
 
     def resume(self, tested: Mapping[str, Any]) -> None:
-        """As in the protocol."""
         self.tested = SelfTest.from_json(tested)
 
     def hardware(self) -> dict[str, Any]:

@@ -99,7 +99,6 @@ class Timing:
         return self.steal > STEAL_LIMIT or self.switches_per_call > SWITCH_LIMIT + expected
 
     def to_row(self) -> dict[str, Any]:
-        """Columns of a dataset row."""
         q25, median, q75 = (float(q) for q in np.percentile(self.samples_s, (25, 50, 75)))
         return {
             "runtime_s": self.runtime_s,
@@ -193,14 +192,12 @@ class Autograd:
 
 
 def _views(count: int, x: torch.Tensor) -> torch.Tensor:
-    """A chain of nodes that do nothing."""
     for _ in range(count):
         x = x.view(-1)
     return x
 
 
 def _seconds(step: Step, clock_ns: Callable[[], int]) -> float:
-    """The time of one run (s)."""
     start = clock_ns()
     step()
     return (clock_ns() - start) / 1e9

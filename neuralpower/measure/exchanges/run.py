@@ -67,7 +67,6 @@ class Exchanges:
         return [one for one in order if one[0] != "send_recv" or self.ranks == 2]
 
     def to_json(self) -> dict[str, Any]:
-        """For the processes."""
         return asdict(self)
 
 
@@ -269,7 +268,6 @@ def collect_exchanges(
 
 
 def _hardware(backend: str) -> dict[str, Any]:
-    """What is known of a rank's device."""
     if backend == "gloo":
         cpu = read_cpu()
         return {"type": "cpu", "l2_bytes": cpu.l2_bytes, **cpu.to_json()}

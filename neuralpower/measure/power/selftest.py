@@ -104,7 +104,6 @@ class SelfTest:
         return None if self.nonlinearity is None else self.nonlinearity <= NONLINEARITY
 
     def to_json(self) -> dict[str, Any]:
-        """Fields and verdicts."""
         verdicts = ("meter_quality", "use_counter", "square_spread", "part_time", "nonlinearity", "linear")
         lists = {"square_w": list(self.square_w), "linearity_w": list(self.linearity_w)}
         return {**asdict(self), **lists, **{name: getattr(self, name) for name in verdicts}}
@@ -192,7 +191,6 @@ class _Test:
     ticking: Ticking | None = None
 
     def empty(self) -> None:
-        """Let the device come to rest."""
         if self.drain is not None:
             self.drain()
 

@@ -127,7 +127,6 @@ class Images(Dataset[tuple[Tensor, int]]):
         self._generator: tuple[int, random.Random] | None = None
 
     def __len__(self) -> int:
-        """The number of images."""
         return len(self.store.items)
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
@@ -317,7 +316,6 @@ class Synthetic:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Move the batch to its place."""
         if self.device.type == "cpu":
             self.memory = "device"
         self.generator = torch.Generator().manual_seed(self.seed)
@@ -327,7 +325,6 @@ class Synthetic:
             self.inputs = self.inputs.mapped(lambda tensor: tensor.pin_memory())
 
     def __call__(self) -> Batch:
-        """The batch, on the device."""
         inputs = self.inputs.mapped(self._shuffled) if self.shuffle else self.inputs
         pinned = self.memory == "pinned"
         return Batch(inputs.mapped(lambda tensor: tensor.to(self.device, non_blocking=pinned)))
@@ -338,7 +335,6 @@ class Synthetic:
         return tensor[torch.randperm(len(tensor), generator=self.generator).to(tensor.device)]
 
     def close(self) -> None:
-        """Free the batch."""
         self.inputs = Inputs()
 
 
@@ -353,7 +349,6 @@ class Endless:
     world: int = 1
 
     def __iter__(self) -> Iterator[int]:
-        """The numbers."""
         numbers = itertools.chain.from_iterable(map(self._epoch, itertools.count()))
         return itertools.islice(numbers, self.rank, None, self.world)
 
@@ -399,7 +394,6 @@ class Loaded:
     lane: Lane | None = None  # for copying ahead; None: a side stream on a GPU
 
     def __post_init__(self) -> None:
-        """Start the loader processes."""
         images, on_gpu = self.images, self.device.type == "cuda"
         sampler = Endless(len(images), self.shuffle, images.seed, self.world.rank, self.world.size)
         how: dict[str, Any] = {"num_workers": self.workers, "pin_memory": on_gpu, "drop_last": True}
@@ -448,5 +442,4 @@ class Loaded:
         return images, labels
 
     def close(self) -> None:
-        """End the loader processes."""
         self._batches = self._ahead = None

@@ -96,7 +96,6 @@ class Case:
         return self.precision.cast(model).train(self.training)
 
     def inputs(self, model: nn.Module) -> Inputs:
-        """Random inputs of one batch in host memory."""
         own = model.model if isinstance(model, Autocasting) else model
         return self.network.source.inputs(own, self.request)
 
@@ -180,7 +179,6 @@ class Scores:
         self._drawn: Tensor | None = None
 
     def __call__(self, output: Any, target: Tensor | None) -> Tensor:
-        """The mean loss."""
         scores = self._by_class(output)
         if scores is None:
             return default_loss(output)

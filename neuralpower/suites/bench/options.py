@@ -66,7 +66,6 @@ class Options:
 
     @property
     def numbers(self) -> str:
-        """The full name of the dtype."""
         return DTYPES[self.dtype]
 
     @property
@@ -107,7 +106,6 @@ class Options:
 
 
 def _spelled(name: str) -> str:
-    """A field's name on the command line."""
     return name.replace("_", "-")
 
 

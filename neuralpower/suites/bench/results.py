@@ -252,7 +252,6 @@ class Summary(NamedTuple):
         return cls(title, (*WHAT, *columns.split("|")), tuple(sorted(rows, key=order)))
 
     def to_json(self) -> dict[str, Any]:
-        """Rows by column name."""
         return {"title": self.title, "rows": [dict(zip(self.header, row, strict=True)) for row in self.rows]}
 
     def texts(self) -> list[list[str]]:

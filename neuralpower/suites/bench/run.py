@@ -334,13 +334,11 @@ class Monitor:
     samples: list[Sample] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Name the columns."""
         self.columns = (*COLUMNS, *(f"gpu{number}_power" for number in range(len(self.gpus))))
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Open the meters and begin."""
         if not self.frequency:
             return
         if self.meters is None:
@@ -355,7 +353,6 @@ class Monitor:
             self.samples.append((*process.read(), *(power.read() for power in powers)))
 
     def stop(self) -> None:
-        """End, and release the meters."""
         if self._thread is None:
             return
         self._ended.set()

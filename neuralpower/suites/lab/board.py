@@ -52,7 +52,6 @@ class Board:
         model.train(training)
 
     def add(self, point: Point) -> None:
-        """A point of the curves."""
         loss, accuracy = TAGS[point.part]
         self.writer.add_scalar(loss, point.loss, point.step)
         self.writer.add_scalar(accuracy, point.accuracy, point.step)

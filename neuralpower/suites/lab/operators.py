@@ -333,7 +333,6 @@ class Entry:
 
     @property
     def average_s(self) -> float:
-        """Time of one call."""
         return self.total_s / self.calls
 
 
@@ -357,7 +356,6 @@ class Comparison:
     entries: tuple[Entry, ...]
 
     def rows(self) -> list[list[str]]:
-        """Cells under `COLUMNS`."""
         return [[cell(entry) for cell in COLUMNS.values()] for entry in self.entries]
 
 

@@ -55,7 +55,6 @@ class Folder:
         self.images = path / "images.png"  # the first training images, as one picture
 
     def make(self) -> None:
-        """Create it; raises InputError."""
         with writing(self.path, "--out"):
             self.path.mkdir(parents=True, exist_ok=True)
 
@@ -76,7 +75,6 @@ class Folder:
         self.write_json("settings.json", wanted)
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
-        """Replace a file."""
         text = json_files.json_text(data, indent=1) + "\n"
         written(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
 
@@ -195,7 +193,6 @@ def report(folder: Folder) -> Page:
 
 
 def _machine(found: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """(name, value) of each fact that `run.environment` found."""
     names = found["gpus"]
     gpus = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
@@ -311,7 +308,6 @@ def _parts(tables: Sequence[OperatorTable], device: str) -> tuple[Bars, ...]:
 
 
 def _columns(table: OperatorTable, memory: bool = False, gpu: bool = False) -> Columns[Operator]:
-    """Columns of a table of operators."""
 
     def scaled(name: str, factor: float) -> Callable[[Operator], Cell]:
         return lambda o: None if (value := getattr(o, name)) is None else f"{value * factor:,.3f}"

@@ -54,7 +54,6 @@ class Request:
     port: int | None = None  # port of a TensorBoard to start
 
     def __post_init__(self) -> None:
-        """Raise InputError for impossible options."""
         if not self.batches or min(self.batches) < 1 or len(set(self.batches)) < len(self.batches):
             raise InputError(f"profile-batches {self.batches}: one or more different sizes of 1 or more")
         if self.images is not None and self.images < 1:

@@ -39,7 +39,6 @@ class Split:
     labels: Tensor
 
     def __len__(self) -> int:
-        """The number of images."""
         return len(self.labels)
 
 
@@ -153,7 +152,6 @@ class Settings:
     log_interval: int = 10  # batches
 
     def __post_init__(self) -> None:
-        """Raise InputError for impossible settings."""
         for name in ("batch_size", "test_batch_size", "epochs", "log_interval"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name.replace('_', '-')} {getattr(self, name)}: must be 1 or more")

@@ -257,7 +257,6 @@ def _known(values: Figures) -> tuple[float | None, ...]:
 
 
 def _of(frame: pd.DataFrame) -> str:
-    """Device, family and dtype, or their number."""
     names = {"device": "devices", "family": "families", "dtype": "dtypes"}
     found = {several: frame[column].unique() for column, several in names.items()}
     return ", ".join(str(v[0]) if len(v) == 1 else f"{len(v)} {several}" for several, v in found.items())
@@ -324,7 +323,6 @@ def _by_device(frame: pd.DataFrame, roofs: Roofs) -> Iterator[tuple[str, str, pd
 
 
 def _family(title: str, frame: pd.DataFrame, roofs: Roofs, left_out: list[str]) -> Iterator[Section]:
-    """Sections of one family."""
     for device, dtype, some, roof in _by_device(frame, roofs):
         charts: list[Chart] = [heatmap(some, what) for what in ("TFLOP/s", "% of best")]
         if roof:

@@ -51,7 +51,6 @@ class Family:
 
     @property
     def id(self) -> str:
-        """The family's id in the zoo."""
         return f"paradnn_{self.name}"
 
     @property
@@ -67,7 +66,6 @@ class Family:
 
     @property
     def swept_kinds(self) -> tuple[str, ...]:
-        """The kinds of the paper's sweep."""
         return tuple(str(kind) for kind in SWEEPS[self.id].get(self.selects, self.kinds[:1]))
 
 
@@ -137,7 +135,6 @@ class Point:
 
     @property
     def named(self) -> dict[str, int]:
-        """Sizes by name."""
         return dict(zip(family_named(self.family).words, self.sizes, strict=True))
 
     @property
@@ -152,7 +149,6 @@ class Point:
 
     @property
     def batch_size(self) -> int:
-        """Samples in a step."""
         return self.sizes[-1]
 
     @property
@@ -163,7 +159,6 @@ class Point:
         return f"zoo:{family.id}?" + "&".join(f"{name}={value}" for name, value in keywords.items())
 
     def replaced(self, **sizes: int) -> Point:
-        """A copy with other sizes; raises InputError."""
         return Point.of(self.family, self.kind, {**self.named, **sizes})
 
 
@@ -234,7 +229,6 @@ class Counted:
     widest_bytes: int  # of the largest call's input and output
 
     def flops(self, mode: str, batch_size: int) -> int:
-        """FLOP of one step."""
         training = 3 * self.forward_flops - self.input_gradient_flops
         return batch_size * (training if mode == TRAIN else self.forward_flops)
 

@@ -132,7 +132,6 @@ class MatmulResult:
 
     @property
     def flops_per_s(self) -> float:
-        """1 multiply-add = 2 FLOP."""
         return 2 * self.size**3 / self.product_s
 
 

@@ -285,7 +285,6 @@ class OperatorTimes:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Shares of the whole step."""
         total = sum(self.seconds.values())
         return {kind: seconds / total for kind, seconds in self.seconds.items()} if total else {}
 

@@ -63,7 +63,6 @@ class Setup:
 
     @property
     def arithmetic(self) -> str:
-        """The predictor's name of the dtype."""
         return TENSORFLOAT32 if self.tf32 else self.dtype
 
 
@@ -95,7 +94,6 @@ class Result:
 
     @property
     def step_s(self) -> float | None:
-        """Mean of a step."""
         return _ratio(self.duration_s, self.steps) or None
 
     @property
@@ -105,7 +103,6 @@ class Result:
 
     @property
     def counted_flops_per_s(self) -> float | None:
-        """FLOP/s as counted."""
         return _ratio(self.counted_flops, self.step_s)
 
     @property

@@ -81,7 +81,6 @@ class Request:
     budget_s: float = 600.0
 
     def check(self) -> None:
-        """Raises InputError for impossible settings."""
         sizes = {"--batch-size": min(self.batch_sizes), "--train-batch-size": self.training_batch}
         for option, size in sizes.items():
             if size < 1:
@@ -109,7 +108,6 @@ class Gathering:
     _predicted: dict[tuple[str, int], float] = field(default_factory=dict)  # s, by model and batch
 
     def run(self) -> Data:
-        """Gather everything; raises InputError, DeviceError."""
         self.started = self.clock()
         self.request.check()
         for model in self.request.models:
@@ -131,7 +129,6 @@ class Gathering:
         return self.data
 
     def save(self) -> None:
-        """Write the results so far."""
         records.write(self.data, self.folder)
 
     def left_s(self) -> float:
@@ -228,7 +225,6 @@ class Gathering:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Networks of this report, in their order."""
         return tuple(self.sketches)
 
     # ---- one batch size ----
@@ -295,7 +291,6 @@ class Gathering:
         return self._predicted[key]
 
     def _composed(self, predictor: Predictor, model: str, batch: int) -> Prediction:
-        """Prediction for the current batch size."""
         dtype = self.request.dtype
         return compose(self.traces[model], predictor, model=model, batch_size=batch, dtype=dtype)
 

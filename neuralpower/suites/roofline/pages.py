@@ -46,7 +46,6 @@ class Correlation:
     networks: int
 
     def of(self, a: str, b: str) -> float | None:
-        """The correlation of two names."""
         return self.values[self.names.index(a)][self.names.index(b)]
 
 
@@ -62,7 +61,6 @@ class Placement:
 
     @property
     def intensity(self) -> float:
-        """FLOP per byte moved."""
         return self.work.intensity or 0.0
 
     @property
@@ -77,7 +75,6 @@ class Placement:
 
     @property
     def flops_per_s(self) -> float:
-        """FLOP/s that the network reaches."""
         return self.work.flops / self.runtime_s
 
     @property
@@ -112,7 +109,6 @@ class Pair:
 
     @property
     def parameters(self) -> float:
-        """Ratio of parameters."""
         return self.first.parameters / max(self.second.parameters, 1)
 
     @property
@@ -132,11 +128,9 @@ class View:
 
     @property
     def networks(self) -> list[Network]:
-        """The networks in the report's order."""
         return [n for m in self.models if (n := self.data.find(Network, m)) is not None]
 
     def work(self, network: Network, batch_size: int) -> Work:
-        """Work of a network at a batch size."""
         return self.data.get(Work, network.model, batch_size)
 
     def point(self, network: Network, device: Device, batch_size: int) -> Point | None:
@@ -401,7 +395,6 @@ def _cases(view: View) -> list[tuple[Network, Point]]:
 
 
 def _missing(view: View) -> Table:
-    """Points that have no time, with the reason."""
     late = [case for case in _cases(view) if case[1].status != OK]
     by_device = [case for device in view.data.devices for case in late if case[1].device == device.name]
     columns: Columns[tuple[Network, Point]] = {
@@ -415,7 +408,6 @@ def _missing(view: View) -> Table:
 
 
 def _chips(view: View) -> Section:
-    """All chips with a data sheet."""
     every = chip_sheets()
     known = {chip.slug: chip for chip in every}
     centre, mobile = ([known[s] for s in some if s in known] for some in (DATA_CENTRE, MOBILE))

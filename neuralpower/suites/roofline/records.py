@@ -67,12 +67,10 @@ class Work:
 
     @property
     def intensity(self) -> float | None:
-        """FLOP per byte moved."""
         return self.flops / self.bytes_moved if self.bytes_moved else None
 
     @property
     def call_count(self) -> int:
-        """Number of layer calls."""
         return sum(c.count for c in self.calls)
 
     @property
@@ -277,16 +275,13 @@ class Sketch:
         self.module = self.source.build("meta", dtype)
 
     def inputs(self, batch_size: int) -> Inputs:
-        """Inputs of a batch on the meta device."""
         return self.source.inputs(self.module, InputRequest(batch_size, dtype=self.dtype), "meta")
 
     def trace(self, batch_size: int) -> Trace:
-        """Trace of a forward pass."""
         inputs = self.inputs(batch_size)
         return trace(self.module, inputs.args, inputs.kwargs)
 
     def network(self, label: str) -> Network:
-        """Name, input of one sample, parameters."""
         inputs = self.inputs(1)
         first = next(iter(tensors_of((inputs.args, inputs.kwargs))), None)
         shape = "" if first is None else "x".join(map(str, first.shape[1:]))

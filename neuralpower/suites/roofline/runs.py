@@ -48,7 +48,6 @@ class Runner:
 
     @property
     def name(self) -> str:
-        """The device's name as the system reports it."""
         return title_of(self.place)
 
     def check(self, dtype: str) -> None:
@@ -78,7 +77,6 @@ class Runner:
         return available_bytes()
 
     def cost(self, runtime_s: float) -> float:
-        """Seconds that timing a network takes."""
         if self.place.type == "cuda":
             return runtime_s * (2 + max(5, min(CUDA_SAMPLES, CUDA_LIMIT_S / max(runtime_s, 1e-9))))
         return runtime_s * (1 + ROUNDS // 3 if runtime_s > SLOW_CALL_S else 2 + ROUNDS)
@@ -150,6 +148,5 @@ class Runner:
         return resolve(model).call(request, device=str(self.place))
 
     def roof(self, dtype: str) -> Roof:
-        """The device's roof, measured here."""
         found = measured_roof(self.samples, self.place, torch_dtype(dtype), self.products, self.triads)
         return Roof(self.name, HERE, found.flops_per_s, found.bytes_per_s, found.how, found.samples)
