@@ -20,7 +20,7 @@ from neuralpower.files.paths import check_regular, is_file
 if TYPE_CHECKING:
     import pandas as pd
 
-    from neuralpower.suites.paradnn.roof import Roof
+    from neuralpower.suites.roofs import Roof
 
 app = typer.Typer()
 FORMATS = ("png", "svg", "pdf")
@@ -85,7 +85,7 @@ def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof
     """Roofs by device and dtype, for devices with a spec sheet."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import find_spec, spec_of
-    from neuralpower.suites.paradnn.roof import theoretical
+    from neuralpower.suites.roofs import theoretical
 
     given = None if spec is None else spec_of(spec)
     found = {}
@@ -147,7 +147,7 @@ def matmul(
     as_json: bool = typer.Option(False, "--json", help="Print the numbers as JSON."),
 ) -> None:
     """Time the product of two square matrices, with the profiler's table."""
-    from neuralpower.suites.paradnn.roof import matmul_benchmark
+    from neuralpower.suites.roofs import matmul_benchmark
 
     dtype, how = parsing.dtype(input_type), {"warmup": warmup, "steps": steps}
     found = matmul_benchmark(size, dtype, device, **how, tf32=tf32, profiled=not as_json)
@@ -175,7 +175,7 @@ def roof(
     """Print the theoretical roofs of spec sheets, and this machine's measured roof."""
     from neuralpower.devices.spec import spec_of
     from neuralpower.report.grid import grid
-    from neuralpower.suites.paradnn.roof import cache_roof, figures, measured, theoretical
+    from neuralpower.suites.roofs import cache_roof, figures, measured, theoretical
 
     kind = parsing.dtype(dtype)
     roofs = [theoretical(spec_of(name), kind) for name in specs or ()]
@@ -183,7 +183,7 @@ def roof(
         roofs.append(measured(measure, kind, size))
     if not roofs:
         raise InputError("no device given: name a spec sheet, such as nvidia-t4, or add --measure cpu")
-    cells = [[r.name, r.source, f"{r.flops_per_s / 1e12:.2f}", f"{r.bytes_per_s / 1e9:.2f}"] for r in roofs]
+    cells = [[r.device, r.how, f"{r.flops_per_s / 1e12:.2f}", f"{r.bytes_per_s / 1e9:.2f}"] for r in roofs]
     say(grid(["device", "from", "TFLOP/s", "GB/s"], cells, left=2))
     if measure is not None:
         if measure.startswith("cuda"):

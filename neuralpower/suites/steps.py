@@ -10,6 +10,8 @@ A step runs from mark to mark, so it includes waiting for data. Warm-up and time
 from __future__ import annotations
 
 import gc
+import math
+import platform
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from neuralpower.devices.machine import available_bytes
 from neuralpower.dtypes import AUTOCAST_DTYPES, NETWORK_DTYPES
 from neuralpower.errors import InputError, first_line, unknown
 from neuralpower.layers.base import torch_dtype
@@ -28,7 +31,39 @@ from neuralpower.optimizers.registry import runnable
 from neuralpower.profiling.steps import Spread, Step, told
 from neuralpower.profiling.stopwatch import Clock, CudaClock
 
+SHARE = 0.9  # of the free memory that can be used
 Synchronise = Literal["each", "end"]
+
+
+def machine_name(device: torch.device) -> str:
+    """A machine's name in tables: the GPU's, or HOST-cpu."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.node()}-cpu"
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Free memory of a GPU, or of the system and this process's control group; None if unknown."""
+    if device.type != "cuda":
+        return available_bytes()
+    gc.collect()
+    torch.cuda.empty_cache()  # the allocator's cache is free, too
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def largest_within(room: float, needed: float, batch_size: int, less: float, low: int = 0) -> int:
+    """The largest batch that fits, by a line of bytes: `needed` at `batch_size`, `less` at `low`."""
+    each = (needed - less) / (batch_size - low)
+    return max(0, math.floor(batch_size - (needed - room) / each)) if each > 0 else 0
+
+
+def elapsed_s(run: Callable[[], object], clock: Clock, calls: int = 1) -> float:
+    """Seconds of calls in a row: from the moment when the device rests to the end of the last."""
+    clock.wait()
+    start = clock.mark()
+    for _ in range(calls):
+        run()
+    end = clock.mark()
+    clock.wait()
+    return clock.seconds(start, end)
 
 
 def make_optimizer(name: str, weights: Iterable[Tensor], **settings: float | bool) -> torch.optim.Optimizer:

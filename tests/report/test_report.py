@@ -34,12 +34,12 @@ from neuralpower.suites.roofline.records import (
     Device,
     Network,
     Point,
-    Roof,
     Sketch,
     Training,
     Work,
 )
 from neuralpower.suites.roofline.runs import Runner
+from neuralpower.suites.roofs import Roof
 from tests.browser import chromium, complaints, looked_at, opened, overflowing, requests
 from tests.program import run
 

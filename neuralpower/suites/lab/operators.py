@@ -8,7 +8,6 @@ even if it calls itself. Shares are of the sum of all self times. The profiler's
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +26,7 @@ from neuralpower.profiling.rows import total
 from neuralpower.profiling.steps import clock_of
 from neuralpower.report.number_format import quantity
 from neuralpower.suites.lab.training import Split, normalised, written
+from neuralpower.suites.steps import elapsed_s
 
 OVERHEAD = {
     *("Activity Buffer Request", "Buffer Flush", "Resource", "Lazy Function Loading", "Command Buffer Full"),
@@ -191,13 +191,7 @@ def profile_inference(
 
 def _run(model: nn.Module, batches: list[Tensor], device: torch.device) -> float:
     """Seconds of one pass over the batches, to the end of the last."""
-    wait = clock_of(device).wait
-    wait()
-    start = time.perf_counter()
-    for batch in batches:
-        model(batch)
-    wait()
-    return time.perf_counter() - start
+    return elapsed_s(lambda: [model(batch) for batch in batches], clock_of(device))
 
 
 # ---- Read tables printed by torch's profiler, of torch 1.x (`Number of Calls`) and later (`# of Calls`) ----

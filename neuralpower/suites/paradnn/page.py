@@ -20,8 +20,8 @@ from neuralpower.errors import InputError
 from neuralpower.report.charts import XY, Bars, BarSeries, Chart, Heatmap, Series
 from neuralpower.report.page import Page, Section, Table
 from neuralpower.suites.paradnn.points import BATCH, Family, family_named
-from neuralpower.suites.paradnn.roof import Roof
 from neuralpower.suites.paradnn.run import OperatorTimes
+from neuralpower.suites.roofs import Roof
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -209,10 +209,10 @@ def roofline(frame: pd.DataFrame, roof: Roof | None, coloured: str, relative: bo
         known, corner = frame["intensity"].dropna(), roof.flops_per_s / roof.bytes_per_s
         ends = (min([corner / 10, *known]), corner, max([corner * 10, *known]))
         line = [(x, scale * roof.attainable(x)) for x in ends]
-        series.append(Series.of(roof.name, line, mode="lines", dash=True))
+        series.append(Series.of(roof.device, line, mode="lines", dash=True))
     title = f"Roofline by {coloured}{', relative' if relative else ''}: {_of(frame)}"
     height = ("% of peak" if roof else "% of the best") if relative else "TFLOP/s"
-    shade, note = "" if by_kind else f"log2 {coloured}", "" if roof is None else roof.source
+    shade, note = "" if by_kind else f"log2 {coloured}", "" if roof is None else roof.how
     return XY(title, "FLOP per byte of parameters", height, tuple(series), True, True, shade, note)
 
 

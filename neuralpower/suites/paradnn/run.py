@@ -7,9 +7,7 @@ zero (`apply_rms_prop` in tensorflow/core/kernels/training_ops.cc): `tensorflow`
 
 from __future__ import annotations
 
-import gc
 import math
-import platform
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from neuralpower.devices.machine import available_bytes as host_bytes
 from neuralpower.dtypes import DTYPES
 from neuralpower.errors import InputError, LostDeviceError, ModelError, NeuralPowerError, OutOfMemory, unknown
 from neuralpower.layers.base import BACKWARD, FORWARD
@@ -46,7 +43,17 @@ from neuralpower.suites.paradnn.points import (
     family_named,
 )
 from neuralpower.suites.paradnn.sweep import Result, Setup, State
-from neuralpower.suites.steps import Batch, Precision, StepTimer, Work, make_optimizer, precision
+from neuralpower.suites.steps import (
+    SHARE,
+    Batch,
+    Precision,
+    StepTimer,
+    Work,
+    free_bytes,
+    machine_name,
+    make_optimizer,
+    precision,
+)
 
 PARADNN = {"lr": 0.1, "alpha": 0.9, "momentum": 0.9, "eps": 1.0, "weight_decay": 0.0}
 COMPAT: Mapping[str, Mapping[str, float]] = {
@@ -139,7 +146,6 @@ def scheduled(optimizer: torch.optim.Optimizer, family: str) -> torch.optim.Opti
 # each other without waiting for the device; the duration covers all timed steps.
 
 
-SHARE = 0.9  # share of the free memory that can be used
 OVERHEAD = 1.1  # factor for workspaces and fragments, which are not counted
 PROFILER = "overhead"  # a kind that is not part of a step
 PILOT = 2  # steps whose time determines the number that fits
@@ -156,11 +162,6 @@ class Loss:
         assert target is not None  # drawn with every batch
         self.last = nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
         return self.last
-
-
-def machine_name(device: torch.device) -> str:
-    """Value of the column `device` of a table: the GPU's name, or HOST-cpu."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.node()}-cpu"
 
 
 def check_setup(setup: Setup) -> Precision:
@@ -184,7 +185,7 @@ def measure(point: Point, setup: Setup, limit_s: float | None = None, available:
     known["torch"] = str(torch.__version__)
     try:
         known |= described(point, setup.mode)
-        check_room(point, setup, available_bytes(setup.device) if available is None else available)
+        check_room(point, setup, free_bytes(device) if available is None else available)
         return Result(**known, **_timed(point, setup, chosen, device, limit_s))
     except NeuralPowerError as error:
         return Result(**known, state=_state(error), reason=str(error))
@@ -324,15 +325,6 @@ def needed_bytes(point: Point, setup: Setup) -> int:
         return int(OVERHEAD * (weights + 2 * samples * work.widest_bytes))
     states = 2 + STATES[setup.optimizer] + (itemsize / 4 if setup.amp else 0)
     return int(OVERHEAD * (weights * states + samples * (work.activation_bytes + work.widest_bytes)))
-
-
-def available_bytes(device: str) -> int | None:
-    """Free memory of a GPU, or of the system and this process's control group; None if unknown."""
-    if not device.startswith("cuda"):
-        return host_bytes()
-    gc.collect()
-    torch.cuda.empty_cache()  # the allocator's cache is free, too
-    return int(torch.cuda.mem_get_info(torch.device(device))[0])
 
 
 def check_room(point: Point, setup: Setup, available: int | None) -> None:

@@ -32,19 +32,10 @@ from neuralpower.prediction.prediction import Prediction
 from neuralpower.profiling.result import NetworkProfile
 from neuralpower.report.tables import short
 from neuralpower.suites.roofline import records
-from neuralpower.suites.roofline.pages import sheet_roof
-from neuralpower.suites.roofline.records import (
-    Data,
-    Device,
-    Network,
-    Point,
-    Roof,
-    Sketch,
-    Training,
-    Work,
-    kinds_of,
-)
+from neuralpower.suites.roofline.records import Data, Device, Network, Point, Sketch, Training, Work, kinds_of
 from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Runner
+from neuralpower.suites.roofs import HERE, Roof, sheet_roof
+from neuralpower.suites.steps import largest_within
 from neuralpower.trace.records import Trace
 
 Tried = TypeVar("Tried", Point, Training)
@@ -186,7 +177,7 @@ class Gathering:
         if runner.place.type == "cpu":
             own = default_predictor(read_cpu())
             self.own = own if dtype in own.dtypes else None
-        if self.data.find(Roof, runner.name, records.HERE) is None:
+        if self.data.find(Roof, runner.name, HERE) is None:
             self.show(f"measuring the roof of {runner.name}")
             runner.prepare()
             self.data.put(runner.roof(dtype))
@@ -285,7 +276,7 @@ class Gathering:
                 self._predicted[key] = self._composed(self.own, model, batch).runtime_s.value
             else:
                 work = self.data.get(Work, model, batch)
-                roof = next(roof for roof in self.data.roofs if roof.origin == records.HERE)
+                roof = next(roof for roof in self.data.roofs if roof.origin == HERE)
                 least = max(work.flops / roof.flops_per_s, work.bytes_moved / roof.bytes_per_s)
                 self._predicted[key] = least / GUESS
         return self._predicted[key]
@@ -312,8 +303,7 @@ class Gathering:
         if needed is None or free is None or needed <= (room := free * MEMORY_SHARE):
             return ""
         weights = self.data.get(Network, point.model).parameter_bytes
-        each = (needed - weights) / batch
-        largest = int((room - weights) / each) if each > 0 else 0
+        largest = largest_within(room, needed, batch, weights)
         fits = f"the largest batch that fits is about {largest}"
         fits = fits if largest > 0 else "not even a batch of 1 fits"
         return f"needs {needed / 1e9:.1f} GB of {room / 1e9:.1f} GB; {fits}"

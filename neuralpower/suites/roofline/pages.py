@@ -23,10 +23,10 @@ from neuralpower.suites.roofline.records import (
     Device,
     Network,
     Point,
-    Roof,
     Training,
     Work,
 )
+from neuralpower.suites.roofs import BANDWIDTH, Roof, sheet_roof
 
 Method = Literal["Spearman", "Kendall"]
 FEWEST = 5  # fewest networks for a rank correlation: with fewer, any order is likely by chance
@@ -71,7 +71,7 @@ class Placement:
     @property
     def memory_share(self) -> float:
         """Share of the time on the roof that calls below the ridge take."""
-        return self.roof.memory_share(self.work)
+        return self.work.memory_share(self.roof)
 
     @property
     def flops_per_s(self) -> float:
@@ -227,7 +227,6 @@ def examples(view: View, device: Device) -> list[tuple[str, Pair, int]]:
 CLASS_NAMES = {"gpu": "GPU", "cpu": "CPU", "tpu": "ASIC (TPU)", "soc": "SoC"}
 FILLERS = re.compile("(NVIDIA|Google Cloud|Google|AMD Instinct|AMD|Intel|AWS|GeForce|Platinum|Tesla) ")
 MIXED = ("bfloat16", "float16", "float32")  # the dtype in which chips are compared: the first that a chip has
-BANDWIDTH = "memory_bytes_per_s"
 
 DATA_CENTRE = """
     nvidia-t4 nvidia-v100-sxm2-32gb nvidia-a100-sxm4-80gb nvidia-h100-sxm5-80gb
@@ -246,15 +245,6 @@ def chip_sheets() -> list[DeviceSpec]:
     """All shipped ones, by class and year."""
     found = [read_spec(path) for path in known_specs().values()]
     return sorted(found, key=lambda s: (s.device_class, s.year or 0, s.name))
-
-
-def sheet_roof(sheet: DeviceSpec, dtype: str, device: str, origin: str = "data sheet") -> Roof | None:
-    """A sheet's roof in that dtype, named `device`; None if the sheet lacks a number."""
-    peak, bandwidth = (sheet.values.get(key) for key in (PEAK + dtype, BANDWIDTH))
-    if peak is None or bandwidth is None:
-        return None
-    how = f"FLOP/s: {peak.source}; B/s: {bandwidth.source}"
-    return Roof(device, origin, peak.value, bandwidth.value, how)
 
 
 def compared_roof(sheet: DeviceSpec) -> Roof:

@@ -22,6 +22,7 @@ from neuralpower.networks.sources import resolve
 from neuralpower.prediction.memory.peak import peak
 from neuralpower.profiling import profile
 from neuralpower.profiling.result import NetworkProfile
+from neuralpower.suites.roofs import Roof
 from neuralpower.trace.lifetimes import WORKSPACE
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
@@ -29,7 +30,6 @@ from neuralpower.trace.tracer import trace
 SCHEMA = 1
 MEASURED, PREDICTED = "measured", "predicted"
 OK, MEMORY, BUDGET, FAILED = "ok", "out of memory", "over the time budget", "failed"
-HERE = "measured here"  # origin of a roof; others are the data sheet's, or fitted
 FILE = "data.json"
 
 
@@ -69,6 +69,12 @@ class Work:
     def intensity(self) -> float | None:
         return self.flops / self.bytes_moved if self.bytes_moved else None
 
+    def memory_share(self, roof: Roof) -> float:
+        """Share of the least time on the roof, summed over calls, that goes to calls below the ridge."""
+        seconds = [max(c.flops / roof.flops_per_s, c.bytes / roof.bytes_per_s) for c in self.calls]
+        memory = sum(s for s, c in zip(seconds, self.calls, strict=True) if c.flops < c.bytes * roof.ridge)
+        return memory / sum(seconds) if sum(seconds) else 0.0
+
     @property
     def call_count(self) -> int:
         return sum(c.count for c in self.calls)
@@ -77,33 +83,6 @@ class Work:
     def footprint_intensity(self) -> float | None:
         """FLOP per byte of the memory footprint."""
         return self.flops / self.peak_bytes if self.peak_bytes else None
-
-
-@dataclass(frozen=True)
-class Roof:
-    """Peak FLOP/s and B/s of a device, and where they come from."""
-
-    device: str
-    origin: str
-    flops_per_s: float
-    bytes_per_s: float
-    how: str
-    samples: int = 0  # of each, where measured
-
-    @property
-    def ridge(self) -> float:
-        """FLOP per byte from which a kernel can reach the peak."""
-        return self.flops_per_s / self.bytes_per_s
-
-    def attainable(self, intensity: float) -> float:
-        """FLOP/s of the roof above an intensity (Williams, Waterman, Patterson, CACM 52(4), 2009)."""
-        return min(self.flops_per_s, intensity * self.bytes_per_s)
-
-    def memory_share(self, work: Work) -> float:
-        """Share of the least time on the roof, summed over calls, that goes to calls below the ridge."""
-        seconds = [max(c.flops / self.flops_per_s, c.bytes / self.bytes_per_s) for c in work.calls]
-        memory = sum(s for s, c in zip(seconds, work.calls, strict=True) if c.flops < c.bytes * self.ridge)
-        return memory / sum(seconds) if sum(seconds) else 0.0
 
 
 @dataclass(frozen=True)
