@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from neuralpower.cli.bench import with_booleans
 from neuralpower.profiling.stopwatch import HostClock
+from neuralpower.suites.bench.command import with_booleans
 from neuralpower.suites.bench.data import Datum
 from neuralpower.suites.bench.options import Options
 from neuralpower.suites.bench.results import PATTERN, parse

@@ -12,7 +12,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from neuralpower.cli.paradnn import KMP, TPU_FLAGS, intel_openmp
 from neuralpower.data.dataset import Dataset
 from neuralpower.layers import KINDS
 from neuralpower.layers.optimizer import Optimizer
@@ -20,6 +19,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_writing import save
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
+from neuralpower.suites.paradnn.command import KMP, TPU_FLAGS, intel_openmp
 from neuralpower.suites.paradnn.points import Point
 from neuralpower.suites.paradnn.run import predict_point, predictable
 from neuralpower.suites.paradnn.sweep import Setup, read_results

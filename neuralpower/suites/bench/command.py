@@ -126,7 +126,7 @@ def bench(asked: Asked, **given: str | None) -> None:
     points = points_of(fixed, axes)
     if boolean(asked.print_docker):
         for point in points:
-            say(shlex.join(container_command(point, read.settings, Path(__file__).parents[2])))
+            say(shlex.join(container_command(point, read.settings, Path(__file__).parents[3])))
         return
     if read.settings["exp.docker"]:
         way = "--print-docker prints the container's command"

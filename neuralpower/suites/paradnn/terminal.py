@@ -10,7 +10,6 @@ from pathlib import Path
 
 from neuralpower.cli import parsing
 from neuralpower.cli.output import say
-from neuralpower.cli.paradnn_options import Common
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.files.csv_files import csv_text
@@ -18,6 +17,7 @@ from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
 from neuralpower.report.grid import grid as table
 from neuralpower.report.number_format import quantity
+from neuralpower.suites.paradnn.command_options import Common
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.sweep import (
     CSV,

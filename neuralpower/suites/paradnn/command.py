@@ -15,15 +15,15 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from neuralpower.cli import paradnn_tools
 from neuralpower.cli.commands import Command, OptionGroup, examples, with_options
 from neuralpower.cli.panels import INPUT
-from neuralpower.cli.paradnn_options import Common, Size, Text
 from neuralpower.errors import InputError, whole_number
+from neuralpower.suites.paradnn import tools
+from neuralpower.suites.paradnn.command_options import Common, Size, Text
 
 HELP = "ParaDnn's networks with sizes for parameters (Wang, Wei, Brooks, MLSys 2020)"
 app = typer.Typer(name="paradnn", no_args_is_help=True, help=f"{HELP}: run, swept, predicted, compared.")
-app.add_typer(paradnn_tools.app)
+app.add_typer(tools.app)
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}  # refused with a reason
 TPU_FLAGS = (
     "use_tpu tpu tpu_name tpu_zone gcp_project master num_shards num_cores iterations iterations_per_loop "
@@ -184,8 +184,8 @@ def recurrent(asked: Texts, common: Common) -> None:
 
 def _run(family: str, given: Mapping[str, Any], common: Common) -> None:
     """Run one point, or the sweep around it; without a kind, the usual one, or all in a sweep."""
-    from neuralpower.cli.paradnn_run import run
     from neuralpower.suites.paradnn.points import FAMILIES, Point
+    from neuralpower.suites.paradnn.terminal import run
 
     known, kind = FAMILIES[family], given["kind"]
     sizes = {name: usual if given[name] is None else given[name] for name, usual in known.defaults.items()}
