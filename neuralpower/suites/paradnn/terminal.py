@@ -17,7 +17,7 @@ from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
 from neuralpower.report.grid import grid as table
 from neuralpower.report.number_format import quantity
-from neuralpower.suites.paradnn.command_options import Common
+from neuralpower.suites.paradnn.command import Common
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
 from neuralpower.suites.paradnn.sweep import (
     CSV,

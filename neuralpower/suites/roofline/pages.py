@@ -202,7 +202,7 @@ def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
 
 
 def examples(view: View, device: Device) -> list[tuple[str, Pair, int]]:
-    """(What it shows, pair, batch size) of the pairs that show how times follow FLOP and parameters.
+    """(lesson, pair, batch size) of the pairs that show how times follow FLOP and parameters.
 
     First the pair of at least threefold FLOP whose ratio of times is nearest to that of FLOP, then that whose
     order FLOP get wrong by the largest factor, and, of its batch size, that whose order parameters do.
