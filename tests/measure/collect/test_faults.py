@@ -577,9 +577,8 @@ from neuralpower.data.journal import Journal
 
 if "MACHINE_RESTARTS" in os.environ:  # between two collections
     from neuralpower.measure.collect import collection
-    from neuralpower.measure.collect import collection  # was supervisor
 
-    collection.up_since = supervisor.up_since = lambda started=os.urandom(4).hex(): started
+    collection.up_since = lambda started=os.urandom(4).hex(): started
 
 out, acknowledged, budget_s, failpoint, nth, *command = sys.argv[1:]
 file = os.open(acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
