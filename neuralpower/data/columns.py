@@ -1,4 +1,7 @@
-"""Recognise columns of other names: `latency_ms` is `runtime_s` in milliseconds."""
+"""The columns of a dataset's tables, and how columns of other names are recognised and computed.
+
+`latency_ms` is `runtime_s` in milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,106 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from neuralpower.devices.spec import HIGHEST_W
 from neuralpower.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# The column that holds a quantity in SI units, and the words by which other programs call it.
-WORDS = {
-    "runtime_s": "runtime latency time duration elapsed took wall t",
-    "power_w": "power watts watt draw",
-    "energy_j": "energy joules joule",
-}
-UNITS = {"runtime_s": "seconds", "power_w": "watts", "energy_j": "joules"}
-# What a value in a unit is multiplied by, or divided by where that is written more plainly.
-SCALES = {
-    "runtime_s": {"": "", "s": "", "sec": "", "secs": "", "second": "", "seconds": "", "ms": "/1000",
-                  "msec": "/1000", "millis": "/1000", "milliseconds": "/1000", "us": "/1e6", "usec": "/1e6",
-                  "micros": "/1e6", "microseconds": "/1e6", "ns": "/1e9", "nanoseconds": "/1e9",
-                  "min": "*60", "minutes": "*60"},
-    "power_w": {"": "", "w": "", "watt": "", "watts": "", "mw": "/1000", "milliwatts": "/1000",
+SHORTEST_S, LONGEST_S = 1e-8, 1e4  # beyond, a time is a broken clock or a wrong unit
+LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
+SHORT, WHOLE, SAMPLES = "short", "whole", "samples"  # how a sealed table keeps numbers: see `Column.kept`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column that a table may have besides the fields of its kind; numbers are SI."""
+
+    name: str
+    low: float = -math.inf
+    high: float = math.inf  # limits of a row that is used
+    help: str = ""  # in the header of a template
+    unit: str = ""  # in words
+    called: str = ""  # words by which other programs call the quantity
+    scales: Mapping[str, str] = field(default_factory=dict)
+    """Their units, and what a value is multiplied by, or divided by where that is written more plainly."""
+    read: bool = False  # means something in anybody's table; others are a collection's own
+    key: bool = False  # tells measurements apart
+    kept: str = ""  # seven digits of it are plenty; whole also where a row that failed has none; or raw times
+
+
+_COLUMNS = (
+    Column(name="dtype", read=True, help="such as float32, bfloat16; empty: float32"),
+    Column(name="phase", read=True, help="forward or backward; empty: forward"),
+    Column(
+        name="runtime_s",
+        low=SHORTEST_S,
+        high=LONGEST_S,
+        help="seconds of one call (1.5 ms is 0.0015)",
+        unit="seconds",
+        called="runtime latency time duration elapsed took wall t",
+        scales={"": "", "s": "", "sec": "", "secs": "", "second": "", "seconds": "", "ms": "/1000",
+                "msec": "/1000", "millis": "/1000", "milliseconds": "/1000", "us": "/1e6", "usec": "/1e6",
+                "micros": "/1e6", "microseconds": "/1e6", "ns": "/1e9", "nanoseconds": "/1e9",
+                "min": "*60", "minutes": "*60"},
+        read=True,
+    ),
+    Column(
+        name="power_w",
+        low=LOWEST_W,
+        high=HIGHEST_W,
+        help="watts while it runs; may be empty",
+        unit="watts",
+        called="power watts watt draw",
+        scales={"": "", "w": "", "watt": "", "watts": "", "mw": "/1000", "milliwatts": "/1000",
                 "kw": "*1000"},
-    "energy_j": {"": "", "j": "", "joule": "", "joules": "", "mj": "/1000", "millijoules": "/1000",
-                 "uj": "/1e6", "wh": "*3600", "kwh": "*3.6e6"},
-}  # fmt: skip
+        read=True,
+    ),
+    Column(
+        name="energy_j",
+        low=0,
+        unit="joules",
+        called="energy joules joule",
+        scales={"": "", "j": "", "joule": "", "joules": "", "mj": "/1000", "millijoules": "/1000",
+                "uj": "/1e6", "wh": "*3600", "kwh": "*3.6e6"},
+        read=True,
+    ),
+    Column(name="energy_u_rel", low=0, read=True),
+    *(Column(name=name, read=True, kept=SHORT) for name in ("dispatch_s", "sentinel_s", "sentinel_again_s")),
+    Column(name="status", read=True, help="ok, or empty; other rows are not used"),
+    Column(name="session_id", read=True),
+    *(
+        Column(name=name, read=True, key=True)
+        for name in ("config_id", "device_key", "software_key", "protocol_version")
+    ),
+    Column(name="replicate", read=True, key=True, kept=WHOLE),
+    *(
+        Column(name=name, kept=SHORT)
+        for name in """
+            runtime_median_s runtime_mean_s runtime_q25_s runtime_q75_s runtime_min_s runtime_low_s
+            runtime_high_s runtime_eager_s first_call_s wall_s power_wall_s sentinel_slowdown steal
+            nivcsw_per_call minflt_per_call start_s window_runtime_s window_s settle_s
+        """.split()
+    ),
+    *(
+        Column(name=name, kept=WHOLE)
+        for name in "flops bytes n block_k copies warmups attempt ticks throttle_bits".split()
+    ),
+    Column(name="samples_s", kept=SAMPLES),
+)  # fmt: skip
+COLUMNS = {column.name: column for column in _COLUMNS}
+READ = tuple(column.name for column in _COLUMNS if column.read)
+KEY = tuple(column.name for column in _COLUMNS if column.key)
+
+
+def is_samples(name: str) -> bool:
+    """Whether a column holds raw times, which are most of a table."""
+    return name in COLUMNS and COLUMNS[name].kept == SAMPLES
+
+
 # Next to a quantity's word these change nothing: `avg_latency_ms`, `gpu_time_us`.
 BESIDE = set("avg average mean median gpu cpu device kernel forward total measured call in per".split())
 # Usual names of fields that have no letters in common.
@@ -65,8 +143,8 @@ class Meant(NamedTuple):
     @property
     def words(self) -> str:
         """`runtime_s (seconds)`."""
-        unit = UNITS.get(self.column)
-        return f"{self.column} ({unit})" if unit else self.column
+        known = COLUMNS.get(self.column)
+        return f"{self.column} ({known.unit})" if known and known.unit else self.column
 
 
 def meant_by(given: Sequence[str], missing: Collection[str]) -> Iterator[Meant]:
@@ -81,23 +159,23 @@ def meant_by(given: Sequence[str], missing: Collection[str]) -> Iterator[Meant]:
 
 def quantity_of(name: str) -> Meant | None:
     """The time, power or energy that a column holds by its name and unit; None where it names none."""
-    return _quantity(name, [*WORDS])
+    return _quantity(name, COLUMNS)
 
 
 def _quantity(name: str, wanted: Collection[str]) -> Meant | None:
     parts = [part for part in re.split(r"[^a-z]+", name.lower()) if part and part not in BESIDE]
-    for column, words in WORDS.items():
-        if column not in wanted or not parts or parts[0] not in words.split() or len(parts) > 2:
+    for column in _COLUMNS:
+        if column.name not in wanted or not parts or parts[0] not in column.called.split() or len(parts) > 2:
             continue
         unit = parts[1] if len(parts) == 2 else ""
-        if unit in SCALES[column]:
-            return Meant(name, column, f"{_spelled(name)}{SCALES[column][unit]}")
+        if unit in column.scales:
+            return Meant(name, column.name, f"{_spelled(name)}{column.scales[unit]}")
     return None
 
 
 def _field(name: str, wanted: Collection[str]) -> Meant | None:
     alias = [one for one in ALIASES.get(name.lower(), "").split() if one in wanted]
-    fields = [one for one in wanted if one not in WORDS]
+    fields = [one for one in wanted if one not in COLUMNS or not COLUMNS[one].called]
     near = alias or difflib.get_close_matches(name.lower(), fields, n=1, cutoff=NEAR)
     return Meant(name, near[0], _spelled(name)) if near else None
 

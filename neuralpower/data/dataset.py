@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from neuralpower.data.columns import COLUMNS, KEY, READ, is_samples
 from neuralpower.data.journal import NAME, read_journal
 from neuralpower.data.locations import fetched, is_remote
-from neuralpower.data.schema import KEY, LONGEST_S, READ, SAMPLES, SHORTEST_S, ResultRecord, named, read_meta
+from neuralpower.data.schema import ResultRecord, named, read_meta
 from neuralpower.data.screening import check_cells, number_column
 from neuralpower.data.tables import NETWORK, read_table
 from neuralpower.errors import DatasetError, unknown
@@ -58,9 +59,9 @@ class Dataset:
     @property
     def sentinel_s(self) -> float | None:
         """The sentinel's time when the machine was at its usual speed: the median over the rows."""
-        tables = (table for table in self.tables.values() if "sentinel_s" in table)
+        tables, limits = (t for t in self.tables.values() if "sentinel_s" in t), COLUMNS["runtime_s"]
         times = np.concatenate([np.empty(0), *(number_column(table["sentinel_s"]) for table in tables)])
-        times = times[(times >= SHORTEST_S) & (times <= LONGEST_S)]
+        times = times[(times >= limits.low) & (times <= limits.high)]
         return float(np.median(times)) if len(times) else None
 
     def __len__(self) -> int:
@@ -197,7 +198,7 @@ def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
     for kind, row in results(folder):
         if kind not in known:
             raise unknown(f"layer kind of {folder / NAME}", kind, known, DatasetError)
-        fresh.setdefault(kind, []).append({k: v for k, v in row.items() if samples or k not in SAMPLES})
+        fresh.setdefault(kind, []).append({k: v for k, v in row.items() if samples or not is_samples(k)})
     for kind, rows in fresh.items():
         table = pd.DataFrame(rows)
         with named(folder / NAME):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.data.columns import mapped
+from neuralpower.data.columns import COLUMNS, mapped
 from neuralpower.data.dataset import Dataset
 from neuralpower.data.schema import HARDWARE, read_meta, write_meta
 from neuralpower.data.screening import COUNT, SPREAD, Rows, instead_of, missing_columns
@@ -255,7 +255,7 @@ NETWORK_FIELDS: Mapping[str, str] = {
     "input": 'JSON such as {"seq_len": 128} or {"input_shape": [3, 224, 224]}; may be empty',
     "dtype": "such as float32",
     "runtime_s": "seconds of one pass",
-    "status": "ok, or empty; other rows are not used",
+    "status": COLUMNS["status"].help,
 }
 
 
@@ -279,11 +279,7 @@ def _example(kind: type[Layer]) -> tuple[list[str], list[list[Any]], dict[str, s
         rows,
         {
             **{name: _rule(kind, name) for name in needed},
-            "runtime_s": "seconds of one call (1.5 ms is 0.0015)",
-            "power_w": "watts while it runs; may be empty",
-            "dtype": "such as float32, bfloat16; empty: float32",
-            "phase": "forward or backward; empty: forward",
-            "status": "ok, or empty; other rows are not used",
+            **{name: COLUMNS[name].help for name in ("runtime_s", "power_w", "dtype", "phase", "status")},
             "more columns": f"optional; by default {more}",
         },
     )

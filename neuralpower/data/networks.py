@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.data.columns import SCALES, mapped, quantity_of
+from neuralpower.data.columns import COLUMNS as KNOWN
+from neuralpower.data.columns import mapped, quantity_of
 from neuralpower.data.screening import Rejected, number_column
 from neuralpower.data.tables import read_csv
 from neuralpower.devices.spec import find_spec
@@ -64,7 +65,9 @@ def _renamed(file: Path, table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             notes.append(f"{time.given} counts as {'seconds' if plain else f'runtime_s = {time.expression}'}")
     missing = [name for name in ("model", "runtime_s") if name not in table]
     if missing:
-        units = ", ".join(f"latency_{unit}" for unit in ("s", "ms", "us") if unit in SCALES["runtime_s"])
+        units = ", ".join(
+            f"latency_{unit}" for unit in ("s", "ms", "us") if unit in KNOWN["runtime_s"].scales
+        )
         raise InputError(
             f"{file}: column {' and '.join(missing)} missing (times: runtime_s, or {units}); "
             f"write a header such as {EXAMPLE}"

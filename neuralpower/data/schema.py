@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from neuralpower.data.columns import LONGEST_S
 from neuralpower.devices.spec import FLOPS, KEYS, LINKS, Key
 from neuralpower.dtypes import PEAKS
 from neuralpower.errors import DatasetError, unknown
@@ -26,7 +27,6 @@ from neuralpower.files.json_files import json_text, not_finite, read_json, shown
 from neuralpower.files.paths import check_regular, is_file, is_folder
 
 SCHEMA = 1
-LONGEST_S = 1e4  # beyond, a time is a broken clock or a wrong unit
 
 
 def _number(rule: Key) -> Any:
@@ -208,22 +208,7 @@ def _impossible(what: str, value: Any, rule: str) -> DatasetError:
 # ---- Required contents of a dataset's files: `dataset.json`, and the columns of its tables ----
 
 
-SAMPLES = ("samples_s",)  # columns of raw times
-# Columns of shares and of times other than the runtime: seven digits are plenty.
-SHORT = """
-    runtime_median_s runtime_mean_s runtime_q25_s runtime_q75_s runtime_min_s runtime_low_s runtime_high_s
-    runtime_eager_s first_call_s dispatch_s wall_s power_wall_s sentinel_s sentinel_again_s sentinel_slowdown
-    steal nivcsw_per_call minflt_per_call start_s window_runtime_s window_s settle_s
-""".split()
-# Columns of whole numbers, also where a row that failed has none.
-WHOLE = "flops bytes n block_k copies warmups attempt replicate ticks throttle_bits".split()
 FEWEST_ROWS = 10  # different configurations of a group that a regressor needs
-SHORTEST_S = 1e-8  # below it, as above LONGEST_S, a runtime is a broken clock or a wrong unit
-KEY = ("config_id", "device_key", "software_key", "protocol_version", "replicate")  # of a measurement
-READ = (  # columns of any row, besides its kind's fields
-    *("dtype", "phase", "runtime_s", "power_w", "energy_j", "energy_u_rel", "dispatch_s"),
-    *("sentinel_s", "sentinel_again_s", "status", "session_id", *KEY),
-)
 
 
 def config_id(row: Mapping[str, Any]) -> str:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from neuralpower.data.columns import meant_by
-from neuralpower.data.schema import LONGEST_S, SHORTEST_S, named
-from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W
+from neuralpower.data.columns import COLUMNS, meant_by
+from neuralpower.data.schema import named
+from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from neuralpower.layers import Hardware, Layer
 
 SHORTEST_KERNEL_S = 3e-7  # of a GPU: no kernel takes less than 0.8 us there
-LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 SHORTEST_WITH_POWER_S = 1e-4  # below, the mean power of a window of unknown uncertainty is not that of a call
 LARGEST_UNCERTAINTY = 0.1  # of a power that is used for training
@@ -232,11 +231,12 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
 
 def unusable(runtime_s: np.ndarray) -> dict[str, np.ndarray]:
     """Unusable times [rows], by reason; the first reason counts."""
-    outside = (runtime_s < SHORTEST_S) | (runtime_s > LONGEST_S)
+    low, high = COLUMNS["runtime_s"].low, COLUMNS["runtime_s"].high
+    outside = (runtime_s < low) | (runtime_s > high)
     return {
         "runtime_s is not a number": ~np.isfinite(runtime_s),
         "runtime_s is not above 0": ~(runtime_s > 0),
-        f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s": outside,
+        f"runtime_s is outside {low:g} to {high:g} s": outside,
     }
 
 
@@ -262,8 +262,9 @@ def _power(
     with np.errstate(all="ignore"):  # rows without a time, which are rejected
         from_energy = energy / runtime
     power = np.where(np.isfinite(power), power, from_energy)
-    highest = (hardware.limit_w if hardware is not None else None) or HIGHEST_W
-    reject(power < LOWEST_W, f"less than {LOWEST_W:g} W, which no device draws")
+    limits = COLUMNS["power_w"]
+    highest = (hardware.limit_w if hardware is not None else None) or limits.high
+    reject(power < limits.low, f"less than {limits.low:g} W, which no device draws")
     reject(power > ABOVE_LIMIT * highest, "more power than the device can draw")
     reject(from_energy > ABOVE_LIMIT * highest, "more energy than the device can draw in the time")
     return power

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neuralpower.data.columns import COLUMNS, SHORT, WHOLE, Column
 from neuralpower.data.dataset import Dataset, merge, read_folder, results, shard_folders
 from neuralpower.data.journal import LOCK, NAME, sole_writer
 from neuralpower.data.locations import PUBLISHED, fetched, is_remote
-from neuralpower.data.schema import SHORT, WHOLE, read_meta
+from neuralpower.data.schema import read_meta
 from neuralpower.errors import DatasetError, first_line, unwritten, writing
 from neuralpower.files.atomic import force
 from neuralpower.files.paths import check_regular, resolved
@@ -73,10 +74,10 @@ def _compact(table: pd.DataFrame) -> pd.DataFrame:
     """A table in the types that it is written in."""
     columns: dict[str, Any] = {}
     for name in table.columns[table.dtypes == np.float64]:
-        values = table[name]
-        if name in SHORT:
+        values, kept = table[name], COLUMNS.get(name, Column(name=name)).kept
+        if kept == SHORT:
             columns[name] = values.astype(np.float32)
-        elif name in WHOLE and (values.dropna() % 1 == 0).all():
+        elif kept == WHOLE and (values.dropna() % 1 == 0).all():
             columns[name] = values.astype("Int64")
     if "samples_s" in table:
         samples = table["samples_s"]
