@@ -203,17 +203,17 @@ UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.po
 
 def mapping(texts: Sequence[str]) -> dict[str, str]:
     """{"runtime_s": "latency_ms/1000"} for ["runtime_s=latency_ms/1000"]; raises InputError."""
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for text in texts:
         column, equals, expression = (part.strip() for part in text.partition("="))
         if not (column and equals and expression):
             raise InputError(
                 f"--map {text!r:.200}: must be COLUMN=EXPRESSION, such as runtime_s=latency_ms/1000"
             )
-        if column in found:
+        if column in columns:
             raise InputError(f"--map {text!r:.200}: {column} is mapped twice; keep one of them")
-        found[column] = expression
-    return found
+        columns[column] = expression
+    return columns
 
 
 def mapped(table: pd.DataFrame, columns: Mapping[str, str], words: Sequence[str] = ()) -> pd.DataFrame:

@@ -219,19 +219,19 @@ def _by_torch(tables: Mapping[str, pd.DataFrame], meta: Mapping[str, Any]) -> di
 
     A collection runs torch's own kernels there; the configurations' names stay as without it.
     """
-    found = dict(tables)
-    if "config_id" not in found.get(ATTENTION, ()):
-        return found
+    marked = dict(tables)
+    if "config_id" not in marked.get(ATTENTION, ()):
+        return marked
     from neuralpower.layers import Hardware
     from neuralpower.layers.attention import TORCH
     from neuralpower.platforms import CPU, platform_name, platform_of
 
     hardware = Hardware(platform=platform_name(meta.get("hardware") or {}))
     if platform_of(hardware).family != CPU.family:
-        table = found[ATTENTION]
+        table = marked[ATTENTION]
         library = np.where(table["config_id"].notna(), TORCH, table.get("library", ""))
-        found[ATTENTION] = table.assign(library=library)
-    return found
+        marked[ATTENTION] = table.assign(library=library)
+    return marked
 
 
 def results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -194,14 +194,14 @@ def _merged(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Reje
         key = tuple(str(row.get(name)) for name in ("model", "batch", "input", "dtype", "layout", "run"))
         alike.setdefault(key, []).append(row)
     kept, rejected = [], []
-    for some in alike.values():
-        times = [float(row["runtime_s"]) for row in some]
+    for group in alike.values():
+        times = [float(row["runtime_s"]) for row in group]
         if max(times) > APART * min(times):
-            first, last = sorted(some[i]["line"] for i in (int(np.argmin(times)), int(np.argmax(times))))
+            first, last = sorted(group[i]["line"] for i in (int(np.argmin(times)), int(np.argmax(times))))
             why = f"lines {first} and {last} are the same network in {min(times):.4g} and {max(times):.4g} s"
-            rejected += [Rejected("network", row["line"], why) for row in some]
+            rejected += [Rejected("network", row["line"], why) for row in group]
         else:
-            kept.append({**some[0], "runtime_s": float(np.median(times))})
+            kept.append({**group[0], "runtime_s": float(np.median(times))})
     return kept, rejected
 
 

@@ -128,19 +128,19 @@ def merge_folders(sources: Sequence[str | Path], out: Path) -> dict[str, dict[st
     with contextlib.ExitStack() as stack:
         local = [stack.enter_context(fetched(str(s))) if is_remote(s) else Path(s) for s in sources]
         places = [place for source in local for place in _places(source)]
-        given = [_ended(folder) for _, folder in places]
+        datasets = [_ended(folder) for _, folder in places]
         fresh = not out.exists()
         try:
             stack.enter_context(sole_writer(out))
             names = _names([label for label, _ in places], out)
-            _check_alike(dict(zip(names, given, strict=True)), out)
+            _check_alike(dict(zip(names, datasets, strict=True)), out)
             with writing(out, "--out", DatasetError):
                 _copy({name: folder for name, (_, folder) in zip(names, places, strict=True)}, out)
         except BaseException:
             if fresh and out.exists() and [file.name for file in out.iterdir()] == [LOCK]:
                 shutil.rmtree(out)
             raise
-    rows = [{kind: len(table) for kind, table in sorted(one.tables.items())} for one in given]
+    rows = [{kind: len(table) for kind, table in sorted(one.tables.items())} for one in datasets]
     return dict(zip(names, rows, strict=True))
 
 
@@ -180,18 +180,18 @@ def _names(labels: Sequence[str], out: Path) -> list[str]:
     return names
 
 
-def _check_alike(given: Mapping[str, Dataset], out: Path) -> None:
+def _check_alike(fresh: Mapping[str, Dataset], out: Path) -> None:
     """Raise DatasetError unless all are collections of one device, none of them there already or twice."""
     there = {shard.name: read_folder(shard, samples=False, empty=True) for shard in shard_folders(out)}
     seen: dict[str, str] = {}
-    for name, dataset in (*there.items(), *given.items()):
+    for name, dataset in (*there.items(), *fresh.items()):
         for session in dataset.meta.get("sessions") or []:
             known = seen.setdefault(str(session.get("session_id", session)), name)
             if known != name:
                 raise DatasetError(
                     f"{dataset.path}: its measurements are in {out / known} already; leave it out"
                 )
-    parts = merge([*there.values(), *given.values()])
+    parts = merge([*there.values(), *fresh.values()])
     devices = list(dict.fromkeys(part.device for part in parts))
     if len(devices) > 1:
         said = ", ".join(devices)

@@ -99,14 +99,14 @@ def largest_batch(
     if at_most is not None and not is_count(at_most):
         raise InputError(f"at_most {at_most!r}: must be a whole number, 1 or more; leave it out for no limit")
     args, kwargs = _called_with(sample)
-    own = batch_of(sample)
+    size_here = batch_of(sample)
     left_bytes, platform = _room(device, memory)
     settings = {"loss": loss, "platform": platform, **settings_of(precision), **settings}
 
     def bytes_at(size: int) -> float:
         if at_most is not None and size > at_most:
             return float("inf")
-        resized = tree_map_only(Tensor, partial(_resized, own=own, size=size), (args, kwargs))
+        resized = tree_map_only(Tensor, partial(_resized, own=size_here, size=size), (args, kwargs))
         try:
             step = training_lifetimes(model, *resized, **settings)
         except NeuralPowerError:
@@ -115,7 +115,7 @@ def largest_batch(
             return float("inf")  # a size that the network does not take
         return training_memory(step, platform=platform).high_bytes
 
-    start = min(own, at_most or own)
+    start = min(size_here, at_most or size_here)
     return largest(bytes_at, left_bytes, start)
 
 

@@ -96,19 +96,19 @@ def _profiled(
     if not isinstance(model, nn.Module):
         raise InputError(f"{model!r:.40} is not a network that can be run; give an nn.Module")
     model = unwrapped(model)
-    given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
     asked.check()
     place = _place(model, asked.device, asked.runtime)
 
     def moved(value: Any) -> Any:  # a tensor without values stays, as for a model without weights
         return value.to(place) if isinstance(value, Tensor) and not value.is_meta else value
 
-    given, kwargs = tree_map(moved, (given, dict(kwargs or {})))
+    arguments, kwargs = tree_map(moved, (arguments, dict(kwargs or {})))
     with torch.set_grad_enabled(asked.training):
-        traced = trace(model, given, kwargs, training=None)
-    by_module = module_counts(model, traced, asked.convention, given, kwargs)
+        traced = trace(model, arguments, kwargs, training=None)
+    by_module = module_counts(model, traced, asked.convention, arguments, kwargs)
     rules = ruled(asked.custom, model, traced)
-    step = Step(model, given, kwargs, asked.phase, asked.loss, asked.optimizer)
+    step = Step(model, arguments, kwargs, asked.phase, asked.loss, asked.optimizer)
     runs, stepped = _measured(step, traced, place, asked)
     device_name = title_of(place)
     builder = Builder(
@@ -139,11 +139,11 @@ def _profiled(
         types={path: type(module).__name__ for path, module in model.named_modules(remove_duplicate=False)},
         calls=Counter(call.path for call in traced.modules),
         environment=_environment(place, runs),
-        input_shape=next((tuple(t.shape) for t in tensors_of((given, kwargs)) if t.dim()), ()),
+        input_shape=next((tuple(t.shape) for t in tensors_of((arguments, kwargs)) if t.dim()), ()),
         notes=() if traced.method == "meta" else (how,),
         power_reason="" if runs is None or asked.power == "none" else runs.window.reason or "",
         runs=runs,
-        recount=lambda: _recount(model, traced, given, kwargs),
+        recount=lambda: _recount(model, traced, arguments, kwargs),
     )
 
 
@@ -188,15 +188,15 @@ def _optimizer_layer(
     model: nn.Module, optimizer: torch.optim.Optimizer | None, sparse: Sequence[tuple[str, Rows]] = ()
 ) -> Layer | None:
     """A step of the optimizer, None if no kind describes it; `sparse` gradients update their rows alone."""
-    given, function = [p for p in model.parameters() if p.requires_grad], "sgd"
+    weights, function = [p for p in model.parameters() if p.requires_grad], "sgd"
     if optimizer is not None:
-        given = [p for group in optimizer.param_groups for p in group["params"]]
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
         function = type(optimizer).__name__.lower()
     if function not in CLASSES:
         return None
     touched = {id(model.get_parameter(name)): rows.elements for name, rows in sparse}
-    elements = sum(touched.get(id(p), p.numel()) for p in given)
-    return Optimizer(function=function, tensors=len(given), elements=elements)
+    elements = sum(touched.get(id(p), p.numel()) for p in weights)
+    return Optimizer(function=function, tensors=len(weights), elements=elements)
 
 
 def _unmodelled(traced: Trace, rows: Sequence[Row]) -> tuple[Unmodelled, ...]:

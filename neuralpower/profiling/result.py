@@ -353,14 +353,14 @@ class NetworkProfile:
 
     def records(self, by: str = "layer", depth: int | None = None) -> list[dict[str, Any]]:
         """The rows of a view as mappings, in SI units; the work is under `flops` or `macs`."""
-        found = []
+        rows = []
         for row in self.view(by, depth):
             names = COLUMNS if isinstance(row, Row) else [f.name for f in dataclasses.fields(row)]
             record = {name: getattr(row, name) for name in names if name != "flops"}
             if isinstance(row, Row):
                 record["config"] = dict(row.config)
-            found.append(record | {f"{self.flop_unit}s": self.work(row.flops)})
-        return found
+            rows.append(record | {f"{self.flop_unit}s": self.work(row.flops)})
+        return rows
 
     def to_pandas(self, by: str = "layer", depth: int | None = None) -> pd.DataFrame:
         """The rows of a view as a DataFrame."""

@@ -123,21 +123,21 @@ def grouped(some: Iterable[T], key: Callable[[T], Any]) -> Iterable[list[T]]:
 def summed(rows: Sequence[Row], **named: Any) -> Row:
     """One row for several; what they do not share is left open."""
     first, known = rows[0], [row for row in rows if row.explains]
-    found = sums(rows, "matmul_flops", "elementwise_flops", "bytes_read", "bytes_written", "runtime_s")
-    found |= sums(rows, "host_s", "share", "activation_bytes", "count", "flops")
-    found |= sums(rows, "parameters", "trainable_parameters")
+    fields = sums(rows, "matmul_flops", "elementwise_flops", "bytes_read", "bytes_written", "runtime_s")
+    fields |= sums(rows, "host_s", "share", "activation_bytes", "count", "flops")
+    fields |= sums(rows, "parameters", "trainable_parameters")
     words = dict.fromkeys(("path", "kind", "operator", "phase", "type", "dtype"), "")
     for name, otherwise in {**words, "inputs": (), "outputs": (), "config": {}}.items():
         shared = all(getattr(row, name) == getattr(first, name) for row in rows)
-        found[name] = getattr(first, name) if shared else otherwise
+        fields[name] = getattr(first, name) if shared else otherwise
     if len(rows) > 1:
-        found |= {"q25_s": None, "q75_s": None, "share_of_peak": None}
+        fields |= {"q25_s": None, "q75_s": None, "share_of_peak": None}
     if len(known) == 1 and known[0].flops is None:
-        found["flops"] = None
+        fields["flops"] = None
     longest = max((row for row in rows if row.bound), key=lambda row: row.runtime_s or 0, default=None)
-    found["bound"] = longest and longest.bound
-    found["peak_memory_bytes"] = most(row.peak_memory_bytes for row in rows)
-    return replace(first, **found | named)
+    fields["bound"] = longest and longest.bound
+    fields["peak_memory_bytes"] = most(row.peak_memory_bytes for row in rows)
+    return replace(first, **fields | named)
 
 
 def merged(rows: Sequence[Row], key: Callable[[Row], Any]) -> list[Row]:
@@ -177,7 +177,7 @@ def module_rows(
 
 
 def _of_module(path: str, type_: str, depth: int, count: int, rows: Sequence[Row]) -> ModuleRow:
-    found = sums(rows, "runtime_s", "share", "bytes_read", "bytes_written", "activation_bytes")
+    sums_of_rows = sums(rows, "runtime_s", "share", "bytes_read", "bytes_written", "activation_bytes")
     own_s = total(row.runtime_s for row in rows if row.path == path)
     return ModuleRow(
         path=path,
@@ -185,11 +185,11 @@ def _of_module(path: str, type_: str, depth: int, count: int, rows: Sequence[Row
         depth=depth,
         count=count,
         flops=total(row.flops for row in rows) if rows else 0,
-        self_s=None if found["runtime_s"] is None else own_s or 0.0,
+        self_s=None if sums_of_rows["runtime_s"] is None else own_s or 0.0,
         parameters=sum(row.parameters for row in rows),
         trainable_parameters=sum(row.trainable_parameters for row in rows),
         peak_memory_bytes=most(row.peak_memory_bytes for row in rows),
-        **found,
+        **sums_of_rows,
     )
 
 

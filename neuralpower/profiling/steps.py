@@ -334,39 +334,39 @@ def typical(runs: Runs) -> Repeat:
 
 def process(model: str, device: str, runs: Runs) -> Process:
     """The typical run, from 0; its times include the instrumentation's cost."""
-    one = typical(runs)
-    start = min([e.host_start_ns for e in one.events] + [s.start_ns for s in one.spans], default=0)
-    rows = [Row("host: modules and operators", slices(one, start, model))]
+    run = typical(runs)
+    start = min([e.host_start_ns for e in run.events] + [s.start_ns for s in run.spans], default=0)
+    rows = [Row("host: modules and operators", slices(run, start, model))]
     counters = []
     sizes = memory_bytes(runs)
-    if len(sizes) == len(one.events):
-        points = [(event.host_start_ns - start, size) for event, size in zip(one.events, sizes, strict=True)]
+    if len(sizes) == len(run.events):
+        points = [(event.host_start_ns - start, size) for event, size in zip(run.events, sizes, strict=True)]
         counters.append(Counter("memory", "bytes", points))
     if runs.window.power_w is not None:  # the mean of all runs
         counters.insert(0, Counter("power", "W", [(0, runs.window.power_w)]))
     return Process(f"measured: {model} on {device}", rows, counters)
 
 
-def slices(one: Repeat, start_ns: int, model: str) -> list[Slice]:
+def slices(run: Repeat, start_ns: int, model: str) -> list[Slice]:
     """A run's phases (where there are several), modules and operators; outer ones before those inside."""
-    found = []
-    phases = dict.fromkeys(event.phase for event in one.events)
+    drawn = []
+    phases = dict.fromkeys(event.phase for event in run.events)
     for phase in phases if len(phases) > 1 else ():
-        inside = [event for event in one.events if event.phase == phase]
+        inside = [event for event in run.events if event.phase == phase]
         begins, ends = [event.host_start_ns for event in inside], [event.host_end_ns for event in inside]
         if phase == "forward":
-            begins += [span.start_ns for span in one.spans]
-            ends += [span.end_ns for span in one.spans]
-        found.append(Slice(phase, "phase", min(begins) - start_ns, max(ends) - start_ns))
-    found += [
+            begins += [span.start_ns for span in run.spans]
+            ends += [span.end_ns for span in run.spans]
+        drawn.append(Slice(phase, "phase", min(begins) - start_ns, max(ends) - start_ns))
+    drawn += [
         Slice(span.path or model, "module", span.start_ns - start_ns, span.end_ns - start_ns)
-        for span in reversed(one.spans)  # in the order in which they ended: the inner ones first
+        for span in reversed(run.spans)  # in the order in which they ended: the inner ones first
     ]
-    for event, seconds in zip(one.events, one.seconds, strict=True):
+    for event, seconds in zip(run.events, run.seconds, strict=True):
         times = (event.host_start_ns - start_ns, event.host_end_ns - start_ns)
         args = {"path": event.path, "runtime_s": seconds}
-        found.append(Slice(event.operator, event.phase, *times, args))
-    return found
+        drawn.append(Slice(event.operator, event.phase, *times, args))
+    return drawn
 
 
 def memory_bytes(runs: Runs) -> Sequence[int]:

@@ -117,7 +117,7 @@ def figures(properties: Any) -> dict[str, float]:
     memory_hz = 1e3 * float(getattr(properties, "memory_clock_rate", 0))
     bits, cores = int(getattr(properties, "memory_bus_width", 0)), int(properties.multi_processor_count)
     lanes = LANES.get(capability, 0) * cores
-    found = {
+    known = {
         "boost clock (MHz)": clock_hz / 1e6,
         "multiprocessors": cores,
         "FMA TFLOP/s": 2 * lanes * clock_hz / 1e12,
@@ -126,7 +126,7 @@ def figures(properties: Any) -> dict[str, float]:
         "DRAM GB/s": 2 * memory_hz * bits / 8 / 1e9,
         "L1 GB/s": L1_BYTES_PER_CLOCK.get(capability, 0) * cores * clock_hz / 1e9,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in known.items() if value}
 
 
 # ---- the product of two square matrices, the highest rate of a device ----
@@ -252,15 +252,15 @@ def _best(
     timed: Callable[[Call], Sequence[float]], make: Callable[[int], tuple[Call, int]], sizes: Sequence[int]
 ) -> tuple[float, int, int]:
     """(work per second, its size, how often each size ran)."""
-    found: list[tuple[float, int]] = []
+    rates: list[tuple[float, int]] = []
     runs = []
     for size in sizes:
         call, work = make(size)
         seconds = timed(call)
         del call  # and its arrays, before the next call is made
-        found.append((work / min(seconds), size))
+        rates.append((work / min(seconds), size))
         runs.append(len(seconds))
-    rate, size = max(found)
+    rate, size = max(rates)
     return rate, size, min(runs)
 
 

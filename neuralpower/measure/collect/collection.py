@@ -237,24 +237,24 @@ class Collection:
 
     def _issued(self, tasks: Iterable[Task], attempt: int, fresh: bool) -> Iterator[Batch]:
         """Batches, each announced in the journal, as long as there is time."""
-        for number, some in enumerate(batched(tasks, self.sizes, self.unfinished.suspects)):
+        for number, batch in enumerate(batched(tasks, self.sizes, self.unfinished.suspects)):
             anew = fresh and number < self.executor.lanes
             left_s = self._left_s() - self.owed_s - self.costs.restart_s * anew
-            if self.begun and left_s < self.costs.of(some):
+            if self.begun and left_s < self.costs.of(batch):
                 return
-            if some[0].tier == POWER and (self.meter_lost or some[0].key not in self.rows):
+            if batch[0].tier == POWER and (self.meter_lost or batch[0].key not in self.rows):
                 continue
-            issued = some
+            issued = batch
             # as much of the first batch as fits, to within a factor of 2, and one task in any case
             while not self.begun and len(issued) > 1 and self.costs.of(issued) > left_s:
                 issued = issued[: len(issued) // 2]
             self.begun = True
             names = [list(task.key) for task in issued]
             self.journal.append(
-                {"type": "start", "tier": some[0].tier, "attempt": attempt, "tasks": names}, sync=False
+                {"type": "start", "tier": batch[0].tier, "attempt": attempt, "tasks": names}, sync=False
             )
             yield Batch(tuple(issued), self.costs.patience(issued), anew)
-            if len(issued) < len(some):
+            if len(issued) < len(batch):
                 return
 
     def _left_s(self) -> float:

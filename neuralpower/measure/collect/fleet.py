@@ -162,14 +162,14 @@ class Fleet:
     def _compare(self) -> None:
         """Open all devices; raises InputError unless they are of one model, with the same software."""
         self._abouts = [self._got(lane.ask.remote({"do": "open"})) for lane in self._lanes]
-        found: dict[tuple[str, str], str] = {}
+        names: dict[tuple[str, str], str] = {}
         for about in self._abouts:
             hardware = about["hardware"]
-            found[device_key(hardware), software_key(hardware, about["versions"])] = hardware["name"]
-        if len(found) > 1:
+            names[device_key(hardware), software_key(hardware, about["versions"])] = hardware["name"]
+        if len(names) > 1:
             raise InputError(
                 f"Ray cluster {self.address}: its devices or their software differ "
-                f"({', '.join(found.values())}); offer the resource {RESOURCE} on nodes of one kind"
+                f"({', '.join(names.values())}); offer the resource {RESOURCE} on nodes of one kind"
             )
 
     def _got(self, reference: Any) -> Any:

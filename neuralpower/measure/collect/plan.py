@@ -107,15 +107,15 @@ def make_plan(
     turns: Counter[tuple[str, bool]] = Counter()
     networks = list(_networks(preset, models, seed))
     for source, layers in (("sweep", sweep), *((one.model, one.trace.layers) for one in networks)):
-        found: dict[str, dict[str, Any]] = {}
+        items_by_id: dict[str, dict[str, Any]] = {}
         for layer in dict.fromkeys(layers):
             if type(layer) in kinds and affordable(layer, preset) and (preset.loops or not layer.recurs):
                 turns[layer.kind, layer.recurs] += 1
                 for variant in _variants(layer, dtypes, phases, preset, turns[layer.kind, layer.recurs]):
                     item = _item(variant, source)
-                    found.setdefault(item["config_id"], item)
-        sources.append([item for name, item in found.items() if name not in seen])
-        seen.update(found)
+                    items_by_id.setdefault(item["config_id"], item)
+        sources.append([item for name, item in items_by_id.items() if name not in seen])
+        seen.update(items_by_id)
     sources[1:] = _thinned(sources[1:], preset.traced, generator)
     blocks = [block for items in sources for block in _blocks(items, BLOCK)]
     floats = [dtype for dtype in dtypes if dtype in preset.network_dtypes]

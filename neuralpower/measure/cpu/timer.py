@@ -297,30 +297,32 @@ def time_calls(
     """
     with torch.inference_mode():
         begun = [_begun(call, clock_ns) for call in calls]
-        alive = [one for one in begun if isinstance(one, _Sampled)]
+        alive = [sampled for sampled in begun if isinstance(sampled, _Sampled)]
         sentinels: list[list[tuple[float, float]]] = []  # by round
-        backward = any(isinstance(one.step, Gradient) for one in alive)
+        backward = any(isinstance(sampled.step, Gradient) for sampled in alive)
         with torch.inference_mode(False):
             autograd = Autograd(clock_ns).settle() if backward else None
         stolen, ticks = steal_ticks()
         for number in range(rounds):
-            order = [one for one in alive if number % 3 == 0 or not one.slow]
+            order = [sampled for sampled in alive if number % 3 == 0 or not sampled.slow]
             generator.shuffle(order)
             sentinels.append([])
             due = 0
-            for position, one in enumerate(order):
+            for position, sampled in enumerate(order):
                 if position % SENTINEL_EVERY == 0 or clock_ns() > due:
                     sentinels[-1].append(sentinel())
                     due = clock_ns() + round(SENTINEL_EVERY_S * 1e9)
-                one.sample(autograd, clock_ns)
+                sampled.sample(autograd, clock_ns)
         stolen_after, ticks_after = steal_ticks()
     steal = (stolen_after - stolen) / max(ticks_after - ticks, 1)
     usual_s = float(np.percentile(sentinel.times, 10)) if alive else 1.0
     rounds_of = sentinels, sentinels[::3]  # of quick calls, and of slow ones
     speeds = [np.array(list(itertools.chain.from_iterable(some))).reshape(-1, 2) for some in rounds_of]
     return [
-        one.timing(speeds[one.slow], usual_s, steal, autograd) if isinstance(one, _Sampled) else one
-        for one in begun
+        sampled.timing(speeds[sampled.slow], usual_s, steal, autograd)
+        if isinstance(sampled, _Sampled)
+        else sampled
+        for sampled in begun
     ]
 
 

@@ -165,18 +165,18 @@ def run_self_test(
         wake()
         return SelfTest(meter.reason)
     test = _Test(meter, load, drain, clock or Clock(), durations or Durations())
-    found: dict[str, Any] = {}
+    tested: dict[str, Any] = {}
     try:
-        found["source"] = meter.describe().source
-        found.update(test.deep_idle() if asleep else {})
+        tested["source"] = meter.describe().source
+        tested.update(test.deep_idle() if asleep else {})
         wake()
         for part in (test.idle, test.spin, test.agreement, test.square, test.lengths):
-            found.update(part())
+            tested.update(part())
     except MeterUnavailable as error:
-        found["reason"] = error.reason
+        tested["reason"] = error.reason
         if drain is not None:
             drain()
-    return SelfTest(**found)
+    return SelfTest(**tested)
 
 
 @dataclass

@@ -43,13 +43,13 @@ SHORT = {"batch_size": ("-b",), "out": ("-o",)}
 
 def with_booleans(arguments: Sequence[str]) -> list[str]:
     """Arguments with an explicit value for each boolean: a bare flag becomes `true`."""
-    found: list[str] = []
+    completed: list[str] = []
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         name, equals, _ = argument.partition("=")
         is_truth = name.startswith("--") and name[2:].replace("-", "_") in BOOLEANS
         bare = is_truth and not equals and following.lower() not in (*TRUE, *FALSE)
-        found.append(f"{argument}=true" if bare else argument)
-    return found
+        completed.append(f"{argument}=true" if bare else argument)
+    return completed
 
 
 class WithBooleans(Spelled):
@@ -217,16 +217,16 @@ def bench_log(
     from neuralpower.suites.bench.results import read_logs, write_csv
 
     names = [*MADE] if "all" in summary else summary
-    found = [log for path in logs for log in read_logs(path)]
-    for log in found:
+    logs_read = [log for path in logs for log in read_logs(path)]
+    for log in logs_read:
         if log.unreadable:
             text = f"Warning: {log.source}: {log.unreadable[0][:80]!r} has no value; the line was cut off"
             print(visible(text), file=sys.stderr)
     if csv is not None:
-        write_csv(found, csv)
-    tables = {name: MADE[name]([log.values for log in found]) for name in names}
+        write_csv(logs_read, csv)
+    tables = {name: MADE[name]([log.values for log in logs_read]) for name in names}
     if as_json:
-        results = [{"source": log.source, **log.values} for log in found]
+        results = [{"source": log.source, **log.values} for log in logs_read]
         summaries = {name: table.to_json() for name, table in tables.items()}
         say(json_text({"schema": 1, "results": results, "summaries": summaries}))
         return

@@ -60,7 +60,7 @@ class Datum:
 
 def parse_datum(message: bytes) -> Datum:
     """The datum of a message; raises InputError if it is cut off, or has wrong types or sizes."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     floats: list[float] = []
     position = 0
     while position < len(message):
@@ -69,7 +69,7 @@ def parse_datum(message: bytes) -> Datum:
         if kind == VARINT:
             value, position = _varint(message, position)
             if number in NUMBERS:
-                found[NUMBERS[number]] = bool(value) if number == 7 else value
+                fields[NUMBERS[number]] = bool(value) if number == 7 else value
             continue
         if kind != BYTES and kind not in LENGTHS:
             raise InputError(f"field {number} of wire type {kind}: {OTHER}")
@@ -79,12 +79,12 @@ def parse_datum(message: bytes) -> Datum:
         if missing := length - len(content):
             raise InputError(f"a Datum ends {missing} bytes before field {number} does: it is cut off")
         if number == DATA and kind == BYTES:
-            found["data"] = content
+            fields["data"] = content
         elif number == FLOATS and kind in (BYTES, FIXED32) and length % 4 == 0:
             floats += struct.unpack(f"<{length // 4}f", content)
         elif number in (DATA, FLOATS, *NUMBERS):
             raise InputError(f"field {number} has wire type {kind}: {OTHER}")
-    datum = Datum(**found, float_data=tuple(floats))
+    datum = Datum(**fields, float_data=tuple(floats))
     size, given = datum.channels * datum.height * datum.width, len(datum.data) or len(datum.float_data)
     if not (datum.encoded and datum.data) and (not size or given != size):
         shape = f"{datum.channels}x{datum.height}x{datum.width}"
@@ -132,16 +132,16 @@ class Images(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
         """An image and its class; raises InputError if no image can be read."""
         why, loader = "", get_worker_info()
-        own = 0 if loader is None else loader.id
+        loader_id = 0 if loader is None else loader.id
         if self._generator is None or self._generator[0] != os.getpid():  # random numbers of this process
-            self._generator = (os.getpid(), random.Random(self.seed * 1000 + own))
+            self._generator = (os.getpid(), random.Random(self.seed * 1000 + loader_id))
         for further in range(len(self)):
             try:
                 image, label = self.store.read((number + further) % len(self))
                 return augmented(image, self.channels, self.size, self._generator[1]), label
             except UNREADABLE as error:
                 why = one_line(error)
-                self._skipped[own % LOADERS] += 1
+                self._skipped[loader_id % LOADERS] += 1
         rule = f"none of its {len(self)} images can be read ({why}); give another --data-dir"
         raise InputError(f"{self.store.where}: {rule}")
 

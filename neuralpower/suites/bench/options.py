@@ -233,7 +233,7 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{name}", value
 
 
-def _take(found: Config, name: str, value: Any) -> None:
+def _take(config: Config, name: str, value: Any) -> None:
     if name in OPTIONS:
         values = value if isinstance(value, list) else [value]
         if name == "exp.phase":
@@ -242,9 +242,9 @@ def _take(found: Config, name: str, value: Any) -> None:
                     raise unknown("phase", phase, PHASES)
             values = [phase == "inference" for phase in values]
         if isinstance(value, list):
-            found.axes[OPTIONS[name]] = values
+            config.axes[OPTIONS[name]] = values
         else:
-            found.options[OPTIONS[name]] = values[0]
+            config.options[OPTIONS[name]] = values[0]
         return
     if name not in SETTINGS:
         raise unknown("parameter", name, [*OPTIONS, *SETTINGS])
@@ -252,8 +252,8 @@ def _take(found: Config, name: str, value: Any) -> None:
         for text in _words(value):
             key, equals, given = text.lstrip("-").partition("=")
             if "${" not in text and "$(" not in text:  # a launcher's template: its parts are parameters here
-                found.options[key] = given if equals else "true"
-    found.settings[name] = boolean(value) if name == "exp.docker" else value
+                config.options[key] = given if equals else "true"
+    config.settings[name] = boolean(value) if name == "exp.docker" else value
 
 
 def container_command(options: Options, settings: Mapping[str, Any], home: Path) -> list[str]:

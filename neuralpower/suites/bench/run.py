@@ -89,7 +89,7 @@ class Bench:
 
     def _head(self) -> None:
         o = self.options
-        given = {
+        asked = {
             "exp.model": o.model,
             "exp.phase": o.phase,
             "exp.replica_batch": o.batch_size,
@@ -112,7 +112,7 @@ class Bench:
             "results.start_time": _now(),
             "results.proc_pid": os.getpid(),
         }
-        self._emit_all({**described(), **given})
+        self._emit_all({**described(), **asked})
         if o.cudnn_fastest:
             text = "has no effect in PyTorch; use cudnn_benchmark, which chooses the fastest"
             self.warn(f"cudnn_fastest {text}")

@@ -374,15 +374,15 @@ def compare(tables: Sequence[OperatorTable], operator: str | None = None) -> Com
     name = operator or ordered[0].top(1, "device_s" if on_gpu else "cpu_s")[0].name
     entries: list[Entry] = []
     for table in ordered:
-        found = table.named(name)
-        if found is None:
+        row = table.named(name)
+        if row is None:
             raise InputError(
                 f"{name}: not in the table of batch size {table.batch_size}; choose another operator"
             )
         speed = table.images / table.wall_s if table.images and table.wall_s else None
-        total_s = (found.device_s or 0.0) if on_gpu else found.cpu_s
+        total_s = (row.device_s or 0.0) if on_gpu else row.cpu_s
         whole_s = sum(o.self_device_s or 0.0 for o in table.operators) if on_gpu else table.self_total_s
-        entry = Entry(table.batch_size, found.calls, total_s, total_s / whole_s if whole_s else 0.0, speed)
+        entry = Entry(table.batch_size, row.calls, total_s, total_s / whole_s if whole_s else 0.0, speed)
         before_s = entries[-1].average_s if entries else 0.0
         entries.append(replace(entry, growth=entry.average_s / before_s if before_s else None))
     return Comparison(name, ordered[0].device, tuple(entries))

@@ -82,14 +82,14 @@ class Folder:
         """The content of a file; None if it is missing; raises InputError for a damaged one."""
         path = self.path / name
         try:
-            found = json_files.read_json(path)
+            content = json_files.read_json(path)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: cannot be read ({error}); remove it") from None
-        if not isinstance(found, dict):
-            raise InputError(f"{path}: contains a {type(found).__name__}, not a mapping; remove it")
-        return found
+        if not isinstance(content, dict):
+            raise InputError(f"{path}: contains a {type(content).__name__}, not a mapping; remove it")
+        return content
 
     # ---- curves ----
 
@@ -101,16 +101,16 @@ class Folder:
             return []
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{self.curves}: cannot be read ({error}); remove it") from None
-        found = []
+        points = []
         for number, row in enumerate(csv.DictReader(line for line in lines if line.endswith("\n")), 2):
             try:
-                found.append(msgspec.convert(row, Point, strict=False))
+                points.append(msgspec.convert(row, Point, strict=False))
             except msgspec.ValidationError:
                 wanted = ", ".join(COLUMNS)
                 raise InputError(
                     f"{self.curves}:{number}: not a point with {wanted}; remove the line"
                 ) from None
-        return found
+        return points
 
     @contextmanager
     def recorder(self, epochs: int) -> Iterator[Callable[[Point], None]]:
@@ -143,13 +143,13 @@ class Folder:
 
     def tables(self) -> list[OperatorTable]:
         """All tables of operators, by device and batch size; raises InputError for a damaged one."""
-        found = []
+        tables = []
         for path in self.path.glob("operators_*_batch_*.json"):
             try:
-                found.append(msgspec.convert(self.read_json(path.name), OperatorTable))
+                tables.append(msgspec.convert(self.read_json(path.name), OperatorTable))
             except msgspec.ValidationError:
                 raise InputError(f"{path}: not a table of operators; remove it and profile again") from None
-        return sorted(found, key=lambda table: (table.device, table.batch_size))
+        return sorted(tables, key=lambda table: (table.device, table.batch_size))
 
 
 def _write_rows(path: Path, rows: list[Any]) -> None:
@@ -192,19 +192,22 @@ def report(folder: Folder) -> Page:
     return Page(TITLE, data, (*sections, *_devices(tables)))
 
 
-def _machine(found: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    names = found["gpus"]
+def _machine(facts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    names = facts["gpus"]
     gpus = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
-    virtual = " (virtual)" if found["virtual"] else ""
-    cpu = f"{found['cpu']}, {found['vcpus']} vCPUs on {found['cores']} cores{virtual}"
+    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items() if version)
+    virtual = " (virtual)" if facts["virtual"] else ""
+    cpu = f"{facts['cpu']}, {facts['vcpus']} vCPUs on {facts['cores']} cores{virtual}"
     return (
         ("CPU", cpu),
         ("GPU", gpus or "none"),
-        ("operating system", found["system"]),
-        ("Python and packages", f"Python {found['python']}, neuralpower {found['neuralpower']}, {packages}"),
-        ("CUDA", found["cuda"] or "none (torch was built without)"),
-        ("threads", str(found["threads"])),
+        ("operating system", facts["system"]),
+        (
+            "Python and packages",
+            f"Python {facts['python']}, neuralpower {facts['neuralpower']}, {packages}",
+        ),
+        ("CUDA", facts["cuda"] or "none (torch was built without)"),
+        ("threads", str(facts["threads"])),
     )
 
 
@@ -212,10 +215,10 @@ def _network() -> Section:
     """The data-flow graph as a table, counted on meta tensors: parameters and FLOP of one image."""
     with torch.device("meta"):
         model, image = MnistCnn().eval(), torch.empty(1, 1, 28, 28)
-    found = profile(model, image, runtime=False, convention="matmul")
+    profiled = profile(model, image, runtime=False, convention="matmul")
     table = Table.of(
         "Data-flow graph",
-        [row for row in found.rows if row.explains and row.count],
+        [row for row in profiled.rows if row.explains and row.count],
         {
             "module": lambda row: row.path or "(function)",
             "operator": lambda row: row.operator or row.kind,
@@ -226,7 +229,7 @@ def _network() -> Section:
         },
     )
     text = (
-        f"{found.total.parameters:,} parameters; {found.total.flops:,} FLOP forward for one image "
+        f"{profiled.total.parameters:,} parameters; {profiled.total.flops:,} FLOP forward for one image "
         "(2 per multiply-add, products only). Calls in the order of the data flow:"
     )
     return Section("Network", (text,), (table,))

@@ -257,15 +257,15 @@ def convolutional(asked: Images, common: Common) -> None:
 @with_common
 def recurrent(asked: Texts, common: Common) -> None:
     """Recurrent language models: plain, LSTM and GRU cells."""
-    given, text = {**vars(asked)}, asked.input_size
+    sizes_asked, text = {**vars(asked)}, asked.input_size
     if text is not None:
         sizes = _numbers("input_size", text, 3)
         for name, size in zip(("length", "vocabulary", "embed"), sizes, strict=True):
-            if given[name] not in (None, size):
-                both = f"input_size {text!r} and --{name} {given[name]}"
+            if sizes_asked[name] not in (None, size):
+                both = f"input_size {text!r} and --{name} {sizes_asked[name]}"
                 raise InputError(f"{both}: they differ; give only one")
-            given[name] = size
-    _run("rnn", given, common)
+            sizes_asked[name] = size
+    _run("rnn", sizes_asked, common)
 
 
 def _run(family: str, given: Mapping[str, Any], common: Common) -> None:

@@ -323,20 +323,20 @@ def _by_device(frame: pd.DataFrame, roofs: Roofs) -> Iterator[tuple[str, str, pd
 
 
 def _family(title: str, frame: pd.DataFrame, roofs: Roofs, left_out: list[str]) -> Iterator[Section]:
-    for device, dtype, some, roof in _by_device(frame, roofs):
-        charts: list[Chart] = [heatmap(some, what) for what in ("TFLOP/s", "% of best")]
+    for device, dtype, points, roof in _by_device(frame, roofs):
+        charts: list[Chart] = [heatmap(points, what) for what in ("TFLOP/s", "% of best")]
         if roof:
-            charts.append(heatmap(some, "% of peak", {dtype: roof.flops_per_s}))
+            charts.append(heatmap(points, "% of peak", {dtype: roof.flops_per_s}))
         else:
             left_out.append(f"% of peak of {device} in {dtype}: no spec sheet; give --spec")
         for by in (family_of(frame).width, BATCH, "kind"):
-            charts += [roofline(some, roof, by, relative) for relative in (False, True)]
-        yield Section(f"{title}: {device}, {dtype}", (), (*charts, *over_batch(some)))
-    for dtype, some in ((str(dtype), frame[frame["dtype"] == dtype]) for dtype in frame["dtype"].unique()):
-        if parts := _models(some, dtype, left_out):
+            charts += [roofline(points, roof, by, relative) for relative in (False, True)]
+        yield Section(f"{title}: {device}, {dtype}", (), (*charts, *over_batch(points)))
+    for dtype, points in ((str(dtype), frame[frame["dtype"] == dtype]) for dtype in frame["dtype"].unique()):
+        if parts := _models(points, dtype, left_out):
             yield Section(f"{title}: sizes that make it fast, {dtype}", (), tuple(parts))
-        for a, b in combinations(map(str, some["device"].unique()), 2):
-            yield Section(f"{title}: {a} and {b}, {dtype}", (), tuple(_compared(some, a, b, left_out)))
+        for a, b in combinations(map(str, points["device"].unique()), 2):
+            yield Section(f"{title}: {a} and {b}, {dtype}", (), tuple(_compared(points, a, b, left_out)))
 
 
 def _models(frame: pd.DataFrame, dtype: str, left_out: list[str]) -> list[Chart]:

@@ -123,15 +123,17 @@ class Point:
     @classmethod
     def of(cls, family: str, kind: str, sizes: Mapping[str, int]) -> Point:
         """A point from sizes by name; raises InputError for unknown names, or sizes below 1."""
-        found = family_named(family)
-        if kind not in found.kinds:
-            raise unknown(f"{found.selects} of {found.title} networks", kind, found.kinds)
-        for name in (*sizes, *found.words):
-            if name not in found.words or name not in sizes:
-                raise InputError(f"{name}: the sizes of {found.title} networks are {', '.join(found.words)}")
+        chosen = family_named(family)
+        if kind not in chosen.kinds:
+            raise unknown(f"{chosen.selects} of {chosen.title} networks", kind, chosen.kinds)
+        for name in (*sizes, *chosen.words):
+            if name not in chosen.words or name not in sizes:
+                raise InputError(
+                    f"{name}: the sizes of {chosen.title} networks are {', '.join(chosen.words)}"
+                )
             if sizes[name] < 1:
                 raise InputError(f"{name} {sizes[name]}: must be 1 or more")
-        return cls(family, kind, tuple(sizes[name] for name in found.words))
+        return cls(family, kind, tuple(sizes[name] for name in chosen.words))
 
     @property
     def named(self) -> dict[str, int]:

@@ -218,7 +218,7 @@ def _timed(
                 return {"state": State.DEADLINE, "reason": reason}
             counts = affordable(step_s, setup, limit_s)
         times = StepTimer(work, clock, "end").run(**counts)
-    found = {
+    figures = {
         "duration_s": times.total_s,
         "steps": len(times.step_s),
         "warmup_steps": counts["warmup"],
@@ -226,11 +226,11 @@ def _timed(
         "peak_memory_bytes": times.peak_memory_bytes,
     }
     if times.total_s <= 0:
-        return {**found, "state": State.NO_FIGURE, "reason": "the clock did not move"}
+        return {**figures, "state": State.NO_FIGURE, "reason": "the clock did not move"}
     if loss.last is not None and not math.isfinite(value := float(loss.last.detach())):
         reason = f"the loss of the last step is {value}; the time is that of the steps all the same"
-        return {**found, "state": State.NAN, "reason": reason}
-    return found
+        return {**figures, "state": State.NAN, "reason": reason}
+    return figures
 
 
 def affordable(step_s: float, setup: Setup, limit_s: float) -> dict[str, int]:
@@ -294,7 +294,7 @@ def operator_times(point: Point, setup: Setup, *, repeats: int = 10, warmup: int
     """Self times by kind of a run here; raises NeuralPowerError if it cannot run."""
     work = work_of(point, setup, check_setup(setup), torch.device(setup.device))
     batch = work.draw()
-    found = profile(
+    profiled = profile(
         work.model,
         batch.inputs.args,
         phase="training" if setup.mode == TRAIN else "forward",
@@ -306,7 +306,7 @@ def operator_times(point: Point, setup: Setup, *, repeats: int = 10, warmup: int
         power="none",
     )
     seconds: defaultdict[str, float] = defaultdict(float)
-    for row in found.by_kind():
+    for row in profiled.by_kind():
         if row.runtime_s and row.kind != PROFILER:
             name = row.kind if row.phase in ("", "forward", row.kind) else f"{row.kind} ({row.phase})"
             seconds[name] += row.runtime_s

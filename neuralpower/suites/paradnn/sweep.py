@@ -359,14 +359,14 @@ class Sweep:
         """
         begun = clock_s()
         with Journal(self.folder) as journal:
-            found, starts = _known(journal.records())
+            results_by_key, starts = _known(journal.records())
             try:
                 for number, point in enumerate(self.points, 1):
                     key = _key(point, self.setup)
                     again = (*self.again, *(OPEN if starts[key] < ATTEMPTS else ()))
-                    if key in found and found[key].state not in again:
+                    if key in results_by_key and results_by_key[key].state not in again:
                         continue
-                    if key not in found and starts[key] >= ATTEMPTS:
+                    if key not in results_by_key and starts[key] >= ATTEMPTS:
                         reason = f"it was begun {ATTEMPTS} times, and the process ended each time"
                         result = self._without(point, State.NOT_FINISHED, reason)
                     elif budget_s is not None and clock_s() - begun >= budget_s:
@@ -379,14 +379,14 @@ class Sweep:
                             with contextlib.suppress(DeviceError):
                                 journal.append({"type": "stop", "key": key})
                             raise
-                    found[key] = result
+                    results_by_key[key] = result
                     journal.append({"type": "result", "key": key, **asdict(result)})
                     show(number, len(self.points), result)
                     if result.state == State.UNHEALTHY:
                         way = "run the same command again to resume"
                         raise DeviceError(f"{point.label}: {result.reason}; {way}")
             finally:
-                results = self._write(found)
+                results = self._write(results_by_key)
         return results
 
     def _without(self, point: Point, state: str, reason: str) -> Result:
@@ -426,14 +426,14 @@ def states_of(results: Iterable[Result]) -> str:
 
 def _known(records: Iterable[dict[str, Any]]) -> tuple[dict[str, Result], Counter[str]]:
     """The latest result by key, and how often each began and was not interrupted."""
-    found: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     starts: Counter[str] = Counter()
     for record in records:
         key, kind = str(record.get("key")), record.get("type")
         starts[key] += {"start": 1, "stop": -1}.get(str(kind), 0)
         if kind == "result":
-            found[key] = Result.from_record(record)
-    return found, starts
+            results[key] = Result.from_record(record)
+    return results, starts
 
 
 def _key(point: Point, setup: Setup) -> str:

@@ -88,14 +88,14 @@ def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof
     from neuralpower.suites.roofs import theoretical
 
     given = None if spec is None else spec_of(spec)
-    found = {}
+    roofs = {}
     for device, dtype in {*zip(points["device"].map(str), points["dtype"].map(str), strict=True)}:
         sheet = given
         with contextlib.suppress(InputError):
             sheet = find_spec(read_cpu().name if device == f"{platform.node()}-cpu" else device)
         if sheet is not None and dtype in sheet.peak_flops:
-            found[device, dtype] = theoretical(sheet, dtype)
-    return found
+            roofs[device, dtype] = theoretical(sheet, dtype)
+    return roofs
 
 
 @app.command(
@@ -150,14 +150,14 @@ def matmul(
     from neuralpower.suites.roofs import matmul_benchmark
 
     dtype, how = parsing.dtype(input_type), {"warmup": warmup, "steps": steps}
-    found = matmul_benchmark(size, dtype, device, **how, tf32=tf32, profiled=not as_json)
+    result = matmul_benchmark(size, dtype, device, **how, tf32=tf32, profiled=not as_json)
     if as_json:
         names = ("machine", "size", "dtype", "tf32", "product_s", "steps", "flops_per_s")
-        say(json_text({"schema": 1, **{name: getattr(found, name) for name in names}}))
+        say(json_text({"schema": 1, **{name: getattr(result, name) for name in names}}))
         return
-    say(f"{found.machine}: {size} x {size} in {dtype}{' with TF32' if found.tf32 else ''}")
-    say(f"{found.product_s:.6g} s a product, {found.flops_per_s / 1e12:.4g} TFLOP/s")
-    say(found.table)
+    say(f"{result.machine}: {size} x {size} in {dtype}{' with TF32' if result.tf32 else ''}")
+    say(f"{result.product_s:.6g} s a product, {result.flops_per_s / 1e12:.4g} TFLOP/s")
+    say(result.table)
 
 
 @app.command(

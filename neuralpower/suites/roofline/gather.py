@@ -137,15 +137,15 @@ class Gathering:
             "training_batch": self.request.training_batch,
             "torch": torch_version,
         }
-        found = records.read(self.folder)
-        if found is not None:
+        earlier = records.read(self.folder)
+        if earlier is not None:
             for key, value in settings.items():
-                if found.settings.get(key) != value:
-                    theirs, ours = found.settings.get(key) or "none", value or "none"
+                if earlier.settings.get(key) != value:
+                    theirs, ours = earlier.settings.get(key) or "none", value or "none"
                     text = f"has a report with {key} {theirs}, this one has {ours}"
                     raise InputError(f"{self.folder}: {text}; choose another folder with --out")
-            self.data = found
-            self.show(f"{self.folder}: resumes with {len(found.points)} points of an earlier run")
+            self.data = earlier
+            self.show(f"{self.folder}: resumes with {len(earlier.points)} points of an earlier run")
         self.data.settings, self.data.notes = settings, []
         self.data.environment = {"threads": torch.get_num_threads(), "torch": torch_version}
         self.save()

@@ -624,7 +624,7 @@ def _rank_table(found: Sequence[Correlation]) -> Table:
 
 def _pair_table(view: View) -> Table:
     """Pairs of networks whose times FLOP and parameters order correctly, or do not."""
-    found = [(device, *example) for device in view.data.devices for example in examples(view, device)]
+    cases = [(device, *example) for device in view.data.devices for example in examples(view, device)]
     columns: Columns[tuple[Device, str, Pair, int]] = {
         "device": lambda case: case[0].name,
         "batch": lambda case: str(case[3]),
@@ -638,7 +638,7 @@ def _pair_table(view: View) -> Table:
     note = (
         "The pair nearest to its ratio of FLOP; those whose order FLOP and parameters get wrong by the most."
     )
-    return Table.of("Pairs of networks", found, columns, note)
+    return Table.of("Pairs of networks", cases, columns, note)
 
 
 def _throughput(view: View, device: Device) -> XY:
@@ -694,7 +694,7 @@ def _training(view: View) -> list[Section]:
     labels = {n.model: n.label for n in view.networks}
     every = product(view.data.devices, view.networks)
     steps = [t for d, n in every if (t := view.data.find(Training, n.model, d.name))]
-    own = [t for t in steps if t.basis == MEASURED] or steps
+    shown = [t for t in steps if t.basis == MEASURED] or steps
     columns: Columns[Training] = {
         "network": lambda t: labels[t.model],
         "device": lambda t: t.device,
@@ -709,19 +709,19 @@ def _training(view: View) -> list[Section]:
         "status": lambda t: t.reason or t.status,
     }
     ratios = (
-        BarSeries("FLOP", tuple(t.flops_ratio for t in own)),
-        BarSeries("time", tuple(t.time_ratio for t in own)),
+        BarSeries("FLOP", tuple(t.flops_ratio for t in shown)),
+        BarSeries("time", tuple(t.time_ratio for t in shown)),
     )
-    several = len({t.device for t in own}) > 1
-    names = tuple(f"{labels[t.model]}, {t.device}" if several else labels[t.model] for t in own)
+    several = len({t.device for t in shown}) > 1
+    names = tuple(f"{labels[t.model]}, {t.device}" if several else labels[t.model] for t in shown)
     bars = Bars("Backward over forward pass", "backward : forward", names, ratios)
-    table = Table.of("Forward and backward pass", own, columns)
-    apart = _taken_apart(own)
+    table = Table.of("Forward and backward pass", shown, columns)
+    apart = _taken_apart(shown)
     pies = tuple(_pies(t, labels[t.model]) for t in apart)
-    late = any(t.status == BUDGET for t in own) and not any(t.time_ratio for t in own)
+    late = any(t.status == BUDGET for t in shown) and not any(t.time_ratio for t in shown)
     return [
         Section("4 Inference and training", (LATE,) if late else (), (bars, table)),
-        Section("Time, FLOP and memory by layer kind", (), (*pies, _kind_table(own, labels)), level=3),
+        Section("Time, FLOP and memory by layer kind", (), (*pies, _kind_table(shown, labels)), level=3),
     ]
 
 

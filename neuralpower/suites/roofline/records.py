@@ -296,16 +296,16 @@ class Sketch:
 def kinds_of(profile: NetworkProfile) -> tuple[Kind, ...]:
     """FLOP, time and memory by phase and kind; operators that are not layers are "other"."""
     timed = profile.runs is not None
-    found: dict[tuple[str, str], Kind] = {}
+    kinds: dict[tuple[str, str], Kind] = {}
     for row in profile.rows:
         if row.phase not in ("forward", "backward") or not row.explains:
             continue
         key = (row.phase, row.kind if row.kind in KINDS else "other")
-        known = found.get(key, Kind(*key, 0.0 if timed else None, 0, 0))
-        found[key] = Kind(
+        known = kinds.get(key, Kind(*key, 0.0 if timed else None, 0, 0))
+        kinds[key] = Kind(
             *key,
             (known.runtime_s or 0.0) + max(row.runtime_s or 0.0, 0.0) if timed else None,
             known.flops + (row.matmul_flops or 0) + (row.elementwise_flops or 0),
             known.memory_bytes + ((row.activation_bytes if timed else row.bytes_written) or 0),
         )
-    return tuple(found.values())
+    return tuple(kinds.values())
