@@ -23,11 +23,13 @@ from neuralpower.report.charts import XY, Bars, Heatmap, Pies
 from neuralpower.report.labels import Plot, named
 from neuralpower.report.page import Page, Table, write_html
 from neuralpower.suites.roofline import (
+    analysis,
+    chips,
     pages,
     records,
 )
+from neuralpower.suites.roofline.analysis import View
 from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
-from neuralpower.suites.roofline.pages import View
 from neuralpower.suites.roofline.records import (
     Calls,
     Data,
@@ -212,23 +214,23 @@ def test_this_cpu_has_a_roof() -> None:
 
 
 def test_chips_of_every_class_are_there_with_peaks_bandwidth_and_sources() -> None:
-    every = pages.chip_sheets()
+    every = chips.chip_sheets()
     assert len(every) >= 10 and {c.device_class for c in every} == {"cpu", "gpu", "tpu", "soc"}
-    table = pages.chip_table(every)
+    table = chips.chip_table(every)
     by_name = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     # 320 GB/s is 320e9 B/s, 8.1 TFLOP/s is 8.1e12: T4 and A100 as their data sheets have them
     assert by_name["NVIDIA Tesla T4"]["memory, GB/s"] == pytest.approx(320, rel=0.01)
     assert by_name["NVIDIA Tesla T4"]["float32, TFLOP/s"] == pytest.approx(8.1)
     assert by_name["NVIDIA A100-PCIE-40GB"]["float32, TFLOP/s"] == pytest.approx(19.5)
     assert by_name["NVIDIA A100-PCIE-40GB"]["memory, GB/s"] == pytest.approx(1555)
-    assert all(len(str(row[2])) > 5 and len(str(row[3])) > 5 for row in pages.chip_sources(every).rows)
+    assert all(len(str(row[2])) > 5 and len(str(row[3])) > 5 for row in chips.chip_sources(every).rows)
 
 
-@pytest.mark.parametrize("slugs", [pages.DATA_CENTRE, pages.MOBILE], ids=["data centre", "mobile"])
+@pytest.mark.parametrize("slugs", [chips.DATA_CENTRE, chips.MOBILE], ids=["data centre", "mobile"])
 def test_every_chip_of_a_chart_exists_and_is_named_in_it(slugs: tuple[str, ...]) -> None:
-    every = {c.slug: c for c in pages.chip_sheets()}
-    chart = pages.chip_roofline("x", [every[slug] for slug in slugs])
-    names = {pages.short_name(every[s]) for s in slugs}
+    every = {c.slug: c for c in chips.chip_sheets()}
+    chart = chips.chip_roofline("x", [every[slug] for slug in slugs])
+    names = {chips.short_name(every[s]) for s in slugs}
     for plot in (Plot(780, 345, 7.0, 13.0), Plot(300, 300, 6.9, 13.0)):
         assert {label.text for label in named(chart, plot).labels} == names
 
@@ -248,7 +250,7 @@ def small(times: Sequence[float], flops: Sequence[int], parameters: Sequence[int
 
 def test_rank_correlations_by_hand() -> None:
     view = small((1, 2, 3, 4, 5), (10, 20, 40, 30, 50), (5, 4, 3, 2, 1))
-    spearman, kendall = (pages.correlation(view, 1, m) for m in ("Spearman", "Kendall"))
+    spearman, kendall = (analysis.correlation(view, 1, m) for m in ("Spearman", "Kendall"))
     # one swap of neighbours among five: 1 - 6*(1+1)/(5*24) = 0.9; nine pairs agree, one does not: (9-1)/10
     assert spearman.of("runtime, d", "FLOP") == pytest.approx(0.9)
     assert kendall.of("runtime, d", "FLOP") == pytest.approx(0.8)
@@ -264,7 +266,7 @@ def test_the_correlation_that_is_drawn_is_the_one_computed_for_that_batch_size(
     gathered.run()
     view = view_of(gathered)
     heat = [part for part in parts(pages.page(view)) if isinstance(part, Heatmap)]
-    computed = [pages.correlation(view, b, m) for b in (1, 8) for m in ("Spearman", "Kendall")]
+    computed = [analysis.correlation(view, b, m) for b in (1, 8) for m in ("Spearman", "Kendall")]
     assert [h.values for h in heat] == [c.values for c in computed]
     assert [h.title for h in heat] == [
         f"{c.method}'s rank correlation, batch {c.batch_size}" for c in computed
@@ -276,8 +278,8 @@ def test_four_networks_are_too_few_for_ranks_and_equal_values_have_none() -> Non
         small((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)),
         small((1, 2, 3, 4, 5), (5,) * 5, (1, 2, 3, 4, 5)),
     )
-    assert pages.correlation(four, 1, "Spearman").of("FLOP", "FLOP") is None
-    assert pages.correlation(five, 1, "Spearman").of("FLOP", "parameters") is None
+    assert analysis.correlation(four, 1, "Spearman").of("FLOP", "FLOP") is None
+    assert analysis.correlation(five, 1, "Spearman").of("FLOP", "parameters") is None
 
 
 def test_a_heat_map_of_too_few_networks_is_left_out_and_the_page_says_why() -> None:
@@ -300,14 +302,14 @@ def test_a_verdict_counts_the_network_and_its_layers_apart() -> None:
     # ridge 10; 2000 FLOP for 100 + 100 B
     # calls: 1990 FLOP and 100 B take 1.99 us by compute, 10 FLOP and 100 B 1 us by memory
     view.data.put(Work("n0", 1, 2000, 200, 100, (Calls("linear", 1, 1990, 100), Calls("add", 1, 10, 100))))
-    (verdict,) = pages.verdicts(view, 1)
+    (verdict,) = analysis.verdicts(view, 1)
     assert (verdict.intensity, verdict.roof.ridge, verdict.bound) == (10, 10, "compute")
     assert verdict.memory_share == pytest.approx(1 / 2.99)
 
 
 def test_a_gap_is_a_share_of_the_peak_and_of_the_roof_above_the_intensity() -> None:
     view = small((1e-6,), (400,), (1,))
-    (gap,) = pages.gaps(view, view.data.devices[0], 1, view.data.roofs[0])
+    (gap,) = analysis.gaps(view, view.data.devices[0], 1, view.data.roofs[0])
     # 400 FLOP in 1 us: 4e8 of 1e9; 4 FLOP/B * 1e8 B/s = 4e8 attainable
     assert gap.of_peak == pytest.approx(0.4) and gap.of_attainable == pytest.approx(1.0)
 
@@ -337,7 +339,7 @@ def test_a_network_without_flop_leaves_the_roof_its_slope() -> None:
 
 def test_examples_of_both_kinds_are_the_extreme_pairs() -> None:
     view = small((9.0, 10.0, 1.0), (900, 100, 90), (1, 1, 1))
-    found = {what: pair for what, pair, _ in pages.examples(view, view.data.devices[0])}
+    found = {what: pair for what, pair, _ in analysis.examples(view, view.data.devices[0])}
     wrong, right = found["FLOP mislead"], found["time follows FLOP"]
     assert (wrong.first.label, wrong.second.label) == ("n0", "n1")
     assert wrong.error == pytest.approx(9 / 0.9)
@@ -355,13 +357,13 @@ def test_no_pair_is_no_example() -> None:
     view = small(
         (1.0, 5.0), (10, 300), (1, 1)
     )  # 30 times the FLOP, 5 times the time: not alike, and in the right order
-    assert pages.examples(view, view.data.devices[0]) == []
+    assert analysis.examples(view, view.data.devices[0]) == []
 
 
 def test_a_prediction_that_is_mostly_roofline_is_no_example() -> None:
     view = small((1.0, 2.0), (10, 20), (1, 1))
     view.data.put(Point("n0", "d", 1, "predicted", "ok", 1.0, coverage=0.2))
-    assert pages.pairs(view, view.data.devices[0], 1) == []
+    assert analysis.pairs(view, view.data.devices[0], 1) == []
 
 
 # ---- gathering ----

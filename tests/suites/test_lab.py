@@ -546,7 +546,7 @@ def test_one_command_does_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "CPU time avg (us) | Number of Calls |",
         "Self CPU mem (MB)",
         "aten::relu",
-        "for 2 times the work",
+        "to the one before",
         "2 vCPUs" if run.environment()["vcpus"] == 2 else "vCPUs",
     ):
         assert wanted in text

@@ -3,5 +3,7 @@
 records    stored data: networks, their work, roofs, times; one JSON file, written after every step
 runs       measured times of a network, forward and training; the device's measured roof
 gather     gather all data within a time budget; a second run resumes
-pages      rank correlations, verdicts, gaps; roofs of spec sheets; sections, tables and charts
+analysis   rank correlations, verdicts, gaps, ratios
+chips      the chips of all spec sheets
+pages      sections, tables and charts
 """

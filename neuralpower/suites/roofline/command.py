@@ -87,8 +87,9 @@ def report(asked: Report) -> None:
     from neuralpower.files.csv_files import write_csv
     from neuralpower.measure.cuda.runtime import device_named
     from neuralpower.report.page import write_html, write_markdown
+    from neuralpower.suites.roofline.analysis import View
     from neuralpower.suites.roofline.gather import MODELS, Gathering, Request
-    from neuralpower.suites.roofline.pages import View, page
+    from neuralpower.suites.roofline.pages import page
     from neuralpower.suites.roofline.runs import Runner
 
     runner = None if asked.predicted else Runner(device_named(asked.device))
