@@ -20,9 +20,9 @@ PACKAGES: Mapping[str, str] = {
     "errors": "",
     "dtypes": "",
     "quantisation": ALL,
-    "files": ALL,
+    "files": "atomic cache csv_files json_files markdown packed paths stages terminal",
     "processes": "alone pool text_streams tether",
-    "devices": ALL,
+    "devices": "card cluster hardware host layout machine memory_size names spec",
     "optimizers": ALL,
     "layers": """
         base call columns sweep tensors terms workspace expert_load operands
@@ -31,7 +31,7 @@ PACKAGES: Mapping[str, str] = {
         recurrent reduction scan softmax traits windowed
     """,
     "platforms": "views",
-    "data": ALL,
+    "data": "columns dataset importing journal locations networks schema screening sealing",
     "networks": """
         adapters caches call_cache callables catalogue decoder families given_shapes hub inputs known_names
         mixed_dtypes phases promised_values refusals requests running sharding shortened size_limits
@@ -45,9 +45,8 @@ PACKAGES: Mapping[str, str] = {
     """,
     "traces": "calls",
     "measure": """
-        rig calls steps cpu.timer cuda.runtime meters meters.base meters.nvml power.energy
-        collect collect.collection collect.fleet collect.plan collect.process collect.request
-        collect.schedule exchanges.run
+        rig calls steps cpu.timer cuda.runtime meters meters.nvml power.energy
+        collect collect.fleet collect.plan exchanges.run
     """,
     "learn": """
         any_device calibrate calibrate_by_networks carried_power estimates keys network_estimates network_rows
@@ -64,9 +63,9 @@ PACKAGES: Mapping[str, str] = {
         page perfetto
         pictures shown tables training
     """,
-    "profiling": ALL,
+    "profiling": "cases conventions result rows steps stopwatch",
     "api": "functions loaded options",
-    "integrations": ALL,
+    "integrations": "",
     "zoo": "",  # at the place that users import, as compat
     "compat": "",
     "cli": "choices commands known_names output panels parsing shared_options",

@@ -10,7 +10,7 @@ from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError, whole_number
 
 if TYPE_CHECKING:
-    from neuralpower.measure.collect.process import DeviceLock
+    from neuralpower.measure.collect import DeviceLock
 
 KIND = "collective"
 

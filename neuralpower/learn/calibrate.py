@@ -17,8 +17,8 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.whole_networks import fit_factors
 from neuralpower.measure import ROUNDS
+from neuralpower.measure.collect import PRESETS
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.request import PRESETS
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
 
 FEWEST_SAMPLES = 10

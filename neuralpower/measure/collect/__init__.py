@@ -8,3 +8,15 @@ fleet                           many such processes, on the nodes of a Ray clust
 resume                          what an earlier run left
 collection                      one run: from the lock to the sealed tables
 """
+
+from neuralpower.measure.collect.collection import collect as collect
+from neuralpower.measure.collect.process import DeviceLock as DeviceLock
+from neuralpower.measure.collect.process import Executor as Executor
+from neuralpower.measure.collect.process import Local as Local
+from neuralpower.measure.collect.process import Worker as Worker
+from neuralpower.measure.collect.process import command as command
+from neuralpower.measure.collect.request import PRESETS as PRESETS
+from neuralpower.measure.collect.request import Progress as Progress
+from neuralpower.measure.collect.request import Request as Request
+from neuralpower.measure.collect.request import preset_named as preset_named
+from neuralpower.measure.collect.schedule import shortest_budget_s as shortest_budget_s

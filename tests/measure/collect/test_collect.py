@@ -582,7 +582,7 @@ def test_the_command_ends_well_when_the_budget_is_spent(
 ) -> None:
     out = tmp_path / "data"
     faked(fake(count=200, item_s=0.005, block=5))
-    monkeypatch.setattr("neuralpower.measure.collect.schedule.shortest_budget_s", lambda device_type: 0.1)
+    monkeypatch.setattr("neuralpower.measure.collect.shortest_budget_s", lambda device_type: 0.1)
     ran = command("collect-data", "--out", out, "--time-budget", "0.5s")
     assert ran.code == 0, ran.err
     assert ran.out == f"{out}\n"
