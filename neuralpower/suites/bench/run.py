@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -279,8 +278,7 @@ class ProcessReader:
         self.pid, self.folder, self.clock = pid, proc / str(pid), clock
         self.tick_s, self.page = 1 / os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
         self._before: tuple[float, float] | None = None
-        total = re.search(r"^MemTotal:\s*(\d+) kB", text_of(proc / "meminfo"), re.M)
-        self.memory = int(total.group(1)) * 1024 if total else None
+        self.memory = read_cpu(proc).memory_bytes
 
     def read(self) -> Sample:
         """Pid, time, virt, res, shrd, cpu, mem; None for a value that cannot be read."""
