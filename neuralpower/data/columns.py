@@ -33,12 +33,12 @@ class Column:
     low: float = -math.inf
     high: float = math.inf  # limits of a row that is used
     help: str = ""  # in the header of a template
-    unit: str = ""  # in words
+    unit: str = ""  # as text
     called: str = ""  # words by which other programs call the quantity
     scales: Mapping[str, str] = field(default_factory=dict)
     """Their units, and what a value is multiplied by, or divided by where that is written more plainly."""
     read: bool = False  # means something in anybody's table; others are a collection's own
-    key: bool = False  # tells measurements apart
+    key: bool = False  # distinguishes measurements
     kept: str = ""  # seven digits of it are plenty; whole also where a row that failed has none; or raw times
 
 

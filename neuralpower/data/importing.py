@@ -157,9 +157,9 @@ def _frame_cells(table: pd.DataFrame) -> Iterator[Sequence[Any]]:
     yield from filled.where(filled.notna(), "").itertuples(index=False, name=None)
 
 
-def _plain(value: Any, declared: str) -> Any:
+def _plain(value: Any, declared: str = "") -> Any:
     """A field's value as people write it."""
-    if declared == "bool":
+    if declared == "bool" or isinstance(value, bool):
         return "true" if value else "false"
     return int(value) if declared == "int" else value
 
@@ -270,10 +270,10 @@ def _example(kind: type[Layer]) -> tuple[list[str], list[list[Any]], dict[str, s
     for seed in range(EXAMPLES):
         layer = kind.sample(Draw(f"template {seed}"))
         seconds = LAUNCH_S + layer.flops() / FLOPS_PER_S + sum(layer.bytes()) / BYTES_PER_S
-        row = {name: _as_text(value) for name, value in layer.to_row().items()}
+        row = {name: _plain(value) for name, value in layer.to_row().items()}
         row |= {"runtime_s": f"{seconds:.3g}", "power_w": "", "status": EXAMPLE}
         rows.append([row[name] for name in header])
-    more = ", ".join(f"{name}={_as_text(value)}" for name, value in defaults.items() if name not in header)
+    more = ", ".join(f"{name}={_plain(value)}" for name, value in defaults.items() if name not in header)
     return (
         header,
         rows,
@@ -291,8 +291,3 @@ def _rule(kind: type[Layer], name: str) -> str:
         words = sorted(kind.words[name])
         return f"one of {', '.join(words[:MOST_WORDS])}{', ...' if len(words) > MOST_WORDS else ''}"
     return "true or false" if declared[name] == "bool" else "a whole number"
-
-
-def _as_text(value: Any) -> Any:
-    """A field's value as people write it."""
-    return str(value).lower() if isinstance(value, bool) else value
