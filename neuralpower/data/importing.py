@@ -1,4 +1,4 @@
-"""Your own tables on their way into a dataset: read, mapped, and written as a clean folder."""
+"""Your own tables on their way into a dataset: a folder to fill in; tables read, mapped, written."""
 
 from __future__ import annotations
 

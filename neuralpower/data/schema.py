@@ -1,4 +1,4 @@
-"""The format of `dataset.json` and of a collection's journal: a Struct per object, whose types are its rules.
+"""The format of `dataset.json` and of a journal: a Struct per object, whose types are its rules; reading it.
 
 Descriptions give `dataset.json`'s rules as text. null means not known. Unknown names are ignored, unless one
 is nearly a known name.

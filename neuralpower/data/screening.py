@@ -1,4 +1,4 @@
-"""Screen a table: its usable rows, and the reasons against the others."""
+"""Screen a table: its usable rows, and the reasons against the others; repeats as one row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collection's journal becomes Parquet tables."""
+"""A collection's journal becomes Parquet tables, and several collections one dataset of shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a user names: whether they are there, and what they are; errors are one line, no pipe hangs."""
+"""Files that a user names: whether they are there, what they are (no pipe hangs); predictors' folders."""
 
 from __future__ import annotations
 

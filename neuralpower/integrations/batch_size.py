@@ -1,4 +1,4 @@
-"""The precision of another library's training loop: the casts of its products, and the type of its weights.
+"""The largest batch of a training step that fits a device, in the precision of another library's loop.
 
 Lightning: `Trainer(precision="bf16-mixed")` (its documentation, "N-Bit Precision"). Accelerate:
 `Accelerator(mixed_precision="bf16")`, or what `accelerate launch` passes in an environment variable.

@@ -1,4 +1,4 @@
-"""Rows of a profile: the work, traffic, memory and time of each layer call, and of each module."""
+"""Rows of a profile: work, traffic, memory and time of each layer call, of each module, of the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One forward pass or training step of a real model, repeated; the model is left as it was."""
+"""One forward pass or training step of a real model, repeated; the model is left as it was. Its timeline."""
 
 from __future__ import annotations
 

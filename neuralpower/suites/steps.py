@@ -1,4 +1,4 @@
-"""Time inference or training steps of one network; all suites use this.
+"""Time inference or training steps of one network in some precision; all suites use this.
 
     settle          warm-up          timed
     |---------------|-- ... --|------|-- draw | forward (loss, backward, optimizer) --|-- ... --|

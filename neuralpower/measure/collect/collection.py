@@ -1,4 +1,4 @@
-"""One run of a collection: it resumes where an earlier run ended, and measures what fits its time."""
+"""A collection, from the lock to the sealed tables: one run resumes the last, and keeps its time."""
 
 from __future__ import annotations
 

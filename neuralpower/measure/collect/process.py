@@ -1,4 +1,4 @@
-"""The measuring process as its owner sees it: ask, wait for the answer, end it for good."""
+"""The measuring process as its owner sees it: its device, its answers, its end, and its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request for a collection, and its progress; needs no torch."""
+"""The request for a collection, its progress, and presets of its size; needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commit of neuralpower that measures, where it runs from a checkout; needs no torch."""
+"""What a collection resumes: the state that an earlier run left, and the commit that measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of equal measurements: configuration, device, software and protocol; needs no torch."""
+"""What to measure in which order, in which batches, how long it takes; keys of equal measurements."""
 
 from __future__ import annotations
 

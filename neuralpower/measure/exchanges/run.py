@@ -1,4 +1,4 @@
-"""What exchanges are to be measured; needs no torch."""
+"""Measure exchanges between ranks: the request, the ranks' processes, and the dataset; needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caffe's `Datum`, read without protobuf.
+"""Data of a benchmark: Caffe's `Datum`, read without protobuf, images on the disk, and batches of them.
 
 A message is a row of fields: a varint key, number << 3 | wire type, then a varint (type 0), 8 bytes (1), a
 length and its bytes (2), or 4 bytes (5). Unknown fields are skipped.

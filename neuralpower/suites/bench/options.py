@@ -1,4 +1,4 @@
-"""Options of one benchmark: the flags of the command line, their defaults and their limits."""
+"""Options of one benchmark: flags, defaults, limits; a JSON file of them, and the container's command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Result lines, `__results.time__= 12.5`: a name and its JSON value, among other lines of a log.
+"""Results of benchmarks: lines such as `__results.time__= 12.5` and their way back, grids, summaries.
 
 They are read back from files, from folders of files, and from the journal of a grid.
 """

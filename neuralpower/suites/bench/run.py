@@ -1,4 +1,4 @@
-"""Measure one benchmark: it prints result lines while it runs, also when it fails.
+"""Measure one benchmark: it prints result lines while it runs, also when it fails; and its monitor.
 
 header | find, build, load | fits? | warm-up | timed | results
 """

@@ -1,4 +1,4 @@
-"""Which operators take a network's time, from torch.profiler's events, at one batch size on one device.
+"""Which operators take a network's time: by torch.profiler's events, by printed tables, and compared.
 
 Events are nested: `conv2d` contains `convolution`, which contains `_convolution`, which contains the kernel.
 An operator's *self* time excludes its calls; only self times add up. Its *total* includes its calls, once,

@@ -1,4 +1,4 @@
-"""A lab's folder, in which every step reads and writes its files: it can be repeated, resumed or skipped.
+"""A lab's folder, in which each step reads and writes its files and can resume, and the report of it.
 
 settings.json   inputs of the curves            curves.csv        points, written as they come
 checkpoint.pt   after each epoch               environment.json  machine and software

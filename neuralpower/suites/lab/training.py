@@ -1,4 +1,4 @@
-"""Handwritten digits: MNIST's files if given, otherwise scikit-learn's; nothing is downloaded.
+"""The lab's training: digits of MNIST if given, otherwise scikit-learn's (no download), and the steps.
 
 Format of the files: http://yann.lecun.com/exdb/mnist (big-endian: two zero bytes, type, axes, sizes, values).
 """

@@ -1,4 +1,4 @@
-"""Analyses of sweeps, from frames of `table.frame`, one row per point.
+"""The page of sweeps: analyses, charts and tables, from frames of `sweep.frame`, one row per point.
 
 The analyses are those of the paper: heat maps (section 4.1), linear models of FLOP/s over standardised
 hyper-parameters, and comparisons of two devices.

@@ -1,4 +1,4 @@
-"""The families of networks, and their points: a network with a batch size, labelled with its sizes."""
+"""The families of networks, their points (a network with a batch size), and the FLOP of each."""
 
 from __future__ import annotations
 

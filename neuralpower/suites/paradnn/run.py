@@ -1,4 +1,4 @@
-"""Training of the networks: optimizers with the settings of ParaDnn and others, and falling learning rates.
+"""Train, run or predict one point; optimizers have the settings of ParaDnn and others, rates fall.
 
 ParaDnn trains with TensorFlow's RMSProp(learning rate .1, decay .9, momentum .9, epsilon 1). PyTorch adds
 epsilon to the root of the mean square. TensorFlow adds it under the root, and starts mean squares at one, not

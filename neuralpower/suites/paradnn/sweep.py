@@ -1,4 +1,4 @@
-"""The result of a point: a time, or a state that says why there is none."""
+"""Results of points: a time, or a state that says why there is none; their tables, and the sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data of a report, and its JSON file."""
+"""The data of a report, its JSON file, and the work of a network that it holds."""
 
 from __future__ import annotations
 
