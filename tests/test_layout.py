@@ -21,8 +21,8 @@ PACKAGES: Mapping[str, str] = {
     "dtypes": "",
     "quantisation": ALL,
     "files": "atomic cache csv_files json_files markdown packed paths stages terminal",
-    "processes": "alone pool text_streams tether",
-    "devices": "card cluster hardware host layout machine memory_size names spec",
+    "processes": "alone pool tether",
+    "devices": "cluster hardware host layout machine memory_size names spec",
     "optimizers": ALL,
     "layers": """
         base call columns sweep tensors terms workspace expert_load operands

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from neuralpower.devices.card import card_uuid, index_of
-from neuralpower.devices.host import worker_environment
+from neuralpower.devices.host import card_uuid, index_of, worker_environment
 from neuralpower.errors import DeviceError, InputError, LostDeviceError
 from neuralpower.measure import NETWORK_ROUNDS, ROUNDS
 from neuralpower.measure.collect.schedule import NETWORK, POWER, Batch, Task

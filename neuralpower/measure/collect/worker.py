@@ -29,7 +29,7 @@ import torch
 from neuralpower.devices.machine import read_machine
 from neuralpower.errors import NeuralPowerError
 from neuralpower.files.json_files import json_text, nullable
-from neuralpower.files.terminal import Visible
+from neuralpower.files.terminal import Visible, quiet
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
 from neuralpower.measure import ROUNDS
@@ -42,7 +42,6 @@ from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.decoder import cached_call
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.processes.text_streams import quiet
 from neuralpower.trace.recipe import RECIPE, TRAINING
 
 

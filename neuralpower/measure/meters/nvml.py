@@ -21,7 +21,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from neuralpower.devices.card import card_uuid, index_of
+from neuralpower.devices.host import card_uuid, index_of
 from neuralpower.measure.meters.base import Description, MeterUnavailable, Reading, power_meter
 
 ENERGY, POWER_INSTANT, POWER_AVERAGE = 83, 186, 185  # NVML_FI_DEV_*

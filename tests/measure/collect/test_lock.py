@@ -14,7 +14,7 @@ import pytest
 
 from neuralpower.cli.collect import _executor
 from neuralpower.data.journal import read_journal
-from neuralpower.devices.card import card_uuid
+from neuralpower.devices.host import card_uuid
 from neuralpower.errors import InputError
 from neuralpower.measure.collect.collection import collect
 from neuralpower.measure.collect.process import DeviceLock, Local, Worker, lock_name
