@@ -97,7 +97,7 @@ def measured(
     Raises:
         DeviceError: a rank ended or hangs; one line that names it and the exchange.
     """
-    order, seconds_by_size = asked.order(), Measured()
+    order, taken = asked.order(), Measured()
     request = {**asked.to_json(), "order": order, "patience_s": patience_s}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -110,12 +110,12 @@ def measured(
                 now.doing = f"they exchanged {4 * elements:,} bytes by {function}"
                 now.patience_s = patience_s
             elif "unsupported" in line:
-                seconds_by_size.unsupported.add(line["unsupported"])
+                taken.unsupported.add(line["unsupported"])
             else:
                 fixed = {"dtype": "float32", "phase": "forward", "nodes": 1}
-                seconds_by_size.rows.append({**fixed, **line, "ranks": asked.ranks, "library": asked.backend})
-                show(len(seconds_by_size.rows), len(order))
-    return seconds_by_size
+                taken.rows.append({**fixed, **line, "ranks": asked.ranks, "library": asked.backend})
+                show(len(taken.rows), len(order))
+    return taken
 
 
 @dataclass
