@@ -96,4 +96,4 @@ def test_no_module_starts_python_by_itself() -> None:
         executable = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "executable"]
         options = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value == "-m"]
         found += [file.relative_to(PACKAGE).as_posix()] if executable or options else []
-    assert sorted(found) == ["processes/tether.py", "suites/bench/config.py"]
+    assert sorted(found) == ["processes/tether.py", "suites/bench/options.py"]
