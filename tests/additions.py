@@ -15,7 +15,7 @@ import torch
 
 import neuralpower
 from neuralpower.cli import main, parsing
-from neuralpower.data.dataset_format import check_hardware
+from neuralpower.data.schema import check_hardware
 from neuralpower.devices.spec import read_spec
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import KINDS, Draw, columns_of

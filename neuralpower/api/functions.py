@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from neuralpower.prediction.explore.sweep import Sweep
     from neuralpower.prediction.memory.peak import Memory
     from neuralpower.prediction.prediction import Prediction
-    from neuralpower.profiling import NetworkProfile
-    from neuralpower.profiling.settings import Keywords
+    from neuralpower.profiling import Keywords, NetworkProfile
     from neuralpower.serving.traffic import Traffic
 
     Model = str | Path | nn.Module | Callable[..., Any]

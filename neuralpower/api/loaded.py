@@ -39,7 +39,7 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
-from neuralpower.measure.this_machine import target
+from neuralpower.measure import target
 from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape

@@ -18,8 +18,7 @@ from neuralpower.networks.given_shapes import one_shape, with_tensors
 from neuralpower.networks.inputs import InputRequest, Inputs
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
-from neuralpower.profiling import NetworkProfile, profile
-from neuralpower.profiling.settings import Keywords
+from neuralpower.profiling import Keywords, NetworkProfile, profile
 from neuralpower.trace.recipe import TRAINING
 
 

@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 def _files(given: Any, options: Mapping[str, Any]) -> Iterator[Path]:
     """Files that the model or an option names, and every predictor that the command could choose."""
-    from neuralpower.files.predictor_folders import predictor_folders
+    from neuralpower.files.paths import predictor_folders
 
     named = [given.location, *(part for value in _texts(options) for part in (value, *value.split("@")))]
     for text in filter(None, named):

@@ -106,8 +106,8 @@ def calibrate(
 
 def _by_networks(source: str, file: Path, maps: list[str], out: Path | None, *, trust_code: bool) -> None:
     """Move a device's law by whole networks, and write it."""
-    from neuralpower.data.expressions import mapping
-    from neuralpower.data.own_networks import reasons
+    from neuralpower.data.columns import mapping
+    from neuralpower.data.networks import reasons
     from neuralpower.devices.spec import spec_of
 
     columns = mapping([part for text in maps for part in text.split(",")])

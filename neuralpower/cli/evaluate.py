@@ -239,7 +239,7 @@ def _compare(asked: Evaluate, file: Path) -> None:
     if asked.models:
         raise InputError(f"--measured {file} names the networks; leave {', '.join(asked.models)} out")
     parsing.check_plot(asked.plot)
-    from neuralpower.data.measured_networks import read_networks
+    from neuralpower.data.networks import read_networks
 
     read_networks(file)  # what cannot be read is refused before torch is imported
     stage("importing torch and transformers")

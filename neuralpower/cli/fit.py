@@ -237,7 +237,7 @@ def _room(device: str | None, memory: str | None) -> tuple[float, Platform, str]
     """(bytes, platform, name) of what the model is to fit into; raises InputError."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import spec_of
-    from neuralpower.measure.this_machine import target
+    from neuralpower.measure import target
     from neuralpower.platforms import CPU, platform_of
     from neuralpower.prediction.explore.fit import assumed
 

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from neuralpower.data.dataset_format import check_hardware
+from neuralpower.data.schema import check_hardware
 from neuralpower.dtypes import DTYPES, floats_of
 from neuralpower.errors import InputError, PredictorError, unknown
 from neuralpower.files.json_files import shown

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from neuralpower.data.dataset import Dataset
-from neuralpower.data.repeats import averaged
+from neuralpower.data.importing import EXAMPLE
 from neuralpower.data.schema import FEWEST_ROWS, named
-from neuralpower.data.screening import Rejected, Rows, metered, refusals, screen
-from neuralpower.data.templates import EXAMPLE
+from neuralpower.data.screening import Rejected, Rows, averaged, metered, refusals, screen
 from neuralpower.layers import Hardware
 from neuralpower.layers.columns import fingerprint
 from neuralpower.learn.keys import Key, key_name, recurs, stands_alone

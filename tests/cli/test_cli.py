@@ -25,7 +25,7 @@ from neuralpower.layers import KINDS
 from neuralpower.learn import predictor_lookup as predictors
 from neuralpower.learn.calibrate import Calibration
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.measure.meters import METERS
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.rows import COLUMNS

@@ -11,7 +11,7 @@ import pytest
 from neuralpower.data.dataset import merge, read_dataset, shard_folders
 from neuralpower.data.journal import Journal
 from neuralpower.data.schema import write_meta
-from neuralpower.data.shards import merge_folders
+from neuralpower.data.sealing import merge_folders
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS
 from neuralpower.learn.predictor_writing import to_json

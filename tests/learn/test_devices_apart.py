@@ -30,7 +30,7 @@ from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.platforms import CPU, hardware_to_json, platform_of
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.explore.score import score

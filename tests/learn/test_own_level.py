@@ -26,7 +26,7 @@ from neuralpower.learn.predictor_writing import save, to_json
 from neuralpower.learn.totals_alone import train_totals
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.platforms import PLATFORMS, hardware_to_json
 from neuralpower.trace.recipe import Recipe
 

@@ -25,7 +25,7 @@ from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.predictor_writing import save
 from neuralpower.learn.train import train, train_power
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.report.number_format import plain, quantity, share

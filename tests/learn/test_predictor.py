@@ -27,7 +27,7 @@ from neuralpower.learn.predictor_files import read_predictor
 from neuralpower.learn.predictor_writing import save
 from neuralpower.learn.train import Trained, train
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.platforms.accelerator import STEP_S
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.explore.outcomes import outcomes_of

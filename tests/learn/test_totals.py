@@ -21,7 +21,7 @@ from neuralpower.learn.totals_alone import work_of_totals
 from neuralpower.learn.train import train
 from neuralpower.learn.whole_networks import consistent, fit_factors
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.networks.families import family_of
 from tests.learn.test_predictor import dataset, fresh, seconds
 

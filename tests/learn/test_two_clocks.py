@@ -26,7 +26,7 @@ from neuralpower.learn.predictor_writing import save, to_json
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.report.tables import prediction_table

@@ -25,7 +25,7 @@ from neuralpower.learn.problem import FEWEST_ROWS
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, make_plan
-from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
+from neuralpower.measure.collect.request import ACCELERATOR_PRESETS, PRESETS, Preset
 from neuralpower.networks.running import META
 from neuralpower.networks.zoo import ZOO
 from neuralpower.platforms import CPU, platform_named

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import gc
 import re
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,46 +17,68 @@ import torch
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.spec import DeviceSpec
+from neuralpower.dtypes import PEAK
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, first_line
 from neuralpower.layers.base import torch_dtype
+from neuralpower.layers.call import Call
 from neuralpower.measure.calls import products
 from neuralpower.measure.cuda.runtime import device_named
 from neuralpower.profiling.steps import clock_of, told
+from neuralpower.profiling.stopwatch import Clock
 from neuralpower.report.number_format import quantity
-from neuralpower.suites.paradnn.run import SHARE, available_bytes, machine_name
+from neuralpower.suites.steps import SHARE, elapsed_s, free_bytes, machine_name
 
 # By compute capability, for a multiprocessor; NVIDIA's architecture white papers. Lanes are for float32.
 L1_BYTES_PER_CLOCK = {7.0: 128, 7.5: 64, 8.0: 128, 8.6: 128, 8.9: 128, 9.0: 128}
 LANES = {7.0: 64, 7.5: 64, 8.0: 64, 8.6: 128, 8.9: 128, 9.0: 128, 10.0: 128}
 REPEATS = 10
+BANDWIDTH = "memory_bytes_per_s"
+SHEET, HERE = "data sheet", "measured here"  # origins of a roof; a third is fitted
+SCALE = 3.0  # of a triad
 COPIED = 512 * 2**20  # bytes
 TF32_FROM = (8, 0)  # compute capability
 
 
 @dataclass(frozen=True)
 class Roof:
-    """`flops_per_s` of products in one dtype, `bytes_per_s` of memory."""
+    """Peak FLOP/s and B/s of a device, and where they come from."""
 
-    name: str
+    device: str
+    origin: str
     flops_per_s: float
     bytes_per_s: float
-    source: str
+    how: str
+    samples: int = 0  # of each, where measured
+
+    @property
+    def ridge(self) -> float:
+        """FLOP per byte from which a kernel can reach the peak."""
+        return self.flops_per_s / self.bytes_per_s
 
     def attainable(self, intensity: float) -> float:
-        """FLOP/s at FLOP per byte; Williams, Waterman and Patterson, CACM 52(4), 2009."""
+        """FLOP/s of the roof above an intensity (Williams, Waterman, Patterson, CACM 52(4), 2009)."""
         return min(self.flops_per_s, intensity * self.bytes_per_s)
+
+
+def sheet_roof(sheet: DeviceSpec, dtype: str, device: str, origin: str = SHEET) -> Roof | None:
+    """A sheet's roof in that dtype, named `device`; None if the sheet lacks a number."""
+    peak, bandwidth = (sheet.values.get(key) for key in (PEAK + dtype, BANDWIDTH))
+    if peak is None or bandwidth is None:
+        return None
+    how = f"FLOP/s: {peak.source}; B/s: {bandwidth.source}"
+    return Roof(device, origin, peak.value, bandwidth.value, how)
 
 
 def theoretical(spec: DeviceSpec, dtype: str = "float32") -> Roof:
     """The roof of a GPU's lanes and clock in float32, else the sheet's peak; raises InputError for none."""
-    lanes, clock, memory = spec.get("lanes"), spec.get("clock_hz"), spec.get("memory_bytes_per_s")
+    lanes, clock, memory = spec.get("lanes"), spec.get("clock_hz"), spec.get(BANDWIDTH)
     peak, how = spec.peak_flops.get(dtype), f"its peak in {dtype}"
     if dtype == "float32" and lanes and clock and spec.device_class == "gpu":
         peak, how = 2 * int(lanes) * clock, f"2 x {int(lanes)} lanes x {clock / 1e6:.0f} MHz"
     if peak is None or memory is None:
         ways = ", ".join(spec.peak_flops)
         raise InputError(f"{spec.name}: its spec sheet has no peak in {dtype}; choose {ways}")
-    return Roof(f"{spec.name}, {dtype}", peak, memory, f"spec sheet of {spec.name}: {how}")
+    return Roof(f"{spec.name}, {dtype}", SHEET, peak, memory, f"spec sheet of {spec.name}: {how}")
 
 
 def measured(device: str, dtype: str, size: int = 4096) -> Roof:
@@ -65,10 +86,10 @@ def measured(device: str, dtype: str, size: int = 4096) -> Roof:
     best = matmul_benchmark(size, dtype, device, warmup=3, steps=5, tf32=False)
     source = f"product of {size} squared, copy of 512 MiB"
     rate = copy_bytes_per_s(device, COPIED)
-    return Roof(f"{best.machine} measured, {dtype}", best.flops_per_s, rate, source)
+    return Roof(f"{best.machine} measured, {dtype}", HERE, best.flops_per_s, rate, source)
 
 
-def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = time.perf_counter) -> float:
+def copy_bytes_per_s(device: str, size_bytes: int, clock: Clock | None = None) -> float:
     """B/s, both ways, of the best of ten copies; source and target share the size; raises DeviceError."""
     place = torch.device(device)
     try:
@@ -77,16 +98,9 @@ def copy_bytes_per_s(device: str, size_bytes: int, clock: Callable[[], float] = 
     except (RuntimeError, MemoryError) as error:
         text = f"copy of {size_bytes} bytes on {device}: {first_line(error)}; choose a smaller size"
         raise DeviceError(text) from None
-    calls = max(1, 2**22 // max(size_bytes, 1))
-    best, wait = float("inf"), clock_of(place).wait
-    for _ in range(REPEATS + 1):
-        wait()
-        begun = clock()
-        for _ in range(calls):
-            target.copy_(source)
-        wait()
-        best = min(best, (clock() - begun) / calls)
-    return 2 * source.nbytes / best
+    calls, timed = max(1, 2**22 // max(size_bytes, 1)), clock or clock_of(place)
+    best_s = min(elapsed_s(lambda: target.copy_(source), timed, calls) for _ in range(REPEATS + 1))
+    return 2 * source.nbytes * calls / best_s
 
 
 def cache_roof(device: str) -> float | None:
@@ -103,7 +117,7 @@ def figures(properties: Any) -> dict[str, float]:
     memory_hz = 1e3 * float(getattr(properties, "memory_clock_rate", 0))
     bits, cores = int(getattr(properties, "memory_bus_width", 0)), int(properties.multi_processor_count)
     lanes = LANES.get(capability, 0) * cores
-    found = {
+    known = {
         "boost clock (MHz)": clock_hz / 1e6,
         "multiprocessors": cores,
         "FMA TFLOP/s": 2 * lanes * clock_hz / 1e12,
@@ -112,7 +126,7 @@ def figures(properties: Any) -> dict[str, float]:
         "DRAM GB/s": 2 * memory_hz * bits / 8 / 1e9,
         "L1 GB/s": L1_BYTES_PER_CLOCK.get(capability, 0) * cores * clock_hz / 1e9,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in known.items() if value}
 
 
 # ---- the product of two square matrices, the highest rate of a device ----
@@ -132,7 +146,6 @@ class MatmulResult:
 
     @property
     def flops_per_s(self) -> float:
-        """1 multiply-add = 2 FLOP."""
         return 2 * self.size**3 / self.product_s
 
 
@@ -168,7 +181,7 @@ def matmul_benchmark(
         rule = "needs float32 on CUDA from compute capability 8.0; leave it out"
         raise InputError(f"tf32 with {dtype} on {device}: {rule}")
     used = allowed if tf32 is None else tf32
-    needed, free = 3 * size**2 * kind.itemsize, available_bytes(device)
+    needed, free = 3 * size**2 * kind.itemsize, free_bytes(place)
     if free is not None and needed > SHARE * free:
         side = int((SHARE * free / 3 / kind.itemsize) ** 0.5)
         room = f"needs {quantity(needed, 'B')}, {quantity(free, 'B')} are free"
@@ -178,16 +191,13 @@ def matmul_benchmark(
     with products(tf32=used), torch.inference_mode(), told(f"matmul of {size}"):
         left, right = (torch.rand(size, size, dtype=kind, device=place) for _ in range(2))
         out = torch.empty_like(left)
-        for _ in range(warmup):
+
+        def multiply() -> None:
             torch.matmul(left, right, out=out)
-        clock.wait()
-        begin = clock.mark()
-        for _ in range(steps):
-            torch.matmul(left, right, out=out)
-        end = clock.mark()
-        clock.wait()
+
+        elapsed_s(multiply, clock, warmup)
+        seconds = elapsed_s(multiply, clock, steps) / steps
         table = _profiled(left, right, out, place) if profiled else ""
-    seconds = clock.seconds(begin, end) / steps
     return MatmulResult(machine_name(place), size, dtype, used, seconds, steps, table)
 
 
@@ -201,3 +211,66 @@ def _profiled(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, device
             torch.cuda.synchronize(device)
     order = "self_device_time_total" if cuda else "self_cpu_time_total"
     return str(found.key_averages().table(sort_by=order, row_limit=10))
+
+
+# ---- the best of several products and triads ----
+#
+#     product  c = a b          n x n each: 2 n^3 FLOP
+#     triad    a = b + 3 c      s bytes each: reads 2 s, writes s (McCalpin's STREAM counts in the same way)
+#
+# The fastest run of the best size counts: a roof is an upper limit, and other load only makes a run slower.
+
+
+def measured_roof(
+    name: str,
+    timed: Callable[[Call], Sequence[float]],
+    place: torch.device,
+    dtype: torch.dtype,
+    products: Sequence[int],
+    triads: Sequence[int],
+) -> Roof:
+    """Time products and triads on a device of that name.
+
+    Args:
+        name: of the device.
+        timed: seconds of each run of a call, warmed up.
+        place: the device.
+        dtype: of the products; triads are of float32.
+        products: sides of the matrices.
+        triads: bytes of an array.
+    """
+    flops_per_s, side, runs = _best(timed, lambda n: _product(n, place, dtype), products)
+    bytes_per_s, size, more = _best(timed, lambda n: _triad(n, place), triads)
+    how = (
+        f"matrix product {side:,} x {side:,}; triad a = b + {SCALE:g} c of {size / 2**20:,.0f} MiB each; "
+        f"the fastest of {min(runs, more)} runs"
+    )
+    return Roof(name, HERE, flops_per_s, bytes_per_s, how, min(runs, more))
+
+
+def _best(
+    timed: Callable[[Call], Sequence[float]], make: Callable[[int], tuple[Call, int]], sizes: Sequence[int]
+) -> tuple[float, int, int]:
+    """(work per second, its size, how often each size ran)."""
+    rates: list[tuple[float, int]] = []
+    runs = []
+    for size in sizes:
+        call, work = make(size)
+        seconds = timed(call)
+        del call  # and its arrays, before the next call is made
+        rates.append((work / min(seconds), size))
+        runs.append(len(seconds))
+    rate, size = max(rates)
+    return rate, size, min(runs)
+
+
+def _product(side: int, place: torch.device, dtype: torch.dtype) -> tuple[Call, int]:
+    """A call, and its FLOP."""
+    left, right = (torch.randn(side, side, device=place, dtype=torch.float32).to(dtype) for _ in range(2))
+    return Call(torch.mm, (left, right), {}), 2 * side**3
+
+
+def _triad(size: int, place: torch.device) -> tuple[Call, int]:
+    """A call, and the bytes that it reads and writes."""
+    a, b, c = (torch.ones(size // 4, dtype=torch.float32, device=place) for _ in range(3))
+    return Call(torch.add, (b, c), {"alpha": SCALE, "out": a}), 3 * size

@@ -120,12 +120,10 @@ def lab(asked: Lab) -> None:
 
 
 def _compare(tables: Path | None, operator: str | None) -> None:
-    """Print the comparison of a file's tables, as a table and sentences."""
     from neuralpower.report.grid import grid
-    from neuralpower.suites.lab.comparison import HEADER, compare
-    from neuralpower.suites.lab.printed import read_tables
+    from neuralpower.suites.lab.operators import COLUMNS, compare, read_tables
 
     if tables is None:
         raise InputError("compare: needs --tables FILE, a text with printed tables of torch's profiler")
     found = compare(read_tables(tables), operator)
-    say("\n".join([grid(HEADER, found.rows(), left=0), "", *found.sentences()]))
+    say(f"{found.operator} on {found.device}\n{grid([*COLUMNS], found.rows(), left=0)}")

@@ -76,9 +76,9 @@ class Report(OptionGroup):
 @with_options
 def report(asked: Report) -> None:
     """Measure and predict the networks, and write the report; run it again to resume."""
-    given, out = asked.models or [], asked.out
-    if given[:1] == ["roofline"]:  # the name of the only report
-        given = given[1:]
+    models, out = asked.models or [], asked.out
+    if models[:1] == ["roofline"]:  # the name of the only report
+        models = models[1:]
     batches = parsing.numbers(asked.batch_size, "batch size", "1,64,256")
     budget_s = parsing.duration_s(asked.time_budget)
 
@@ -97,7 +97,7 @@ def report(asked: Report) -> None:
     if asked.predicted and named is None:
         named = ("amd-epyc-2c", "nvidia-a100-pcie-40gb")
     request = Request(
-        tuple(given) or MODELS,
+        tuple(models) or MODELS,
         tuple(sorted(set(batches))),
         asked.train_batch_size,
         parsing.dtype(asked.dtype),

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from neuralpower.cli import parsing
 from neuralpower.cli.output import say
-from neuralpower.cli.paradnn_options import Common
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, OutOfMemory, unknown
 from neuralpower.files.csv_files import csv_text
@@ -18,10 +17,23 @@ from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import visible
 from neuralpower.report.grid import grid as table
 from neuralpower.report.number_format import quantity
+from neuralpower.suites.paradnn.command import Common
 from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
-from neuralpower.suites.paradnn.result import SHORT, STATES, Result, Setup, State, single_text
-from neuralpower.suites.paradnn.sweep import CSV, Measure, Sweep, array_script, states_of
-from neuralpower.suites.paradnn.table import HEADERS, row_of
+from neuralpower.suites.paradnn.sweep import (
+    CSV,
+    HEADERS,
+    SHORT,
+    STATES,
+    Measure,
+    Result,
+    Setup,
+    State,
+    Sweep,
+    array_script,
+    row_of,
+    single_text,
+    states_of,
+)
 
 MODES = {"train": "train", "training": "train", "infer": "infer", "inference": "infer", "forward": "infer"}
 COVERED = 0.95  # least share of a predicted time that must come from trained regressors, without a warning
@@ -79,7 +91,7 @@ def setups_of(common: Common) -> list[Setup]:
 def prepare(setup: Setup, common: Common) -> tuple[Setup, Measure]:
     """The setup that is possible here, and the source of times; raises NeuralPowerError."""
     if common.predicted:
-        from neuralpower.suites.paradnn.predicted import predict_point, predictable
+        from neuralpower.suites.paradnn.run import predict_point, predictable
 
         trained = parsing.predictor(common.predictor)
         setup, changed = predictable(setup, trained)

@@ -1,4 +1,4 @@
-"""Tables of networks that somebody timed on one GPU: columns of ours, of timm's benchmarks, or mapped."""
+"""Tables of networks that were measured elsewhere: read, with columns under the names used here."""
 
 from __future__ import annotations
 
@@ -9,16 +9,74 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuralpower.data.column_names import quantity_of
-from neuralpower.data.expressions import mapped
-from neuralpower.data.measured_networks import read_measured
+from neuralpower.data.columns import COLUMNS as KNOWN
+from neuralpower.data.columns import mapped, quantity_of
 from neuralpower.data.screening import Rejected, number_column
+from neuralpower.data.tables import read_csv
 from neuralpower.devices.spec import find_spec
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, first_line
 from neuralpower.files.json_files import json_text
+from neuralpower.files.paths import check_regular
 
 if TYPE_CHECKING:
     import pandas as pd
+
+OTHER_NAMES = {
+    "batch": "batch_size",
+    "length": "seq_len",
+    "name": "model",
+    "network": "model",
+    "gpu": "device",
+    "precision": "dtype",
+}
+EXAMPLE = "model,batch_size,dtype,latency_ms"
+
+
+def read_networks(file: Path) -> tuple[pd.DataFrame, list[str]]:
+    """The table, times in seconds, and what was assumed; imports no torch.
+
+    Raises InputError: the file cannot be read, or lacks a column that is needed.
+    """
+    return _renamed(file, read_measured(file))
+
+
+def read_measured(file: Path) -> pd.DataFrame:
+    """The table as it stands in the file; raises InputError where it cannot be read."""
+    check_regular(file)
+    try:
+        return read_csv(file)
+    except Exception as error:  # pandas and the system have their own errors
+        why = "it is a folder" if file.is_dir() else first_line(error)
+        text = f"give a CSV file with columns such as {EXAMPLE}"
+        raise InputError(f"{file}: cannot be read ({why}); {text}") from None
+
+
+def _renamed(file: Path, table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The table under the names used here, times in seconds; raises InputError for a missing column."""
+    notes = []
+    names = {name: OTHER_NAMES[name] for name in table.columns if name in OTHER_NAMES}
+    table = table.rename(columns={old: new for old, new in names.items() if new not in table})
+    if "runtime_s" not in table:
+        times = [meant for name in table.columns if (meant := quantity_of(str(name)))]
+        time = next((meant for meant in times if meant.column == "runtime_s"), None)
+        if time is not None:
+            table = mapped(table, {"runtime_s": time.expression})
+            plain = time.expression in (time.given, f'"{time.given}"')
+            notes.append(f"{time.given} counts as {'seconds' if plain else f'runtime_s = {time.expression}'}")
+    missing = [name for name in ("model", "runtime_s") if name not in table]
+    if missing:
+        units = ", ".join(
+            f"latency_{unit}" for unit in ("s", "ms", "us") if unit in KNOWN["runtime_s"].scales
+        )
+        raise InputError(
+            f"{file}: column {' and '.join(missing)} missing (times: runtime_s, or {units}); "
+            f"write a header such as {EXAMPLE}"
+        )
+    return table, notes
+
+
+# ---- Tables of networks that somebody timed on one GPU ----
+
 
 WORDS = ("model", "dtype", "phase", "layout", "run", "device", "input")  # columns of text
 COLUMNS = (*WORDS, "batch", "image", "runtime_s")
@@ -136,14 +194,14 @@ def _merged(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Reje
         key = tuple(str(row.get(name)) for name in ("model", "batch", "input", "dtype", "layout", "run"))
         alike.setdefault(key, []).append(row)
     kept, rejected = [], []
-    for some in alike.values():
-        times = [float(row["runtime_s"]) for row in some]
+    for group in alike.values():
+        times = [float(row["runtime_s"]) for row in group]
         if max(times) > APART * min(times):
-            first, last = sorted(some[i]["line"] for i in (int(np.argmin(times)), int(np.argmax(times))))
+            first, last = sorted(group[i]["line"] for i in (int(np.argmin(times)), int(np.argmax(times))))
             why = f"lines {first} and {last} are the same network in {min(times):.4g} and {max(times):.4g} s"
-            rejected += [Rejected("network", row["line"], why) for row in some]
+            rejected += [Rejected("network", row["line"], why) for row in group]
         else:
-            kept.append({**some[0], "runtime_s": float(np.median(times))})
+            kept.append({**group[0], "runtime_s": float(np.median(times))})
     return kept, rejected
 
 

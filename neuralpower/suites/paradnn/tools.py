@@ -20,7 +20,7 @@ from neuralpower.files.paths import check_regular, is_file
 if TYPE_CHECKING:
     import pandas as pd
 
-    from neuralpower.suites.paradnn.roof import Roof
+    from neuralpower.suites.roofs import Roof
 
 app = typer.Typer()
 FORMATS = ("png", "svg", "pdf")
@@ -55,8 +55,8 @@ def report(
     from neuralpower.report.page import write_html, write_markdown
     from neuralpower.suites.paradnn.page import page_of
     from neuralpower.suites.paradnn.points import Point, family_named
-    from neuralpower.suites.paradnn.result import Setup
     from neuralpower.suites.paradnn.run import operator_times
+    from neuralpower.suites.paradnn.sweep import Setup
 
     pictures = parsing.names(formats, "formats") or ()
     points = pd.concat([_frame(source) for source in sources], ignore_index=True)
@@ -76,8 +76,7 @@ def report(
 
 
 def _frame(source: Path) -> pd.DataFrame:
-    from neuralpower.suites.paradnn.sweep import read_results
-    from neuralpower.suites.paradnn.table import csv_frame, frame
+    from neuralpower.suites.paradnn.sweep import csv_frame, frame, read_results
 
     return csv_frame(source) if is_file(source) else frame(read_results(source))
 
@@ -86,17 +85,17 @@ def _roofs(points: pd.DataFrame, spec: str | None) -> dict[tuple[str, str], Roof
     """Roofs by device and dtype, for devices with a spec sheet."""
     from neuralpower.devices.host import read_cpu
     from neuralpower.devices.spec import find_spec, spec_of
-    from neuralpower.suites.paradnn.roof import theoretical
+    from neuralpower.suites.roofs import theoretical
 
     given = None if spec is None else spec_of(spec)
-    found = {}
+    roofs = {}
     for device, dtype in {*zip(points["device"].map(str), points["dtype"].map(str), strict=True)}:
         sheet = given
         with contextlib.suppress(InputError):
             sheet = find_spec(read_cpu().name if device == f"{platform.node()}-cpu" else device)
         if sheet is not None and dtype in sheet.peak_flops:
-            found[device, dtype] = theoretical(sheet, dtype)
-    return found
+            roofs[device, dtype] = theoretical(sheet, dtype)
+    return roofs
 
 
 @app.command(
@@ -115,8 +114,7 @@ def merge(
 ) -> None:
     """Merge tables into one CSV; each point occurs once."""
     from neuralpower.files.atomic import replace_file
-    from neuralpower.suites.paradnn.sweep import read_results
-    from neuralpower.suites.paradnn.table import merged, read_csv, row_of
+    from neuralpower.suites.paradnn.sweep import merged, read_csv, read_results, row_of
 
     tables: list[tuple[str, list[list[str]]]] = []
     for source in sources:
@@ -149,17 +147,17 @@ def matmul(
     as_json: bool = typer.Option(False, "--json", help="Print the numbers as JSON."),
 ) -> None:
     """Time the product of two square matrices, with the profiler's table."""
-    from neuralpower.suites.paradnn.roof import matmul_benchmark
+    from neuralpower.suites.roofs import matmul_benchmark
 
     dtype, how = parsing.dtype(input_type), {"warmup": warmup, "steps": steps}
-    found = matmul_benchmark(size, dtype, device, **how, tf32=tf32, profiled=not as_json)
+    result = matmul_benchmark(size, dtype, device, **how, tf32=tf32, profiled=not as_json)
     if as_json:
         names = ("machine", "size", "dtype", "tf32", "product_s", "steps", "flops_per_s")
-        say(json_text({"schema": 1, **{name: getattr(found, name) for name in names}}))
+        say(json_text({"schema": 1, **{name: getattr(result, name) for name in names}}))
         return
-    say(f"{found.machine}: {size} x {size} in {dtype}{' with TF32' if found.tf32 else ''}")
-    say(f"{found.product_s:.6g} s a product, {found.flops_per_s / 1e12:.4g} TFLOP/s")
-    say(found.table)
+    say(f"{result.machine}: {size} x {size} in {dtype}{' with TF32' if result.tf32 else ''}")
+    say(f"{result.product_s:.6g} s a product, {result.flops_per_s / 1e12:.4g} TFLOP/s")
+    say(result.table)
 
 
 @app.command(
@@ -177,7 +175,7 @@ def roof(
     """Print the theoretical roofs of spec sheets, and this machine's measured roof."""
     from neuralpower.devices.spec import spec_of
     from neuralpower.report.grid import grid
-    from neuralpower.suites.paradnn.roof import cache_roof, figures, measured, theoretical
+    from neuralpower.suites.roofs import cache_roof, figures, measured, theoretical
 
     kind = parsing.dtype(dtype)
     roofs = [theoretical(spec_of(name), kind) for name in specs or ()]
@@ -185,7 +183,7 @@ def roof(
         roofs.append(measured(measure, kind, size))
     if not roofs:
         raise InputError("no device given: name a spec sheet, such as nvidia-t4, or add --measure cpu")
-    cells = [[r.name, r.source, f"{r.flops_per_s / 1e12:.2f}", f"{r.bytes_per_s / 1e9:.2f}"] for r in roofs]
+    cells = [[r.device, r.how, f"{r.flops_per_s / 1e12:.2f}", f"{r.bytes_per_s / 1e9:.2f}"] for r in roofs]
     say(grid(["device", "from", "TFLOP/s", "GB/s"], cells, left=2))
     if measure is not None:
         if measure.startswith("cuda"):

@@ -1,5 +1,7 @@
 """`neuralpower bench`: time a network's training, inference or data ingestion, once or for a grid."""
 
+from __future__ import annotations
+
 import inspect
 import itertools
 import os
@@ -12,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from neuralpower.cli.choices import RAN_PHASES, choice
+from neuralpower.cli.choices import RAN_PHASES, SUMMARIES, choice
 from neuralpower.cli.commands import OptionGroup, Spelled, examples, with_options
 from neuralpower.cli.output import say
 from neuralpower.cli.panels import INPUT, MEASURING, OUTPUT
@@ -41,20 +43,19 @@ SHORT = {"batch_size": ("-b",), "out": ("-o",)}
 
 def with_booleans(arguments: Sequence[str]) -> list[str]:
     """Arguments with an explicit value for each boolean: a bare flag becomes `true`."""
-    found: list[str] = []
+    completed: list[str] = []
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         name, equals, _ = argument.partition("=")
         is_truth = name.startswith("--") and name[2:].replace("-", "_") in BOOLEANS
         bare = is_truth and not equals and following.lower() not in (*TRUE, *FALSE)
-        found.append(f"{argument}=true" if bare else argument)
-    return found
+        completed.append(f"{argument}=true" if bare else argument)
+    return completed
 
 
 class WithBooleans(Spelled):
     """A command whose boolean options need no value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments after `with_booleans` has completed them."""
         return super().parse_args(ctx, with_booleans(args))
 
 
@@ -104,8 +105,8 @@ class Asked(OptionGroup):
 @partial(with_options, first=[_parameter(name, field.metadata) for name, field in FIELDS.items()])
 def bench(asked: Asked, **given: str | None) -> None:
     """Benchmark a network: training, inference, or loading data; prints result lines."""
-    from neuralpower.suites.bench.config import Config, check_models, container_command, read_config
-    from neuralpower.suites.bench.grid import axes_of, points_of
+    from neuralpower.suites.bench.options import Config, check_models, container_command, read_config
+    from neuralpower.suites.bench.results import axes_of, points_of
 
     if boolean(asked.sysinfo):
         from neuralpower.suites.bench.run import described
@@ -127,7 +128,7 @@ def bench(asked: Asked, **given: str | None) -> None:
     points = points_of(fixed, axes)
     if boolean(asked.print_docker):
         for point in points:
-            say(shlex.join(container_command(point, read.settings, Path(__file__).parents[2])))
+            say(shlex.join(container_command(point, read.settings, Path(__file__).parents[3])))
         return
     if read.settings["exp.docker"]:
         way = "--print-docker prints the container's command"
@@ -152,7 +153,7 @@ def _settle(forward: bool, told: dict[str, str]) -> None:
 
 def _one(options: Options, monitor_file: Path | None) -> None:
     from neuralpower.suites.bench.distributed import launch, world_of
-    from neuralpower.suites.bench.logs import result_line
+    from neuralpower.suites.bench.results import result_line
     from neuralpower.suites.bench.run import Bench
 
     world = world_of(options)
@@ -165,9 +166,7 @@ def _one(options: Options, monitor_file: Path | None) -> None:
 
 def _grid(points: Sequence[Options], out: Path, retry_failed: bool) -> None:
     from neuralpower.report.grid import grid as table
-    from neuralpower.suites.bench.grid import run_grid
-    from neuralpower.suites.bench.logs import values_of
-    from neuralpower.suites.bench.summaries import exploration
+    from neuralpower.suites.bench.results import exploration, run_grid, values_of
 
     def show(text: str) -> None:
         print(visible(text), file=sys.stderr)
@@ -184,3 +183,53 @@ def _grid(points: Sequence[Options], out: Path, retry_failed: bool) -> None:
 def _warn(text: str) -> None:
     if os.environ.get("RANK", "0") == "0":
         print(visible(f"Warning: {text}"), file=sys.stderr)
+
+
+# ---- `neuralpower bench-log`: logs of benchmarks as tables, JSON and CSV ----
+
+
+Logs = Annotated[
+    list[Path],
+    typer.Argument(help="Log files, folders of logs (*.log, *.txt, *.out), or folders of a grid."),
+]
+Summaries = Annotated[list[str], choice("summary", SUMMARIES, help="Repeatable")]
+
+
+@app.command(
+    epilog=examples(
+        "neuralpower bench-log run.log", "neuralpower bench-log results/ --summary strong --csv all.csv"
+    )
+)
+def bench_log(
+    logs: Logs,
+    summary: Summaries = ["exploration"],  # noqa: B006  # read, never changed
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print all values and the summaries as JSON.", rich_help_panel=OUTPUT),
+    ] = False,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write a line per log to this file.", rich_help_panel=OUTPUT)
+    ] = None,
+) -> None:
+    """Read result lines back, and summarise them: exploration, scaling, statistics, shares of time."""
+    from neuralpower.report.grid import grid
+    from neuralpower.suites.bench.results import SUMMARIES as MADE
+    from neuralpower.suites.bench.results import read_logs, write_csv
+
+    names = [*MADE] if "all" in summary else summary
+    logs_read = [log for path in logs for log in read_logs(path)]
+    for log in logs_read:
+        if log.unreadable:
+            text = f"Warning: {log.source}: {log.unreadable[0][:80]!r} has no value; the line was cut off"
+            print(visible(text), file=sys.stderr)
+    if csv is not None:
+        write_csv(logs_read, csv)
+    tables = {name: MADE[name]([log.values for log in logs_read]) for name in names}
+    if as_json:
+        results = [{"source": log.source, **log.values} for log in logs_read]
+        summaries = {name: table.to_json() for name, table in tables.items()}
+        say(json_text({"schema": 1, "results": results, "summaries": summaries}))
+        return
+    for number, table in enumerate(tables.values()):
+        say(("\n" if number else "") + table.title)
+        say(grid(table.header, table.texts(), left=4) if table.rows else "no results to summarise")
