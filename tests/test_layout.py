@@ -51,7 +51,7 @@ PACKAGES: Mapping[str, str] = {
     """,
     "learn": """
         any_device calibrate calibrate_by_networks carried_power estimates keys network_estimates network_rows
-        pace predictor predictor_files predictor_lookup predictor_writing regressor remembering rows train
+        pace predictor predictor_files predictor_lookup predictor_json regressor remembering rows train
     """,
     "prediction": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot

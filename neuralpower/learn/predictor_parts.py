@@ -12,13 +12,24 @@ from neuralpower.files.packed import MOST_BITS
 from neuralpower.layers import Layer
 from neuralpower.layers.base import LARGEST
 from neuralpower.learn.estimates import Roofline
-from neuralpower.learn.file_struct import MOST_LOG, MOST_NUMBER, Exponent, Log, NotNegative, Part, Positive
+from neuralpower.learn.file_struct import (
+    MOST_LOG,
+    MOST_NUMBER,
+    Count,
+    Deviation,
+    Exponent,
+    NotNegative,
+    Number,
+    Octaves,
+    Part,
+    Positive,
+)
 from neuralpower.learn.pace import NetworkSpeed
 from neuralpower.learn.prior import Doubt
+from neuralpower.learn.regressor import Scores, Spread
 from neuralpower.learn.slopes import Alignment
 
 SCHEMA = 5
-OLDER = 4  # is read, too: its trees are lists of nodes
 RUNTIME, POWER = "runtime_s", "power_w"
 KEY = ("kind", "dtype", "phase", "group")
 UNITS = {"runtime": "s", "power": "W", "flops": "FLOP (1 multiply-add = 2)", "bytes": "B"}
@@ -30,10 +41,6 @@ MOST_NODES, MOST_MEASURED = 2**20, 2**24  # of one regressor: some 16 and 500 ti
 
 MOST_FACTOR = 10.0  # logarithm of a law's factor: the largest trained one is 3
 
-Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
-Deviation = Annotated[float, Meta(ge=0, le=MOST_LOG)]
-Octaves = Annotated[float, Meta(ge=-1100.0, le=1100.0)]  # those of double precision
-Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Size = Annotated[int, Meta(ge=1, le=LARGEST)]
 Name = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+\Z")]  # printable, in one line
 Watts = Annotated[float, Meta(gt=0, le=HIGHEST_W)]
@@ -89,31 +96,6 @@ class TermPart(Part, frozen=True, kw_only=True):
     weight: NotNegative
 
 
-class SpreadPart(Part, frozen=True):
-    """`Spread`."""
-
-    edges: list[Octaves]
-    low: list[Log]
-    high: list[Log]
-    growth: Deviation
-    common: Deviation
-    common_growth: Deviation
-    tail: Octaves = 1e3
-
-
-class ScoresPart(Part, frozen=True):
-    """`Scores`; null is what is not known."""
-
-    rows: Count
-    mape: NotNegative | None
-    rmspe: NotNegative | None
-    median_base: NotNegative | None
-    median: NotNegative | None
-    bias: Number | None
-    beyond: NotNegative | None
-    inside: Annotated[float, Meta(ge=0, le=1)] | None
-
-
 class TreesPart(Part, frozen=True):
     """`Trees`: nodes in preorder, which says where trees begin and where right children are.
 
@@ -156,8 +138,8 @@ class RegressorPart(Part, frozen=True, kw_only=True):
     least: NotNegative
     terms: list[TermPart]
     box: dict[str, tuple[Octaves, Octaves]] = msgspec.field(name="box_log2")
-    spread: SpreadPart
-    scores: ScoresPart
+    spread: Spread
+    scores: Scores
     reach: NotNegative | None
     trees: TreesPart | None = msgspec.field(name="residual")
     measured: MeasuredPart
@@ -225,29 +207,3 @@ class PredictorPart(Part, frozen=True, kw_only=True):
     law: LawPart | None = (
         None  # what whole networks say where no regressor knows a call; None: none of its own
     )
-
-
-# ---- the older format ----
-
-
-class OlderTreesPart(Part, frozen=True):
-    """`TreesPart` as lists: each node's feature, -1 for a leaf, and its threshold or the leaf's value."""
-
-    features: list[Name]
-    roots: list[Count]
-    feature: list[Annotated[int, Meta(ge=-1, le=10_000)]]
-    number: list[Number]
-
-
-class OlderRegressorPart(RegressorPart, frozen=True, kw_only=True):
-    """`RegressorPart` whose `measured` is 4 bytes per number in base 64."""
-
-    trees: OlderTreesPart | None = msgspec.field(name="residual")  # type: ignore[assignment]
-    measured: str  # type: ignore[assignment]
-
-
-class OlderPredictorPart(PredictorPart, frozen=True, kw_only=True):
-    """`PredictorPart` of schema 4."""
-
-    schema: Literal[4]  # type: ignore[assignment]
-    regressors: list[OlderRegressorPart]  # type: ignore[assignment]

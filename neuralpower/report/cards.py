@@ -16,7 +16,7 @@ from neuralpower.files.atomic import replace_file
 from neuralpower.layers import KINDS
 from neuralpower.learn.keys import Key
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_writing import save
+from neuralpower.learn.predictor_json import save
 from neuralpower.learn.regressor import Regressor
 from neuralpower.report.tables import score_cells
 from neuralpower.report.templating import render
