@@ -18,7 +18,7 @@ from neuralpower.prediction.memory.peak import Memory, MemoryLine
 from neuralpower.prediction.prediction import LAUNCHES
 from neuralpower.report.engines import engine_lines
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
-from neuralpower.report.number_format import binary, counted, plain, quantity
+from neuralpower.report.number_format import binary, counted, quantity, rate
 from neuralpower.report.tables import memory_line
 
 YES_NO = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
@@ -27,8 +27,22 @@ MOST_SAID = 60  # characters of a reason in a cell
 
 def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
     """One line per point; a star marks the Pareto-optimal ones. `marked` with styles for `cli.output.say`."""
-    many = len({p.predictor for p in result.points}) > 1
-    shown = result.points[: top or None]
+    shown, waiting = result.points[: top or None], [p for p in result.points if p.host_bound]
+    columns = point_columns(result) | {"90 %": _in_short}
+    devices = ", ".join(dict.fromkeys(p.device for p in result.points))
+    head = visible(f"{result.points[0].model}, {result.points[0].phase}, {result.run}, on {devices}")
+    more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
+    points = f"{counted(len(result.points), 'point')} from {counted(result.traces, 'trace')}"
+    notes = [*_bound(waiting, len(result.points)), *result.notes]
+    foot = [*more, f"* Pareto-optimal ({result.front})", points, *note_lines(notes)]
+    warnings = warning_lines([*result.warnings, *_too_large(result.points)])
+    table = listed(shown, columns, left=[*columns].index("batch"))
+    return as_asked([*warnings, head, "", table, *foot], marked)
+
+
+def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
+    """Header -> cell of a point, for every table; what all points share is left out."""
+    points = result.points
     columns: dict[str, Callable[[SweepPoint], str]] = {
         "": lambda p: "*" if p.best else "",
         "predictor": lambda p: p.predictor,
@@ -38,32 +52,23 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
         "length": lambda p: "-" if p.seq_len is None else str(p.seq_len),
         "latency": lambda p: quantity(p.runtime_s, "s"),
         "90 %": _bounds,
-        "samples": lambda p: "-" if p.samples_per_s is None else f"{plain(p.samples_per_s, 4)}/s",
+        "samples": lambda p: rate(p.samples_per_s),
         "energy": lambda p: quantity(p.energy_j, "J"),
         "memory": lambda p: binary(p.memory_bytes),
         "up to": lambda p: binary(p.memory_high_bytes),
         "fits": lambda p: YES_NO[p.fits],
         "basis": lambda p: p.basis,
+        "bound by": lambda p: Cell(LAUNCHES, "weak") if p.host_bound else "-",
+        "exposed": lambda p: percent(p.exposed_share),
+        "bubble": lambda p: percent(p.bubble_share),
     }
-    waiting = [p for p in result.points if p.host_bound]
-    if waiting:
-        columns["bound by"] = lambda p: Cell(LAUNCHES, "weak") if p.host_bound else "-"
-    if not many:
-        del columns["predictor"]
-    spread = any(p.layout for p in result.points)
-    if spread:
-        columns["exposed"] = lambda p: percent(p.exposed_share)
-        columns["bubble"] = lambda p: percent(p.bubble_share)
-    else:
-        del columns["layout"]
-    devices = ", ".join(dict.fromkeys(p.device for p in result.points))
-    head = visible(f"{result.points[0].model}, {result.points[0].phase}, {result.run}, on {devices}")
-    more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
-    points = f"{counted(len(result.points), 'point')} from {counted(result.traces, 'trace')}"
-    notes = [*_bound(waiting, len(result.points)), *result.notes]
-    foot = [*more, f"* Pareto-optimal ({result.front})", points, *note_lines(notes)]
-    warnings = warning_lines([*result.warnings, *_too_large(result.points)])
-    return as_asked([*warnings, head, "", listed(shown, columns, left=2 + many + spread), *foot], marked)
+    spread = any(p.layout for p in points)
+    shown = {
+        "predictor": len({p.predictor for p in points}) > 1,
+        **dict.fromkeys(("layout", "exposed", "bubble"), spread),
+        "bound by": any(p.host_bound for p in points),
+    }
+    return {name: cell for name, cell in columns.items() if shown.get(name, True)}
 
 
 def _bound(waiting: Sequence[SweepPoint], points: int) -> Iterator[str]:
@@ -84,9 +89,12 @@ def _too_large(points: Sequence[SweepPoint]) -> Iterator[str]:
 
 def _bounds(one: SweepPoint | Score) -> str:
     """The bounds of the time, or why they are unknown."""
-    if one.low_s is None:
-        return textwrap.shorten(one.error, MOST_SAID, placeholder=" ...")
-    return f"{quantity(one.low_s, 's')} to {quantity(one.high_s, 's')}"
+    return one.error or f"{quantity(one.low_s, 's')} to {quantity(one.high_s, 's')}"
+
+
+def _in_short(one: SweepPoint | Score) -> str:
+    """The same, a long reason cut off."""
+    return textwrap.shorten(_bounds(one), MOST_SAID, placeholder=" ...")
 
 
 def comparison_table(found: Comparison, *, marked: bool = False) -> str:
@@ -94,9 +102,9 @@ def comparison_table(found: Comparison, *, marked: bool = False) -> str:
     sides = ((f"A  {found.a}", found.a_s), (f"B  {found.b}", found.b_s))
     rows = [[name, *(quantity(seconds, "s") for seconds in (t.value, t.low, t.high))] for name, t in sides]
     r = found.ratio
-    faster, chance = ("A", found.a_faster) if found.a_faster >= 0.5 else ("B", 1 - found.a_faster)
+    faster, chance = found.faster
     ratio = f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g}, 90 %)"
-    verdict = styled(f"{ratio}; {faster} is faster with probability {min(chance, 0.999):.1%}", "bold")
+    verdict = styled(f"{ratio}; {faster} is faster with probability {chance:.1%}", "bold")
     table = grid(["", "latency", "low", "high"], rows)
     head = [visible(f"A against B: {found.about}"), ""] if found.about else []
     return as_asked([*warning_lines(found.warnings), *head, table, verdict], marked)
@@ -110,7 +118,7 @@ def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
         "rank": lambda s: "-" if s.rank is None else str(s.rank),
         "candidate": lambda s: s.name,
         "latency": lambda s: quantity(s.runtime_s, "s"),
-        "90 %": _bounds,
+        "90 %": _in_short,
         "energy": lambda s: quantity(s.energy_j, "J"),
         "memory": lambda s: binary(s.memory_bytes),
         "parameters": lambda s: quantity(s.parameters, ""),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from neuralpower.files.terminal import styled, visible
 from neuralpower.prediction.explore.layouts import Laid, Layouts
 from neuralpower.report.grid import as_asked, listed, note_lines, percent
-from neuralpower.report.number_format import binary, counted, plain, quantity
+from neuralpower.report.number_format import binary, counted, plain, quantity, rate
 from neuralpower.trace.recipe import RECIPE, TRAINING, Recipe
 
 OPTIONS = {
@@ -29,8 +29,8 @@ def layouts_table(found: Layouts, top: int = 0, *, marked: bool = False) -> str:
         "micro-batches": lambda one: str(one.micro_batches),
         "latency": lambda one: quantity(one.runtime_s.value if one.runtime_s else None, "s"),
         "90 %": _bounds,
-        "samples": lambda one: _rate(one.samples_per_s),
-        "tokens": lambda one: _rate(one.tokens_per_s),
+        "samples": lambda one: rate(one.samples_per_s),
+        "tokens": lambda one: rate(one.tokens_per_s),
         "exposed": lambda one: percent(one.exposed_share),
         "bubble": lambda one: percent(one.bubble_share),
         "memory": lambda one: binary(one.memory_bytes),
@@ -125,7 +125,3 @@ def _foot(found: Layouts, shown: int) -> Iterator[str]:
 def _bounds(one: Laid) -> str:
     time = one.runtime_s
     return "-" if time is None else f"{quantity(time.low, 's')} to {quantity(time.high, 's')}"
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{plain(value, 4)}/s"

@@ -10,22 +10,15 @@ from neuralpower.prediction.explore.compare import Comparison
 from neuralpower.prediction.explore.fit import Fit
 from neuralpower.prediction.explore.sweep import Sweep
 from neuralpower.prediction.prediction import Prediction, Tree
-from neuralpower.prediction.rows import Interval
-from neuralpower.report.grid import percent
+from neuralpower.report.explored import point_columns
+from neuralpower.report.grid import letters, percent
 from neuralpower.report.module_tree import COLUMNS, named
-from neuralpower.report.number_format import binary, many, quantity
+from neuralpower.report.number_format import binary, quantity
+from neuralpower.report.tables import Figure as Figure
+from neuralpower.report.tables import bounds, figures, row_columns
 from neuralpower.report.templating import render
 
 MOST_ROWS = 20  # of a panel
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One headline number."""
-
-    name: str
-    value: str
-    about: str = ""  # its bounds
 
 
 @dataclass(frozen=True)
@@ -66,49 +59,15 @@ def panel(result: object) -> Panel:
     raise TypeError(f"{type(result).__name__} cannot be shown: it is not a result")
 
 
-def bounds(name: str, value: Interval, unit: str) -> Figure:
-    """A number with its bounds."""
-    low, high = quantity(value.low, unit), quantity(value.high, unit)
-    return Figure(name, quantity(value.value, unit), f"{low} to {high}")
-
-
 @panel.register
 def _(result: Prediction) -> Panel:
-    p = result
-    figures = [bounds("latency", p.runtime_s, "s")]
-    if p.energy_j is not None:
-        figures.append(bounds("energy", p.energy_j, "J"))
-    if p.power_w is not None:
-        figures.append(bounds("power", p.power_w, "W"))
-    if p.memory is not None:
-        m = p.memory
-        span = f"{binary(m.low_bytes)} to {binary(m.high_bytes)}"
-        figures.append(Figure("memory", binary(m.value_bytes), span))
-    figures.append(Figure("work", quantity(p.flops, "FLOP"), many(p.parameters, "parameters")))
-    figures.append(Figure("coverage", f"{p.coverage:.1%}", f"extrapolated {p.extrapolated:.1%}"))
+    p, columns = result, row_columns(result)
+    about = f"batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device}"
     lines = [
-        Line(
-            row.kind,
-            row.share,
-            (
-                str(row.count),
-                quantity(row.runtime_s, "s"),
-                f"{row.share:.1%}",
-                quantity(row.flops, "FLOP") if row.flops else "-",
-                row.bound,
-                row.basis,
-            ),
-        )
+        Line(row.kind, row.share, tuple(letters(cell(row)) for cell in [*columns.values()][2:]))
         for row in p.by_kind()
     ]
-    return Panel(
-        p.model,
-        f"batch {p.batch_size}, {p.dtype}, {p.phase}, on {p.device}",
-        tuple(figures),
-        ("kind", "", "calls", "latency", "share", "FLOP", "bound", "basis"),
-        *_cut(lines, p.remarks),
-        p.warnings,
-    )
+    return Panel(p.model, about, tuple(figures(p)), tuple(columns), *_cut(lines, p.remarks), p.warnings)
 
 
 def _cut(lines: Sequence[Line], notes: Sequence[str] = ()) -> tuple[tuple[Line, ...], tuple[str, ...]]:
@@ -133,27 +92,15 @@ def _(result: Tree) -> Panel:
 @panel.register
 def _(result: Sweep) -> Panel:
     longest = max((p.runtime_s for p in result.points if p.runtime_s is not None), default=0.0) or 1.0
+    star, *columns = point_columns(result).values()
     lines = [
-        Line(
-            f"{'* ' if p.best else ''}batch {p.batch_size}" + (f", length {p.seq_len}" if p.seq_len else ""),
-            None if p.runtime_s is None else p.runtime_s / longest,
-            (
-                p.device,
-                p.dtype,
-                quantity(p.runtime_s, "s"),
-                "-" if p.samples_per_s is None else f"{p.samples_per_s:.4g}/s",
-                quantity(p.energy_j, "J"),
-                binary(p.memory_bytes),
-                {True: "yes", False: "no", None: "-"}[p.fits],
-            ),
-        )
+        Line(star(p), p.runtime_s and p.runtime_s / longest, tuple(cell(p) for cell in columns))
         for p in result.points
     ]
-    header = ("point", "", "device", "dtype", "latency", "samples", "energy", "memory", "fits")
+    header = ("", *point_columns(result))
     name = result.points[0].model if result.points else "-"
-    return Panel(
-        name, f"* Pareto-optimal ({result.front})", (), header, *_cut(lines, result.notes), result.warnings
-    )
+    about = f"{', '.join(dict.fromkeys(p.device for p in result.points))}; * Pareto-optimal ({result.front})"
+    return Panel(name, about, (), header, *_cut(lines, result.notes), result.warnings)
 
 
 @panel.register
@@ -168,11 +115,11 @@ def _(result: Comparison) -> Panel:
         )
         for side, name, seconds in sides
     ]
-    faster, chance = ("A", result.a_faster) if result.a_faster >= 0.5 else ("B", 1 - result.a_faster)
+    faster, chance = result.faster
     r = result.ratio
     figures = (
         Figure("A's time / B's", f"{r.value:.3g}", f"{r.low:.3g} to {r.high:.3g}"),
-        Figure("faster", faster, f"probability {percent(min(chance, 0.999))}"),
+        Figure("faster", faster, f"probability {percent(chance)}"),
     )
     return Panel(
         f"{result.a} or {result.b}",

@@ -64,6 +64,11 @@ def plain(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"
 
 
+def rate(value: float | None) -> str:
+    """12.3/s, with four digits; None is "-"."""
+    return "-" if value is None else f"{plain(value, 4)}/s"
+
+
 def counted(number: int, one: str) -> str:
     """1 trace, 2 traces."""
     return f"{number} {one}{'s' * (number != 1)}"

@@ -20,14 +20,11 @@ from neuralpower.errors import InputError, writing
 from neuralpower.files.atomic import aside
 from neuralpower.report import matplotlib_charts
 from neuralpower.report.charts import Chart, slug
+from neuralpower.report.grid import Share as Share
 from neuralpower.report.svg_charts import drawing
 from neuralpower.report.templating import render
 
 T = TypeVar("T")
-
-
-class Share(float):
-    """A cell: a share of one whole, shown in percents before a bar."""
 
 
 class Nested(str):

@@ -97,7 +97,7 @@ def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str
         "energy_j": p.energy_j.to_json() if p.energy_j else None,
         "power_reason": p.power_reason or None,
         "host_bound": p.host_bound,
-        "memory_bytes": p.memory.bounds_json() if p.memory else None,
+        "memory_bytes": p.memory.bounds if p.memory else None,
         "coverage": p.coverage,
         "warnings": list(p.warnings),
         "notes": [*p.notes, *p.remarks],

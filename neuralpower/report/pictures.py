@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,10 @@ from neuralpower.prediction.rows import Row
 from neuralpower.prediction.timeline import Omitted, Stage, memory_bytes, timed
 from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
 from neuralpower.report.module_tree import module_tree
-from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, unit_of
+from neuralpower.report.number_format import SIZES, TIMES, binary, counted, unit_of
 from neuralpower.report.page import Cell, Page, Section, Share, Table, write_html
 from neuralpower.report.sweep_charts import Swept
-from neuralpower.report.tables import tokens
+from neuralpower.report.tables import figures, row_columns, tokens
 
 if TYPE_CHECKING:  # which predict does not need
     from neuralpower.prediction.explore.compare import Comparison, Side
@@ -53,7 +53,7 @@ def prediction_page(
     """
     p = prediction
     sections = [
-        Section("At a glance", (*_warned(p.warnings), *tokens(p)), (_totals([p], ["value"]),)),
+        Section("At a glance", (*_warned(p.warnings), *tokens(p)), (_totals({"value": p}),)),
         Section("Layer kinds", (), (_kind_bars({"": p}), _kind_table(p))),
         Section(
             "Modules",
@@ -82,24 +82,12 @@ def _what(p: Prediction) -> str:
     )
 
 
-TOTALS: Mapping[str, Callable[[Prediction], str]] = {
-    "latency": lambda p: bounded(p.runtime_s, "s"),
-    "power": lambda p: "-" if p.power_w is None else bounded(p.power_w, "W"),
-    "energy": lambda p: "-" if p.energy_j is None else bounded(p.energy_j, "J"),
-    "memory": lambda p: "-" if p.memory is None else binary(p.memory.value_bytes),
-    "memory at most": lambda p: "-" if p.memory is None else binary(p.memory.high_bytes),
-    "work": lambda p: quantity(p.flops, "FLOP"),
-    "parameters": lambda p: f"{p.parameters:,}",
-    "coverage": lambda p: f"{p.coverage:.1%}",
-    "extrapolated": lambda p: f"{p.extrapolated:.1%}",
-}
-
-
-def _totals(predictions: Sequence[Prediction], names: Sequence[str]) -> Table:
+def _totals(predictions: Mapping[str, Prediction]) -> Table:
     """A column for each prediction; bounds are those of 90 %."""
-    rows = tuple((what, *(text(p) for p in predictions)) for what, text in TOTALS.items())
-    rows = tuple(row for row in rows if set(row[1:]) != {"-"})
-    return Table("Latency, memory and work, with 90 % bounds", ("quantity", *names), rows)
+    shown = [{figure.name: str(figure) for figure in figures(p)} for p in predictions.values()]
+    names = dict.fromkeys(name for column in shown for name in column)
+    rows = tuple((name, *(column.get(name, "-") for column in shown)) for name in names)
+    return Table("Latency, memory and work, with 90 % bounds", ("quantity", *predictions), rows)
 
 
 def _kind_bars(predictions: Mapping[str, Prediction]) -> Bars:
@@ -128,19 +116,7 @@ def _kind_bars(predictions: Mapping[str, Prediction]) -> Bars:
 
 
 def _kind_table(p: Prediction) -> Table:
-    columns: dict[str, Callable[[Row], Cell]] = {
-        "kind": lambda row: row.kind,
-        "calls": lambda row: row.count,
-        "share": lambda row: Share(row.share),
-        "latency": lambda row: quantity(row.runtime_s, "s"),
-        "energy": lambda row: quantity(row.energy_j, "J"),
-        "FLOP": lambda row: quantity(row.flops, "FLOP"),
-        "moved": lambda row: quantity(row.bytes, "B"),
-        "bound by": lambda row: row.bound,
-        "known": lambda row: row.basis,
-    }
-    if all(row.power_w is None for row in p.rows):
-        del columns["energy"]
+    columns = {name: cell for name, cell in row_columns(p).items() if name}
     return Table.of("Share of each kind", p.by_kind(), columns)
 
 
@@ -257,12 +233,12 @@ def _memory_table(predictions: Mapping[str, Prediction]) -> Table:
 def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
     """Two predictions side by side: totals, kinds, memory."""
     a, b = sides
-    faster, chance = ("A", found.a_faster) if found.a_faster >= 0.5 else ("B", 1 - found.a_faster)
+    faster, chance = found.faster
     r = found.ratio
     lead = (
         f"A: {found.a}. B: {found.b}. "
         f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g}, 90 %). "
-        f"{faster} is faster with a probability of {min(chance, 0.999):.1%}."
+        f"{faster} is faster with a probability of {chance:.1%}."
     )
     predictions = {"A": a.prediction, "B": b.prediction}
     size, unit = unit_of([side.runtime_s.value for side in sides], TIMES)
@@ -279,9 +255,7 @@ def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
         note="Whiskers: 90 % bounds.",
     )
     sections = [
-        Section(
-            "At a glance", _warned(found.warnings), (bars, _totals([a.prediction, b.prediction], ["A", "B"]))
-        ),
+        Section("At a glance", _warned(found.warnings), (bars, _totals(predictions))),
         Section("Layer kinds", (), (_kind_bars(predictions),)),
     ]
     if a.prediction.memory is not None and b.prediction.memory is not None:
@@ -300,6 +274,8 @@ def sweep_page(result: Sweep) -> Page:
 
     Raises InputError if no point has a latency.
     """
+    from neuralpower.report.explored import point_columns
+
     known = [point for point in result.points if point.runtime_s is not None]
     if not known:
         raise InputError("no point has a latency to plot; see the reasons with --format table")
@@ -308,13 +284,14 @@ def sweep_page(result: Sweep) -> Page:
     points, traces = counted(len(result.points), "point"), counted(result.traces, "trace")
     lead = f"{points} on {devices}, from {traces}. Nothing was run."
     charts = (swept.front(), *swept.curves())
+    table = Table.of("Points of the sweep", result.points, point_columns(result))
     sections = [
         Section(
             "Cost of each point",
             (*_warned(result.warnings), f"Numbers next to points: {swept.word}."),
             charts,
         ),
-        Section("Points", (f"* Pareto-optimal ({result.front}).",), (swept.table(),)),
+        Section("Points", (f"* Pareto-optimal ({result.front}).",), (table,)),
     ]
     if result.notes:
         sections.append(Section("Notes", tuple(f"- {text}" for text in result.notes)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from neuralpower.report.grid import as_asked, listed, percent, warning_lines
 from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.notebook import html as html
 from neuralpower.report.number_format import binary, bounded, counted, quantity
-from neuralpower.report.tables import prediction_table
+from neuralpower.report.tables import figures, prediction_table, row_name, rows_by
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,9 +52,9 @@ def _(result: Prediction) -> str:
 
 @line.register
 def _(result: Prediction) -> str:
-    energy = "" if result.energy_j is None else f", energy {quantity(result.energy_j.value, 'J')}"
-    memory = "" if result.memory is None else f", memory {binary(result.memory.value_bytes)}"
-    return f"Prediction({title(result)}: latency {bounded(result.runtime_s, 's')}{energy}{memory})"
+    latency, *others = figures(result)
+    more = "".join(f", {f.name} {f.value}" for f in others if f.name in ("energy", "memory"))
+    return f"Prediction({title(result)}: latency {latency}{more})"
 
 
 @text.register
@@ -153,16 +152,11 @@ def plot(prediction: Prediction, by: str = "kind", top: int = TOP, ax: Axes | No
 
 def _bars(prediction: Prediction, by: str, top: int) -> tuple[list[str], list[float]]:
     """(names, ms) of the slowest `top` rows, and of the others together."""
-    if by == "module":
-        rows: Sequence[tuple[str, float]] = [
-            (row.path or "(model)", row.runtime_s) for row in prediction.by_module(DEPTH)
-        ]
-    elif by == "kind":
-        rows = [(row.kind, row.runtime_s) for row in prediction.by_kind()]
-    else:
-        rows = [(f"{row.path or '(model)'} ({row.kind})", row.runtime_s) for row in prediction.rows]
-    rows = sorted(rows, key=lambda row: -row[1])
-    if len(rows) > top:
-        rest = rows[top:]
-        rows = [*rows[:top], (f"({len(rest)} more)", sum(seconds for _, seconds in rest))]
-    return [visible(name) for name, _ in rows], [seconds * 1e3 for _, seconds in rows]
+    slowest = sorted(rows_by(prediction, by, DEPTH), key=lambda row: -row.runtime_s)
+    bars = [(row_name(row, by), row.runtime_s) for row in slowest]
+    if by == "layer":
+        bars = [(f"{name} ({row.kind})", row.runtime_s) for (name, _), row in zip(bars, slowest, strict=True)]
+    if len(bars) > top:
+        rest = bars[top:]
+        bars = [*bars[:top], (f"({len(rest)} more)", sum(seconds for _, seconds in rest))]
+    return [visible(name) for name, _ in bars], [seconds * 1e3 for _, seconds in bars]

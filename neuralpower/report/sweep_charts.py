@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from neuralpower.report.charts import XY, Named, Series
-from neuralpower.report.number_format import SIZES, TIMES, binary, plain, quantity, unit_of
-from neuralpower.report.page import Columns, Table
+from neuralpower.report.number_format import SIZES, TIMES, plain, unit_of
 
 if TYPE_CHECKING:  # which predict does not need
     from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
@@ -109,20 +108,3 @@ class Swept:
                 lines.append(Series.of(name, points, mode="lines+markers", labels=labels))
             title = f"{what.partition(',')[0]} over {self.word}"
             yield XY(title, self.word, what, tuple(lines), True, True)
-
-    def table(self) -> Table:
-        """All points; those without a latency have the reason."""
-        columns: Columns[SweepPoint] = {
-            "best": lambda p: "*" if p.best else "",
-            "predictor": lambda p: p.predictor,
-            "dtype": lambda p: p.dtype,
-            "batch": lambda p: p.batch_size,
-            "length": lambda p: p.seq_len,
-            "latency": lambda p: quantity(p.runtime_s, "s"),
-            "90 %": lambda p: p.error or f"{quantity(p.low_s, 's')} to {quantity(p.high_s, 's')}",
-            "samples/s": lambda p: p.samples_per_s,
-            "energy": lambda p: quantity(p.energy_j, "J"),
-            "memory": lambda p: binary(p.memory_bytes),
-            "fits": lambda p: {True: "yes", False: "no", None: "-"}[p.fits],
-        }
-        return Table.of("Points of the sweep", self.result.points, columns)

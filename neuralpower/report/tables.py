@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from neuralpower.errors import InputError, one_line
@@ -12,13 +14,14 @@ from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE, TOLD
 from neuralpower.learn.regressor import Regressor
 from neuralpower.networks.phases import spelled
+from neuralpower.prediction import rows
 from neuralpower.prediction.case import Case
 from neuralpower.prediction.evaluate import Evaluation, summary
 from neuralpower.prediction.generation import Generation, Step
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training
-from neuralpower.prediction.rows import COLUMNS, Row
-from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines, with_bar
+from neuralpower.prediction.rows import Column, Interval, Row
+from neuralpower.report.grid import Cell, Share, as_asked, grid, listed, note_lines, percent, warning_lines
 from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
 from neuralpower.report.parallel_lines import parallel_lines
 from neuralpower.trace.recipe import STEPS
@@ -27,12 +30,10 @@ FLOP_CONVENTION = "all-ops"  # 2 per multiply-add, and every other operation: as
 # How a terminal shows each way to know a time.
 STYLE_OF_BASIS = {basis: "weak" for basis in BASES} | {MEASURED: "good", IN_RANGE: "good", ROOFLINE: "bad"}
 PARTS = 6  # names of a joined call that are shown
+SUMS = ("calls", "latency", "share")  # columns that say something of all further rows together
+READABLE_DEPTH = 3  # of modules in Markdown
+Value = str | Share
 MOSTLY = 0.995  # share of the time that counts as all of it
-
-
-def basis_cell(basis: str) -> Cell:
-    """The basis of a time, in its colour."""
-    return Cell(basis, STYLE_OF_BASIS.get(basis, ""))
 
 
 def score_cells(regressor: Regressor) -> list[str]:
@@ -43,6 +44,40 @@ def score_cells(regressor: Regressor) -> list[str]:
     return ["-" if "nan" in one else one for one in (*shares, f"{s.inside:.0%}")]
 
 
+@dataclass(frozen=True)
+class Figure:
+    """One headline number."""
+
+    name: str
+    value: str
+    about: str = ""  # its bounds
+
+    def __str__(self) -> str:
+        """The number with its bounds."""
+        return f"{self.value} ({self.about})" if self.about else self.value
+
+
+def bounds(name: str, value: Interval, unit: str) -> Figure:
+    """A number with its bounds."""
+    low, high = quantity(value.low, unit), quantity(value.high, unit)
+    return Figure(name, quantity(value.value, unit), f"{low} to {high}")
+
+
+def figures(p: Prediction) -> list[Figure]:
+    """The headline numbers of a prediction, as far as they are known."""
+    known = (("latency", p.runtime_s, "s"), ("energy", p.energy_j, "J"), ("power", p.power_w, "W"))
+    found = [bounds(name, value, unit) for name, value, unit in known if value is not None]
+    if p.memory is not None:
+        m = p.memory
+        span = f"{binary(m.low_bytes)} to {binary(m.high_bytes)}"
+        found.append(Figure("memory", binary(m.value_bytes), span))
+    return [
+        *found,
+        Figure("work", quantity(p.flops, "FLOP"), many(p.parameters, "parameters")),
+        Figure("coverage", f"{p.coverage:.1%}", f"extrapolated {p.extrapolated:.1%}"),
+    ]
+
+
 def prediction_table(prediction: Prediction, by: str, depth: int, top: int, *, marked: bool = False) -> str:
     """Warnings, totals, rows, and notes of a prediction; `marked` with styles for `cli.output.say`.
 
@@ -50,24 +85,70 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int, *, m
     """
     if by == "tree":
         return str(prediction.tree(depth))
-    p = prediction
-    rows = p.by_kind() if by == "kind" else p.by_module(depth) if by == "module" else [*p.with_launches]
-    rows = sorted(rows, key=lambda row: -row.runtime_s) if by == "layer" else rows
-    shown, rest = (rows[:top], rows[top:]) if top else (rows, [])
-    powered = any(row.power_w is not None for row in p.rows)
-    cells = [_cells(row, by, powered) for row in shown]
+    p, columns = prediction, row_columns(prediction, by)
+    every = rows_by(p, by, depth)
+    shown, rest = (every[:top], every[top:]) if top else (every, [])
+    cells = [[cell(row) for cell in columns.values()] for row in shown]
     if rest:
-        count, seconds = sum(r.count for r in rest), sum(r.runtime_s for r in rest)
-        total = [str(count), quantity(seconds, "s"), with_bar(sum(r.share for r in rest))]
-        cells.append([f"({len(rest)} more)", "", *total, *[""] * (5 if powered else 3)])
-    watts = ["power", "energy"] if powered else []
-    names = [by, "kind" if by == "layer" else "", "calls", "latency", "share"]
-    table = grid([*names, *watts, "FLOP", "bound", "basis"], cells, left=2)
-    head = [*warning_lines(p.warnings), *_head(p, powered)]
+        whole = replace(rest[0], **{name: sum(getattr(row, name) for row in rest) for name in rows.SUMMED})
+        more = [cell(whole) if name in SUMS else "" for name, cell in columns.items()]
+        cells.append([f"({len(rest)} more)", *more[1:]])
+    head = [*warning_lines(p.warnings), *_head(p)]
+    table = grid([*columns], cells, left=2)
     return as_asked([*head, "", table, *map(visible, _foot(p)), *note_lines(_notes(p))], marked)
 
 
-def _head(p: Prediction, powered: bool) -> Iterator[str]:
+def rows_by(prediction: Prediction, by: str, depth: int) -> Sequence[Row]:
+    """The rows of a view: kinds and layers, the slowest first, or modules as they first run."""
+    if by == "layer":
+        return sorted(prediction.with_launches, key=lambda row: -row.runtime_s)
+    return prediction.by_kind() if by == "kind" else prediction.by_module(depth)
+
+
+def row_columns(prediction: Prediction, by: str = "kind") -> dict[str, Callable[[Row], Value]]:
+    """Header -> cell of a row, for every table of a view; no power if none is known."""
+    shown = sorted((column for column in rows.COLUMNS if column.header), key=lambda column: column.seat)
+    powered = any(row.power_w is not None for row in prediction.rows)
+    return {
+        by: lambda row: row_name(row, by),
+        "kind" if by == "layer" else "": _kind if by == "layer" else lambda row: "",
+        **{c.header: partial(_cell, c) for c in shown if powered or c.unit not in ("W", "J")},
+    }
+
+
+def row_name(row: Row, by: str) -> str:
+    """What a row stands for in a view: a kind, or modules and layers by their path."""
+    return row.kind if by == "kind" or row.kind == LAUNCHES else row.path or "(model)"
+
+
+def _kind(row: Row) -> str:
+    """The kind of a layer, with the parts of a joined call."""
+    if row.kind == LAUNCHES:
+        return ""
+    return f"{row.kind} ({joined_parts(row.parts)})" if row.parts else row.kind
+
+
+def _cell(column: Column, row: Row) -> Value:
+    value = column.value(row)
+    if column.unit == "%":
+        return Share(value)
+    if column.unit:
+        work = column.unit in ("FLOP", "B")
+        return quantity(value or None if work else value, column.unit)
+    if column.name == "basis":
+        return "" if row.kind == LAUNCHES else Cell(value, STYLE_OF_BASIS.get(value, ""))
+    return str(value)
+
+
+def readable(prediction: Prediction, by: str) -> list[list[Value]]:
+    """A header and all rows of a view, for Markdown."""
+    view = "module" if by == "tree" else by
+    columns = {name: cell for name, cell in row_columns(prediction, view).items() if name}
+    records = rows_by(prediction, view, READABLE_DEPTH)
+    return [[*columns], *([cell(row) for cell in columns.values()] for row in records)]
+
+
+def _head(p: Prediction) -> Iterator[str]:
     """The network, the device and the totals."""
     t = p.runtime_s
     known = p.origin or p.predictor
@@ -79,7 +160,7 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
     if p.energy_j is not None and p.power_w is not None:
         joules, watts = bounded(p.energy_j, "J"), bounded(p.power_w, "W")
         yield styled(f"energy {joules}, power {watts}", "bold") + _trained(p)
-    elif powered:
+    elif any(row.power_w is not None for row in p.rows):
         yield f"energy unknown: {p.power_reason}"
     yield from (styled(line, "bold") if "tokens/s" in line else line for line in tokens(p))
     yield from parallel_lines(p)
@@ -194,21 +275,10 @@ def memory_line(memory: Memory, name: str = "memory") -> str:
     return f"{name} {value} ({low} to {high}{assumed}): {made_of}"
 
 
-def _cells(row: Row, by: str, powered: bool) -> list[str]:
-    launches = row.kind == LAUNCHES
-    name = row.kind if by == "kind" or launches else row.path or "(model)"
-    figures = [str(row.count), quantity(row.runtime_s, "s"), with_bar(row.share)]
-    if powered:
-        figures += [quantity(row.power_w.value if row.power_w else None, "W"), quantity(row.energy_j, "J")]
-    work = quantity(row.flops, "FLOP") if row.flops else "-"
-    kind = f"{row.kind} ({joined_parts(row.parts)})" if row.parts else row.kind
-    basis = Cell("", "") if launches else basis_cell(row.basis)
-    return [name, kind if by == "layer" and not launches else "", *figures, work, row.bound, basis]
-
-
 def prediction_cells(prediction: Prediction) -> list[Sequence[Any]]:
     """The lines of a CSV file: a header, then a row per folded layer, in SI units."""
-    return [COLUMNS, *([*map(row.cells().get, COLUMNS)] for row in prediction.with_launches)]
+    cells = [row.cells().values() for row in prediction.with_launches]
+    return [[column.name for column in rows.COLUMNS], *map(list, cells)]
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
