@@ -19,8 +19,8 @@ PACKAGES: Mapping[str, str] = {
     "version": "",
     "errors": "",
     "dtypes": "",
-    "quantisation": ALL,
     "files": ALL,
+    "quantisation": ALL,
     "processes": "alone pool text_streams tether",
     "devices": ALL,
     "optimizers": ALL,
@@ -60,7 +60,7 @@ PACKAGES: Mapping[str, str] = {
         explore.remedies explore.score explore.sweep explore.verdict
     """,
     "report": """
-        cards charts chrome explored grid inspection measured memory_pictures notebook layouts number_format
+        cards charts chrome explored grid inspection measured memory_pictures layouts number_format
         page perfetto
         pictures shown tables training
     """,

@@ -23,10 +23,9 @@ from neuralpower.dtypes import DTYPES, floats_of
 from neuralpower.errors import DatasetError, InputError, PredictorError, unknown, writing
 from neuralpower.files.atomic import check_place, replace_file
 from neuralpower.files.json_files import json_text, nullable, shown
-from neuralpower.files.packed import MOST_BITS, packed, unpacked, width
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, plain_group
-from neuralpower.learn.file_struct import MOST_LOG, Part
+from neuralpower.learn.file_struct import MOST_BITS, MOST_LOG, Part, packed, unpacked, width
 from neuralpower.learn.keys import ALL, ANY, INTEGER, TOGETHER, Key
 from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.predictor import LAW, Predictor

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W, KEYS
-from neuralpower.files.packed import MOST_BITS
 from neuralpower.layers import Layer
 from neuralpower.layers.base import LARGEST
 from neuralpower.learn.estimates import Roofline
 from neuralpower.learn.file_struct import (
+    MOST_BITS,
     MOST_LOG,
     MOST_NUMBER,
     Count,

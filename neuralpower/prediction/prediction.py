@@ -286,7 +286,7 @@ class Prediction(Shown):
         Raises:
             InputError: another `by`, or there is no matplotlib.
         """
-        axes: Axes = self._drawing.plot(self, by, top, ax)
+        axes: Axes = type(self).drawing().plot(self, by, top, ax)
         return axes
 
     def to_pandas(self) -> pd.DataFrame:

@@ -83,3 +83,10 @@ def unit_of(values: Sequence[float], units: Mapping[float, str]) -> tuple[float,
     """The (size, name) of the unit in which the largest value has digits before its point."""
     largest = max(values, default=0.0)
     return next(((size, name) for size, name in units.items() if largest >= size), [*units.items()][-1])
+
+
+def short(label: str) -> str:
+    """A label without its overrides, which can be long."""
+    model, _, rest = label.partition(" ")
+    name, query, _ = model.partition("?")
+    return f"{name.removeprefix('transformers:')}{'?..' if query else ''} {rest}".strip()

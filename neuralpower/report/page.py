@@ -5,7 +5,6 @@ The HTML holds its charts as drawings. It runs no script and loads nothing; its 
 
 from __future__ import annotations
 
-import importlib.resources
 import math
 import os
 import re
@@ -18,11 +17,11 @@ from typing import Any, TypeVar
 
 from neuralpower.errors import InputError, writing
 from neuralpower.files.atomic import aside
-from neuralpower.report import matplotlib_charts
+from neuralpower.report import chart_files
 from neuralpower.report.charts import Chart, slug
 from neuralpower.report.grid import Share as Share
 from neuralpower.report.svg_charts import drawing
-from neuralpower.report.templating import render
+from neuralpower.report.templating import render, stylesheet
 
 T = TypeVar("T")
 
@@ -162,8 +161,7 @@ def shown(value: Cell) -> str:
 
 def html_text(page: Page) -> str:
     """One HTML file that needs no network and no script."""
-    css = importlib.resources.files("neuralpower.report").joinpath("page.css").read_text(encoding="utf-8")
-    return render("page.html.j2", page=page, css=css, **_PARTS)
+    return render("page.html.j2", page=page, css=stylesheet(), **_PARTS)
 
 
 def write_html(page: Page, path: Path) -> None:
@@ -175,7 +173,7 @@ def write_markdown(
     page: Page, path: Path, images: Path, formats: Sequence[str] = ("png", "svg")
 ) -> dict[str, tuple[Path, ...]]:
     """Write the page, and its pictures into `images`; return the files of each chart."""
-    drawn = {stem: matplotlib_charts.save(chart, images, stem, formats) for stem, chart in page.charts()}
+    drawn = {stem: chart_files.save(chart, images, stem, formats) for stem, chart in page.charts()}
     pictures = [part for part in page.parts() if isinstance(part, Picture)]
     stored = [images / f"{slug(picture.title)}.png" for picture in pictures]
     for file, picture in zip(stored, pictures, strict=True):

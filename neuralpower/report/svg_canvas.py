@@ -42,7 +42,7 @@ class Canvas:
     def text(self, x: float, y: float, text: str, anchor: str = "start", more: str = "") -> None:
         """A line of text, its middle at y."""
         where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-        self.marks.append(f'<text x="{number(x)}" y="{number(y + 4)}"{where}{more}>{_letters(text)}</text>')
+        self.marks.append(f'<text x="{number(x)}" y="{number(y + 4)}"{where}{more}>{letters(text)}</text>')
 
     def line(self, x0: float, y0: float, x1: float, y1: float, kind: str = "g") -> None:
         """A line of the grid, or of another class."""
@@ -60,7 +60,7 @@ class Canvas:
     def mark(self, index: int, x: float, y: float, fill: str, title: str = "", kind: str = "m") -> None:
         """The symbol of the n-th series."""
         more = f'class="{kind}" fill="{fill}" transform="translate({number(x)},{number(y)})"'
-        self.path(symbol(index).path, more, title)
+        self.path(symbol(index), more, title)
 
     def legend(self, entries: Sequence[tuple[str, Callable[[float, float], None]]]) -> None:
         """A legend in columns: each name follows the symbol that its function draws at (x, middle)."""
@@ -78,7 +78,7 @@ class Canvas:
     def svg(self, title: str) -> str:
         """The drawing."""
         name, width = self.size.name, self.size.width
-        about = f'role="img" aria-label="{_letters(title)}"'
+        about = f'role="img" aria-label="{letters(title)}"'
         box = f'class="{name}" viewBox="0 0 {number(width)} {number(self.height)}"'
         return f"<svg {box} {about}>{''.join(self.marks)}</svg>"
 
@@ -103,12 +103,13 @@ def number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _letters(text: str) -> str:
+def letters(text: str) -> str:
+    """Escaped text, for elements and quoted attributes."""
     return str(escape(visible(text.replace("\n", " "))))
 
 
 def _title(text: str) -> str:
-    return f"<title>{_letters(text)}</title>" if text else ""
+    return f"<title>{letters(text)}</title>" if text else ""
 
 
 def hex_colour(rgb: Sequence[int]) -> str:

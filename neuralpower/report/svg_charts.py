@@ -17,7 +17,7 @@ from neuralpower.report.axes import Axis
 from neuralpower.report.charts import XY, Areas, Bars, Chart, Heatmap, Pie, Pies, Series, colour
 from neuralpower.report.labels import Label, Plot, named
 from neuralpower.report.number_format import plain
-from neuralpower.report.svg_canvas import SIZES, Canvas, hex_colour, number, shade, shortened
+from neuralpower.report.svg_canvas import SIZES, Canvas, Size, hex_colour, number, shade, shortened
 
 SMALLER = 11 / 12  # letters of a point's name
 LONGEST = 22  # letters of one on a narrow drawing
@@ -26,12 +26,15 @@ SMALL = 0.07  # share of a pie below which digits do not fit
 
 def drawing(chart: Chart) -> Markup:
     """A chart as markup: a wide drawing and a narrow one."""
-    found = []
-    for size in SIZES:
-        canvas = Canvas(size)
-        DRAWERS[type(chart)](canvas, chart)
-        found.append(canvas.svg(chart.title))
+    found = [drawn(chart, size).svg(chart.title) for size in SIZES]
     return Markup("".join(found))  # noqa: S704  # every text in it is escaped
+
+
+def drawn(chart: Chart, size: Size) -> Canvas:
+    """A chart in one size."""
+    canvas = Canvas(size)
+    DRAWERS[type(chart)](canvas, chart)
+    return canvas
 
 
 def _figure(value: float) -> str:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from neuralpower.errors import InputError, one_line
 from neuralpower.files.terminal import styled, visible
-from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE, TOLD
 from neuralpower.learn.regressor import Regressor
 from neuralpower.networks.phases import spelled
 from neuralpower.prediction import rows
-from neuralpower.prediction.case import Case
-from neuralpower.prediction.evaluate import Evaluation, summary
 from neuralpower.prediction.generation import Generation, Step
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training
 from neuralpower.prediction.rows import Column, Interval, Row
-from neuralpower.report.grid import Cell, Share, as_asked, grid, listed, note_lines, percent, warning_lines
+from neuralpower.prediction.several_devices import Parallel
+from neuralpower.report.grid import Cell, Share, as_asked, grid, note_lines, warning_lines
 from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
-from neuralpower.report.parallel_lines import parallel_lines
-from neuralpower.trace.recipe import STEPS
+from neuralpower.trace.recipe import TRAINING
 
 FLOP_CONVENTION = "all-ops"  # 2 per multiply-add, and every other operation: as `profile` counts by default
 # How a terminal shows each way to know a time.
@@ -281,96 +276,58 @@ def prediction_cells(prediction: Prediction) -> list[Sequence[Any]]:
     return [[column.name for column in rows.COLUMNS], *map(list, cells)]
 
 
-def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
-    """Predicted and measured times, then the errors of neuralpower and of the two simplest predictors."""
-    networks: dict[str, Callable[[Evaluation], str]] = {
-        "network": lambda e: short(e.case.label),
-        "predicted": lambda e: quantity(e.prediction.runtime_s.value, "s"),
-        "measured": lambda e: quantity(e.measured_s, "s"),
-        "slow-down": lambda e: f"{e.slowdown:.2f}",
-        "corrected": lambda e: quantity(e.corrected_s, "s"),
-        "error raw": lambda e: f"{e.error(corrected=False):+.1%}",
-        "error": lambda e: f"{e.error():+.1%}",
-        "noise": lambda e: percent(e.noise),
-        "coverage": lambda e: f"{e.prediction.coverage:.1%}",
-    }
-    lines = []
-    for (name, predicted), corrected in itertools.product(PREDICTORS.items(), (True, False)):
-        s = summary(evaluations, predicted, corrected)
-        about = [name, "corrected" if corrected else "raw", str(s.networks)]
-        errors = [f"{s.median:.1%}", f"{s.mape:.1%}", f"{s.rmspe:.1%}", f"{s.worst:+.1%}"]
-        lines.append([*about, *errors, percent(s.spearman, ".4f")])
-    header = ["predictor", "against", "networks", "median", "MAPE", "RMSPE", "worst", "Spearman"]
-    parts = [listed(evaluations, networks), "", grid(header, lines, left=2)]
-    if any(e.parts_s for e in evaluations):
-        parts += [_steps_grid(evaluations), ""]
-    inside = sum(e.inside for e in evaluations)
-    return "\n".join([*parts, f"measured (corrected) inside the 90 % bounds: {inside} of {len(evaluations)}"])
+def parallel_lines(prediction: Prediction) -> Iterator[str]:
+    """The layout and the whole batch, exchanges and waits, then all devices together; none for one device."""
+    p = prediction.parallel
+    if p is None:
+        return
+    yield visible(f"{placed(p)}: {_batch(p, prediction)}")
+    yield f"exchanges {quantity(p.communication_s, 's')}, {share(p.exposed_share)} of the time{_waits(p)}"
+    yield styled(f"all devices: {', '.join(_rates(p))}", "bold")
+    if len(p.stages) > 1:
+        yield _stages(p)
 
 
-def _steps_grid(evaluations: Sequence[Evaluation]) -> str:
-    """The parts of a training step, predicted and measured, and the ratio of backward to forward."""
-    header = ["training step", *(f"{step} {what}" for step in STEPS for what in ("predicted", "measured"))]
-    header += ["backward : forward predicted", "measured"]
-    rows = []
-    for e in evaluations:
-        if e.prediction.training is None:
-            continue
-        said = {step: interval.value for step, interval in e.prediction.training.steps.items()}
-        cells = [quantity(times[step], "s") for step in STEPS for times in (said, e.parts_s)]
-        ratios = [f"{times[BACKWARD] / times[FORWARD]:.2f}" for times in (said, e.parts_s)]
-        rows.append([short(e.case.label), *cells, *ratios])
-    return grid(header, rows)
+def placed(p: Parallel) -> str:
+    """The layout, and the devices that it takes: `tensor 8 on 8 of 16 devices`."""
+    if p.cluster is None or p.cluster.devices == p.ranks:
+        return f"{p.layout} on {counted(p.ranks, 'device')}"
+    return f"{p.layout} on {p.ranks} of {p.cluster.devices} devices"
 
 
-def short(label: str) -> str:
-    """A label without its overrides, which can be long."""
-    model, _, rest = label.partition(" ")
-    name, query, _ = model.partition("?")
-    return f"{name.removeprefix('transformers:')}{'?..' if query else ''} {rest}".strip()
+def _batch(p: Parallel, prediction: Prediction) -> str:
+    """The batch of all replicas and micro-batches."""
+    factors = [str(prediction.batch_size)]
+    if p.micro_batches > 1:
+        what = "micro-batches" if prediction.phase == TRAINING else "batches in flight"
+        factors.append(f"{p.micro_batches} {what}")
+    if p.layout.data > 1:
+        factors.append(f"{p.layout.data} replicas")
+    made = f" ({' x '.join(factors)})" if len(factors) > 1 else ""
+    return f"whole batch {p.samples}{made}"
 
 
-PREDICTORS: Mapping[str, Callable[[Evaluation], float]] = {
-    "neuralpower": lambda e: e.prediction.runtime_s.value,
-    "roofline": lambda e: e.roofline_s,
-    "FLOPs only": lambda e: e.flops_only_s,
-}
+def _waits(p: Parallel) -> str:
+    return f"; pipeline bubble {share(p.bubble_share)}" if p.layout.pipeline > 1 else ""
 
 
-def evaluation_json(
-    evaluations: Sequence[Evaluation], refused: Sequence[tuple[Case, InputError]] = ()
-) -> dict[str, Any]:
-    """The same numbers in SI units and shares; `refused`: the cases without numbers, and why."""
-    networks = [
-        {
-            **_case_json(e.case),
-            "predicted_s": e.prediction.runtime_s.to_json(),
-            "measured_s": e.measured_s,
-            "corrected_s": e.corrected_s,
-            "samples_s": list(e.timing.samples_s),
-            "minflt_per_call": e.timing.faults_per_call,
-            "slowdown": e.slowdown,
-            "too_slow": e.too_slow,
-            "noise": e.noise,
-            "error": e.error(),
-            "error_raw": e.error(corrected=False),
-            "coverage": e.prediction.coverage,
-            "roofline_s": e.roofline_s,
-            "flops_only_s": e.flops_only_s,
-            "training": (t := e.prediction.training) and t.to_json(e.prediction.runtime_s.value),
-            "measured_parts_s": dict(e.parts_s),
-        }
-        for e in evaluations
-    ]
-    return {
-        "schema": 1,
-        "networks": networks,
-        "refused": [{**_case_json(case), "error": one_line(error)} for case, error in refused],
-        "inside_bounds": sum(e.inside for e in evaluations),
-        "summary": {name: vars(summary(evaluations, predicted)) for name, predicted in PREDICTORS.items()},
-    }
+def _rates(p: Parallel) -> Iterator[str]:
+    """Throughput, energy and utilisation of all."""
+    if p.tokens_per_s is not None and p.tokens != p.samples:
+        yield f"{plain(p.tokens_per_s.value)} tokens/s"
+    yield f"{plain(p.samples_per_s.value)} samples/s"
+    if p.energy_j is not None:
+        yield f"energy {bounded(p.energy_j, 'J')}"
+    if p.utilisation is not None:
+        yield f"{p.utilisation:.1%} of the dense peak (MFU)"
 
 
-def _case_json(case: Case) -> dict[str, Any]:
-    about = {name: getattr(case, name) for name in ("model", "batch_size", "seq_len")}
-    return about | {"phase": case.phase.name, "context": case.phase.context, "prompt": case.phase.prompt}
+def _stages(p: Parallel) -> str:
+    """Work and memory of a device of each stage."""
+    blocks = ", ".join(str(len(stage.blocks)) for stage in p.stages)
+    times = ", ".join(quantity(stage.busy_s, "s") for stage in p.stages)
+    text = f"stages of {blocks} blocks: {times}"
+    known = [stage.memory for stage in p.stages if stage.memory is not None]
+    if len(known) < len(p.stages):
+        return text
+    return f"{text}; memory of a device {', '.join(binary(one.value_bytes) for one in known)}"

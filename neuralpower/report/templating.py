@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import importlib.resources
 import re
 from typing import Any
 
@@ -20,6 +21,11 @@ URL = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:)]")
 def render(template: str, **values: Any) -> str:
     """A template's text; HTML templates escape their values."""
     return _environment().get_template(template).render(values)
+
+
+def stylesheet() -> str:
+    """How pages and charts look."""
+    return importlib.resources.files("neuralpower.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
 @functools.cache

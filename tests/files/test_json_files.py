@@ -12,9 +12,9 @@ import pytest
 from neuralpower.errors import InputError, PredictorError
 from neuralpower.files import atomic as files
 from neuralpower.files.json_files import json_text, nullable, parse_json, read_json
-from neuralpower.files.packed import packed, unpacked, width
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.sweep import Draw
+from neuralpower.learn.file_struct import packed, unpacked, width
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.trees import right_children, starts
 

@@ -13,9 +13,9 @@ from neuralpower.cli import formats
 from neuralpower.cli.predict import prediction_answer
 from neuralpower.prediction import rows
 from neuralpower.prediction.rows import Column
-from neuralpower.report.notebook import html
 from neuralpower.report.page import html_text
 from neuralpower.report.pictures import prediction_page
+from neuralpower.report.shown import html
 from neuralpower.report.tables import prediction_table
 
 

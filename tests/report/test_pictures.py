@@ -246,10 +246,11 @@ def test_a_picture_without_its_library_is_refused_early_and_a_page_is_not(
 ) -> None:
     monkeypatch.setattr(charts, "find_spec", lambda name: None)
     with pytest.raises(
-        InputError, match=r"x\.png'.* pip install 'neuralpower\[report\]'; FILE.html needs nothing"
+        InputError, match=r"x\.png'.* pip install 'neuralpower\[report\]'; FILE.html and FILE.svg need"
     ):
         charts.check_plot(Path("x.png"))
     charts.check_plot(Path("x.html"))
+    charts.check_plot(Path("x.svg"))
 
 
 @pytest.mark.parametrize(
