@@ -31,7 +31,7 @@ class Column(NamedTuple):
 
     name: str  # in CSV and JSON, in the order of COLUMNS
     header: str = ""  # in tables for readers; "": not there
-    unit: str = ""  # s, W, J, FLOP or B; %: a share; "": as it is
+    unit: str = ""  # s, W, J, FLOP or another; %: a share; "": as it is
     seat: float = 0  # its place from the left in tables for readers
     of: Callable[[Row], Any] | None = None  # its value; None: the attribute of its name
 

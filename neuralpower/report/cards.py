@@ -170,7 +170,6 @@ def _saved(regressor: Regressor) -> str:
 
 
 def _measured_here(data: Mapping[str, Any]) -> str:
-    """What a calibration measured."""
     return "whole networks" if data.get("networks") else "layers measured here"
 
 

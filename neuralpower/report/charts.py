@@ -140,7 +140,6 @@ class BarSeries:
     bounds: tuple[tuple[float, float] | None, ...] = ()
 
     def bound(self, index: int) -> tuple[float, float] | None:
-        """The bounds of a bar."""
         return self.bounds[index] if self.bounds else None
 
 

@@ -97,17 +97,17 @@ def _in_short(one: SweepPoint | Score) -> str:
     return textwrap.shorten(_bounds(one), MOST_SAID, placeholder=" ...")
 
 
-def comparison_table(found: Comparison, *, marked: bool = False) -> str:
+def comparison_table(comparison: Comparison, *, marked: bool = False) -> str:
     """Both times, their ratio and which one is faster."""
-    sides = ((f"A  {found.a}", found.a_s), (f"B  {found.b}", found.b_s))
+    sides = ((f"A  {comparison.a}", comparison.a_s), (f"B  {comparison.b}", comparison.b_s))
     rows = [[name, *(quantity(seconds, "s") for seconds in (t.value, t.low, t.high))] for name, t in sides]
-    r = found.ratio
-    faster, chance = found.faster
+    r = comparison.ratio
+    faster, chance = comparison.faster
     ratio = f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g}, 90 %)"
     verdict = styled(f"{ratio}; {faster} is faster with probability {chance:.1%}", "bold")
     table = grid(["", "latency", "low", "high"], rows)
-    head = [visible(f"A against B: {found.about}"), ""] if found.about else []
-    return as_asked([*warning_lines(found.warnings), *head, table, verdict], marked)
+    head = [visible(f"A against B: {comparison.about}"), ""] if comparison.about else []
+    return as_asked([*warning_lines(comparison.warnings), *head, table, verdict], marked)
 
 
 def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
@@ -141,24 +141,24 @@ def _sure(size: int | None, likely: int | None) -> str:
     return f"{size} for sure, {likely} if the peak stays below its upper bound"
 
 
-def _whole(found: Fit) -> str:
+def _whole(fit: Fit) -> str:
     """The batch of all replicas, behind that of one."""
-    return f" in one pass of a replica, {found.largest_whole_batch} over all"
+    return f" in one pass of a replica, {fit.largest_whole_batch} over all"
 
 
 def fit_table(
-    found: Fit, request: Request, device: str, *, marked: bool = False, detailed: bool = False
+    fit: Fit, request: Request, device: str, *, marked: bool = False, detailed: bool = False
 ) -> str:
     """Whether the model fits, what takes the memory, and the largest sizes that fit.
 
     `detailed` adds what is taken besides tensors, line by line with its source.
     """
-    if found.engine is not None:
-        return as_asked(engine_lines(found, found.engine, found.request or request), marked)
+    if fit.engine is not None:
+        return as_asked(engine_lines(fit, fit.engine, fit.request or request), marked)
     what = "context" if request.phase == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
     optimizer = f" with {request.optimizer}" if request.phase == "training" else ""
-    kept = f" with {found.margin:.0%} of it kept free (--margin)" if found.margin else ""
+    kept = f" with {fit.margin:.0%} of it kept free (--margin)" if fit.margin else ""
     asked = (
         f"{request.model}, batch {request.batch_size}{length}, {request.dtype}, {request.phase}{optimizer}"
     )
@@ -166,25 +166,25 @@ def fit_table(
     on = f"{device}, {request.layout} ({counted(request.layout.ranks, 'device')})" if several else device
     lines = [
         visible(f"{asked}, {request.run}, on {on}"),
-        *([] if found.weights is None else [found.weights.line]),
-        _verdict(found, kept),
-        memory_line(found.memory) + _of_stages(found.stages),
-        *(_besides_tensors(found.memory) if detailed else []),
-        f"largest batch size: {_sure(found.largest_batch, found.likely_batch)}"
-        + (_whole(found) if several else ""),
+        *([] if fit.weights is None else [fit.weights.line]),
+        _verdict(fit, kept),
+        memory_line(fit.memory) + _of_stages(fit.stages),
+        *(_besides_tensors(fit.memory) if detailed else []),
+        f"largest batch size: {_sure(fit.largest_batch, fit.likely_batch)}"
+        + (_whole(fit) if several else ""),
     ]
-    if found.longest is not None:
-        longest = _sure(found.longest, found.likely_longest)
-        lines.append(f"longest context: {longest} (limit: {found.longest_reason})")
-    if found.sequences is not None:
-        each = f"{binary(found.sequence_bytes)} of cache each" if found.sequence_bytes else "no cache"
-        likely = None if found.likely_batch is None else found.likely_batch * request.replicas
-        lines.append(f"concurrent sequences: {_sure(found.sequences, likely)} ({each})")
-    process = f" plus {binary(found.process_bytes)} of the process" if found.process_bytes else ""
-    end = "high estimate" if found.memory.assumed else "upper bound"
-    lines.append(f"{counted(found.traces, 'trace')}, checked against the memory's {end}{process}")
-    lines += _remedy_lines(found.remedies)
-    return as_asked([*lines, *note_lines(found.notes)], marked)
+    if fit.longest is not None:
+        longest = _sure(fit.longest, fit.likely_longest)
+        lines.append(f"longest context: {longest} (limit: {fit.longest_reason})")
+    if fit.sequences is not None:
+        each = f"{binary(fit.sequence_bytes)} of cache each" if fit.sequence_bytes else "no cache"
+        likely = None if fit.likely_batch is None else fit.likely_batch * request.replicas
+        lines.append(f"concurrent sequences: {_sure(fit.sequences, likely)} ({each})")
+    process = f" plus {binary(fit.process_bytes)} of the process" if fit.process_bytes else ""
+    end = "high estimate" if fit.memory.assumed else "upper bound"
+    lines.append(f"{counted(fit.traces, 'trace')}, checked against the memory's {end}{process}")
+    lines += _remedy_lines(fit.remedies)
+    return as_asked([*lines, *note_lines(fit.notes)], marked)
 
 
 def _besides_tensors(memory: Memory) -> list[str]:
@@ -200,13 +200,12 @@ def _besides_tensors(memory: Memory) -> list[str]:
     return ["", listed(memory.lines, columns, left=2), ""]
 
 
-def _verdict(found: Fit, kept: str) -> str:
-    """The verdict and how sure it is."""
-    style = {FITS: "bold", TIGHT: "weak"}.get(found.verdict, "bad")
-    into = f"{found.verdict} into {binary(found.room_bytes)}{kept}"
-    if found.verdict == TIGHT:
-        into = f"tight: fits into {binary(found.room_bytes)}{kept} if the peak stays below its upper bound"
-    return styled(f"{into} (probability {_probable(found.probability)})", style)
+def _verdict(fit: Fit, kept: str) -> str:
+    style = {FITS: "bold", TIGHT: "weak"}.get(fit.verdict, "bad")
+    into = f"{fit.verdict} into {binary(fit.room_bytes)}{kept}"
+    if fit.verdict == TIGHT:
+        into = f"tight: fits into {binary(fit.room_bytes)}{kept} if the peak stays below its upper bound"
+    return styled(f"{into} (probability {_probable(fit.probability)})", style)
 
 
 def _probable(share: float) -> str:
@@ -214,9 +213,9 @@ def _probable(share: float) -> str:
     return "above 99%" if share > 0.99 else "below 1%" if share < 0.01 else f"{share:.0%}"
 
 
-def _remedy_lines(found: Sequence[Remedy]) -> list[str]:
+def _remedy_lines(remedies: Sequence[Remedy]) -> list[str]:
     """Changes that would make it fit, one in a row."""
-    if not found:
+    if not remedies:
         return []
     columns: dict[str, Callable[[Remedy], str]] = {
         "change": lambda one: one.change,
@@ -226,10 +225,10 @@ def _remedy_lines(found: Sequence[Remedy]) -> list[str]:
         "saves": lambda one: binary(one.saved_bytes),
         "needs up to": lambda one: binary(one.memory.high_bytes),
     }
-    return ["", "changes that save memory, the cheapest first", "", listed(found, columns, left=4), ""]
+    return ["", "changes that save memory, the cheapest first", "", listed(remedies, columns, left=4), ""]
 
 
-def engine_lines(found: Fit, engine: EngineMemory, request: Request) -> list[str]:
+def engine_lines(fit: Fit, engine: EngineMemory, request: Request) -> list[str]:
     """Whether the engine starts, what its pool is left, and what that holds."""
     several = "" if request.layout.alone else f", {request.layout}"
     verdict = "fits" if engine.fits else f"does not fit: {engine.reason}"
@@ -239,17 +238,16 @@ def engine_lines(found: Fit, engine: EngineMemory, request: Request) -> list[str
     stage = f", on stage {engine.stage} of {stages}, which has the fewest blocks" if stages > 1 else ""
     lines = [
         visible(f"{request.model}, {request.dtype}, under {engine.follows}, on {engine.device}{several}"),
-        *([] if found.weights is None else [found.weights.line]),
+        *([] if fit.weights is None else [fit.weights.line]),
         styled(verdict, "bold" if engine.fits else "bad"),
         f"budget {budget}{stage}: {', '.join(parts)}",
     ]
     if engine.pool_bytes > 0:
         lines += _pool_lines(engine)
-    return [*lines, *note_lines(found.notes)]
+    return [*lines, *note_lines(fit.notes)]
 
 
 def _pool_lines(engine: EngineMemory) -> list[str]:
-    """What the pool holds."""
     pool = engine.pool
     each = " on each device" if engine.devices * engine.replicas > 1 else ""
     low = binary(max(engine.pool_low_bytes, 0))

@@ -17,7 +17,6 @@ class Cell(str):
     style: str
 
     def __new__(cls, text: str, style: str) -> Cell:
-        """The text with its style."""
         cell = super().__new__(cls, text)
         cell.style = style
         return cell

@@ -40,7 +40,6 @@ def measured_table(compared: Sequence[Compared], names: Sequence[str]) -> str:
 
 
 def _columns(name: str, alone: bool) -> dict[str, Callable[[Compared], str]]:
-    """One predictor's result for each network."""
 
     def known(cell: Callable[[Compared], str]) -> Callable[[Compared], str]:
         return lambda one: cell(one) if name in one.predictions else "-"

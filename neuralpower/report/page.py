@@ -32,7 +32,6 @@ class Nested(str):
     depth: int
 
     def __new__(cls, text: str, depth: int) -> Nested:
-        """The name and its depth."""
         made = super().__new__(cls, text)
         made.depth = depth
         return made
@@ -73,7 +72,6 @@ class Table:
         return [bool(cells) and all(map(_is_number, cells)) for cells in columns]
 
     def texts(self) -> list[list[str]]:
-        """The rows as `shown`."""
         return [[*map(shown, row)] for row in self.rows]
 
 
@@ -129,7 +127,6 @@ class Page:
         object.__setattr__(self, "sections", tuple(sections))
 
     def parts(self) -> list[Part]:
-        """The parts of all sections."""
         return [part for section in self.sections for part in section.parts]
 
     def charts(self) -> list[tuple[str, Chart]]:

@@ -105,7 +105,6 @@ def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str
 
 
 def _device_row(predictor: Predictor) -> str:
-    """The name of the calls' row."""
     if predictor.hardware is None or predictor.platform.family == "cpu":
         return "modules and operators"
     if predictor.dispatch is None and any(regressor.launch_s for regressor in predictor.regressors.values()):
@@ -167,7 +166,6 @@ def _leaf(call: Timed, number: int, begun_s: float) -> Slice:
 
 
 def _launch(leaf: Leaf, number: int, begun_s: float) -> Leaf:
-    """The call as the host issues it."""
     call = leaf.call
     assert (
         call is not None and call.host_start_s is not None and call.host_end_s is not None
@@ -199,13 +197,13 @@ def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | Non
 
     `args` are those of known levels; other levels get sums over their calls.
     """
-    found: list[Slice] = []
+    slices: list[Slice] = []
 
-    def walk(some: Sequence[Leaf], depth: int, outer: str) -> None:
-        for level, group in itertools.groupby(some, key=lambda leaf: leaf.levels[depth : depth + 1]):
+    def walk(leaves_within: Sequence[Leaf], depth: int, outer: str) -> None:
+        for level, group in itertools.groupby(leaves_within, key=lambda leaf: leaf.levels[depth : depth + 1]):
             inside = list(group)
             if not level:
-                found.extend(leaf.slice for leaf in inside)
+                slices.extend(leaf.slice for leaf in inside)
                 continue
             ((category, path),) = level
             known = (args or {}).get((category, path))
@@ -214,11 +212,11 @@ def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | Non
             if category == "module":
                 told["path"] = path
             span = inside[0].slice.start_ns, inside[-1].slice.end_ns
-            found.append(Slice(name, category.split()[0], *span, told))
+            slices.append(Slice(name, category.split()[0], *span, told))
             walk(inside, depth + 1, path if category == "module" else "")
 
     walk(leaves, 0, "")
-    return found
+    return slices
 
 
 def _sums(leaves: Sequence[Leaf]) -> dict[str, Any]:

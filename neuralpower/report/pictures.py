@@ -230,13 +230,13 @@ def _memory_table(predictions: Mapping[str, Prediction]) -> Table:
 # ---- a comparison ----
 
 
-def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
+def comparison_page(comparison: Comparison, sides: Sequence[Side]) -> Page:
     """Two predictions side by side: totals, kinds, memory."""
     a, b = sides
-    faster, chance = found.faster
-    r = found.ratio
+    faster, chance = comparison.faster
+    r = comparison.ratio
     lead = (
-        f"A: {found.a}. B: {found.b}. "
+        f"A: {comparison.a}. B: {comparison.b}. "
         f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g}, 90 %). "
         f"{faster} is faster with a probability of {chance:.1%}."
     )
@@ -250,12 +250,12 @@ def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
     bars = Bars(
         "Latency",
         f"latency, {unit}",
-        (f"A: {found.a}", f"B: {found.b}"),
+        (f"A: {comparison.a}", f"B: {comparison.b}"),
         (times,),
         note="Whiskers: 90 % bounds.",
     )
     sections = [
-        Section("At a glance", _warned(found.warnings), (bars, _totals(predictions))),
+        Section("At a glance", _warned(comparison.warnings), (bars, _totals(predictions))),
         Section("Layer kinds", (), (_kind_bars(predictions),)),
     ]
     if a.prediction.memory is not None and b.prediction.memory is not None:
@@ -263,7 +263,7 @@ def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
     notes = dict.fromkeys(f"- {name}: {text}" for name, p in predictions.items() for text in p.remarks)
     if notes:
         sections.append(Section("Notes", tuple(notes)))
-    return Page(f"{found.a} against {found.b}", lead, tuple(sections))
+    return Page(f"{comparison.a} against {comparison.b}", lead, tuple(sections))
 
 
 # ---- a sweep ----
@@ -281,7 +281,6 @@ class Swept:
 
     @property
     def along_length(self) -> bool:
-        """Whether lines run along the lengths."""
         batches, lengths = ({getattr(p, name) for p in self.known} for name in ("batch_size", "seq_len"))
         return len(batches) == 1 and len(lengths) > 1
 
@@ -321,7 +320,6 @@ class Swept:
         return {name: sorted(some, key=self.size) for name, some in found.items()}
 
     def text(self, p: SweepPoint) -> str:
-        """The name of a point."""
         length, layout = f", length {p.seq_len}" if p.seq_len else "", f", {p.layout}" if p.layout else ""
         return f"batch {p.batch_size}{length}{layout}"
 

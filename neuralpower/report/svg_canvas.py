@@ -24,7 +24,6 @@ class Size(NamedTuple):
     height: float  # of a plot
 
     def room(self, text: str) -> float:
-        """The width of a text."""
         return self.letter * len(text)
 
 
@@ -49,16 +48,13 @@ class Canvas:
         self.marks.append(f'<path class="{kind}" d="M{number(x0)},{number(y0)}L{number(x1)},{number(y1)}"/>')
 
     def box(self, x: float, y: float, width: float, height: float, fill: str, title: str = "") -> None:
-        """A filled rectangle."""
         where = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
         self.marks.append(f'<rect {where} fill="{fill}">{_title(title)}</rect>')
 
     def path(self, d: str, more: str, title: str = "") -> None:
-        """An outline."""
         self.marks.append(f'<path d="{d}" {more}>{_title(title)}</path>')
 
     def mark(self, index: int, x: float, y: float, fill: str, title: str = "", kind: str = "m") -> None:
-        """The symbol of the n-th series."""
         more = f'class="{kind}" fill="{fill}" transform="translate({number(x)},{number(y)})"'
         self.path(symbol(index), more, title)
 
@@ -76,7 +72,6 @@ class Canvas:
         self.height = y + 14
 
     def svg(self, title: str) -> str:
-        """The drawing."""
         name, width = self.size.name, self.size.width
         about = f'role="img" aria-label="{letters(title)}"'
         box = f'class="{name}" viewBox="0 0 {number(width)} {number(self.height)}"'

@@ -38,7 +38,6 @@ def drawn(chart: Chart, size: Size) -> Canvas:
 
 
 def _figure(value: float) -> str:
-    """A number under the pointer."""
     return f"{value:,.0f}" if abs(value) >= 1000 else plain(value)
 
 
@@ -140,7 +139,6 @@ def _points(
 
 
 def _sample(canvas: Canvas, index: int, series: Series) -> Callable[[float, float], None]:
-    """The mark before a series' name."""
 
     def draw(x: float, y: float) -> None:
         _lines(canvas, index, series, [(x, y), (x + 19, y)])

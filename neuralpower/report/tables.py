@@ -144,7 +144,6 @@ def readable(prediction: Prediction, by: str) -> list[list[Value]]:
 
 
 def _head(p: Prediction) -> Iterator[str]:
-    """The network, the device and the totals."""
     t = p.runtime_s
     known = p.origin or p.predictor
     yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, {p.run}, on {p.device} ({known})")
@@ -239,7 +238,6 @@ def _foot(p: Prediction) -> Iterator[str]:
 
 
 def _notes(p: Prediction) -> Iterator[str]:
-    """The assumptions behind the numbers."""
     launches = p.launch_row
     if launches is not None and launches.share > 1 - 1 / HOST_BOUND:
         yield f"bound by launch overhead: the device waits for its host {launches.share:.0%} of the time"
@@ -296,7 +294,6 @@ def placed(p: Parallel) -> str:
 
 
 def _batch(p: Parallel, prediction: Prediction) -> str:
-    """The batch of all replicas and micro-batches."""
     factors = [str(prediction.batch_size)]
     if p.micro_batches > 1:
         what = "micro-batches" if prediction.phase == TRAINING else "batches in flight"
@@ -312,7 +309,6 @@ def _waits(p: Parallel) -> str:
 
 
 def _rates(p: Parallel) -> Iterator[str]:
-    """Throughput, energy and utilisation of all."""
     if p.tokens_per_s is not None and p.tokens != p.samples:
         yield f"{plain(p.tokens_per_s.value)} tokens/s"
     yield f"{plain(p.samples_per_s.value)} samples/s"

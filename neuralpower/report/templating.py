@@ -45,7 +45,6 @@ def _environment() -> Environment:
 
 
 def _letters(text: str) -> Markup:
-    """Escaped text, for elements and quoted attributes."""
     return escape(visible(text.replace("\n", " ")))
 
 
