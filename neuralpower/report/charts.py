@@ -169,10 +169,7 @@ class Bars:
 
     def __post_init__(self) -> None:
         """Raises InputError if lengths differ."""
-        for one in self.series:
-            if len(one.values) != len(self.categories):
-                counts = f"{len(one.values)} values for {len(self.categories)} categories"
-                raise InputError(f"bars {one.name!r}: {counts}; give one for each")
+        _check_lengths("bars", self.series, len(self.categories), "categories")
 
 
 @dataclass(frozen=True)
@@ -252,10 +249,7 @@ class Areas:
 
     def __post_init__(self) -> None:
         """Raises InputError if lengths differ."""
-        for one in self.areas:
-            if len(one.values) != len(self.x):
-                counts = f"{len(one.values)} values for {len(self.x)} x"
-                raise InputError(f"areas {one.name!r}: {counts}; give one for each")
+        _check_lengths("areas", self.areas, len(self.x), "x")
 
     def edges(self) -> list[tuple[float, ...]]:
         """The upper edge of each area, at each x."""
@@ -282,6 +276,13 @@ def check_plot(path: Path) -> None:
         raise InputError(f"plot {str(path)!r}: {text}")
     if path.suffix == ".png" and find_spec("matplotlib") is None:
         raise InputError(f"plot {str(path)!r}: {NO_MATPLOTLIB}")
+
+
+def _check_lengths(what: str, series: Iterable[BarSeries], count: int, places: str) -> None:
+    for one in series:
+        if len(one.values) != count:
+            counts = f"{len(one.values)} values for {count} {places}"
+            raise InputError(f"{what} {one.name!r}: {counts}; give one for each")
 
 
 def _known(value: Number, log: bool = False) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from neuralpower.files.json_files import named
 from neuralpower.learn.estimates import BASES
 from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.prediction import Prediction
@@ -87,20 +88,15 @@ def _lane_rows(stages: Sequence[Stage | Omitted]) -> Iterator[Row]:
 
 def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str, Any]:
     """The prediction behind a timeline, as plain values; `stages` also names steps that are not drawn."""
-    p = prediction
-    names = ("model", "predictor", "device", "batch_size", "dtype", "phase")
     return {
         "neuralpower": __version__,
-        **{name: getattr(p, name) for name in names},
+        **named(prediction, "model predictor device batch_size dtype phase"),
         "stages": [stage.name for stage in stages],
-        "runtime_s": p.runtime_s.to_json(),
-        "energy_j": p.energy_j.to_json() if p.energy_j else None,
-        "power_reason": p.power_reason or None,
-        "host_bound": p.host_bound,
-        "memory_bytes": p.memory.bounds if p.memory else None,
-        "coverage": p.coverage,
-        "warnings": list(p.warnings),
-        "notes": [*p.notes, *p.remarks],
+        **named(
+            prediction, "runtime_s energy_j power_reason? host_bound memory_bytes=memory.bounds coverage"
+        ),
+        "warnings": list(prediction.warnings),
+        "notes": [*prediction.notes, *prediction.remarks],
     }
 
 
