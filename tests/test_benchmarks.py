@@ -28,6 +28,7 @@ GPT = "transformers:GPT2LMHeadModel?n_layer=1&n_embd=64&n_head=4&vocab_size=100&
 RUN = json.dumps(["zoo:deep_mnist", 1, None, "forward", None, {}])
 GIVEN: dict[str, tuple[str, ...]] = {
     "constants": ("datasets/amd-epyc-2c/shard-005-norm-optimizer", "--rows", "40", "--only", "SHORT_FACTORS"),
+    "goldens": ("statements",),
     "memory": ("--recorded",),
     "memory_run": (RUN,),
     "models": ("BertModel",),
