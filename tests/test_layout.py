@@ -60,7 +60,7 @@ PACKAGES: Mapping[str, str] = {
         explore.remedies explore.score explore.sweep explore.verdict
     """,
     "report": """
-        cards charts chrome explored grid inspection measured memory_pictures layouts number_format
+        cards charts explored grid inspection measured memory_pictures layouts number_format
         page perfetto
         pictures shown tables training
     """,

@@ -172,8 +172,7 @@ def _give(
 ) -> None:
     """Print the prediction, and write the requested files."""
     from neuralpower.files.csv_files import write_csv
-    from neuralpower.report.chrome import document, write
-    from neuralpower.report.perfetto import about, predicted
+    from neuralpower.report.perfetto import about, document, predicted, write
     from neuralpower.report.pictures import draw, prediction_page
     from neuralpower.report.tables import prediction_cells
 

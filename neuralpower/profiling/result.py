@@ -31,9 +31,9 @@ from neuralpower.profiling.rows import (
 from neuralpower.profiling.steps import Runs
 from neuralpower.profiling.timeline import process
 from neuralpower.profiling.total import Total
-from neuralpower.report.chrome import Process, document, write
 from neuralpower.report.grid import as_asked, grid, percent, warning_lines, with_bar
 from neuralpower.report.number_format import binary, many, quantity, share
+from neuralpower.report.perfetto import Process, document, write
 from neuralpower.report.shown import Figure, Line, Panel, drawn
 
 if TYPE_CHECKING:

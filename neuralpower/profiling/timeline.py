@@ -8,7 +8,7 @@ import numpy as np
 
 from neuralpower.prediction.memory.peak import alive
 from neuralpower.profiling.steps import Repeat, Runs
-from neuralpower.report.chrome import Counter, Process, Row, Slice
+from neuralpower.report.perfetto import Counter, Process, Row, Slice
 
 
 def typical(runs: Runs) -> Repeat:

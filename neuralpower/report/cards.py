@@ -18,8 +18,8 @@ from neuralpower.learn.keys import Key
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import save
 from neuralpower.learn.regressor import Regressor
+from neuralpower.report.page import render
 from neuralpower.report.tables import score_cells
-from neuralpower.report.templating import render
 
 if TYPE_CHECKING:
     import pandas as pd

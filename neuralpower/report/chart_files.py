@@ -17,9 +17,8 @@ import numpy as np
 from neuralpower.errors import InputError, writing
 from neuralpower.files.atomic import aside
 from neuralpower.report.charts import NO_MATPLOTLIB, Chart
-from neuralpower.report.svg_canvas import SIZES, letters
+from neuralpower.report.svg_canvas import SIZES, letters, stylesheet
 from neuralpower.report.svg_charts import drawn
-from neuralpower.report.templating import stylesheet
 
 TITLE, BETWEEN = 30.0, 22.0  # pixels above a drawing for its title, and below it
 POINT = 0.75  # of a pixel, as browsers have it

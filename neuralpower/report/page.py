@@ -5,6 +5,8 @@ The HTML holds its charts as drawings. It runs no script and loads nothing; its 
 
 from __future__ import annotations
 
+import base64
+import functools
 import math
 import os
 import re
@@ -15,13 +17,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
 from neuralpower.errors import InputError, writing
+from neuralpower.files import markdown
 from neuralpower.files.atomic import aside
+from neuralpower.files.terminal import visible
 from neuralpower.report import chart_files
 from neuralpower.report.charts import Chart, slug
 from neuralpower.report.grid import Share as Share
+from neuralpower.report.svg_canvas import stylesheet
 from neuralpower.report.svg_charts import drawing
-from neuralpower.report.templating import render, stylesheet
 
 T = TypeVar("T")
 
@@ -205,3 +212,40 @@ def _write(path: Path, content: str | bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with aside(path) as new:
             new.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+CODE = re.compile(r"`([^`]+)`")
+URL = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:)]")
+
+
+def render(template: str, **values: Any) -> str:
+    """A template's text; HTML templates escape their values."""
+    return _environment().get_template(template).render(values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("neuralpower.report"),
+        autoescape=lambda name: name is not None and ".html." in name,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {"letters": _letters, "inline": _inline, "code": "`{}`".format}
+    found.filters |= {"md": markdown.inline, "md_escaped": markdown.escaped}
+    found.filters["base64"] = lambda data: base64.b64encode(data).decode()
+    found.globals["table"] = lambda header, rows, right=None: "\n".join(markdown.table(header, rows, right))
+    return found
+
+
+def _letters(text: str) -> Markup:
+    return escape(visible(text.replace("\n", " ")))
+
+
+def _inline(text: str) -> Markup:
+    """Escaped text whose `code` and addresses become markup."""
+    with_code = CODE.sub(r"<code>\1</code>", str(_letters(text)))
+    return Markup(
+        URL.sub(lambda m: f'<a href="{m[0]}">{m[0]}</a>', with_code)
+    )  # an address contains no quotes

@@ -18,9 +18,9 @@ from neuralpower.report.explored import comparison_table, fit_table, point_colum
 from neuralpower.report.grid import as_asked, letters, listed, percent, warning_lines
 from neuralpower.report.module_tree import COLUMNS, named
 from neuralpower.report.number_format import binary, bounded, counted, quantity
+from neuralpower.report.page import render
 from neuralpower.report.tables import Figure as Figure
 from neuralpower.report.tables import bounds, figures, prediction_table, row_columns, row_name, rows_by
-from neuralpower.report.templating import render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -110,3 +111,8 @@ def _title(text: str) -> str:
 def hex_colour(rgb: Sequence[int]) -> str:
     """#rrggbb of red, green and blue, each from 0 to 255."""
     return "#" + "".join(f"{part:02x}" for part in rgb)
+
+
+def stylesheet() -> str:
+    """How pages and charts look."""
+    return importlib.resources.files("neuralpower.report").joinpath("page.css").read_text(encoding="utf-8")
