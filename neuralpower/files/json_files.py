@@ -165,7 +165,6 @@ class Declared:
     in_json: ClassVar[str]
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         return named(self, self.in_json)
 
 

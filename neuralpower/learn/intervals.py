@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
-from msgspec.structs import replace
 
 from neuralpower.learn.held_out import HeldOut, mean_error, mean_of
 from neuralpower.learn.problem import FAR, FEWEST_FOR_BOUND, LARGEST_SHARE, Array, Problem

@@ -44,12 +44,13 @@ from neuralpower.learn.predictor_parts import (
     MeasuredPart,
     PredictorPart,
     RegressorPart,
+    SpreadPart,
     TermPart,
     TreesPart,
 )
 from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array, Term
-from neuralpower.learn.regressor import Regressor, Spread
+from neuralpower.learn.regressor import Regressor, Scores, Spread
 from neuralpower.learn.trees import MOST_LEAVES, Trees, right_children, starts
 from neuralpower.platforms import hardware_of, hardware_to_json
 from neuralpower.version import __version__
@@ -145,7 +146,7 @@ def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
         **dict(zip(KEY, key, strict=True)),
         target=target,
         terms=terms,
-        scores=nullable(msgspec.to_builtins(r.scores)),
+        scores=nullable(dataclasses.asdict(r.scores)),
         reach=nullable(r.reach),
         trees=r.trees and _trees_to_json(r.trees),
         measured=_measured_to_json(np.zeros(0, np.uint32) if r.measured is None else r.measured),
@@ -399,7 +400,7 @@ def _regressor(part: RegressorPart) -> Regressor:
     for name, (low, high) in part.box.items():
         if low > high:
             raise _wrong(f"box_log2.{name}", [low, high], f"low and high, and {low:g} is above {high:g}")
-    _check_spread(part.spread)
+    unknown_scores = {n: math.nan for n, v in msgspec.structs.asdict(part.scores).items() if v is None}
     return _made(
         Regressor,
         part,
@@ -407,6 +408,8 @@ def _regressor(part: RegressorPart) -> Regressor:
         weights=np.array([term.weight for term in part.terms], dtype=np.float64),
         trees=part.trees and _trees(part.trees),
         reach=math.inf if part.reach is None else part.reach,
+        spread=_spread(part.spread),
+        scores=_made(Scores, part.scores, **unknown_scores),
         measured=_measured(part.measured),
     )
 
@@ -417,19 +420,20 @@ def _term(number: int, part: TermPart) -> Term:
     return Term(tuple((part.powers or {}).items()), part.special or "")
 
 
-def _check_spread(spread: Spread) -> None:
-    edges, low, high = spread.edges, spread.low, spread.high
+def _spread(part: SpreadPart) -> Spread:
+    edges, low, high = (np.array(values, dtype=np.float64) for values in (part.edges, part.low, part.high))
     if not len(low) == len(high) == len(edges) + 1:
         raise ValueError(
             f"spread has {len(edges)} edges, {len(low)} low and {len(high)} high bounds, "
             "but must have one more of these than edges"
         )
     if (np.diff(edges) < 0).any():
-        raise _wrong("spread.edges", edges.tolist(), "in ascending order")
+        raise _wrong("spread.edges", part.edges, "in ascending order")
     for name, word, values, wrong in (("low", "most", low, low > 0), ("high", "least", high, high < 0)):
         if wrong.any():
             rule = f"at {word} 0: bounds enclose a prediction"
             raise _wrong(f"spread.{name}", float(values[wrong][0]), rule)
+    return _made(Spread, part, edges=edges, low=low, high=high)
 
 
 def _trees(part: TreesPart) -> Trees:

@@ -15,18 +15,14 @@ from neuralpower.learn.file_struct import (
     MOST_BITS,
     MOST_LOG,
     MOST_NUMBER,
-    Count,
-    Deviation,
     Exponent,
+    Log,
     NotNegative,
-    Number,
-    Octaves,
     Part,
     Positive,
 )
 from neuralpower.learn.pace import NetworkSpeed
 from neuralpower.learn.prior import Doubt
-from neuralpower.learn.regressor import Scores, Spread
 from neuralpower.learn.slopes import Alignment
 
 SCHEMA = 5
@@ -41,6 +37,10 @@ MOST_NODES, MOST_MEASURED = 2**20, 2**24  # of one regressor: some 16 and 500 ti
 
 MOST_FACTOR = 10.0  # logarithm of a law's factor: the largest trained one is 3
 
+Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
+Deviation = Annotated[float, Meta(ge=0, le=MOST_LOG)]
+Octaves = Annotated[float, Meta(ge=-1100.0, le=1100.0)]  # those of double precision
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Size = Annotated[int, Meta(ge=1, le=LARGEST)]
 Name = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+\Z")]  # printable, in one line
 Watts = Annotated[float, Meta(gt=0, le=HIGHEST_W)]
@@ -96,6 +96,31 @@ class TermPart(Part, frozen=True, kw_only=True):
     weight: NotNegative
 
 
+class SpreadPart(Part, frozen=True):
+    """`Spread`."""
+
+    edges: list[Octaves]
+    low: list[Log]
+    high: list[Log]
+    growth: Deviation
+    common: Deviation
+    common_growth: Deviation
+    tail: Octaves = 1e3
+
+
+class ScoresPart(Part, frozen=True):
+    """`Scores`; null is what is not known."""
+
+    rows: Count
+    mape: NotNegative | None
+    rmspe: NotNegative | None
+    median_base: NotNegative | None
+    median: NotNegative | None
+    bias: Number | None
+    beyond: NotNegative | None
+    inside: Annotated[float, Meta(ge=0, le=1)] | None
+
+
 class TreesPart(Part, frozen=True):
     """`Trees`: nodes in preorder, which says where trees begin and where right children are.
 
@@ -138,8 +163,8 @@ class RegressorPart(Part, frozen=True, kw_only=True):
     least: NotNegative
     terms: list[TermPart]
     box: dict[str, tuple[Octaves, Octaves]] = msgspec.field(name="box_log2")
-    spread: Spread
-    scores: Scores
+    spread: SpreadPart
+    scores: ScoresPart
     reach: NotNegative | None
     trees: TreesPart | None = msgspec.field(name="residual")
     measured: MeasuredPart

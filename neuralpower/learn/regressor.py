@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, replace
 
 import numpy as np
-from msgspec import Meta
-from msgspec.structs import asdict, force_setattr, replace
 
-from neuralpower.learn.file_struct import Count, Deviation, Log, NotNegative, Number, Octaves, Part
 from neuralpower.learn.problem import Array, Problem, Term
 from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.trees import Trees
@@ -20,33 +16,17 @@ NINETY = 1.645  # standard deviations of a normal distribution to either side of
 PLAIN_DEGREE, PLAIN_WORK = 2, ("flops", "bytes")
 
 
-if TYPE_CHECKING:  # in memory, lists of a file are arrays, and numbers that are not known are NaN
-    Edges = Array
-    Logs = Array
-    Error = float
-    Bias = float
-    Inside = float
-else:
-    Edges, Logs = list[Octaves], list[Log]
-    Error, Bias = NotNegative | None, Number | None
-    Inside = Annotated[float, Meta(ge=0, le=1)] | None
-
-
-class Spread(Part, frozen=True):
+@dataclass(frozen=True)
+class Spread:
     """How far measurements lie from predictions, as log(measured / predicted), from rows held out."""
 
-    edges: Edges  # [bins - 1], log2 of predicted times
-    low: Logs  # [bins], below which ONE_SIDE of the measurements lie
-    high: Logs  # [bins]
-    growth: Deviation  # of an interval to each side, times the root of the octaves away from the samples
-    common: Deviation  # standard deviation of what all layers of the regressor have in common
-    common_growth: Deviation  # and how much that grows, times the same root
-    tail: Octaves = 1e3  # log2 of a time that few sampled rows exceed: beyond, they are thin
-
-    def __post_init__(self) -> None:
-        """Make arrays of a file's lists."""
-        for name in ("edges", "low", "high"):
-            force_setattr(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+    edges: Array  # [bins - 1], log2 of predicted times
+    low: Array  # [bins], below which ONE_SIDE of the measurements lie
+    high: Array  # [bins]
+    growth: float  # of an interval to each side, times the root of the octaves away from what was sampled
+    common: float  # standard deviation of what all layers of the regressor have in common
+    common_growth: float  # and how much that grows, times the same root
+    tail: float = 1e3  # log2 of a time that few sampled rows exceed: beyond, they are thin
 
     def away(self, predicted: Array, outside: Array) -> Array:
         """Octaves outside the box, and beyond the tail, [rows]."""
@@ -69,23 +49,18 @@ class Spread(Part, frozen=True):
         return np.asarray(self.common + self.common_growth * np.sqrt(self.away(predicted, outside)))
 
 
-class Scores(Part, frozen=True):
-    """Errors on rows that the fit had not seen (ten folds): shares, not percent; NaN if not known."""
+@dataclass(frozen=True)
+class Scores:
+    """Errors on rows that the fit had not seen (ten folds): shares, not percent."""
 
-    rows: Count
-    mape: Error
-    rmspe: Error
-    median_base: Error
-    median: Error
-    bias: Bias  # of the rows' sum: positive where predictions are too high
-    beyond: Error  # mean error where the largest or farthest rows, or a whole device, are held out together
-    inside: Inside  # share of held-out rows within their 90 % interval
-
-    def __post_init__(self) -> None:
-        """Make NaN of a file's null."""
-        for name, value in asdict(self).items():
-            if value is None:
-                force_setattr(self, name, float("nan"))
+    rows: int
+    mape: float
+    rmspe: float
+    median_base: float
+    median: float
+    bias: float  # of the rows' sum: positive where predictions are too high
+    beyond: float  # mean error where the largest or farthest rows, or a whole device, are held out together
+    inside: float  # share of held-out rows within their 90 % interval
 
 
 @dataclass(frozen=True)

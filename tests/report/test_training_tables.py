@@ -5,7 +5,6 @@ import json
 import re
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -59,7 +58,7 @@ def test_power_that_was_trained_is_in_the_sentence_and_the_table(plain: Trained)
 
 def test_few_rows_of_a_kind_have_no_error_that_is_known(plain: Trained) -> None:
     key, regressor = next(iter(plain.predictor.regressors.items()))
-    unknown = msgspec.structs.replace(regressor.scores, median_base=np.nan, median=np.nan)
+    unknown = dataclasses.replace(regressor.scores, median_base=np.nan, median=np.nan)
     known = dataclasses.replace(
         plain.predictor, regressors={key: dataclasses.replace(regressor, scores=unknown)}
     )

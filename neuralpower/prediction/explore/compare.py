@@ -49,7 +49,6 @@ class Comparison(Shown):
         return "A" if self.a_faster >= 0.5 else "B", min(chance, 0.999)
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         return {
             "schema": 1,
             "a": {"name": self.a, "runtime_s": self.a_s.to_json()},

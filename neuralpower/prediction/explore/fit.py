@@ -93,7 +93,6 @@ class Fit(Shown):
         return self.memory.cache_bytes / self.request.batch_size
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         return {
             "schema": 1,
             **named(

@@ -111,7 +111,6 @@ class Laid:
     cost: float | None = None  # of a million tokens, or samples where there are no tokens
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         shown = {"layout": self.layout, "runtime_s": self.runtime_s, **vars(self)}
         return {name: plain(value) for name, value in shown.items()}
 
@@ -138,7 +137,6 @@ class Layouts(Shown):
         return dict(Counter(one.sort for one in self.found if one.reason).most_common())
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         wanted = self.wanted
         return {
             "schema": 1,

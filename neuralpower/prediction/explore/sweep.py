@@ -223,7 +223,6 @@ def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
 
 
 def to_json(result: Sweep) -> dict[str, Any]:
-    """As a JSON object."""
     points = [{name: v for name, v in vars(point).items() if name != "error" or v} for point in result.points]
     head = {"schema": 1, "front": result.front, "traces": result.traces}
     said = {"notes": list(result.notes), "warnings": list(result.warnings)}
