@@ -163,6 +163,7 @@ class Declared:
     """A result whose JSON object is declared: names of its attributes, as `named` takes them."""
 
     in_json: ClassVar[str]
+    schema: ClassVar[int] = 1  # of the object, for those that name it
 
     def to_json(self) -> dict[str, Any]:
         return named(self, self.in_json)
