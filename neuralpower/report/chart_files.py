@@ -21,7 +21,7 @@ from neuralpower.report.svg_canvas import SIZES, letters, stylesheet
 from neuralpower.report.svg_charts import drawn
 
 TITLE, BETWEEN = 30.0, 22.0  # pixels above a drawing for its title, and below it
-POINT = 0.75  # of a pixel, as browsers have it
+POINT = 0.75  # of a pixel, in browsers
 SHARP = 192  # pixels of a PNG for each inch, which has 96 on a page
 FONT = "DejaVu Sans, sans-serif"
 ANCHORS = {"middle": "center", "end": "right"}

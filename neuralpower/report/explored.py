@@ -41,7 +41,7 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
 
 
 def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
-    """Header -> cell of a point, for every table; what all points share is left out."""
+    """Header -> cell of a point, for every table; omits what all points share."""
     points = result.points
     columns: dict[str, Callable[[SweepPoint], str]] = {
         "": lambda p: "*" if p.best else "",
