@@ -93,7 +93,7 @@ def _bounds(one: SweepPoint | Score) -> str:
 
 
 def _in_short(one: SweepPoint | Score) -> str:
-    """The same, a long reason cut off."""
+    """The bounds of the time, or the beginning of the reason why they are unknown."""
     return textwrap.shorten(_bounds(one), MOST_SAID, placeholder=" ...")
 
 

@@ -194,7 +194,7 @@ def too_few(tables: Sequence[Table]) -> Iterator[tuple[str, int]]:
 
 
 def inspection_json(dataset: Dataset, tables: Sequence[Table]) -> dict[str, Any]:
-    """The same numbers in SI units and shares."""
+    """A dataset's rows, refused rows and kinds with too few of them; SI units and shares."""
     layers = [table for table in tables if table.rows is not None]
     return {
         "schema": 1,

@@ -64,7 +64,7 @@ def _agreement(compared: Sequence[Compared], name: str) -> list[str]:
 def measured_json(
     compared: Sequence[Compared], names: Sequence[str], refused: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The same numbers in SI units and shares; `refused`: rows of the file that could not be read."""
+    """Both times of each network, SI units and shares; `refused`: rows of the file that could not be read."""
     networks = []
     for one in compared:
         m = one.measurement
@@ -180,7 +180,7 @@ PREDICTORS: Mapping[str, Callable[[Evaluation], float]] = {
 def evaluation_json(
     evaluations: Sequence[Evaluation], refused: Sequence[tuple[Case, InputError]] = ()
 ) -> dict[str, Any]:
-    """The same numbers in SI units and shares; `refused`: the cases without numbers, and why."""
+    """Both times of each network, SI units and shares; `refused`: the cases without numbers, and why."""
     networks = [
         {
             **named(e.case, CASE),

@@ -262,7 +262,7 @@ def _launch(leaf: Leaf, number: int, begun_s: float) -> Leaf:
 
 
 def _with_waits(leaves: Sequence[Leaf], begun_ns: int, idle_w: float | None) -> list[Leaf]:
-    """The same with a slice for each wait of the device, in the levels that its neighbours share."""
+    """Leaves with a slice for each wait of the device, in the levels that its neighbours share."""
     found: list[Leaf] = []
     end = begun_ns
     for leaf in leaves:
@@ -325,7 +325,7 @@ def _whole(p: Prediction) -> dict[str, Any]:
 
 
 def _short(figures: dict[str, Any]) -> dict[str, Any]:
-    """The same, rounded to DIGITS."""
+    """Figures rounded to DIGITS."""
     return {name: float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for name, v in figures.items()}
 
 
