@@ -6,6 +6,7 @@
     fit         does a network fit into memory; largest batch and context
     memory      peak memory alone, of a pass or a training step
     score       rank thousands of candidates
+    traffic     serve users at a rate: waiting times, and how many there can be
     load        load a predictor for many calls
     profile     measure a network on this machine
 
@@ -18,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from neuralpower import errors
-from neuralpower.api.functions import compare, fit, load, memory, predict, profile, score, sweep
+from neuralpower.api.functions import compare, fit, load, memory, predict, profile, score, sweep, traffic
 from neuralpower.prediction.shown import Shown
 from neuralpower.version import __version__
 
@@ -49,6 +50,7 @@ __all__ = [
     "profile",
     "score",
     "sweep",
+    "traffic",
 ]
 
 _HOMES = {

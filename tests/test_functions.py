@@ -26,7 +26,7 @@ from neuralpower.learn.any_device import for_device
 from neuralpower.learn.predictor_files import known_predictors, read_predictor
 
 ROOT = Path(__file__).parent.parent
-NAMES = ("compare", "fit", "load", "memory", "predict", "profile", "score", "sweep")
+NAMES = ("compare", "fit", "load", "memory", "predict", "profile", "score", "sweep", "traffic")
 MOST_PARAMETERS = 8
 
 

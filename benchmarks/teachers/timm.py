@@ -102,7 +102,7 @@ def _traced(run: Run) -> Counter[Layer] | None:
         asked = Question(
             dtype=str(dtype).removeprefix("torch."), run=run.run, platform=NVIDIA, autocast=autocast
         )
-        with cast_rules(NVIDIA, autocast):
+        with cast_rules(NVIDIA):
             found = trace(network, (x,), autocast=autocast)
         work = applied(applied(found, asked, OF_CALLS), asked)
     except Exception as error:  # noqa: BLE001  # strangers' networks: one that fails is left out, and named

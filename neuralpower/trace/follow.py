@@ -133,7 +133,7 @@ def _recorded(one: Pass, question: Question) -> Trace:
         return each_length(shorter, _recorded(one.longer, question), one)
     inputs = one.inputs
     try:
-        with cast_rules(question.platform, question.autocast):
+        with cast_rules(question.platform):
             found = trace(
                 one.module,
                 inputs.args,

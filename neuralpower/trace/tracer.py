@@ -24,7 +24,7 @@ from neuralpower.networks.refusals import check_followable, way_out
 from neuralpower.networks.running import WAYS, Run
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
-from neuralpower.trace.casts import casting
+from neuralpower.trace.casts import casting, not_blind
 from neuralpower.trace.inner_gradients import takes_gradients
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.own_backward import OwnBackwardError
@@ -52,7 +52,7 @@ def trace(
     tensors, a real run on the CPU. `ways` says which are tried. `training` is the mode during the pass: None
     leaves every module in its own, and autograd functions then make gradients where the caller has them
     enabled. `autocast` is the low precision that products are cast to, as by `torch.autocast`, to which meta
-    tensors are blind. `routing` says how many experts of a mixture are reached.
+    tensors are blind, as to a model's own. `routing` says how many experts of a mixture are reached.
 
     Raises:
         ModelError: the forward raises in all ways, and the message quotes it; or it cannot be followed.
@@ -77,7 +77,8 @@ def trace(
             recorder.autograd = autograd
             recorder.asked, recorder.trained = training or (training is None and enabled), training is True
             try:
-                with users_code(forward), _prepared(model, training, autocast), recorder.attached():
+                casts = not_blind() if method == "meta" else contextlib.nullcontext()
+                with users_code(forward), _prepared(model, training, autocast), recorder.attached(), casts:
                     recorder.follow(run, tuple(args), kwargs, loss)
             except BoundError as error:
                 raise BoundError(f"{type(model).__name__}: {error}") from error

@@ -72,6 +72,22 @@ def test_monomials_and_sums_of_two_are_found_again() -> None:
     assert solver.solve((0, 1, 2, 3, 4, 5)) is None  # a zero stands for another case
 
 
+def test_what_is_zero_beyond_a_bound_is_known_on_both_its_sides_and_not_between() -> None:
+    heads, size = np.array([2, 4, 8, 2, 4, 8, 2, 4]), np.array([8, 8, 8, 16, 16, 16, 32, 64])
+    fields = np.stack([heads * size, heads], axis=1).astype(float)
+    runs = np.where(size < 16, size // 2, 0)  # of half a head
+    form = Solver(fields).solve(tuple(runs))
+    assert form is not None
+    np.testing.assert_array_equal(form(fields), runs)
+    # sizes 4, 6, 16, 128, and 12, of which the examples say nothing
+    others = np.array([[8, 2], [24, 4], [96, 6], [256, 2], [48, 4]], dtype=float)
+    np.testing.assert_array_equal(form(others), [2, 3, 0, 0, np.nan])
+    np.testing.assert_array_equal(form.scaled(2)(others), [4, 6, 0, 0, np.nan])
+    # where the large ones are not zero alone, it is another case
+    assert Solver(fields).solve(tuple(np.where(size < 32, 0, size))) is None
+    assert Solver(fields).solve((4, 4, *(0,) * 6)) is None  # two examples may be chance
+
+
 # ---- families ----
 
 STEPS = [5, pytest.param(1, marks=pytest.mark.full)]  # from a point that is compared to the next

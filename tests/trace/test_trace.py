@@ -356,13 +356,6 @@ class _Stepping(nn.Module):
         self.optimizer.step()
 
 
-@pytest.mark.filterwarnings("ignore")  # that this way to quantize is deprecated
-def test_packed_weights_are_said_not_to_be_counted() -> None:
-    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
-    said = " ".join(neuralpower.load("amd-epyc-2c").predict(model, torch.zeros(2, 8)).remarks)
-    assert "packed weights of quantized layers (2) have an unknown size: parameters and memory" in said
-
-
 class Inside(nn.Linear):
     """Makes a tensor of its own by a function, before its product."""
 
@@ -378,6 +371,15 @@ RAGGED = [torch.zeros(2, 4), torch.zeros(3, 4)]
 PLAIN = torch.zeros(2, 4)
 
 
+def held(module: nn.Module, tensor: Tensor) -> nn.Module:
+    """The module with a parameter, or a buffer."""
+    if isinstance(tensor, nn.Parameter):
+        module.register_parameter("held", tensor)
+    else:
+        module.register_buffer("held", tensor)
+    return module
+
+
 @pytest.mark.filterwarnings(
     "ignore"
 )  # that TorchScript is deprecated, nested tensors and lazy layers are new
@@ -390,9 +392,23 @@ PLAIN = torch.zeros(2, 4)
             "0.weight has no shape before its layer has seen an input",
         ),
         (lambda: (nn.Sequential(nn.LazyBatchNorm2d()), PLAIN), "0.weight has no shape before"),
-        (
-            lambda: (nn.Linear(4, 4), torch.eye(4).to_sparse()),
-            r"a tensor of \(4, 4\) is torch.sparse_coo, and only dense",
+        *(
+            (
+                lambda make=make, hold=hold: hold(make(torch.eye(4))),
+                rf"a tensor of \(4, 4\) is torch.{name}, and only dense",
+            )
+            for name, make in {
+                "sparse_coo": Tensor.to_sparse,
+                "sparse_csr": Tensor.to_sparse_csr,
+                "sparse_csc": Tensor.to_sparse_csc,
+                "sparse_bsr": lambda x: x.to_sparse_bsr((2, 2)),
+                "sparse_bsc": lambda x: x.to_sparse_bsc((2, 2)),
+            }.items()
+            for hold in (
+                lambda x: (nn.Linear(4, 4), x),
+                lambda x: (held(nn.Linear(4, 4), x), PLAIN),
+                lambda x: (held(nn.Linear(4, 4), nn.Parameter(x)), PLAIN),
+            )
         ),
         (
             lambda: (nn.Linear(4, 4), torch.nested.nested_tensor(RAGGED)),
