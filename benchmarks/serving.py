@@ -35,6 +35,7 @@ MODELS = {
     "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
 }
 DEVICES = {"h100_sxm": "h100-sxm", "h200_sxm": "h200"}
+SYNCHRONOUS = ("0.11.", "0.12.", "0.13.")  # versions of vLLM whose host plans between two steps
 LONGEST = 16_384  # tokens of a request of the closed loops
 ENGINES = {"vllm": "vllm", "sglang": "sglang"}  # of TensorRT-LLM no policy is known
 
@@ -91,10 +92,11 @@ def _loops(table: pd.DataFrame, rows: int) -> None:
     kept: dict[tuple[Any, ...], Deployment] = {}
     for row in chosen.itertuples():
         model, engine = MODELS[str(row.model_path)], ENGINES[str(row.backend)]
-        key = (model, DEVICES[str(row.system)], int(str(row.tp_size)), engine)
+        late = engine == "sglang" or not str(row.backend_version).startswith(SYNCHRONOUS)
+        key = (model, DEVICES[str(row.system)], int(str(row.tp_size)), engine, late)
         try:
             if key not in kept:
-                kept[key] = _deployed(*key[:3], engine=engine, longest=LONGEST)
+                kept[key] = _deployed(*key[:3], engine=engine, overlaps=late, longest=LONGEST)
             (found,) = kept[key].serves(_closed(row))
         except NeuralPowerError as error:
             print(f"{key}: {error}")

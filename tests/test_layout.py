@@ -55,11 +55,11 @@ PACKAGES: Mapping[str, str] = {
     """,
     "prediction": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
-        on_gpu parallel prediction rows several_devices shown timeline tree weights
+        on_gpu parallel prediction rows served_type several_devices shown timeline tree weights
         explore.compare explore.fit explore.fit_request explore.largest explore.layouts explore.phases
         explore.outcomes explore.remedies explore.score explore.sweep explore.verdict
     """,
-    "serving": "simulator step_times surface traffic workload",
+    "serving": "plan simulator step_times surface traffic workload",
     "report": """
         cards charts explored grid inspection measured memory_pictures layouts number_format
         page perfetto

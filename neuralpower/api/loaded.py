@@ -59,6 +59,7 @@ from neuralpower.prediction.explore.sweep import Sweep
 from neuralpower.prediction.memory.engines import OPTIONS, EngineRequest, board_of
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import Prediction, check_coverage
+from neuralpower.prediction.served_type import check_served_by, served_type
 from neuralpower.prediction.weights import scheme_asked
 from neuralpower.report.shown import Panel, drawn
 from neuralpower.trace.master_weights import check_masters
@@ -130,7 +131,8 @@ class LoadedPredictor:
                 "generate"; sizes as in `Phase.decode(batch=8, context=4096)`.
             **options: `seq_len` (tokens of each sample), `input_shape` (of one sample), `recipe` (of
                 training), `run` ("eager", "graph", "compile" or "engine"; by default "engine" for a language
-                model's phases on a GPU, else "eager"), `weights` (their quantisation: "int4:128", "fp8",
+                model's phases on a GPU, else "eager"), `engine` ("vllm" by default, "sglang" or "llama.cpp":
+                whose rule says the type of a checkpoint), `weights` (their quantisation: "int4:128", "fp8",
                 "q4_k_m"; by default the checkpoint's), `autocast` ("bfloat16": what products are cast to),
                 `lora` (rank of adapters that are trained: 16, or "16:q_proj,v_proj"), `layout` (a `Layout`,
                 over several devices), `devices` ("8xh100-sxm") and `nodes` (the cluster), `plan` and
@@ -158,7 +160,11 @@ class LoadedPredictor:
         if way == TRAINING:
             check_masters(recipe.masters, given, lora=options.get("lora"))
         source = with_lora(resolve(network), options.get("lora"), way, layout)
-        run = run_of(self.predictor, options.get("run"), asked, way)
+        run, engine = run_of(self.predictor, options.get("run"), asked, way), options.get("engine")
+        check_served_by(engine, run)
+        if dtype is None:
+            given, served = served_type(network, given, run, self.predictor, engine)
+            note = (*note, *served)
         settings = {"plan": options.get("plan"), "require_plan": options.get("require_plan", False)}
         sharding = sharding_of(layout, cluster, run, way, **settings)
         sizes = Sizes(batch_size, given, dtype is not None, asked, options, sharding, way == TRAINING)
@@ -288,16 +294,20 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[Sw
     asked = renamed(grid, SweepOptions.__annotations__)
     check_options("option of sweep", asked, SweepOptions.__annotations__)
     model, dtypes, memory = as_network(model), asked.pop("dtypes", None), asked.pop("memory", None)
+    served: tuple[str, ...] = ()
+    phases = phases_of(asked.pop("phase", FORWARD))
     if dtypes is None:
-        dtypes = (predictors[0]._dtype(model, None)[0],)
+        first = predictors[0]
+        run = run_of(first.predictor, asked.get("run"), phases[0])
+        usual, served = served_type(model, first._dtype(model, None)[0], run, first.predictor)
+        dtypes = (usual,)
     elif isinstance(dtypes, (list, tuple)):  # other values are refused later
         dtypes = [named_dtype(dtype) for dtype in dtypes]
     check_settings(None, asked.get("recipe", RECIPE), ONE)
     cluster = cluster_in(asked)
     for name in ("devices", "nodes"):
         asked.pop(name, None)
-    phases = phases_of(asked.pop("phase", FORWARD))
-    return sweep_grid(
+    found = sweep_grid(
         model,
         [one.predictor for one in predictors],
         phases,
@@ -307,6 +317,7 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[Sw
         cluster=cluster,
         **asked,
     )
+    return replace(found, notes=(*served, *found.notes))
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:

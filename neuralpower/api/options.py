@@ -26,6 +26,7 @@ class PredictOptions(TypedDict, total=False):
     input_shape: Sequence[int] | None  # of one sample
     recipe: Recipe  # of training: optimizer, accumulation, checkpointing
     run: str | None  # eager, graph, compile or engine
+    engine: str | None  # that serves it, for run "engine": vllm, sglang or llama.cpp
     weights: str | None  # quantisation of weights: "int4:128", "fp8", "q4_k_m"
     autocast: str | None  # low precision that products are cast to: "bfloat16"
     lora: str | int | None  # training: rank of adapters, 16 or "16:q_proj,v_proj"

@@ -101,7 +101,7 @@ def compare(asked: Compare) -> None:
 
 def _sides(asked: Compare) -> list[Side]:
     """Both models, each predicted on its device; raises InputError."""
-    from neuralpower.prediction.case import Case, predict_case
+    from neuralpower.prediction.case import Case, predict_case, run_of
     from neuralpower.prediction.explore.compare import Side
     from neuralpower.trace.recipe import RECIPE, TRAINING
 
@@ -123,7 +123,8 @@ def _sides(asked: Compare) -> list[Side]:
         model = model or asked.a.partition("@")[0]
         name, layout, cluster = _placed(asked, model, place)
         known[name] = known.get(name) or _answers(asked, name if at else "", cluster)
-        dtype = parsing.dtype(asked.sizes.dtype or parsing.usual_dtype(model, known[name]))
+        run = run_of(known[name], asked.run, phase, way)
+        dtype = parsing.dtype(asked.sizes.dtype or parsing.usual_dtype(model, known[name], run))
         batch = parsing.batch_size(model, asked.sizes.batch_size, shape)
         how: dict[str, Any] = {"run": asked.run, "weights": asked.sizes.weights, "layout": layout}
         how |= {"cluster": cluster, "require_plan": asked.parallel.require_plan}

@@ -78,7 +78,7 @@ def parallel(asked: Parallel) -> None:
     for batch in batches:
         parsing.check_batch_size(batch)
     stage("importing torch and transformers")
-    from neuralpower.prediction.case import Case
+    from neuralpower.prediction.case import Case, run_of
     from neuralpower.prediction.explore.layouts import Wanted, layouts
     from neuralpower.report.layouts import layouts_table
     from neuralpower.trace.recipe import TRAINING
@@ -89,12 +89,14 @@ def parallel(asked: Parallel) -> None:
         raise InputError("--lengths: layouts are ranked for equal requests; give --context or --prompt")
     dtype = asked.dtype and parsing.dtype(asked.dtype)
     trained = parsing.predictor(asked.predictor, cluster.spec.slug, dtype)
+    way = TRAINING if asked.phase == TRAINING else "forward"
+    run = run_of(trained, asked.run, phase, way)
     case = Case(
         asked.model,
         1,
         asked.seq_len,
         parsing.shape(asked.input_shape),
-        dtype or parsing.usual_dtype(asked.model, trained),
+        dtype or parsing.usual_dtype(asked.model, trained, run),
         phase,
         run=asked.run,
         weights=asked.weights,
@@ -104,7 +106,7 @@ def parallel(asked: Parallel) -> None:
     wanted = Wanted(
         case,
         cluster,
-        TRAINING if asked.phase == TRAINING else "forward",
+        way,
         _recipe(asked),
         batches,
         asked.global_batch,

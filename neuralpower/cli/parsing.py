@@ -167,10 +167,10 @@ def batch_size(model: str, asked: int | None, shape: Sequence[int] | None) -> in
     return resolve(model).batch_size(asked, shape) if asked is None else asked
 
 
-def usual_dtype(model: str, trained: Predictor | None = None) -> str:
-    """The dtype in which a model was published, else float32.
+def usual_dtype(model: str, trained: Predictor | None = None, run: str = "") -> str:
+    """The dtype in which a model was published, else float32; of run engine, the one that it is served in.
 
-    If the predictor's device does not have it, use the nearest dtype, with a note on stderr. Raises
+    If the predictor's device does not have it, use the nearest dtype. A note on stderr says so. Raises
     ModelError.
     """
     from neuralpower.cli.output import tell
@@ -185,7 +185,14 @@ def usual_dtype(model: str, trained: Predictor | None = None) -> str:
     if nearest != found:
         lacks = f"which {trained.name} does not have"
         tell(f"Note: {model} was published in {found}, {lacks}; predicted in {nearest}")
-    return nearest
+    if not run:
+        return nearest
+    from neuralpower.prediction.served_type import served_type
+
+    served, notes = served_type(model, nearest, run, trained)
+    for note in notes:
+        tell(f"Note: {note}")
+    return served
 
 
 def predictor(name: str | None, device: str | None = None, dtype: str | None = None) -> Predictor:

@@ -13,6 +13,7 @@ from neuralpower.cli import parsing, shared_options
 from neuralpower.cli.answers import answered
 from neuralpower.cli.choices import PHASES, VIEWS, choice
 from neuralpower.cli.commands import OptionGroup, examples, with_options
+from neuralpower.cli.engine_options import NAMES as ENGINES
 from neuralpower.cli.formats import HTML, TABLE, Answer, check_out, form_of, give
 from neuralpower.cli.known_names import checked_device
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT
@@ -54,6 +55,10 @@ class Predict(OptionGroup):
     device_spec: Annotated[str | None, Option(callback=checked_device, hidden=True)] = None
     predictor: shared_options.Predictor = None
     run: shared_options.Run = None
+    engine: Annotated[
+        str | None,
+        choice("engine", ENGINES, help="For run engine: it says the type of a checkpoint; default: vllm"),
+    ] = None
     tokens: shared_options.Tokens
     routing: Annotated[
         str,
@@ -121,6 +126,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     from neuralpower.networks.sources import resolve
     from neuralpower.prediction import case
     from neuralpower.prediction.compose import question_of
+    from neuralpower.prediction.served_type import check_served_by, served_type
     from neuralpower.prediction.weights import scheme_asked
     from neuralpower.trace.master_weights import check_masters
     from neuralpower.trace.recipe import TRAINING
@@ -133,6 +139,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     if asked.trace_file is not None:
         check_place(asked.trace_file, "trace.json")
     stage("loading the predictor")
+    own_type = sizes.dtype is None
     trained = _predictor(model, asked)
     trained_phase = "forward" if asked.phase in (TRAINING, phase.name) else asked.phase
     trained.check(sizes.full_dtype, trained_phase)
@@ -141,11 +148,12 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     way = TRAINING if asked.phase == TRAINING else trained_phase
     check_masters(recipe.masters, sizes.full_dtype, autocast=cast, lora=asked.lora)
     routing = Routing.parsed(asked.routing)
-    how: dict[str, Any] = {
-        "autocast": cast,
-        "routing": routing,
-        "run": case.run_of(trained, asked.run, phase, way),
-    }
+    run = case.run_of(trained, asked.run, phase, way)
+    served: tuple[str, ...] = ()
+    check_served_by(asked.engine, run)
+    if own_type:
+        vars(sizes)["dtype"], served = served_type(model, sizes.full_dtype, run, trained, asked.engine)
+    how: dict[str, Any] = {"autocast": cast, "routing": routing, "run": run}
     how["weights"] = scheme_asked(sizes.weights)
     spread = asked.parallel
     how |= {"layout": spread.layout, "cluster": spread.cluster}
@@ -161,6 +169,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     seen = stages.append if drawn else None
     stage(f"tracing {model}")
     prediction, _ = case.predict(runs, trained, question, model=model, seen=seen)
+    prediction = replace(prediction, assumptions=(*served, *prediction.assumptions))
     _give(asked, form, prediction, stages, trained)
     from neuralpower.prediction.prediction import check_coverage
 

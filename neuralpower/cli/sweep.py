@@ -162,16 +162,22 @@ class _Grid:
 def _swept(asked: Sweep, grid: _Grid, predictors: Sequence[Predictor]) -> swept.Sweep:
     """The points: by formulas from few traces; with a phase, each point is traced."""
     from neuralpower.networks.phases import Phase
+    from neuralpower.prediction.case import run_of
     from neuralpower.prediction.explore.phases import sweep_grid
 
-    own = parsing.usual_dtype(asked.model, predictors[0]) if asked.dtype is None else ""
-    return sweep_grid(
-        asked.model,
-        predictors,
+    own, phases = (
+        "",
         [
             Phase(asked.phase, None, context, prompt, asked.tokens.new_tokens)
             for context, prompt in itertools.product(grid.contexts, grid.prompts)
         ],
+    )
+    if asked.dtype is None:
+        own = parsing.usual_dtype(asked.model, predictors[0], run_of(predictors[0], asked.run, phases[0]))
+    return sweep_grid(
+        asked.model,
+        predictors,
+        phases,
         recipe=asked.parallel.recipe(asked.training.recipe(asked.phase), asked.phase),
         batch_sizes=grid.batch_sizes or (parsing.batch_size(asked.model, None, grid.shape),),
         lengths=grid.lengths,

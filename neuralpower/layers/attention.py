@@ -18,7 +18,7 @@ from neuralpower.errors import InputError, Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.base import peak_flops
 from neuralpower.layers.operands import Operand, Operands, own_operand
-from neuralpower.layers.terms import ceil_to, chosen, either, past
+from neuralpower.layers.terms import causal_share, ceil_to, chosen, either, past
 from neuralpower.layers.traits import Traits, sides_of, steps
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -194,6 +194,10 @@ class Attention(Layer):
         """Two products of 2 B H S L D, L at most the window; by convention causal masks do not halve them."""
         queries = self.batch * self.query_heads * self.query_length
         return 4 * queries * self._seen(self.window) * self.head_size
+
+    def needed_flops(self) -> Any:
+        """Without the pairs that a causal mask hides."""
+        return self.flops() * causal_share(self.causal, self.query_length, self._seen(self.window))
 
     def bytes(self) -> Bytes:
         """Query, mask and the keys and values in reach in, the context out; scores stay in the cache."""

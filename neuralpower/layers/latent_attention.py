@@ -22,7 +22,7 @@ from neuralpower.layers import Bytes, Call, Draw, Hardware, layer_kind
 from neuralpower.layers.base import peak_flops
 from neuralpower.layers.fused import Fused, fused_operator
 from neuralpower.layers.operands import Operand, Operands, own_operand
-from neuralpower.layers.terms import ceil_to, chosen, past
+from neuralpower.layers.terms import causal_share, ceil_to, chosen, past
 
 WALKS = ((64, 64), (128, 64), (128, 128))  # queries and keys of a tile
 SPLITS = (64, 128)  # keys that a step of a decoder's kernel reads
@@ -134,6 +134,10 @@ class LatentAttention(Fused):
         """2 B H S L for each number of a key and of a value; by convention masks do not halve them."""
         scores = self.batch * self.query_heads * self.query_length * self.key_length
         return 2 * scores * (self._key_size + self._value_size)
+
+    def needed_flops(self) -> Any:
+        """Without the pairs that a causal mask hides."""
+        return self.flops() * causal_share(self.causal, self.query_length, self.key_length)
 
     def bytes(self) -> Bytes:
         """Queries and the cache in, results out; expanded, keys and values of each head instead."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers import KINDS, columns_of
-from neuralpower.layers.base import BACKWARD, FORWARD, Layer
+from neuralpower.layers.base import BACKWARD, GRADIENT, Layer
 from neuralpower.learn import laws
 from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, NETWORKS, Estimates, Powers
 from neuralpower.learn.prior import Law
@@ -83,7 +83,7 @@ def _backward_s(columns: Layer, law: Law) -> Array:
     for i in range(len(found)):
         whole = type(columns).from_row({name: getattr(columns, name)[i] for name in names})
         for part in whole.backward():
-            parts.setdefault(part.kind, []).append((i, dataclasses.replace(part, phase=FORWARD)))
+            parts.setdefault(part.kind, []).append((i, dataclasses.replace(part, phase=GRADIENT)))
     for kind, some in parts.items():
         places, layers = zip(*some, strict=True)
         np.add.at(found, list(places), seconds_by_law(columns_of(KINDS[kind], layers), law))

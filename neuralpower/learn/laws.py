@@ -35,7 +35,7 @@ def least_s(columns: Layer, hardware: Hardware) -> Array:
     if _otherwise_bound(columns, hardware):
         return np.zeros(len(columns.dtype))
     fastest = max(hardware.peak_flops_per_s.values(), default=np.inf)
-    return _law_s(columns, hardware, fastest)
+    return _law_s(columns, hardware, fastest, flops=columns.needed_flops())
 
 
 def most_s(columns: Layer, hardware: Hardware) -> Array:
@@ -55,11 +55,15 @@ def _otherwise_bound(columns: Layer, hardware: Hardware) -> bool:
     return hardware.memory_bytes_per_s <= 1 or columns.bound_s(hardware) is not None
 
 
-def _law_s(columns: Layer, hardware: Hardware, lanes: float, passes: Any = 1) -> Array:
-    """FLOP at the peak (`lanes`: of all but products) or bytes at the bandwidth, the longer, [rows]."""
+def _law_s(columns: Layer, hardware: Hardware, lanes: float, passes: Any = 1, flops: Any = None) -> Array:
+    """FLOP at the peak (`lanes`: of all but products) or bytes at the bandwidth, the longer, [rows].
+
+    `flops`: that count; None: all.
+    """
+    flops = columns.flops() if flops is None else flops
     peak = most_flops(columns, hardware) if columns.multiplies else lanes
     moved_s = np.asarray(passes) * sum(columns.bytes()) / hardware.memory_bytes_per_s
-    law = np.asarray(np.maximum(columns.flops() / peak, moved_s), dtype=float)
+    law = np.asarray(np.maximum(flops / peak, moved_s), dtype=float)
     return np.broadcast_to(law, (len(columns.dtype),))
 
 

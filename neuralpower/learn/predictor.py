@@ -19,9 +19,10 @@ from neuralpower.devices.spec import DeviceSpec
 from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, floats_of, instead_of, peaks_of
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
+from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, measured_phase
 from neuralpower.layers.columns import as_columns, of_one_type, take
 from neuralpower.layers.sweep import Draw
+from neuralpower.layers.tiles import TiledProduct
 from neuralpower.learn import keys, laws
 from neuralpower.learn.carried_power import carried_power
 from neuralpower.learn.device_levels import level
@@ -390,11 +391,16 @@ class Predictor:
         return np.argmax(known, axis=0), np.max(known, axis=0)
 
     def _yields(self, columns: Layer, asked: Predictor) -> bool:
-        """Whether the asked law knows such calls better: torch's, where this was trained on engines'."""
-        law = asked.law
-        if law is None or asked.engines or not self.carried or not law.knows(columns):
+        """Whether the asked law knows such calls better: torch's, where this was trained on engines'.
+
+        Tables repeat a product alone: on a B200 at twice the rate that long runs of networks sustain.
+        """
+        law, tables = asked.law, self.sentinel_s is None or self.twin is not None
+        if law is None or asked.engines or not law.knows(columns) or np.any(columns.quantised()):
             return False
-        return (self.twin is None or law.taught) and not np.any(columns.quantised())
+        if law.timed and tables and isinstance(columns, TiledProduct):
+            return True
+        return self.carried and (self.twin is None or law.taught)
 
     def _knows(self, columns: Layer, *, lawful: bool) -> Array:
         """How well it knows each row: EXACT, NEAR or NOT; a law knows better than other code of the kind."""
@@ -407,7 +413,7 @@ class Predictor:
 
     def _by_key(self, columns: Layer) -> Iterator[tuple[Key, Array]]:
         """The rows of each key."""
-        labels = (columns.dtype, columns.phase, self.view.group(columns))
+        labels = (columns.dtype, measured_phase(columns.phase), self.view.group(columns))
         full = [np.broadcast_to(np.asarray(label), (len(columns.dtype),)) for label in labels]
         for (dtype, phase, group), index in rows_by(*full):
             yield (columns.kind, dtype, phase, group), index
@@ -444,6 +450,8 @@ class Predictor:
             t, hidden, by_bytes = self._untrained(columns, key[1], passes)
             power = self._power(columns, key, np.maximum(t * works, SHORTEST_S))
             return Estimates.untrained(t * works, hidden * works, held, np.full(rows, by_bytes), power)
+        measured_as: Any = np.full(rows, key[2])
+        columns = replace(columns, phase=measured_as)
         here, regressor = self._known_hardware(), self.regressors[found]
         hardware = here if self.twin is None else self.twin.hardware
         featured, also = regressor.trees is not None, regressor.dimensions()

@@ -100,8 +100,13 @@ class Regressor:
 
     @property
     def of_sums(self) -> bool:
-        """Whether it was fitted on no calls, but on networks' totals alone."""
-        return self.measured is None or not len(self.measured)
+        """Whether it was fitted on no calls, but on networks' totals alone: it has two terms and a constant.
+
+        Regressors of many calls remember none of them.
+        """
+        remembers = self.measured is not None and len(self.measured) > 0
+        plain = all(term.special in (None, "", "flops", "bytes") for term in self.terms)
+        return not remembers and self.trees is None and self.degree == 0 and plain
 
     def has_measured(self, config: Array) -> Array:
         """Whether it was fitted on each configuration, [rows], bool."""

@@ -1,4 +1,4 @@
-"""A workload's waiting times as a table."""
+"""Waiting times of a workload, and plans for one, as tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from neuralpower.report.grid import grid
 from neuralpower.report.number_format import many, quantity, share
+from neuralpower.serving.plan import Plan
 from neuralpower.serving.traffic import Load, Traffic
 
 NAMES = {"ttft_s": "first token", "tpot_s": "next tokens", "latency_s": "whole answer"}
@@ -83,3 +84,27 @@ def _point(load: Load) -> list[str]:
         quantity(load.tpot_s["p95"], "s"),
         share(load.cache_share),
     ]
+
+
+def plan_table(found: Plan) -> str:
+    """Ways to serve a rate, the best first, then the ways that do not."""
+    promise = ", ".join(map(str, found.targets))
+    lines = [f"{found.model}, {found.rate:g} requests/s with {promise}", ""]
+    if found.choices:
+        header = ["device", "ranks", "replicas", "devices", "requests/s each", "first token p95", "next p95"]
+        priced = any(choice.cost is not None for choice in found.choices)
+        rows = [
+            [
+                choice.device,
+                str(choice.layout.ranks),
+                str(choice.replicas),
+                str(choice.devices),
+                f"{choice.highest:.3g}",
+                quantity(choice.load.ttft_s["p95"], "s"),
+                quantity(choice.load.tpot_s["p95"], "s"),
+                *(["-" if choice.cost is None else f"{choice.cost:.2f}"] if priced else []),
+            ]
+            for choice in found.choices
+        ]
+        lines.append(grid([*header, *(["per hour"] if priced else [])], rows, left=1))
+    return "\n".join([*lines, *(f"Skipped {what}: {reason}" for what, reason in found.skipped)])

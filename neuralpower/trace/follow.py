@@ -64,6 +64,11 @@ def follow(asked: Asked, question: Question) -> Followed | Grown:
     return _generation(asked, question) if isinstance(asked, Generating) else _pass(asked, question)
 
 
+def work_of(one: Pass, question: Question) -> Trace:
+    """The tasks of a pass or a step, without its memory; raises as `follow`."""
+    return applied(_recorded(one, question), question)
+
+
 def _pass(one: Pass, question: Question) -> Followed:
     """One pass or step; a step that asks for values has no lifetimes, and a note that says so."""
     found = _recorded(one, question)

@@ -21,7 +21,7 @@ from neuralpower.errors import BoundError, ModelError, UsersError, quoted
 from neuralpower.layers import Call
 from neuralpower.networks.promised_values import promised, tensors_within
 from neuralpower.networks.refusals import check_followable, way_out
-from neuralpower.networks.running import WAYS, Run
+from neuralpower.networks.running import WAYS, Run, on_cpu, values_change_nothing
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
 from neuralpower.trace.casts import casting, not_blind
@@ -72,6 +72,8 @@ def trace(
         notes: list[str] = []
         failures: list[ModelError] = []
         for method, run in ways:
+            if run is on_cpu and values_change_nothing(model, map(raised, failures)):
+                break
             recorder = Recorder(model, routing)
             recorder.gradients, recorder.derived = training is not False, derived
             recorder.autograd = autograd

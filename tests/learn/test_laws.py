@@ -9,6 +9,7 @@ from benchmarks.laws import FALLS, FASTER, NARROW, SLOWER, accelerators, breache
 from neuralpower.devices.spec import find_spec
 from neuralpower.dtypes import floats_of
 from neuralpower.layers import KINDS, columns_of
+from neuralpower.layers.attention import Attention
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.learn import laws
@@ -61,3 +62,38 @@ def test_larger_calls_and_more_bits_never_take_less_where_the_law_answers(rule: 
     kinds = [kind for kind in KINDS.values() if kind.by_default]
     found = [one for kind in kinds for one in breaches(predictor, drawn(kind, "float16", DRAWS))]
     assert [layer for broken, layer in found if broken == rule] == []
+
+
+def test_tables_that_read_one_cache_again_do_not_beat_the_memory() -> None:
+    predictor = for_device(find_spec("nvidia-rtx-pro-6000-server"))
+    assert predictor.hardware is not None
+    caches = [
+        Attention(
+            dtype="bfloat16",
+            batch=8,
+            query_heads=40,
+            key_heads=8,
+            query_length=1,
+            key_length=length,
+            head_size=128,
+            causal=False,
+            masked=False,
+        )
+        for length in (2047, 2710, 3000, 4095)  # of 67 to 134 MB; the L2 holds 128
+    ]
+    found = predictor.estimate(caches)
+    read_s = [sum(one.bytes()) / predictor.hardware.memory_bytes_per_s for one in caches]
+    assert (found.runtime_s >= np.array(read_s) * 0.999).all()
+
+
+def test_what_a_causal_mask_hides_is_not_needed() -> None:
+    hardware = find_spec("nvidia-h100-sxm5-80gb").hardware()
+    sizes = {"batch": 1, "query_heads": 32, "key_heads": 8, "head_size": 128, "masked": False}
+
+    def least(queries: int, keys: int, causal: bool) -> float:
+        call = Attention(dtype="bfloat16", query_length=queries, key_length=keys, causal=causal, **sizes)
+        return float(laws.least_s(columns_of(Attention, [call]), hardware)[0])
+
+    assert least(8192, 8192, True) == pytest.approx(least(8192, 8192, False) / 2, rel=1e-3)
+    assert least(64, 8192, True) == pytest.approx(least(64, 8192, False), rel=0.01)
+    assert least(1, 8192, True) == least(1, 8192, False)

@@ -145,6 +145,25 @@ def test_a_workload_is_served_within_its_bounds_and_the_highest_rate_holds() -> 
     assert found.to_json()["value"]["ttft_s"].keys() == {"mean", "p50", "p90", "p95", "p99"}
 
 
+def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
+    from neuralpower.devices.spec import find_spec
+    from neuralpower.serving.plan import plan
+
+    devices = [(find_spec(name), neuralpower.load(name).predictor) for name in ("l40s", "h100-sxm")]
+    workload, targets = drawn(60, 256, 16, rate=1.0), targets_of("ttft=50ms@p90")
+    how = {"degrees": (1,), "longest": 1_024, "host_s": (0.0, 0.0)}
+    prices = {devices[0][0].slug: 1.0, devices[1][0].slug: 100.0}
+    found = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=prices, by="cost", **how)
+    assert [choice.device for choice in found.choices] == [devices[0][0].slug, devices[1][0].slug]
+    for choice in found.choices:
+        assert choice.replicas * choice.highest >= 5_000 > (choice.replicas - 1) * choice.highest
+    none = plan(MODELS["dense"], workload, 1.0, targets_of("ttft=0.01ms"), devices[:1], **how)
+    assert not none.choices and "misses its target" in none.skipped[0][1]
+    for rate, promise, by in ((0.0, targets, "devices"), (1.0, (), "devices"), (1.0, targets, "cost")):
+        with pytest.raises(InputError):
+            plan(MODELS["dense"], workload, rate, promise, devices, by=by, **how)
+
+
 def test_targets_are_read_and_broken_ones_refused() -> None:
     assert targets_of("ttft=500ms, tpot=0.03s@p99") == (Target("ttft_s", 0.5), Target("tpot_s", 0.03, 99))
     for text in ("", "ttft", "ttft=5", "speed=5ms", "ttft=-5ms", "ttft=5ms@p0", "ttft=5ms@99th", "ttft=nans"):

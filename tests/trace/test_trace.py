@@ -13,7 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import neuralpower
 from neuralpower.errors import InputError, ModelError
+from neuralpower.networks.running import WAYS
 from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.trace import tracer
 from neuralpower.trace.numerics import FLOPS_PER_BYTE
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import training_lifetimes
@@ -512,3 +514,31 @@ def test_the_work_of_a_decomposition_counts_beside_its_bytes(function: Any, flop
         assert call.work_bytes == pytest.approx(max(call.bytes, work), abs=1)
     small = trace(Returned(function), (torch.empty(2, 2, device="meta"),)).unmodelled
     assert [call.work_bytes >= call.bytes for call in small] == [True]
+
+
+class Faulty(nn.Module):
+    """Raises what values do not change."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, features, bias=False, device="meta")
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError(f"{self.linear(x).dim()} axes are too few")
+
+
+@pytest.mark.parametrize(("features", "drawn"), [(16, True), (2**15, False)])
+def test_a_large_network_is_not_run_with_values_to_see_an_error_again(
+    features: int, drawn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def on_cpu(*_: object) -> None:
+        seen.append("cpu")
+        raise ValueError("2 axes are too few")
+
+    monkeypatch.setattr(tracer, "on_cpu", on_cpu)
+    ways = [*WAYS[:2], ("cpu", on_cpu)]
+    with pytest.raises(ModelError, match="2 axes are too few"):
+        trace(Faulty(features), (torch.ones(2, features, device="meta"),), ways=ways)
+    assert bool(seen) == drawn

@@ -345,7 +345,7 @@ def test_what_was_not_measured_backward_does_what_its_formulas_say() -> None:
     tasks = backward_tasks(CHAIN, lambda kind, phase: False)
     # two products each, grad x and grad W, of 4 x 8 x 8 multiply-adds
     assert [(task.path, task.layer.phase, task.layer.flops()) for task in tasks] == [
-        (path, "forward", 512)
+        (path, "gradient", 512)
         for path in ("two", "two", "one")  # nobody asks for the gradient of the input
     ]
     assert [task.share for task in tasks] == [1.0, 1.0, 1.0]
