@@ -64,7 +64,14 @@ _HOMES = {
 }
 
 
-Shown.drawn_by = "neuralpower.report.shown"  # imported when the first result is shown
+def _drawing() -> Any:
+    """What shows results, imported when the first is shown."""
+    from neuralpower.report import shown
+
+    return shown
+
+
+Shown.drawing = staticmethod(_drawing)
 
 
 def __getattr__(name: str) -> Any:

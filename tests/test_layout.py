@@ -19,15 +19,15 @@ PACKAGES: Mapping[str, str] = {
     "version": "",
     "errors": "",
     "dtypes": "",
+    "files": "atomic cache csv_files json_files markdown paths stages terminal",
     "quantisation": ALL,
-    "files": "atomic cache csv_files json_files markdown packed paths stages terminal",
     "processes": "alone pool tether",
     "devices": "cluster hardware host layout machine memory_size names spec",
     "optimizers": ALL,
     "layers": """
         base call columns sweep tensors terms workspace expert_load operands
         activation attention collective convolution elementwise embedding experts fused_pointwise
-        latent_attention linear linear_attention matmul matrix_product movement norm optimizer pooling
+        latent_attention linear linear_attention matmul matrix_product movement norm optimizer pooling tiles
         recurrent reduction scan softmax traits windowed
     """,
     "platforms": "views",
@@ -50,7 +50,7 @@ PACKAGES: Mapping[str, str] = {
     """,
     "learn": """
         any_device calibrate calibrate_by_networks carried_power estimates keys network_estimates network_rows
-        pace predictor predictor_files predictor_lookup predictor_writing regressor remembering rows train
+        pace predictor predictor_files predictor_lookup predictor_json regressor remembering rows train
     """,
     "prediction": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
@@ -60,7 +60,7 @@ PACKAGES: Mapping[str, str] = {
     """,
     "serving": "plan simulator step_times surface traffic workload",
     "report": """
-        cards charts chrome explored grid inspection measured memory_pictures notebook layouts number_format
+        cards charts explored grid inspection measured memory_pictures layouts number_format
         page perfetto
         pictures served shown tables training
     """,

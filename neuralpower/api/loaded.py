@@ -61,7 +61,7 @@ from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import Prediction, check_coverage
 from neuralpower.prediction.served_type import check_served_by, served_type
 from neuralpower.prediction.weights import scheme_asked
-from neuralpower.report.notebook import Panel, drawn
+from neuralpower.report.shown import Panel, drawn
 from neuralpower.trace.master_weights import check_masters
 from neuralpower.trace.recipe import RECIPE, TRAINING
 

@@ -75,8 +75,8 @@ def calibrate(
     stage("importing torch")
     from neuralpower.devices.host import read_cpu
     from neuralpower.learn import calibrate as calibration
+    from neuralpower.learn.predictor_json import check_places
     from neuralpower.learn.predictor_lookup import load
-    from neuralpower.learn.predictor_writing import check_places
     from neuralpower.measure.cpu.timer import prepare_process
     from neuralpower.report.cards import write_predictor
 
@@ -120,7 +120,7 @@ def _by_networks(source: str, file: Path, maps: list[str], out: Path | None, *, 
     target = out or Path("models") / f"{spec.slug}-calibrated.json"
     stage("importing torch")
     from neuralpower.learn.calibrate_by_networks import calibrate_by_networks
-    from neuralpower.learn.predictor_writing import check_places
+    from neuralpower.learn.predictor_json import check_places
     from neuralpower.report.cards import write_predictor
 
     check_places(target)

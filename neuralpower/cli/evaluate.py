@@ -152,8 +152,8 @@ def _measure(asked: Evaluate) -> None:
         raise InputError(f"evaluate measures on this machine: {no_place}; {way}") from None
 
     from neuralpower.files.atomic import check_place
-    from neuralpower.report.chrome import write
-    from neuralpower.report.tables import evaluation_json, evaluation_table
+    from neuralpower.report.measured import evaluation_json, evaluation_table
+    from neuralpower.report.perfetto import write
 
     if asked.trace_file is not None:
         check_place(asked.trace_file, "trace.json")

@@ -14,7 +14,7 @@ from neuralpower.cli.answers import answered
 from neuralpower.cli.choices import PHASES, VIEWS, choice
 from neuralpower.cli.commands import OptionGroup, examples, with_options
 from neuralpower.cli.engine_options import NAMES as ENGINES
-from neuralpower.cli.formats import HTML, TABLE, Answer, Rows, check_out, form_of, give
+from neuralpower.cli.formats import HTML, TABLE, Answer, check_out, form_of, give
 from neuralpower.cli.known_names import checked_device
 from neuralpower.cli.panels import INPUT, LANGUAGE, OUTPUT
 from neuralpower.cli.parallel_options import Parallel
@@ -181,8 +181,7 @@ def _give(
 ) -> None:
     """Print the prediction, and write the requested files."""
     from neuralpower.files.csv_files import write_csv
-    from neuralpower.report.chrome import document, write
-    from neuralpower.report.perfetto import about, predicted
+    from neuralpower.report.perfetto import about, document, predicted, write
     from neuralpower.report.pictures import draw, prediction_page
     from neuralpower.report.tables import prediction_cells
 
@@ -213,28 +212,14 @@ def _table(prediction: Prediction, view: View) -> str:
 
 def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str = "kind") -> Answer:
     """A prediction in all forms; the function makes its table."""
-    from neuralpower.report.number_format import quantity
-    from neuralpower.report.tables import prediction_cells
-
-    def shown() -> Rows:
-        p = prediction
-        rows = (
-            p.by_kind() if by == "kind" else p.by_module(3) if by in ("module", "tree") else p.with_launches
-        )
-        header = [by, "calls", "latency", "share", "FLOP", "bound", "basis"]
-        cells = (
-            (row.kind if by == "kind" else row.path or "(model)", row.count, quantity(row.runtime_s, "s"))
-            + (f"{row.share:.1%}", quantity(row.flops, "FLOP"), row.bound, row.basis)
-            for row in rows
-        )
-        return [header, *cells]
+    from neuralpower.report.tables import prediction_cells, readable
 
     return Answer(
         title=f"{prediction.model} on {prediction.device}",
         table=table,
         json=prediction.to_json,
         rows=lambda: prediction_cells(prediction),
-        shown=shown,
+        shown=lambda: readable(prediction, by),
         lead=lambda: table().partition("\n\n")[0].splitlines(),
         warnings=prediction.warnings,
     )

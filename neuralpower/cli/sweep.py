@@ -96,7 +96,6 @@ def sweep(asked: Sweep) -> None:
     form, grid = form_of(asked.output.form, asked.output.out, asked.output.as_json), _Grid.of(asked)
     stage("importing torch and transformers")
     from neuralpower.files.csv_files import write_csv
-    from neuralpower.prediction.explore import sweep as sweeping
     from neuralpower.report.explored import sweep_table
     from neuralpower.report.grid import note_lines, warning_lines
     from neuralpower.report.pictures import draw, sweep_page
@@ -122,7 +121,7 @@ def sweep(asked: Sweep) -> None:
     answer = Answer(
         title=f"{asked.model}: {len(found.points)} points",
         table=lambda: sweep_table(found, asked.top, marked=True),
-        json=lambda: sweeping.to_json(found),
+        json=found.to_json,
         rows=lambda: [[*row] for row in rows],
         lead=lambda: [*warning_lines(found.warnings), *note_lines(found.notes)],
         page=lambda: sweep_page(found),

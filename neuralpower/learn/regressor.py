@@ -100,7 +100,7 @@ class Regressor:
 
     @property
     def unlisted(self) -> bool:
-        """Whether it names none of the calls that it was fitted on: totals, or a table too large to be listed."""
+        """Whether it names none of the calls that it was fitted on, as of totals or of a large table."""
         return self.measured is None or not len(self.measured)
 
     @property

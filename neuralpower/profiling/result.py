@@ -30,10 +30,10 @@ from neuralpower.profiling.rows import (
     total,
 )
 from neuralpower.profiling.steps import Runs, process
-from neuralpower.report.chrome import Process, document, write
 from neuralpower.report.grid import as_asked, grid, percent, warning_lines, with_bar
-from neuralpower.report.notebook import Figure, Line, Panel, drawn
 from neuralpower.report.number_format import binary, many, quantity, share
+from neuralpower.report.perfetto import Process, document, write
+from neuralpower.report.shown import Figure, Line, Panel, drawn
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,7 +27,7 @@ from neuralpower.networks.users_code import raised, users_code
 from neuralpower.prediction.memory.peak import alive
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
-from neuralpower.report.chrome import Counter, Process, Row, Slice
+from neuralpower.report.perfetto import Counter, Process, Row, Slice
 from neuralpower.trace.recipe import Loss, default_loss
 from neuralpower.trace.records import LOSS
 from neuralpower.trace.undisturbed import forget, undisturbed

@@ -16,10 +16,10 @@ from neuralpower.files.atomic import replace_file
 from neuralpower.layers import KINDS
 from neuralpower.learn.keys import Key
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_writing import save
+from neuralpower.learn.predictor_json import save
 from neuralpower.learn.regressor import Regressor
+from neuralpower.report.page import render
 from neuralpower.report.tables import score_cells
-from neuralpower.report.templating import render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,7 +170,6 @@ def _saved(regressor: Regressor) -> str:
 
 
 def _measured_here(data: Mapping[str, Any]) -> str:
-    """What a calibration measured."""
     return "whole networks" if data.get("networks") else "layers measured here"
 
 

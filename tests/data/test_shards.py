@@ -14,7 +14,7 @@ from neuralpower.data.schema import write_meta
 from neuralpower.data.sealing import merge_folders
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS
-from neuralpower.learn.predictor_writing import to_json
+from neuralpower.learn.predictor_json import to_json
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from tests.program import done, run

@@ -24,8 +24,8 @@ from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.estimates import BYTES, IN_RANGE, MEASURED
 from neuralpower.learn.features import describe, describe_power
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_json import save
 from neuralpower.learn.predictor_lookup import load, on
-from neuralpower.learn.predictor_writing import save
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.train import train

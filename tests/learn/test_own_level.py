@@ -20,9 +20,8 @@ from neuralpower.learn.features import describe
 from neuralpower.learn.network_rows import Total, Way, calls_of, read_totals, traced
 from neuralpower.learn.own_level import taught_by, teach
 from neuralpower.learn.predictor import LAW, Predictor
+from neuralpower.learn.predictor_json import from_json, save, to_json
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.predictor_reading import from_json
-from neuralpower.learn.predictor_writing import save, to_json
 from neuralpower.learn.totals_alone import train_totals
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw

@@ -30,7 +30,7 @@ from neuralpower.prediction.explore.fit_request import Request
 from neuralpower.prediction.explore.forms import Solver
 from neuralpower.prediction.explore.largest import largest
 from neuralpower.prediction.explore.space import Explored, Point, explore
-from neuralpower.prediction.explore.sweep import SweepPoint, pareto, sweep, to_json
+from neuralpower.prediction.explore.sweep import SweepPoint, pareto, sweep
 from neuralpower.prediction.memory.peak import forward_memory
 from neuralpower.prediction.rows import Interval
 from neuralpower.report.explored import fit_table, sweep_table
@@ -532,7 +532,7 @@ def test_sizes_that_are_none_are_not_swept(
 
 def test_a_sweep_over_numpys_numbers_can_be_written_as_json(predictor: Predictor) -> None:
     found = sweep("zoo:deep_mnist", [predictor], batch_sizes=2 ** np.arange(2))
-    assert [point["batch_size"] for point in json.loads(json.dumps(to_json(found)))["points"]] == [1, 2]
+    assert [point["batch_size"] for point in json.loads(json.dumps(found.to_json()))["points"]] == [1, 2]
 
 
 def test_a_sweep_without_a_point_knows_no_energy(predictor: Predictor) -> None:

@@ -18,9 +18,8 @@ from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.learn.keys import recurs
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_json import from_json, to_json
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.predictor_reading import from_json
-from neuralpower.learn.predictor_writing import to_json
 from neuralpower.learn.problem import FEWEST_ROWS
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of

@@ -11,9 +11,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from neuralpower.errors import InputError, ModelError
+from neuralpower.files.json_files import Declared
 from neuralpower.layers.base import TRAINING
 from neuralpower.networks.phases import DECODE
 from neuralpower.optimizers.registry import FOREACH, FUSED, KNOWN
@@ -52,8 +53,10 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Remedy:
+class Remedy(Declared):
     """One change, or several together, and the memory with it."""
+
+    in_json = "change options? cost saved_bytes memory_bytes=memory.bounds fits verdict probability"
 
     change: str
     options: str  # of the command
@@ -67,19 +70,6 @@ class Remedy:
     def fits(self) -> bool:
         """Whether the upper bound is within the memory with it."""
         return self.verdict == FITS
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object; sizes in bytes."""
-        return {
-            "change": self.change,
-            "options": self.options or None,
-            "cost": self.cost,
-            "saved_bytes": self.saved_bytes,
-            "memory_bytes": self.memory.bounds_json(),
-            "fits": self.fits,
-            "verdict": self.verdict,
-            "probability": self.probability,
-        }
 
 
 class Change(ABC):

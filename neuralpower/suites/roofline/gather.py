@@ -30,7 +30,7 @@ from neuralpower.networks.sources import resolve
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.profiling.result import NetworkProfile
-from neuralpower.report.tables import short
+from neuralpower.report.number_format import short
 from neuralpower.suites.roofline import records
 from neuralpower.suites.roofline.records import Data, Device, Network, Point, Sketch, Training, Work, kinds_of
 from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Runner

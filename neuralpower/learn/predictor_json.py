@@ -1,17 +1,17 @@
-"""Predictors read from JSON.
+"""Predictors as JSON: written, and read.
 
-A file may come from a stranger. Reading checks each number once: it is finite, has the sign and the range
-that the formulas take, and names what exists. Arrays are checked as arrays.
+No pickle: a file from a stranger runs no code. Reading checks each number once: it is finite, has the sign
+and the range that the formulas take, and names what exists. Arrays are checked as arrays.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import functools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,28 +20,28 @@ from msgspec import UNSET
 
 from neuralpower.data.schema import check_hardware
 from neuralpower.dtypes import DTYPES, floats_of
-from neuralpower.errors import InputError, PredictorError, unknown
-from neuralpower.files.json_files import shown
-from neuralpower.files.packed import MOST_BITS, unpacked, width
+from neuralpower.errors import DatasetError, InputError, PredictorError, unknown, writing
+from neuralpower.files.atomic import check_place, replace_file
+from neuralpower.files.json_files import json_text, nullable, shown
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, plain_group
-from neuralpower.learn.file_struct import MOST_LOG, Part
+from neuralpower.learn.file_struct import MOST_BITS, MOST_LOG, Part, packed, unpacked, width
 from neuralpower.learn.keys import ALL, ANY, INTEGER, TOGETHER, Key
 from neuralpower.learn.launch_overhead import Cost, Dispatch
 from neuralpower.learn.predictor import LAW, Predictor
 from neuralpower.learn.predictor_parts import (
     KEY,
     LEAF_BITS,
-    OLDER,
+    LEAST_EXPONENT,
     POWER,
     RUNTIME,
     SCHEMA,
     UNITS,
+    CostPart,
     DispatchPart,
     HardwarePart,
+    LawPart,
     MeasuredPart,
-    OlderPredictorPart,
-    OlderTreesPart,
     PredictorPart,
     RegressorPart,
     SpreadPart,
@@ -52,11 +52,140 @@ from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array, Term
 from neuralpower.learn.regressor import Regressor, Scores, Spread
 from neuralpower.learn.trees import MOST_LEAVES, Trees, right_children, starts
-from neuralpower.platforms import hardware_of
+from neuralpower.platforms import hardware_of, hardware_to_json
+from neuralpower.version import __version__
 
 T = TypeVar("T")
 
+DIGITS = 7  # significant ones of the numbers in the file
 WAY_OUT = "train it again with train-predictor, or take another copy of the file"
+
+
+# ---- writing ----
+
+
+def check_places(path: Path) -> None:
+    """Make the folder; raise InputError early where a predictor's file or card cannot be written."""
+    with writing(path, "--out"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    check_place(path, "predictor.json")
+    card = path.with_suffix(".md")
+    if card == path:
+        name = f"{path.stem}.json"
+        raise InputError(f"{path}: is the name of the predictor's card; choose another name, such as {name}")
+    if path.suffix != ".json":
+        raise InputError(f"{path}: a predictor's file ends in .json; choose {path.with_suffix('.json')}")
+    check_place(card, "predictor.json")
+
+
+def save(predictor: Predictor, path: Path) -> None:
+    """Write the JSON file; raises DatasetError where it cannot be written."""
+    with writing(path, "place", DatasetError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json_text(_rounded(to_json(predictor)), compact=True) + "\n")
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to DIGITS significant digits, so that the file stays small."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def to_json(predictor: Predictor) -> dict[str, Any]:
+    """The whole predictor as plain values."""
+    p = predictor
+    targets = ((RUNTIME, p.regressors), (POWER, p.power or {}))
+    plain = _plain(
+        PredictorPart,
+        p,
+        schema=SCHEMA,
+        neuralpower=__version__,
+        units=UNITS,
+        portable=bool(p.view.pooled),
+        hardware=p.hardware and hardware_to_json(p.hardware),
+        dispatch=p.dispatch and _dispatch_to_json(p.dispatch),
+        regressors=[
+            _regressor_to_json(key, target, r) for target, some in targets for key, r in some.items()
+        ],
+        law=_plain(LawPart, p.law)
+        if p.law and p.learner == LAW
+        else None,  # that of the package stays in the package
+    )
+    if plain["law"] is None:
+        del plain["law"]  # so that earlier versions read the file
+    return plain
+
+
+def _plain(part: type[Part], value: Any, **others: Any) -> dict[str, Any]:
+    """The fields of a part by their names in the file, from `others`, else from attributes of the value."""
+    fields = msgspec.structs.fields(part)
+    given = {f.encode_name: others[f.name] if f.name in others else getattr(value, f.name) for f in fields}
+    plain: dict[str, Any] = msgspec.to_builtins(given, enc_hook=lambda array: array.tolist())
+    return plain
+
+
+def _dispatch_to_json(dispatch: Dispatch) -> dict[str, Any]:
+    costs = [
+        _plain(CostPart, cost, kind=kind, phase=phase, function=function)
+        for (kind, phase, function), cost in dispatch.costs.items()
+    ]
+    return _plain(DispatchPart, dispatch, costs=costs)
+
+
+def _regressor_to_json(key: Key, target: str, r: Regressor) -> dict[str, Any]:
+    terms = [
+        {**({"special": term.special} if term.special else {"powers": dict(term.powers)}), "weight": weight}
+        for term, weight in zip(r.terms, r.weights.tolist(), strict=True)
+    ]
+    return _plain(
+        RegressorPart,
+        r,
+        **dict(zip(KEY, key, strict=True)),
+        target=target,
+        terms=terms,
+        scores=nullable(dataclasses.asdict(r.scores)),
+        reach=nullable(r.reach),
+        trees=r.trees and _trees_to_json(r.trees),
+        measured=_measured_to_json(np.zeros(0, np.uint32) if r.measured is None else r.measured),
+    )
+
+
+def _trees_to_json(trees: Trees) -> dict[str, Any]:
+    """Thresholds stand once each; leaves are rounded to whole steps of a power of two, one for each tree."""
+    inner = trees.feature >= 0
+    cuts, cut, first = [], np.zeros(len(inner), dtype=np.int64), 0
+    for feature in range(len(trees.features)):
+        here = trees.feature == feature
+        thresholds, place = np.unique(trees.number[here], return_inverse=True)
+        cuts.append(thresholds)
+        cut[here] = first + place
+        first += len(thresholds)
+    most, values = 2 ** (LEAF_BITS - 1), np.where(inner, 0.0, trees.number)
+    exponents = np.frexp(np.maximum.reduceat(np.abs(values), trees.roots) / (most - 1))[1]
+    exponents = np.maximum(exponents, LEAST_EXPONENT)
+    scaled = np.round(np.ldexp(values, -np.repeat(exponents, np.diff(trees.roots, append=len(inner)))))
+    return _plain(
+        TreesPart,
+        trees,
+        cuts=cuts,
+        nodes=len(inner),
+        splits=packed(inner, 1),
+        cut=packed(cut[inner], width(first - 1)),
+        exponents=exponents,
+        leaves=packed(scaled[~inner] + most, LEAF_BITS),
+    )
+
+
+def _measured_to_json(measured: Array) -> dict[str, Any]:
+    steps = np.diff(measured.astype(np.int64), prepend=0)
+    bits = width(steps.max(initial=0))
+    return {"count": len(steps), "bits": bits, "steps": packed(steps, bits)}
+
+
+# ---- reading ----
 
 
 def from_json(data: Any, name: str = "", place: str = "") -> Predictor:
@@ -71,13 +200,13 @@ def from_json(data: Any, name: str = "", place: str = "") -> Predictor:
             f"{place}: holds a {type(data).__name__}, a predictor file holds an object; train it again"
         )
     schema = data.get("schema")
-    if schema not in (OLDER, SCHEMA) or isinstance(schema, (bool, float)):
+    if schema != SCHEMA or isinstance(schema, float):
         raise PredictorError(
-            f"predictor {name!r} has schema {shown(schema)}, this version reads {OLDER} and {SCHEMA}; "
+            f"predictor {name!r} has schema {shown(schema)}, this version reads {SCHEMA}; "
             "train it again with train-predictor"
         )
     try:
-        part = _converted(_current(data), PredictorPart if schema == SCHEMA else OlderPredictorPart)
+        part = _converted(_current(data))
         predictor = _predictor(part, data["dataset"], name)
     except (ValueError, InputError) as error:
         raise PredictorError(f"{place}: {error}; {WAY_OUT}") from None
@@ -138,14 +267,14 @@ WORDS = (
 )
 
 
-def _converted(data: Mapping[str, Any], part: type[PredictorPart]) -> PredictorPart:
+def _converted(data: Mapping[str, Any]) -> PredictorPart:
     """Plain values as a part; raises ValueError with the place, the value and the rule."""
-    required = [f.encode_name for f in msgspec.structs.fields(part) if f.required]
+    required = [f.encode_name for f in msgspec.structs.fields(PredictorPart) if f.required]
     missing = [name for name in required if name not in data]
     if missing:
         raise ValueError(f"is incomplete (it lacks {', '.join(missing)})")
     try:
-        return msgspec.convert(data, part)
+        return msgspec.convert(data, PredictorPart)
     except msgspec.ValidationError as error:
         raise ValueError(_broken_rule(str(error), data)) from None
 
@@ -307,18 +436,18 @@ def _spread(part: SpreadPart) -> Spread:
     return _made(Spread, part, edges=edges, low=low, high=high)
 
 
-def _trees(part: TreesPart | OlderTreesPart) -> Trees:
+def _trees(part: TreesPart) -> Trees:
     """The arrays; raises ValueError unless they are whole trees of no more leaves than can be evaluated."""
-    roots, feature, number = _older_nodes(part) if isinstance(part, OlderTreesPart) else _nodes(part)
+    roots, feature, number = _nodes(part)
     leaves = np.add.reduceat(feature < 0, roots, dtype=np.int64)
     if leaves.max() > MOST_LEAVES:
         raise _wrong("residual", int(leaves.max()), f"trees of at most {MOST_LEAVES} leaves each")
     for most, none in ((np.maximum, -math.inf), (np.minimum, math.inf)):
         said = float(np.sum(most.reduceat(np.where(feature < 0, number, none), roots)))
         if abs(said) > MOST_LOG:
-            field = "number" if isinstance(part, OlderTreesPart) else "leaves"
-            rule = f"within {MOST_LOG:g} of 0 where leaves of all trees add up"
-            raise _wrong(f"residual.{field}", said, rule)
+            raise _wrong(
+                "residual.leaves", said, f"within {MOST_LOG:g} of 0 where leaves of all trees add up"
+            )
     return Trees(tuple(part.features), roots, feature, right_children(feature), number)
 
 
@@ -350,23 +479,6 @@ def _nodes(part: TreesPart) -> tuple[Array, Array, Array]:
     return roots, feature, number
 
 
-def _older_nodes(part: OlderTreesPart) -> tuple[Array, Array, Array]:
-    """As `_nodes`."""
-    roots, feature = np.array(part.roots, dtype=np.int64), np.array(part.feature, dtype=np.int64)
-    number = np.array(part.number, dtype=np.float64)
-    if len(feature) != len(number):
-        counts = f"{len(feature)} features of nodes and {len(number)} numbers"
-        raise ValueError(f"residual has {counts}, but must have one per node")
-    if len(feature) and feature.max() >= len(part.features):
-        rule = f"-1 or the place of one of {len(part.features)} features"
-        raise _wrong("residual.feature", int(feature.max()), rule)
-    found = starts(feature >= 0)
-    if found is None or not np.array_equal(roots, found):
-        rule = "where the trees begin whose nodes are in preorder, each of them complete"
-        raise ValueError(f"residual.roots must be {rule}")
-    return roots, feature, number
-
-
 def _numbers(field: str, text: str, bits: int, count: int) -> Array:
     try:
         return unpacked(text, bits, count)
@@ -374,20 +486,9 @@ def _numbers(field: str, text: str, bits: int, count: int) -> Array:
         raise ValueError(f"{field} {error}") from None
 
 
-def _measured(part: MeasuredPart | str) -> Array:
-    """Upper halves of configurations' numbers, sorted, [configurations] uint32; a text is of schema 4."""
-    if isinstance(part, MeasuredPart):
-        found = np.cumsum(_numbers("measured.steps", part.steps, part.bits, part.count))
-        if len(found) and found[-1] >= 2**MOST_BITS:
-            raise ValueError(f"measured.steps add up to {found[-1]}, but must stay below 2^{MOST_BITS}")
-        return found.astype(np.uint32)
-    try:
-        data = base64.b64decode(part, validate=True)
-    except ValueError as error:
-        raise ValueError(f"measured is {shown(part)}, but must be base 64 ({error})") from None
-    if len(data) % 4:
-        raise ValueError(f"measured holds {len(data)} bytes, but must hold numbers of 4 bytes each")
-    found = np.frombuffer(data, dtype="<u4")
-    if (found[1:] < found[:-1]).any():
-        raise ValueError("measured must be in ascending order")
-    return found
+def _measured(part: MeasuredPart) -> Array:
+    """Upper halves of configurations' numbers, sorted, [configurations] uint32."""
+    found = np.cumsum(_numbers("measured.steps", part.steps, part.bits, part.count))
+    if len(found) and found[-1] >= 2**MOST_BITS:
+        raise ValueError(f"measured.steps add up to {found[-1]}, but must stay below 2^{MOST_BITS}")
+    return found.astype(np.uint32)
