@@ -3,8 +3,8 @@
     python -m benchmarks.serving PATH [--rows 40] [--link 14]
 
 PATH is a folder of other projects' measurements with llmservingsim/requests_*.csv and served/closed_loop.csv;
-nothing of them is used to train. Lengths of single requests of the closed loops are not known: they are drawn
-from 0.8 to 1 of the nominal ones, as the public benchmark draws them.
+nothing of them is used to train. Lengths of single requests of the closed loops are not known: vLLM's are drawn
+from 0.8 to 1 of the nominal ones, SGLang's are taken as nominal, since their first tokens come in waves.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def _loops(table: pd.DataFrame, rows: int) -> None:
 def _closed(row: Any) -> Workload:
     """Requests of a closed loop, four of each user."""
     users = int(row.concurrency)
-    return drawn(max(4 * users, 16), round(0.9 * row.isl), round(0.9 * row.osl), users=users, spread=0.11)
+    mean, spread = (1.0, 0.0) if row.backend == "sglang" else (0.9, 0.11)
+    return drawn(max(4 * users, 16), round(mean * row.isl), round(mean * row.osl), users=users, spread=spread)
 
 
 if __name__ == "__main__":
