@@ -3,8 +3,8 @@
     python -m benchmarks.serving PATH [--rows 40] [--link 14]
 
 PATH is a folder of other projects' measurements with llmservingsim/requests_*.csv and served/closed_loop.csv;
-nothing of them is used to train. Lengths of single requests of the closed loops are not known: vLLM's are drawn
-from 0.8 to 1 of the nominal ones, SGLang's are taken as nominal, since their first tokens come in waves.
+nothing of them trains a predictor. Lengths of single requests of the closed loops are not known: vLLM's are
+drawn from 0.8 to 1 of the nominal ones, SGLang's are nominal, since their first tokens come in waves.
 """
 
 from __future__ import annotations
