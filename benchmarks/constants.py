@@ -37,11 +37,9 @@ from neuralpower.learn.problem import Problem
 from neuralpower.learn.train import Trained
 
 PACKAGES = ("neuralpower.learn", "neuralpower.platforms")
-FIXED = set(
-    "SCHEMA OLDER DIGITS CHUNK MOST_SAID NINETY WARP MOST_LEAVES".split()
-)  # no tuning: formats, counts
+FIXED = set("SCHEMA DIGITS CHUNK MOST_SAID NINETY WARP MOST_LEAVES".split())  # no tuning: formats, counts
 # training does not use their constants
-UNUSED = ("learn.calibrate", "learn.predictor_parts", "learn.predictor_reading", "learn.predictor_writing")
+UNUSED = ("learn.calibrate", "learn.predictor_parts", "learn.predictor_json")
 NETWORKS = (
     "learn.whole_networks",
     "learn.totals_alone",

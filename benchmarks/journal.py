@@ -22,8 +22,8 @@ from neuralpower.data.journal import Journal
 from neuralpower.data.schema import write_meta
 from neuralpower.data.sealing import seal
 from neuralpower.layers import KINDS, columns_of
-from neuralpower.measure.collect.keys import device_key
 from neuralpower.measure.collect.plan import draw
+from neuralpower.measure.collect.schedule import device_key
 
 ROWS = 1_000_000
 SHARES = {"linear": 0.3, "conv2d": 0.3, "matmul": 0.2, "elementwise": 0.2}

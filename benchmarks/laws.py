@@ -1,45 +1,60 @@
 """Breaches of a law by predictions of layers, over all accelerators, kinds and types.
 
-python -m benchmarks.laws [--draws N] [--devices NAME ...] [--listed N]
+python -m benchmarks.laws [--draws N] [--devices NAME ...] [--listed N] [--engines]
 
-A seeded sweep of each kind in each type is predicted on each device with a sheet. Each answer is held to what
-its sheet allows (neuralpower/learn/laws.py), to the same layer with one number more along a side, and to the
-same layer in more bits. `before`: without the clamps. Calls that were measured on the device are exempt.
+A seeded sweep of each kind in each type is predicted on each device with a sheet, and held to
+
+    its sheet         no faster than it allows, not many times slower (neuralpower/learn/laws.py)
+    larger calls      in a tile, of the same alignment: no faster; one number more changes less than 2 %
+    more bits         16 are not slower than 32, nor 8 than 16 where no row tells
+    its twins         boards that differ in links alone take as long
+    the whole         no part of a network takes longer than all of it
+
+`before`: without the clamps. Calls that were measured on the device are exempt; so are those of a table too
+large to be listed, of its sheet.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from neuralpower.devices.spec import DeviceSpec, find_spec, known_specs
 from neuralpower.dtypes import DTYPES, FLOATING, floats_of
-from neuralpower.layers import KINDS, Draw, Layer, columns_of
-from neuralpower.learn import laws
+from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent_attention
+from neuralpower.layers.columns import HALF, TILE, WHOLE
+from neuralpower.learn import laws, predictor
 from neuralpower.learn.any_device import for_device
-from neuralpower.learn.estimates import CARRIED, IN_RANGE, MEASURED, NETWORKS, Estimates
+from neuralpower.learn.estimates import BY_LAW, CARRIED, IN_RANGE, MEASURED, NETWORKS
+from neuralpower.learn.laws import least_s, most_s
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
+from neuralpower.learn.twins import ROUNDED, octaves_apart
 from neuralpower.platforms import platform_of
 
-FASTER, SLOWER, FALLS, JUMPS, NARROW = (
+FASTER, SLOWER, FALLS, JUMPS, NARROW, APART, PART = (
     "faster than its sheet",
     "many times slower than its sheet",
-    "falls as it grows",
+    "falls as it grows in its tile",
     "jumps from a neighbour",
     "slower in fewer bits",
+    "apart from its twin",
+    "longer than the whole",
 )
-RULES = (FASTER, SLOWER, FALLS, JUMPS, NARROW)
+RULES = (FASTER, SLOWER, FALLS, JUMPS, NARROW, APART, PART)
 ROUNDING = 1e-6  # of a time
 NEIGHBOUR = 0.02  # by which one more number along a side may change a time, in one class of alignment
-SMALL = 64  # sides below change by more than that in themselves
-STEP = 32  # a side and its neighbour of the same alignment lie so far apart
+LIES = ("odd sides", "sides in pairs")  # traits by which neighbours are not of one class
 SAME_CHIP = "the same chip"  # what was measured on a twin counts as measured
 CARRIED_BASES = (CARRIED, NETWORKS)
+Breach = tuple[str, Layer]
 
 
 def accelerators(names: list[str] | None = None) -> list[DeviceSpec]:
@@ -56,107 +71,169 @@ def drawn(kind: type[Layer], dtype: str, draws: int) -> list[Layer]:
     ]
 
 
-def breaches(
-    predictor: Predictor, layers: list[Layer], *, clamped: bool = True
-) -> Iterator[tuple[str, Layer]]:
-    """(rule, layer) of each breach; layers are of one kind and type."""
+def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
+    """(Rule, layer) of each breach; layers are of one kind and type."""
     hardware = predictor.hardware
     if not layers or hardware is None:
         return
     columns = columns_of(type(layers[0]), layers)
     found = predictor.estimate(layers)
-    t = found.runtime_s if clamped else _unclamped(predictor, columns, found)
-    basis = np.array(found.basis)
+    t, basis = found.runtime_s, np.array(found.basis)
     free = (basis == MEASURED) | (t == 0)
     twins = np.array([SAME_CHIP in origin for origin in predictor.origins(found)])
     held = predictor.law is None or not predictor.law.exempt  # families whose calls are slower
+    regressors = [one for some in (predictor, *predictor.others) for one in some.regressors.values()]
+    table = np.array(
+        [number >= 0 and not len(regressors[number].measured or ()) for number in found.regressor]
+    )
     rules = {
-        FASTER: t < laws.least_s(columns, hardware) * (1 - ROUNDING),
+        FASTER: ~(table & (basis == IN_RANGE)) & (t < least_s(columns, hardware) * (1 - ROUNDING)),
         SLOWER: held
         & np.isin(basis, CARRIED_BASES)
         & ~twins
-        & (t > laws.most_s(columns, hardware) * (1 + ROUNDING)),
+        & (t > most_s(columns, hardware) * (1 + ROUNDING)),
     }
     for rule, broken in rules.items():
         yield from ((rule, layers[i]) for i in np.flatnonzero(broken & ~free))
-    if not clamped:
+    yield from _beside(predictor, [layer for layer, out in zip(layers, free, strict=True) if not out])
+    by_law = ~free & (found.regressor == BY_LAW)
+    yield from _in_more_bits(predictor, layers, t, ~free, by_law)
+
+
+def _beside(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
+    """Breaches against the same layer with a larger size: the last of its tile and alignment, or the next."""
+    pairs: list[tuple[str, Layer, Layer]] = []
+    for layer in layers:
+        for side in set(layer.dimensions) & set(layer.plain_dimensions()):
+            size = getattr(layer, side)
+            left = -size % TILE if size > TILE else 0
+            for rule, larger in ((FALLS, size + left // WHOLE * WHOLE), (JUMPS, size + (left > 0))):
+                grown = dataclasses.replace(layer, **{side: larger})
+                alike = rule == FALLS or (size % HALF and larger % HALF and _lies(layer) == _lies(grown))
+                if larger > size and alike and grown.possible() and _grows(layer, grown):
+                    pairs.append((rule, layer, grown))
+    if not pairs:
         return
-    for side in type(layers[0]).dimensions:
-        yield from _beside(predictor, layers, t, free, side)
-    yield from _in_more_bits(predictor, layers, t, free)
+    found = predictor.estimate([layer for _, *both in pairs for layer in both])
+    times, measured = found.runtime_s.reshape(-1, 2), np.array(found.basis).reshape(-1, 2) == MEASURED
+    for (rule, layer, _), (t, other), exempt in zip(pairs, times, measured.any(axis=1), strict=True):
+        broken = other < t * (1 - ROUNDING) if rule == FALLS else abs(other / t - 1) > NEIGHBOUR
+        if broken and not exempt:
+            yield rule, layer
 
 
-def _unclamped(predictor: Predictor, columns: Layer, found: Estimates) -> Array:
-    """What the law says itself where it answers; the clamped answer elsewhere."""
-    if predictor.law is None:
-        return found.runtime_s
-    by_law = np.isin(np.array(found.basis), (NETWORKS,)) | (found.regressor == -4)
-    return np.where(by_law, predictor.law.seconds(columns), found.runtime_s)
+def _grows(layer: Layer, larger: Layer) -> bool:
+    """Whether it neither computes nor moves less."""
+    return bool(larger.flops() >= layer.flops() and sum(larger.bytes()) >= sum(layer.bytes()))
 
 
-def _beside(
-    predictor: Predictor, layers: list[Layer], t: Array, free: Array, side: str
-) -> Iterator[tuple[str, Layer]]:
-    """Breaches against the same layer with STEP numbers more along a side, of the same alignment."""
-    if side not in type(layers[0]).plain_dimensions():
-        return
-    at, larger = [], []
-    for i, layer in enumerate(layers):
-        size = getattr(layer, side)
-        try:
-            grown = dataclasses.replace(layer, **{side: size + STEP})
-            fits = size >= SMALL and bool(grown.possible())
-        except (ValueError, ZeroDivisionError):
-            fits = False
-        if fits and not free[i] and grown.flops() + sum(grown.bytes()) >= layer.flops() + sum(layer.bytes()):
-            at.append(i)
-            larger.append(grown)
-    if not at:
-        return
-    other = predictor.estimate(larger)
-    here = np.array(predictor.estimate([layers[i] for i in at]).basis)
-    alike = (np.array(other.basis) == here) & (here != MEASURED)
-    ratio = other.runtime_s / t[at]
-    yield from ((FALLS, layers[at[j]]) for j in np.flatnonzero(alike & (ratio < 1 - ROUNDING)))
+def _lies(layer: Layer) -> list[float]:
+    """How its sides lie in memory."""
+    traits = columns_of(type(layer), [layer]).traits()
+    every = {**traits.compute, **traits.memory}
+    return [float(np.max(every.get(name, 0.0))) for name in LIES]
 
 
 def _in_more_bits(
-    predictor: Predictor, layers: list[Layer], t: Array, free: Array
-) -> Iterator[tuple[str, Layer]]:
-    """Breaches against the same layer in float32."""
+    predictor: Predictor, layers: list[Layer], t: Array, told: Array, by_law: Array
+) -> Iterator[Breach]:
+    """Breaches against the same layer in float32, and of 8 bits, where no row tells, in bfloat16."""
     dtype = layers[0].dtype
-    if dtype not in FLOATING or DTYPES[dtype].bits != 16 or "float32" not in predictor.dtypes:
-        return
-    wide = predictor.estimate([dataclasses.replace(layer, dtype="float32") for layer in layers])
-    slower = (t > wide.runtime_s * (1 + ROUNDING)) & ~free & (np.array(wide.basis) != MEASURED)
-    yield from ((NARROW, layers[i]) for i in np.flatnonzero(slower & (np.array(wide.basis) != IN_RANGE)))
+    bits = DTYPES[dtype].bits if dtype in FLOATING else 0
+    for wide in laws.BOUNDED_BY.get(bits, ()) if bits < DTYPES["float32"].bits else ():
+        if wide in predictor.dtypes:
+            other = predictor.estimate([dataclasses.replace(layer, dtype=wide) for layer in layers])
+            slower = (t > other.runtime_s * (1 + ROUNDING)) & (np.array(other.basis) != MEASURED)
+            asked = by_law if bits < laws.HALF else told
+            yield from ((NARROW, layers[i]) for i in np.flatnonzero(slower & asked))
+
+
+def apart(spec: DeviceSpec, layers: list[Layer]) -> Iterator[Breach]:
+    """Breaches against a board of the same chip that differs in its links alone."""
+    sheets = (find_spec(slug) for slug in known_specs() if slug != spec.slug)
+    alike = (one for one in sheets if spec.chip and one.chip == spec.chip)
+    for twin in alike:
+        if octaves_apart(spec.hardware(), twin.hardware()) < ROUNDED:
+            some = [layer for layer in layers if _same_units(layer, spec, twin)]
+            mine, other = (for_device(one).estimate(some).runtime_s for one in (spec, twin))
+            yield from ((APART, some[i]) for i in np.flatnonzero(abs(mine - other) > ROUNDED * mine))
+
+
+def _same_units(layer: Layer, spec: DeviceSpec, twin: DeviceSpec) -> bool:
+    """Whether memory and the units that do the layer are the same: export rules cut FP64 and links."""
+    peaks = (one.peak_flops.get(layer.dtype) for one in (spec, twin))
+    return layer.bound_s(spec.hardware()) is None and len(set(peaks)) == 1
+
+
+def longer(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
+    """Breaches of a network, of all these layers, by its first ones."""
+    starts = [layers[:end] for end in range(1, len(layers) + 1)]
+    totals = predictor.predict_many(starts).value
+    yield from ((PART, layers[i + 1]) for i in np.flatnonzero(np.diff(totals) < -ROUNDING * totals[1:]))
+
+
+@contextlib.contextmanager
+def without_clamps() -> Iterator[None]:
+    """Predictions without what holds them."""
+
+    def nowhere(columns: Layer) -> tuple[Layer, Array]:
+        return columns, np.zeros(len(columns.dtype), dtype=bool)
+
+    def free(value: float) -> object:
+        return lambda columns, hardware: np.full(len(columns.dtype), value)
+
+    instead: tuple[tuple[Any, str, Any], ...] = (
+        (laws, "least_s", free(0.0)),
+        (laws, "most_s", free(np.inf)),
+        (laws, "other_types", lambda *_: ()),
+        (laws, "in_more_bits", lambda *_: []),
+        (predictor, "in_tiles", nowhere),
+        (attention, "between_powers", lambda *_: None),
+        (latent_attention, "between_powers", lambda *_: None),
+    )
+    with contextlib.ExitStack() as stack:
+        for module, name, other in instead:
+            stack.enter_context(mock.patch.object(module, name, other))
+        yield
+
+
+def of_device(spec: DeviceSpec, draws: int, engines: bool) -> tuple[int, list[Breach]]:
+    """(Layers that were asked, breaches) on a device."""
+    predictor = for_device(spec) if engines else for_device(spec).of_torch()
+    asked, found = 0, list[Breach]()
+    for dtype in floats_of(spec.peak_flops):
+        network: list[Layer] = []
+        for kind in KINDS.values():
+            layers = drawn(kind, dtype, draws) if kind.by_default or engines else []
+            asked, network = asked + len(layers), network + layers[:1]
+            found += breaches(predictor, layers)
+        found += [*longer(predictor, network), *apart(spec, network)]
+    return asked, found
 
 
 def main() -> None:
-    """Print breaches by rule and by kind."""
+    """Print breaches by rule and by device."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--draws", type=int, default=40, help="layers of each kind and type on each device")
     parser.add_argument("--devices", nargs="+", help="short names of devices; default: all with sheets")
-    parser.add_argument("--listed", type=int, default=10, help="breaches to list")
+    parser.add_argument("--listed", type=int, default=3, help="breaches to list of each device")
+    parser.add_argument("--engines", action="store_true", help="engines' kernels, not torch's")
     given = parser.parse_args()
-    after, before, asked, listed = Counter[str](), Counter[str](), 0, 0
+    after, before, everything = Counter[str](), Counter[str](), 0
     for spec in accelerators(given.devices):
-        predictor, so_far = for_device(spec).of_torch(), (asked, after.total())
-        for dtype in floats_of(spec.peak_flops):
-            for kind in KINDS.values():
-                layers = drawn(kind, dtype, given.draws) if kind.by_default else []
-                asked += len(layers)
-                before.update(rule for rule, _ in breaches(predictor, layers, clamped=False))
-                for rule, layer in breaches(predictor, layers):
-                    after[rule] += 1
-                    if listed < given.listed:
-                        print(f"{spec.slug}: {rule}: {layer}", flush=True)
-                        listed += 1
-        layers_here, found_here = asked - so_far[0], after.total() - so_far[1]
-        print(f"{spec.slug}: {layers_here} layers, {found_here} breaches", flush=True)
-    print(f"\n{asked} layers\n\n| law | before the clamps | after |\n| --- | --- | --- |")
+        with without_clamps():
+            _, freely = of_device(spec, given.draws, given.engines)
+        asked, found = of_device(spec, given.draws, given.engines)
+        before.update(rule for rule, _ in freely)
+        after.update(rule for rule, _ in found)
+        everything += asked
+        print(f"{spec.slug}: {asked} layers, {len(freely)} breaches before the clamps, {len(found)} after")
+        for name, some in (("before", freely), ("after", found)):
+            for rule, layer in some[: given.listed]:
+                print(f"  {name}: {rule}: {layer}", flush=True)
+    print(f"\n{everything} layers\n\n| law | before the clamps | after |\n| --- | --- | --- |")
     for rule in RULES:
         print(f"| {rule} | {before[rule]} | {after[rule]} |")
 

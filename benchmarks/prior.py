@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.teachers import collected, mlx, neusight, traces
+from neuralpower.layers.base import GRADIENT
 from neuralpower.learn import prior_fit
 from neuralpower.learn.prior import COMPUTE, FEWEST, MEMORY, Doubt, Law, Level, Prior, family_of
 from neuralpower.learn.prior_files import SHIPPED, write_prior
@@ -58,20 +59,26 @@ def prior_of(observed: Sequence[Observation]) -> Prior:
 
     Networks on devices of many come first: they are made of the calls that networks make. Calls of sweeps
     teach their own device, and of all devices what no network has. Devices of few networks, and those of
-    other makers, teach themselves and their families alone.
+    other makers, teach themselves and their families alone. Steps of training teach what is left, on all
+    devices: gradients above all.
     """
-    many = Counter(one.device for one in observed if len(one.layers) > 1)
-    parts: dict[str, list[Observation]] = {"networks": [], "calls": [], "apart": []}
+    many = Counter(one.device for one in observed if len(one.layers) > 1 and not trains(one))
+    parts: dict[str, list[Observation]] = {"networks": [], "training": [], "calls": [], "apart": []}
     for one in observed:
         few = 0 < many[one.device] < FEWEST
         foreign = family_of(one.hardware, one.chip) in OF_OTHERS
-        parts["apart" if few or foreign else "networks" if len(one.layers) > 1 else "calls"].append(one)
+        usual = "training" if trains(one) else "networks" if len(one.layers) > 1 else "calls"
+        parts["apart" if few or foreign else usual].append(one)
     found = fit_factors(parts["networks"], LAUNCH_S)
     everywhere = found[EVERYWHERE]
     further = fit_factors(parts["calls"], LAUNCH_S, everywhere, (EVERYWHERE, DEVICE))
     more = fit_factors(parts["apart"], LAUNCH_S, everywhere, (FAMILY, DEVICE)) if parts["apart"] else {}
     for name, factors in (*further.items(), *more.items()):
         found[name] = {**factors, **found.get(name, {})}
+    if parts["training"]:
+        found[EVERYWHERE] |= fit_factors(parts["training"], LAUNCH_S, found[EVERYWHERE], (EVERYWHERE,))[
+            EVERYWHERE
+        ]
     levels = {name: _level(factors, name, observed) for name, factors in found.items()}
     prior = _prior(levels)
     for device in (device for device, count in many.items() if count >= FEWEST):
@@ -83,6 +90,11 @@ def prior_of(observed: Sequence[Observation]) -> Prior:
         both = {part: round(own.factors.get(part, 0.0) + shift, DIGITS) for part in (COMPUTE, MEMORY)}
         levels[f"{DEVICE} {device}"] = msgspec.structs.replace(own, factors={**own.factors, **both})
     return _prior(levels)
+
+
+def trains(one: Observation) -> bool:
+    """Whether it is a step of training."""
+    return any(layer.phase == GRADIENT for layer in one.layers)
 
 
 def _prior(levels: Mapping[str, Level]) -> Prior:
@@ -154,13 +166,19 @@ def held_out(networks: Sequence[Observation], names: Sequence[str], calls: Seque
         )
 
 
-def main() -> None:
-    """Read, hold out, train, write."""
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """The options of a script that reads timm's networks."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("path", type=Path, nargs="?", help="the folder that holds timm/ and others")
     parser.add_argument("--traces", type=Path, default=TRACES, help="the file of traces")
+    return parser
+
+
+def main() -> None:
+    """Read, hold out, train, write."""
+    parser = parser_of(__doc__)
     parser.add_argument("--out", type=Path, default=SHIPPED, help="the file to write")
     parser.add_argument("--held-out", action="store_true", help="only print errors; write nothing")
     given = parser.parse_args()

@@ -9,15 +9,13 @@ These rows taught the prior: `benchmarks.prior --held-out` has errors of familie
 
 from __future__ import annotations
 
-import argparse
 import importlib
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.prior import TRACES
+from benchmarks.prior import parser_of
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.learn.any_device import for_device
@@ -76,12 +74,7 @@ def errors(value: Array, measured: Array) -> Array:
 
 def main() -> None:
     """Read, predict, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("path", type=Path, nargs="?", help="the folder that holds timm/")
-    parser.add_argument("--traces", type=Path, default=TRACES, help="the file of traces")
-    given = parser.parse_args()
+    given = parser_of(__doc__).parse_args()
     if given.path is None:
         print("benchmarks.vision needs a folder that holds timm/: skipped")
         return

@@ -7,6 +7,7 @@
     memory      peak memory alone, of a pass or a training step
     parallel    all layouts over several devices
     score       rank thousands of candidates
+    traffic     serve users at a rate: waiting times, and how many there can be
     load        load a predictor for many calls
     profile     measure a network on this machine
     evaluate    predict networks, run them here, and compare
@@ -36,6 +37,7 @@ from neuralpower.api.functions import (
     profile,
     score,
     sweep,
+    traffic,
     train,
 )
 from neuralpower.prediction.shown import Shown
@@ -72,6 +74,7 @@ __all__ = [
     "profile",
     "score",
     "sweep",
+    "traffic",
     "train",
 ]
 
@@ -86,7 +89,14 @@ _HOMES = {
 }
 
 
-Shown.drawn_by = "neuralpower.report.shown"  # imported when the first result is shown
+def _drawing() -> Any:
+    """What shows results, imported when the first is shown."""
+    from neuralpower.report import shown
+
+    return shown
+
+
+Shown.drawing = staticmethod(_drawing)
 
 
 def __getattr__(name: str) -> Any:

@@ -83,14 +83,12 @@ class Times:
 
     @classmethod
     def of(cls, operators: Sequence[OperatorTime]) -> Times:
-        """All calls of one operator together."""
         cpu_s = sum(o.cpu_s for o in operators)
         gpu_s = [o.gpu_s for o in operators if o.gpu_s is not None]
         return cls(cpu_s, cpu_s, sum(gpu_s) if gpu_s else None, len(operators))
 
     @property
     def cells(self) -> list[str]:
-        """The cells of the table."""
         if not self.calls:
             return [""] * 4
         times = (self.self_cpu_s, self.cpu_s, self.gpu_s)
@@ -142,7 +140,6 @@ class Profile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop, also after an exception."""
         self._open.close()
 
     def raw(self) -> tuple[list[TracedModule], dict[tuple[str, ...], list[OperatorTime]]] | None:
@@ -172,7 +169,6 @@ class Profile:
         return grid(["Module", *TIMES, "Number of Calls"], cells)
 
     def __str__(self) -> str:
-        """The table."""
         return self.display()
 
     def times(self) -> dict[str, Times]:

@@ -15,7 +15,7 @@ import torch
 
 import neuralpower
 from neuralpower.cli import main, parsing
-from neuralpower.data.dataset_format import check_hardware
+from neuralpower.data.schema import check_hardware
 from neuralpower.devices.spec import read_spec
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import KINDS, Draw, columns_of
@@ -154,6 +154,17 @@ def source() -> dict[str, Any]:
     }
 
 
+def column() -> dict[str, str]:
+    """A prediction in forms that show columns."""
+    forms = {}
+    for form in ("table", "md", "csv"):
+        sys.argv = ["neuralpower", "predict", "zoo:deep_mnist", "--device", "rtx-2080-ti", "--format", form]
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+            main()
+        forms[form] = out.getvalue()
+    return forms
+
+
 if __name__ == "__main__":
-    found = {one.__name__: one() for one in (kind, dtype, option, device, meter, platform, source)}
+    found = {one.__name__: one() for one in (kind, dtype, option, device, meter, platform, source, column)}
     print(json.dumps({"package": neuralpower.__file__, **found}))

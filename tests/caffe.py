@@ -8,7 +8,7 @@ from pathlib import Path
 
 import lmdb
 
-from neuralpower.suites.bench.datum import Datum
+from neuralpower.suites.bench.data import Datum
 
 VARINT, BYTES, FIXED32 = 0, 2, 5
 

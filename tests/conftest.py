@@ -73,7 +73,7 @@ def _shipped_predictors_alone() -> Iterator[None]:
     if set(folder.glob("*.json")) <= set(held):
         yield
         return
-    from neuralpower.files import predictor_folders as folders
+    from neuralpower.files import paths as folders
     from neuralpower.learn import predictor_files
 
     def shipped() -> list[Path]:

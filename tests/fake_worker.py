@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.data.dataset import read_dataset
-from neuralpower.measure.collect.process import Worker
-from neuralpower.measure.collect.recover import Local
+from neuralpower.measure.collect.collection import collect
+from neuralpower.measure.collect.process import Local, Worker
 from neuralpower.measure.collect.request import Progress, Request
-from neuralpower.measure.collect.supervisor import collect
 
 SCRIPT = r"""
 import json, os, signal, sys, time

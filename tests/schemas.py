@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from neuralpower.data.dataset_format import RECORDS, DatasetMeta
+from neuralpower.data.schema import RECORDS, DatasetMeta
 from neuralpower.learn.predictor_parts import PredictorPart
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from neuralpower.layers.call import Call
-from neuralpower.measure.collect.recover import Results
+from neuralpower.measure.collect.process import Results
 from neuralpower.measure.collect.schedule import POWER, Batch
 
 START_S = 41.0  # process, libraries, self-test

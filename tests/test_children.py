@@ -13,13 +13,12 @@ import pytest
 
 import neuralpower
 from neuralpower.measure.collect.process import Worker, command
-from neuralpower.measure.exchanges.request import Exchanges
-from neuralpower.measure.exchanges.run import measured
+from neuralpower.measure.exchanges.run import Exchanges, measured
 from neuralpower.processes.pool import Pool
 from neuralpower.processes.tether import environment, python, tethered
 from neuralpower.suites.bench.distributed import launch
-from neuralpower.suites.bench.grid import execute
 from neuralpower.suites.bench.options import Options
+from neuralpower.suites.bench.results import execute
 from tests.strangers import strangers
 
 PACKAGE = Path(neuralpower.__file__).parent
@@ -97,4 +96,4 @@ def test_no_module_starts_python_by_itself() -> None:
         executable = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "executable"]
         options = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value == "-m"]
         found += [file.relative_to(PACKAGE).as_posix()] if executable or options else []
-    assert sorted(found) == ["processes/tether.py", "suites/bench/config.py"]
+    assert sorted(found) == ["processes/tether.py", "suites/bench/options.py"]

@@ -92,6 +92,7 @@ def test_there_is_a_diff_for_everything_that_can_be_added() -> None:
         "devices",
         "networks/sources",
         "trace/passes",
+        "prediction/rows.py",
         "measure/meters",
         "platforms",
     )
@@ -152,6 +153,13 @@ def test_a_pass_runs_in_its_place_and_is_named(found: dict[str, Any]) -> None:
     assert "conv2d" in kinds(prediction)
     assert "norm" not in kinds(prediction)
     assert "batch norms are folded into weights" in prediction["trace"]["notes"]
+
+
+def test_a_column_of_a_result_stands_in_every_form(found: dict[str, Any]) -> None:
+    table, markdown, written = (found["column"][form] for form in ("table", "md", "csv"))
+    assert "FLOP  speed  " in re.sub(" +", "  ", table) and "| FLOP | speed | bound |" in markdown
+    assert written.splitlines()[0].endswith(",energy_j,flops_per_s,step")
+    assert all(layer["flops_per_s"] > 0 for layer in found["device"]["predicted"]["layers"] if layer["flops"])
 
 
 def test_a_source_of_models_is_resolved_by_its_prefix(found: dict[str, Any]) -> None:

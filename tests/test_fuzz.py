@@ -5,7 +5,6 @@ Warnings are errors, and what is no `SystemExit` goes through `run`: neither can
 
 from __future__ import annotations
 
-import base64
 import copy
 import dataclasses
 import json
@@ -26,9 +25,8 @@ from neuralpower.files.json_files import not_finite
 from neuralpower.layers import KINDS, Hardware, columns_of
 from neuralpower.layers.linear import Linear
 from neuralpower.learn.features import describe
+from neuralpower.learn.predictor_json import from_json, to_json
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.predictor_reading import from_json
-from neuralpower.learn.predictor_writing import to_json
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.train import train
 from neuralpower.learn.trees import Trees, right_children
@@ -240,40 +238,20 @@ def predictor() -> dict[str, Any]:
     return data
 
 
-@pytest.fixture(scope="module")
-def older(predictor: dict[str, Any]) -> dict[str, Any]:
-    """The same as schema 4 has it."""
-    trained = from_json(predictor)
-    data = {**copy.deepcopy(predictor), "schema": 4}
-    both = (*trained.regressors.values(), *(trained.power or {}).values())
-    for written, regressor in zip(data["regressors"], both, strict=True):
-        written["measured"] = base64.b64encode(np.asarray(regressor.measured, "<u4").tobytes()).decode()
-        if regressor.trees is not None:
-            fields = ("features", "roots", "feature", "number")
-            written["residual"] = {name: np.array(getattr(regressor.trees, name)).tolist() for name in fields}
-    return data
-
-
 def predict(file: Path) -> Ran:
     return run("predict", NETWORK, "--predictor", file, "--json")
 
 
-def test_the_small_predictor_predicts(
-    predictor: dict[str, Any], older: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_small_predictor_predicts(predictor: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "p.json"
-    found = []
-    for data in (predictor, older):
-        file.write_bytes(text_of(data))
-        ran = predict(file)
-        assert ran.code == 0, ran.err
-        found.append(json.loads(ran.out)["runtime_s"]["value"])
-    assert found[0] == found[1] > 1e-6
+    file.write_bytes(text_of(predictor))
+    ran = predict(file)
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["runtime_s"]["value"] > 1e-6
 
 
-def test_the_older_format_holds_the_same(predictor: dict[str, Any], older: dict[str, Any]) -> None:
-    again = [json.loads(text_of(to_json(from_json(data)))) for data in (older, predictor)]
-    assert again[0] == again[1] == predictor
+def test_what_was_read_is_written_the_same(predictor: dict[str, Any]) -> None:
+    assert json.loads(text_of(to_json(from_json(predictor)))) == predictor
 
 
 @pytest.mark.parametrize(
@@ -327,23 +305,6 @@ def test_a_rule_that_a_regressor_breaks_is_said_with_its_name(
     predictor: dict[str, Any], place: str, value: Any, said: str
 ) -> None:
     check_refused(predictor, place, value, said)
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "said"),
-    [
-        ("measured", "abc", 'measured is "abc", but must be base 64'),
-        ("measured", "AAA=", "measured holds 2 bytes, but must hold numbers of 4 bytes"),
-        ("residual feature 1", 99, "residual.feature is 99, but must be -1 or the place of one of"),
-        ("residual feature 2", 0, "residual.roots must be where the trees begin"),
-        ("residual roots 1", 0, "residual.roots must be where the trees begin"),
-        ("residual number 0", 500.0, "residual.number is 500.1"),
-    ],
-)
-def test_a_rule_of_the_older_format_is_said_as_well(
-    older: dict[str, Any], place: str, value: Any, said: str
-) -> None:
-    check_refused(older, place, value, said)
 
 
 def check_refused(predictor: dict[str, Any], place: str, value: Any, said: str) -> None:
@@ -411,14 +372,13 @@ def test_numbers_that_fit_their_fields_and_make_no_time_are_said(
     assert "which is impossible; train it again" in ran.err
 
 
-@pytest.mark.parametrize("version", ["predictor", "older"])
 def test_a_broken_predictor_is_refused_or_answers_in_finite_numbers(
-    version: str, request: pytest.FixtureRequest, tmp_path: Path
+    predictor: dict[str, Any], tmp_path: Path
 ) -> None:
     file = tmp_path / "p.json"
 
     @settings(bounded, max_examples=100)
-    @given(mutated(request.getfixturevalue(version)))
+    @given(mutated(predictor))
     def holds(data: Any) -> None:
         file.write_bytes(text_of(data))
         judged(predict(file))

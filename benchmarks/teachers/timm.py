@@ -1,32 +1,32 @@
 """Whole vision networks that timm's authors timed on GPUs (PATH/timm, Apache-2.0).
 
-Each is traced on the meta device as it was run: eager networks under autocast, compiled ones in float16. That
-takes a second each, so traces are kept in a file, and a run that is interrupted resumes.
+Each is traced on the meta device as it was run. That takes a second each, for a step of training four, so
+traces are kept in a file, and a run that is interrupted resumes. Of a network's steps of training one memory
+format is taken.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
 from neuralpower.devices.spec import find_spec
+from neuralpower.errors import NeuralPowerError
 from neuralpower.layers import Layer
+from neuralpower.layers.base import TRAINING
+from neuralpower.learn.network_rows import AMP, Way, calls_of, traced
 from neuralpower.learn.prior_fit import Observation
 from neuralpower.platforms import PLATFORMS
-from neuralpower.trace.casts import cast_rules
-from neuralpower.trace.passes import OF_CALLS, applied
-from neuralpower.trace.question import EAGER, Question
-from neuralpower.trace.tracer import trace
+from neuralpower.trace.question import EAGER
+from neuralpower.trace.recipe import Recipe
 
 NVIDIA = PLATFORMS["nvidia"]
-TORCHVISION = ("nms(Tensor dets, Tensor scores, float threshold) -> Tensor",)  # which its import asks for
+STEP = Recipe("momentum", "loop")  # of PyTorch 1.12, whose optimizers take parameters one by one
 
 
 class Run(NamedTuple):
@@ -36,13 +36,17 @@ class Run(NamedTuple):
     image: int
     batch: int
     layout: str  # nchw, nhwc
-    run: str  # eager, compile
+    run: str  # eager, compile, training
 
 
 def rows(root: Path) -> pd.DataFrame:
-    """The inference rows of GPUs."""
+    """The rows of GPUs; of steps of training every other network's in channels last."""
     table = pd.read_csv(root / "timm" / "networks.csv")
-    return table[table.device.str.startswith("RTX") & (table.phase == "infer")].reset_index(drop=True)
+    table = table[table.device.str.startswith("RTX")].reset_index(drop=True)
+    trains = table.phase == "train"
+    number = table.model.map({name: i for i, name in enumerate(sorted(table.model[trains].unique()))})
+    taken = (table.layout == "nhwc") == (number % 2 == 1)
+    return table.assign(run=table.run.where(~trains, TRAINING))[~trains | taken].reset_index(drop=True)
 
 
 def observations(
@@ -70,7 +74,7 @@ def observations(
     return found, names
 
 
-def kept(traces: Path) -> Iterator[tuple[Run, Counter[Layer] | None]]:
+def kept(traces: Path) -> Iterator[tuple[Run, Mapping[Layer, float] | None]]:
     """The traces of a file that this script wrote."""
     if not traces.exists():
         return
@@ -87,44 +91,19 @@ def _run(row: Any) -> Run:
     return Run(row.model, int(row.image), int(row.batch), row.layout, row.run)
 
 
-def _traced(run: Run) -> Counter[Layer] | None:
-    """Layers with how often each is called; None where the network cannot be traced in full."""
-    try:
-        network, autocast = _built(run), torch.float16 if run.run == EAGER else None
-        dtype = torch.float32 if run.run == EAGER else torch.float16
-        network = network.eval().to(dtype)
-        x = torch.empty(run.batch, 3, run.image, run.image, dtype=dtype, device="meta")
-        if run.layout == "nhwc":
-            network, x = (
-                network.to(memory_format=torch.channels_last),
-                x.contiguous(memory_format=torch.channels_last),
-            )
-        asked = Question(
-            dtype=str(dtype).removeprefix("torch."), run=run.run, platform=NVIDIA, autocast=autocast
-        )
-        with cast_rules(NVIDIA, autocast):
-            found = trace(network, (x,), autocast=autocast)
-        work = applied(applied(found, asked, OF_CALLS), asked)
-    except Exception as error:  # noqa: BLE001  # strangers' networks: one that fails is left out, and named
-        print(f"{run.model}: {error!s:.120}", flush=True)
-        return None
-    layers: Counter[Layer] = Counter()
-    for task in work.tasks:
-        layers[task.layer] += task.share  # type: ignore[assignment]
-    return None if work.unmodelled else layers
+def _traced(run: Run) -> dict[Layer, float] | None:
+    """How often it calls each layer; None where the network cannot be traced in full."""
+    from timm.layers import set_fused_attn
 
-
-def _built(run: Run) -> Any:
-    library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for schema in TORCHVISION:
-        library.define(schema)
-    import timm
-
-    usual = timm.get_pretrained_cfg(run.model).input_size[-1]
-    with torch.device("meta"):
-        if run.image != usual:
-            try:
-                return timm.create_model(run.model, img_size=run.image)
-            except TypeError:  # takes any size
-                pass
-        return timm.create_model(run.model)
+    recipe = STEP if run.run == TRAINING else None
+    set_fused_attn(enable=recipe is None)  # PyTorch 1.12 has no fused attention
+    way, shape = Way(AMP, run.layout, EAGER if recipe else run.run, recipe), (3, run.image, run.image)
+    for sized in ("", f"?img_size={run.image}"):  # the latter for those that take images of one size
+        try:
+            work = traced(f"timm:{run.model}{sized}", run.batch, None, shape, NVIDIA, way)
+        except NeuralPowerError as error:
+            reason = str(error)
+        else:
+            return None if work.unmodelled else calls_of(work)
+    print(f"{run.model}: {reason:.120}", flush=True)
+    return None

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from neuralpower.prediction.explore.sweep import Sweep
     from neuralpower.prediction.memory.peak import Memory
     from neuralpower.prediction.prediction import Prediction
-    from neuralpower.profiling import NetworkProfile
-    from neuralpower.profiling.settings import Keywords
+    from neuralpower.profiling import Keywords, NetworkProfile
+    from neuralpower.serving.traffic import Traffic
 
     Model = str | Path | nn.Module | Callable[..., Any]
     Device = str | Path
@@ -271,6 +271,51 @@ def parallel(model: Model, *, predictor: Named | None = None, **options: Unpack[
     if given.get("devices") is None:
         raise InputError("parallel: --devices says which devices there are; give --devices 8xh100-sxm")
     return chosen(device_in(given), predictor).parallel(model, **options)
+
+
+def traffic(
+    model: str,
+    *,
+    device: str,
+    rate: float | None = None,
+    users: int | None = None,
+    trace: str | Path | None = None,
+    sla: str | None = None,
+    predictor: Named | None = None,
+    **settings: Any,
+) -> Traffic:
+    """Serve a language model's users without running anything: what they wait for, and how many there can be.
+
+    Args:
+        model: a name, as in `predict`.
+        device: of one replica: "l40s", or several that share it: "4xh100-sxm".
+        rate: requests per second, drawn as a Poisson process.
+        users: instead of a rate: users who each wait for their answer.
+        trace: instead of both: a CSV or JSON lines of requests.
+        sla: a promise, "ttft=500ms,tpot=30ms@p95"; without rate, users and trace the highest rate that keeps
+            it is found.
+        predictor: same as in `predict`.
+        **settings: `input` and `output` (tokens of a prompt and of an answer), `requests`, `spread`,
+            `burstiness`, `seed`, `scale` (of a trace), `curve` (further rates), `replicas`; `engine` ("vllm"
+            or "sglang"), `dtype`, `weights`, `layout`, `link_bytes_per_s`, `options` (of the engine's
+            memory), `budget` (new tokens of a step), `most` (requests of a step), `overlaps`, `host_s`,
+            `prefix_hit`.
+
+    Raises:
+        InputError: sizes that cannot be; a model that leaves no memory for a cache; a target that an empty
+            system misses.
+
+    Example:
+        >>> import neuralpower
+        >>> found = neuralpower.traffic("qwen2.5-0.5b", device="l40s", rate=4, requests=40)
+        >>> found.value.ttft_s["p95"] < found.value.latency_s["p95"]
+        True
+    """
+    from neuralpower.api.serving import asked_traffic
+
+    return asked_traffic(
+        model, device, predictor, {"rate": rate, "users": users, "trace": trace, "sla": sla, **settings}
+    )
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:

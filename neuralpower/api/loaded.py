@@ -28,8 +28,8 @@ from neuralpower.files.paths import is_file
 from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
-from neuralpower.learn.predictor_writing import check_places
-from neuralpower.measure.this_machine import target
+from neuralpower.learn.predictor_json import check_places
+from neuralpower.measure import target
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
@@ -42,7 +42,8 @@ from neuralpower.prediction.memory.engines import EngineRequest
 from neuralpower.prediction.memory.over_time import Lived
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import Prediction, check_coverage
-from neuralpower.prediction.request import Request, dtype_for, engine_in, request_of
+from neuralpower.prediction.request import Request, dtype_for, engine_in, phase_in, request_of, run_of
+from neuralpower.prediction.served_type import check_served_by
 from neuralpower.prediction.timeline import Seen
 from neuralpower.report.cards import write_predictor
 
@@ -78,7 +79,7 @@ class LoadedPredictor:
 
     def _repr_html_(self) -> str:
         """A panel for notebooks."""
-        from neuralpower.report.notebook import Panel, drawn
+        from neuralpower.report.shown import Panel, drawn
 
         p = self.predictor
         about = f"dtypes {', '.join(p.dtypes)}; phases {', '.join(p.phases)}"
@@ -102,7 +103,7 @@ class LoadedPredictor:
         return load(out)
 
     @apart
-    @documented(Predicting)
+    @documented(Predicting, "predict")
     def predict(self, model: Model, inputs: Any = None, **options: Unpack[Predicting]) -> Prediction:
         """Latency, power, energy and memory of one pass.
 
@@ -178,11 +179,14 @@ def predicted(
     check_share("min_coverage", share, "min_coverage=0.95")
     loaded.check_devices(cluster_in(options))
     network = as_network(model)
-    dtype, note = dtype_for(network, options.get("dtype"), predictor)
+    engine = options.get("engine")
+    run = run_of(options.get("run"), phase_in(options).name, predictor.platform)
+    check_served_by(engine, run)
+    dtype, notes = dtype_for(network, options.get("dtype"), predictor, run, engine)
     sizes = {} if inputs is None else {"batch_size": int(batch or 1)}
     request = request_of(network, options, dtype=dtype, **sizes)
     request.check(predictor)
-    source, run = request.source(), request.run_on(predictor.platform)
+    source = request.source()
     question = request.question(predictor.platform, knows=predictor.knows, run=run)
 
     def answered(inputs: Any) -> Prediction:
@@ -196,7 +200,7 @@ def predicted(
     with explained(inputs, answered):
         found = answered(inputs)
     check_coverage(found, share, "min_coverage")
-    return replace(found, assumptions=(note, *found.assumptions)) if note else found
+    return replace(found, assumptions=(*notes, *found.assumptions)) if notes else found
 
 
 def evaluated(models: Sequence[Model], predictor: Predictor, rounds: int, options: Given) -> list[Evaluation]:
@@ -230,10 +234,10 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], options: Given) -
     from neuralpower.prediction.explore.phases import grid_of, sweep_grid
 
     network, known = as_network(model), [loaded.predictor for loaded in predictors]
-    request, lists = grid_of(network, options, known[0])
+    request, lists, served = grid_of(network, options, known[0])
     memory = options.get("memory")
     found = sweep_grid(request, known, lists)
-    return replace(found, notes=(*found.notes, *filter(None, [memory and reading(memory)])))
+    return replace(found, notes=(*served, *found.notes, *filter(None, [memory and reading(memory)])))
 
 
 def fitted(
@@ -306,11 +310,12 @@ def laid(model: Model, predictor: Predictor, options: Given) -> Layouts:
             "leave it out"
         )
     one = {name: value for name, value in options.items() if name not in DEGREED}
-    dtype = dtype_for(network, options.get("dtype"), predictor)[0]
+    run = run_of(options.get("run"), phase_in(one).name, predictor.platform)
+    dtype, notes = dtype_for(network, options.get("dtype"), predictor, run)
     request = request_of(network, one, dtype=dtype, batch_size=1)
     if request.phase.lengths is not None:
         raise InputError("--lengths: layouts are ranked for equal requests; give --context or --prompt")
-    return layouts(
+    found = layouts(
         Wanted(
             request,
             tuple(sizes),
@@ -322,6 +327,7 @@ def laid(model: Model, predictor: Predictor, options: Given) -> Layouts:
         ),
         predictor,
     )
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:

@@ -19,8 +19,7 @@ from neuralpower.networks.inputs import InputRequest, Inputs
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
 from neuralpower.prediction.request import dtype_for
-from neuralpower.profiling import NetworkProfile, profile
-from neuralpower.profiling.settings import Keywords
+from neuralpower.profiling import Keywords, NetworkProfile, profile
 from neuralpower.trace.recipe import TRAINING
 
 

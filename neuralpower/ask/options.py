@@ -450,13 +450,29 @@ class Layouts(TypedDict, total=False):
     ]
 
 
-class Engine(TypedDict, total=False):
-    """An engine that serves the model; its pool takes the memory that is left."""
+class Served(TypedDict, total=False):
+    """The engine that serves the model."""
 
     engine: Annotated[
         str | None,
-        Option("Serve the model under this engine", ENGINE, what="engine", words=words.ENGINES),
+        Option(
+            "Serve the model under this engine",
+            ENGINE,
+            what="engine",
+            words=words.ENGINES,
+            of={
+                "predict": {
+                    "help": "For run engine: it says the type of a checkpoint; default: vllm",
+                    "panel": TARGET,
+                }
+            },
+        ),
     ]
+
+
+class Engine(Served, total=False):
+    """An engine with its options; its pool takes the memory that is left."""
+
     gpu_memory_utilization: Annotated[
         float | None,
         Option("vllm: share of the memory that it takes; default: 0.9, from 0.21 on 0.92.", ENGINE),
@@ -532,7 +548,7 @@ class Options(
     """One question about a network."""
 
 
-class Predicting(Options, Coverage, total=False):
+class Predicting(Options, Served, Coverage, total=False):
     """Keywords of `predict`."""
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,9 +52,18 @@ from neuralpower.processes.tether import end_with_parent
 
 INTERRUPTED = 130  # 128 + SIGINT
 
-# Name, file, heading and help of each command, in the order in which --help lists them.
-_LISTED = Path(__file__).with_name("commands.txt").read_text(encoding="utf-8").splitlines()
-COMMANDS = {name: (file, panel, help) for name, file, panel, help in (s.split(maxsplit=3) for s in _LISTED)}
+# Lists of commands in the order of --help: the one here, then those of other packages.
+_LISTS = sorted(Path(__file__).parents[1].glob("*/commands.txt"), key=lambda file: file.parent.name != "cli")
+
+
+def _listed(file: Path) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """(name, (module, heading, help)) of each command in a package's list."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        name, module, panel, text = line.split(maxsplit=3)
+        yield name, (f"neuralpower.{file.parent.name}.{module}", panel, text)
+
+
+COMMANDS = {name: about for file in _LISTS for name, about in _listed(file)}
 FIRST = """\
 neuralpower predicts latency, power, energy and memory of neural networks. Three commands to try:
 
@@ -112,8 +121,8 @@ def root(
 @functools.cache
 def command_of(name: str) -> Any:
     """The command of that name, as typer makes it."""
-    file, _, text = COMMANDS[name]
-    program, group = typer.Typer(), importlib.import_module(f"neuralpower.cli.{file}").app
+    module, _, text = COMMANDS[name]
+    program, group = typer.Typer(), importlib.import_module(module).app
     program.add_typer(group)
     guard(group)
     command = get_group(program).commands[name]

@@ -139,7 +139,7 @@ def _place(name: str) -> Stamp | None:
 
 def _files(given: Any, options: Mapping[str, Any]) -> Iterator[Path]:
     """Files that the model or an option names, and every predictor that the command could choose."""
-    from neuralpower.files.predictor_folders import predictor_folders
+    from neuralpower.files.paths import predictor_folders
 
     texts = [value for value in options.values() if isinstance(value, str)]
     named = [given.location, *(part for text in texts for part in (text, *text.split("@")))]

@@ -74,8 +74,8 @@ def calibrate(
     stage("importing torch")
     from neuralpower.devices.host import read_cpu
     from neuralpower.learn import calibrate as calibration
+    from neuralpower.learn.predictor_json import check_places
     from neuralpower.learn.predictor_lookup import load
-    from neuralpower.learn.predictor_writing import check_places
     from neuralpower.measure.cpu.timer import prepare_process
     from neuralpower.report.cards import write_predictor
 
@@ -105,8 +105,8 @@ def calibrate(
 
 def _by_networks(source: str, file: Path, maps: list[str], out: Path | None, *, trust_code: bool) -> None:
     """Move a device's law by whole networks, and write it."""
-    from neuralpower.data.expressions import mapping
-    from neuralpower.data.own_networks import reasons
+    from neuralpower.data.columns import mapping
+    from neuralpower.data.networks import reasons
     from neuralpower.devices.spec import spec_of
 
     columns = mapping([part for text in maps for part in text.split(",")])
@@ -119,7 +119,7 @@ def _by_networks(source: str, file: Path, maps: list[str], out: Path | None, *, 
     target = out or Path("models") / f"{spec.slug}-calibrated.json"
     stage("importing torch")
     from neuralpower.learn.calibrate_by_networks import calibrate_by_networks
-    from neuralpower.learn.predictor_writing import check_places
+    from neuralpower.learn.predictor_json import check_places
     from neuralpower.report.cards import write_predictor
 
     check_places(target)

@@ -77,8 +77,7 @@ def _listed(words: Words) -> Sequence[str]:
 
 def power_meters() -> tuple[str, ...]:
     """Names of power meters, and the values for any meter and for none."""
-    from neuralpower.measure.meters import METERS
-    from neuralpower.measure.meters.base import CHOICES
+    from neuralpower.measure.meters import CHOICES, METERS
 
     return (*CHOICES, *METERS)
 

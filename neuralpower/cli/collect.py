@@ -23,8 +23,7 @@ from neuralpower.files.terminal import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from neuralpower.measure.collect.recover import Executor
-    from neuralpower.measure.collect.request import Progress, Request
+    from neuralpower.measure.collect import Executor, Progress, Request
 
 app = Typer()
 FIRST_LINE_S = 30.0
@@ -120,7 +119,7 @@ def collect_data(asked: Collect) -> None:
     """Measure the layers of a sweep, and write them with the dataset's card."""
     from neuralpower.data.locations import continue_from, is_remote, publish
     from neuralpower.devices.host import read_cpu
-    from neuralpower.measure.collect.lock import DeviceLock
+    from neuralpower.measure.collect import DeviceLock
 
     out = asked.out
     request = _request(asked)
@@ -163,8 +162,7 @@ def _request(asked: Collect) -> Request:
     """The request to the collector; raises InputError."""
     from neuralpower.data.locations import folder_name, is_remote
     from neuralpower.devices.host import cuda_number, read_cpu
-    from neuralpower.measure.collect.presets import preset_named
-    from neuralpower.measure.collect.request import Request
+    from neuralpower.measure.collect import Request, preset_named
 
     device, out = asked.device, asked.out
     cuda_number(device)  # refuses an unknown name
@@ -193,7 +191,7 @@ def _collected(request: Request, measuring: Executor, console: Console) -> Mappi
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    from neuralpower.measure.collect.supervisor import collect
+    from neuralpower.measure.collect import collect
     from neuralpower.report.number_format import counted
 
     times = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -223,7 +221,7 @@ def _collected(request: Request, measuring: Executor, console: Console) -> Mappi
 
 def _budget_s(text: str, device: str) -> float:
     """Seconds of a time budget; raises InputError if they are too few to measure anything."""
-    from neuralpower.measure.collect.schedule import shortest_budget_s
+    from neuralpower.measure.collect import shortest_budget_s
 
     budget_s, shortest_s = parsing.duration_s(text), shortest_budget_s(device.partition(":")[0])
     if budget_s < shortest_s:
@@ -238,9 +236,7 @@ def _executor(
     name: str, address: str | None, device: str, power: str, threads: int, wait: bool = False
 ) -> Executor:
     """The executor of the measuring processes; raises InputError."""
-    from neuralpower.measure.collect.lock import DeviceLock
-    from neuralpower.measure.collect.process import Worker, command
-    from neuralpower.measure.collect.recover import Local
+    from neuralpower.measure.collect import DeviceLock, Local, Worker, command
 
     if name == "ray":
         from neuralpower.measure.collect.fleet import Fleet

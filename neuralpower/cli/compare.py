@@ -89,9 +89,9 @@ def _sides(a: str, b: str, asked: Compare) -> list[Side]:
     """Both models, each predicted on its device; raises InputError."""
     from neuralpower.prediction.case import predict_request
     from neuralpower.prediction.explore.compare import Side
-    from neuralpower.prediction.request import phase_in, request_of
+    from neuralpower.prediction.request import phase_in, request_of, run_of
 
-    phase_in(asked)
+    phase = phase_in(asked).name
     known: dict[str, Predictor] = {}
     sides = []
     for number, text in enumerate((a, b)):
@@ -106,7 +106,9 @@ def _sides(a: str, b: str, asked: Compare) -> list[Side]:
         options = _placed(asked, model, place)
         name = str(options.pop("name"))
         known[name] = trained = known.get(name) or _answers(asked, name if at else "", cluster_in(options))
-        dtype = parsing.usual_dtype(model, trained, asked["dtype"])
+        dtype = parsing.usual_dtype(
+            model, trained, asked["dtype"], run_of(asked["run"], phase, trained.platform)
+        )
         request = request_of(model, options, dtype=dtype)
         request.check(trained)
         prediction, _ = predict_request(request, trained)

@@ -62,7 +62,7 @@ def init(
     ),
 ) -> None:
     """Write a dataset folder to fill in: dataset.json and a commented CSV table per layer kind."""
-    from neuralpower.data.templates import write_templates
+    from neuralpower.data.importing import write_templates
 
     parsing.check_named([folder], "folder")
     kinds = dict.fromkeys(name for text in kind for name in texts.names(text, "kind") or ())
@@ -116,7 +116,7 @@ def check(
 
     Exit code 1 if rows are refused.
     """
-    from neuralpower.data.expressions import mapping
+    from neuralpower.data.columns import mapping
     from neuralpower.data.importing import read_file, with_columns
 
     columns = mapping(map_)

@@ -84,8 +84,8 @@ def _measure(models: Sequence[str], asked: Evaluate) -> None:
         raise InputError(f"evaluate measures on this machine: {no_place}; {way}") from None
 
     from neuralpower.files.atomic import check_place
-    from neuralpower.report.chrome import write
-    from neuralpower.report.tables import evaluation_json, evaluation_table
+    from neuralpower.report.measured import evaluation_json, evaluation_table
+    from neuralpower.report.perfetto import write
 
     if asked["trace_file"] is not None:
         check_place(asked["trace_file"], "trace.json")
@@ -167,7 +167,7 @@ def _compare(models: Sequence[str], asked: Evaluate, file: Path) -> None:
     if models:
         raise InputError(f"--measured {file} names the networks; leave {', '.join(models)} out")
     parsing.check_plot(asked["plot"])
-    from neuralpower.data.measured_networks import read_networks
+    from neuralpower.data.networks import read_networks
 
     read_networks(file)  # what cannot be read is refused before torch is imported
     stage("importing torch and transformers")

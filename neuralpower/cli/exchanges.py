@@ -10,7 +10,7 @@ from neuralpower.cli.output import say, tell
 from neuralpower.errors import InputError, whole_number
 
 if TYPE_CHECKING:
-    from neuralpower.measure.collect.lock import DeviceLock
+    from neuralpower.measure.collect import DeviceLock
 
 KIND = "collective"
 
@@ -46,7 +46,7 @@ def collect(
 ) -> None:
     """Measure exchanges and write a dataset; raises InputError, DatasetError, DeviceError."""
     device = lock.device
-    from neuralpower.measure.exchanges.dataset import collect_exchanges, usual_ranks
+    from neuralpower.measure.exchanges.run import collect_exchanges, usual_ranks
 
     usual = "gloo" if device == "cpu" else "nccl"
     backend = backend or usual

@@ -13,6 +13,7 @@ from neuralpower.cli.parsing import check_file
 from neuralpower.errors import InputError
 from neuralpower.files.json_files import json_text
 from neuralpower.files.terminal import unstyled
+from neuralpower.report.grid import letters
 
 if TYPE_CHECKING:
     from neuralpower.report.page import Page
@@ -104,7 +105,7 @@ def _lead(answer: Answer) -> list[str]:
 def _readable(answer: Answer) -> list[list[str]]:
     """The rows as texts; "-" for an unknown value."""
     rows = (answer.shown or answer.rows)()
-    return [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
+    return [[letters(cell) for cell in row] for row in rows]
 
 
 _FORMS: dict[str, Callable[[Answer], str]] = {

@@ -93,7 +93,7 @@ def completed_models(incomplete: str) -> list[str]:
 
 def predictor_names() -> list[str]:
     """Names of predictors, nearer folders first."""
-    from neuralpower.files.predictor_folders import predictor_folders
+    from neuralpower.files.paths import predictor_folders
 
     return [
         *dict.fromkeys(file.stem for folder in predictor_folders() for file in sorted(folder.glob("*.json")))

@@ -40,7 +40,7 @@ def merge(
 ) -> None:
     """Copy the datasets into the folder and write its card."""
     from neuralpower.data.dataset import read_dataset
-    from neuralpower.data.shards import merge_folders
+    from neuralpower.data.sealing import merge_folders
     from neuralpower.files.atomic import replace_file
     from neuralpower.report.cards import dataset_card
 

@@ -19,13 +19,13 @@ from neuralpower.cli import waiting
 from neuralpower.files.terminal import (
     Visible,
     has_colours,
+    quiet,
     shown,
     shown_by,
     styled,
     visible,
     visible_lines,
 )
-from neuralpower.processes.text_streams import quiet
 
 GONE = 141  # exit code when the reader is gone: 128 + SIGPIPE, as a shell reports for other programs
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from typer import Exit, Typer
 from typing_extensions import Unpack
 
@@ -15,9 +13,6 @@ from neuralpower.cli.commands import Model, examples, with_options
 from neuralpower.cli.formats import Answer, check_out, form_of, give
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
-
-if TYPE_CHECKING:
-    pass
 
 app = Typer()
 
@@ -39,12 +34,14 @@ def parallel(model: Model, **asked: Unpack[Parallel]) -> None:
         parsing.check_batch_size(batch)
     stage("importing torch and transformers")
     from neuralpower.api.loaded import laid
+    from neuralpower.prediction.request import run_of
     from neuralpower.report.layouts import layouts_table
 
     check_out(asked["out"], form)
     dtype = asked["dtype"]
     trained = parsing.predictor(asked["predictor"], cluster.spec.slug, dtype)
-    found = laid(model, trained, {**asked, "dtype": parsing.usual_dtype(model, trained, dtype)})
+    run = run_of(asked["run"], str(asked["phase"]), trained.platform)
+    found = laid(model, trained, {**asked, "dtype": parsing.usual_dtype(model, trained, dtype, run)})
     rows = [one.to_json() for one in found.found]
     flat = [
         {**row, "layout": one.layout.short, "runtime_s": one.runtime_s and one.runtime_s.value}

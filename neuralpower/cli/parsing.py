@@ -93,17 +93,17 @@ def check_batch_size(asked: int | None) -> None:
         raise InputError(f"batch size {asked}: must be 1 or more; choose --batch-size 1")
 
 
-def usual_dtype(model: str, trained: Predictor | None = None, asked: Any = None) -> str:
-    """The requested dtype, else that in which a model was published, else float32.
+def usual_dtype(model: str, trained: Predictor | None = None, asked: Any = None, run: str = "") -> str:
+    """The requested dtype, else that in which a model was published, or in which run engine serves it.
 
-    If the predictor's device does not have it, use the nearest dtype, with a note on stderr. Raises
-    ModelError.
+    Float32 where none is known. If the predictor's device does not have it, use the nearest dtype. A note
+    on stderr says so. Raises ModelError.
     """
     from neuralpower.cli.output import tell
     from neuralpower.prediction.request import dtype_for
 
-    found, note = dtype_for(model, asked, trained)
-    if note:
+    found, notes = dtype_for(model, asked, trained, run)
+    for note in notes:
         tell(f"Note: {note}")
     return found
 

@@ -14,7 +14,7 @@ from neuralpower.ask.spread import check_used, cluster_in, device_in, layouts_in
 from neuralpower.cli import parsing
 from neuralpower.cli.answers import answered
 from neuralpower.cli.commands import Model, examples, with_options
-from neuralpower.cli.formats import HTML, TABLE, Answer, Rows, check_out, form_of, give
+from neuralpower.cli.formats import HTML, TABLE, Answer, check_out, form_of, give
 from neuralpower.errors import InputError, check_share
 from neuralpower.files.stages import stage
 
@@ -49,9 +49,10 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     from neuralpower.api.loaded import LoadedPredictor, predicted
     from neuralpower.files.atomic import check_place
     from neuralpower.prediction.prediction import check_coverage
-    from neuralpower.prediction.request import phase_in
+    from neuralpower.prediction.request import phase_in, run_of
+    from neuralpower.prediction.served_type import check_served_by, served_type
 
-    phase_in(asked)
+    phase = phase_in(asked)
     parsing.check_plot(asked["plot"])
     parsing.check_memory_picture(asked["memory_picture"], layouts_in(asked)[0].alone)
     parsing.check_file(asked["csv"], "rows.csv")
@@ -60,6 +61,10 @@ def _predict(model: str, asked: Predict, form: str) -> None:
         check_place(asked["trace_file"], "trace.json")
     stage("loading the predictor")
     trained, dtype = _predictor(model, asked)
+    run, served = run_of(asked["run"], phase.name, trained.platform), tuple[str, ...]()
+    check_served_by(asked["engine"], run)
+    if asked["dtype"] is None:
+        dtype, served = served_type(model, dtype, run, trained, asked["engine"])
     stages: list[Stage | Omitted] = []
     drawn = (asked["plot"], asked["trace_file"], asked["memory_picture"]) != (
         None,
@@ -71,6 +76,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     least = asked["min_coverage"]
     options = {**asked, "dtype": dtype, "min_coverage": None}
     prediction = predicted(LoadedPredictor(trained), model, None, options, seen)
+    prediction = replace(prediction, assumptions=(*served, *prediction.assumptions))
     _give(asked, form, prediction, stages, trained)
     check_coverage(prediction, least, "--strict")
 
@@ -80,8 +86,7 @@ def _give(
 ) -> None:
     """Print the prediction, and write the requested files."""
     from neuralpower.files.csv_files import write_csv
-    from neuralpower.report.chrome import document, write
-    from neuralpower.report.perfetto import about, predicted
+    from neuralpower.report.perfetto import about, document, predicted, write
     from neuralpower.report.pictures import draw, prediction_page
     from neuralpower.report.tables import prediction_cells
 
@@ -112,28 +117,14 @@ def _table(prediction: Prediction, view: Predict) -> str:
 
 def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str = "kind") -> Answer:
     """A prediction in all forms; the function makes its table."""
-    from neuralpower.report.number_format import quantity
-    from neuralpower.report.tables import prediction_cells
-
-    def shown() -> Rows:
-        p = prediction
-        rows = (
-            p.by_kind() if by == "kind" else p.by_module(3) if by in ("module", "tree") else p.with_launches
-        )
-        header = [by, "calls", "latency", "share", "FLOP", "bound", "basis"]
-        cells = (
-            (row.kind if by == "kind" else row.path or "(model)", row.count, quantity(row.runtime_s, "s"))
-            + (f"{row.share:.1%}", quantity(row.flops, "FLOP"), row.bound, row.basis)
-            for row in rows
-        )
-        return [header, *cells]
+    from neuralpower.report.tables import prediction_cells, readable
 
     return Answer(
         title=f"{prediction.model} on {prediction.device}",
         table=table,
         json=prediction.to_json,
         rows=lambda: prediction_cells(prediction),
-        shown=shown,
+        shown=lambda: readable(prediction, by),
         lead=lambda: table().partition("\n\n")[0].splitlines(),
         warnings=prediction.warnings,
     )

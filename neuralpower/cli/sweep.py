@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from typer import Typer
 from typing_extensions import Unpack
 
@@ -16,9 +14,6 @@ from neuralpower.cli.formats import Answer, check_out, form_of, give
 from neuralpower.devices.memory_size import bytes_of
 from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
-
-if TYPE_CHECKING:
-    pass
 
 app = Typer()
 GRIDDED = {"batch_size": "batch size", "seq_len": "seq-len", "context": "context", "prompt": "prompt"}
@@ -43,7 +38,7 @@ def sweep(model: Model, **asked: Unpack[Sweep]) -> None:
     stage("importing torch and transformers")
     from neuralpower.api.loaded import LoadedPredictor, swept
     from neuralpower.files.csv_files import write_csv
-    from neuralpower.prediction.explore import sweep as sweeping
+    from neuralpower.prediction.request import run_of
     from neuralpower.report.explored import sweep_table
     from neuralpower.report.grid import note_lines, warning_lines
     from neuralpower.report.pictures import draw, sweep_page
@@ -57,7 +52,9 @@ def sweep(model: Model, **asked: Unpack[Sweep]) -> None:
         for name in texts.names(asked["predictor"], "predictor") or (None,)
         for device in texts.names(device_in(asked), "device") or (None,)
     ]
-    dtype = asked["dtype"] or parsing.usual_dtype(model, predictors[0].predictor)
+    first = predictors[0].predictor
+    run = run_of(asked["run"], str(asked["phase"]), first.platform)
+    dtype = parsing.usual_dtype(model, first, None, run) if asked["dtype"] is None else asked["dtype"]
     found = swept(model, predictors, {**asked, "dtype": dtype})
     if all(point.error for point in found.points):
         raise InputError(f"no point could be predicted: {found.points[0].error}")
@@ -69,7 +66,7 @@ def sweep(model: Model, **asked: Unpack[Sweep]) -> None:
     answer = Answer(
         title=f"{model}: {len(found.points)} points",
         table=lambda: sweep_table(found, asked["top"], marked=True),
-        json=lambda: sweeping.to_json(found),
+        json=found.to_json,
         rows=lambda: [[*row] for row in rows],
         lead=lambda: [*warning_lines(found.warnings), *note_lines(found.notes)],
         page=lambda: sweep_page(found),

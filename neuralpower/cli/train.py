@@ -51,7 +51,7 @@ def train_predictor(
         read_dataset(folder, samples=False) for folder in dict.fromkeys(name.rstrip("/") for name in datasets)
     ]
     stage("importing scikit-learn and torch")
-    from neuralpower.learn.predictor_writing import check_places
+    from neuralpower.learn.predictor_json import check_places
     from neuralpower.learn.train import train
     from neuralpower.report.cards import write_predictor
     from neuralpower.report.training import kinds_table, notes_of, regressors_table, sentence, warnings_of

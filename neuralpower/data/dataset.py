@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from neuralpower.data.dataset_format import LONGEST_S, ResultRecord
+from neuralpower.data.columns import COLUMNS, KEY, READ, is_samples
 from neuralpower.data.journal import NAME, read_journal
 from neuralpower.data.locations import fetched, is_remote
-from neuralpower.data.schema import KEY, READ, SAMPLES, SHORTEST_S, named, read_meta
+from neuralpower.data.schema import ResultRecord, named, read_meta
 from neuralpower.data.screening import check_cells, number_column
 from neuralpower.data.tables import NETWORK, read_table
 from neuralpower.errors import DatasetError, unknown
@@ -50,24 +50,21 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
         return resolved(self.path).name
 
     @property
     def device(self) -> str:
-        """The device's name."""
         return str(self.meta["device"])
 
     @property
     def sentinel_s(self) -> float | None:
         """The sentinel's time when the machine was at its usual speed: the median over the rows."""
-        tables = (table for table in self.tables.values() if "sentinel_s" in table)
+        tables, limits = (t for t in self.tables.values() if "sentinel_s" in t), COLUMNS["runtime_s"]
         times = np.concatenate([np.empty(0), *(number_column(table["sentinel_s"]) for table in tables)])
-        times = times[(times >= SHORTEST_S) & (times <= LONGEST_S)]
+        times = times[(times >= limits.low) & (times <= limits.high)]
         return float(np.median(times)) if len(times) else None
 
     def __len__(self) -> int:
-        """Number of rows."""
         return sum(len(table) for table in self.tables.values())
 
 
@@ -201,7 +198,7 @@ def read_folder(folder: Path, samples: bool, empty: bool = False) -> Dataset:
     for kind, row in results(folder):
         if kind not in known:
             raise unknown(f"layer kind of {folder / NAME}", kind, known, DatasetError)
-        fresh.setdefault(kind, []).append({k: v for k, v in row.items() if samples or k not in SAMPLES})
+        fresh.setdefault(kind, []).append({k: v for k, v in row.items() if samples or not is_samples(k)})
     for kind, rows in fresh.items():
         table = pd.DataFrame(rows)
         with named(folder / NAME):
@@ -222,19 +219,19 @@ def _by_torch(tables: Mapping[str, pd.DataFrame], meta: Mapping[str, Any]) -> di
 
     A collection runs torch's own kernels there; the configurations' names stay as without it.
     """
-    found = dict(tables)
-    if "config_id" not in found.get(ATTENTION, ()):
-        return found
+    marked = dict(tables)
+    if "config_id" not in marked.get(ATTENTION, ()):
+        return marked
     from neuralpower.layers import Hardware
     from neuralpower.layers.attention import TORCH
     from neuralpower.platforms import CPU, platform_name, platform_of
 
     hardware = Hardware(platform=platform_name(meta.get("hardware") or {}))
     if platform_of(hardware).family != CPU.family:
-        table = found[ATTENTION]
+        table = marked[ATTENTION]
         library = np.where(table["config_id"].notna(), TORCH, table.get("library", ""))
-        found[ATTENTION] = table.assign(library=library)
-    return found
+        marked[ATTENTION] = table.assign(library=library)
+    return marked
 
 
 def results(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

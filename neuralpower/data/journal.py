@@ -137,7 +137,6 @@ class Journal:
             raise
 
     def records(self) -> list[dict[str, Any]]:
-        """All records so far."""
         return read_journal(self.folder)
 
 

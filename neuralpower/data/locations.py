@@ -44,14 +44,14 @@ def fetch(location: str, folder: Path) -> bool:
     """Copy a location's files, and its shards', to a folder; False where it has none. Raises DatasetError."""
     system, root = _opened(location)
     try:
-        found = [file for file in system.find(root, maxdepth=2) if file.endswith(READ)]
-        for file in found:
+        files = [file for file in system.find(root, maxdepth=2) if file.endswith(READ)]
+        for file in files:
             target = folder / Path(file).relative_to(root)
             target.parent.mkdir(parents=True, exist_ok=True)
             system.get_file(file, str(target))
     except Exception as error:  # each system has its own errors
         raise _failed(location, "read", error) from None
-    return bool(found)
+    return bool(files)
 
 
 def continue_from(location: str, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Screen a table: its usable rows, and the reasons against the others."""
+"""Screen a table: its usable rows, and the reasons against the others; repeats as one row."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from neuralpower.data.column_names import meant_by
-from neuralpower.data.dataset_format import LONGEST_S
-from neuralpower.data.schema import SHORTEST_S, named
-from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W
+from neuralpower.data.columns import COLUMNS, meant_by
+from neuralpower.data.schema import named
+from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from neuralpower.layers import Hardware, Layer
 
 SHORTEST_KERNEL_S = 3e-7  # of a GPU: no kernel takes less than 0.8 us there
-LOWEST_W = 1e-3  # a microcontroller asleep draws less, and runs no network
 ABOVE_LIMIT = 1.2  # of a device's power limit, which meters overshoot for moments
 SHORTEST_WITH_POWER_S = 1e-4  # below, the mean power of a window of unknown uncertainty is not that of a call
 LARGEST_UNCERTAINTY = 0.1  # of a power that is used for training
@@ -71,11 +69,9 @@ class Rows:
     spread: np.ndarray  # standard deviation of one measurement's time over the mean; NaN where not known
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.runtime_s)
 
     def at(self, index: np.ndarray) -> Rows:
-        """Some of the rows."""
         from neuralpower.layers.columns import take
 
         names = [f.name for f in dataclasses.fields(self) if f.name not in ("kind", "layer", "rejected")]
@@ -235,11 +231,12 @@ def _fields(kind: type[Layer], table: pd.DataFrame, reject: Callable[[Any, str],
 
 def unusable(runtime_s: np.ndarray) -> dict[str, np.ndarray]:
     """Unusable times [rows], by reason; the first reason counts."""
-    outside = (runtime_s < SHORTEST_S) | (runtime_s > LONGEST_S)
+    low, high = COLUMNS["runtime_s"].low, COLUMNS["runtime_s"].high
+    outside = (runtime_s < low) | (runtime_s > high)
     return {
         "runtime_s is not a number": ~np.isfinite(runtime_s),
         "runtime_s is not above 0": ~(runtime_s > 0),
-        f"runtime_s is outside {SHORTEST_S:g} to {LONGEST_S:g} s": outside,
+        f"runtime_s is outside {low:g} to {high:g} s": outside,
     }
 
 
@@ -265,8 +262,9 @@ def _power(
     with np.errstate(all="ignore"):  # rows without a time, which are rejected
         from_energy = energy / runtime
     power = np.where(np.isfinite(power), power, from_energy)
-    highest = (hardware.limit_w if hardware is not None else None) or HIGHEST_W
-    reject(power < LOWEST_W, f"less than {LOWEST_W:g} W, which no device draws")
+    limits = COLUMNS["power_w"]
+    highest = (hardware.limit_w if hardware is not None else None) or limits.high
+    reject(power < limits.low, f"less than {limits.low:g} W, which no device draws")
     reject(power > ABOVE_LIMIT * highest, "more power than the device can draw")
     reject(from_energy > ABOVE_LIMIT * highest, "more energy than the device can draw in the time")
     return power
@@ -346,3 +344,62 @@ def summarised(rejected: Sequence[Rejected]) -> Iterator[str]:
 def without_values(reason: str) -> str:
     """A reason without the values that it quotes, and without what it proposes for them."""
     return re.sub(r"(?<![A-Za-z])'.*?'(?![A-Za-z])", "''", reason).partition(": did you mean")[0]
+
+
+# ---- Repeated measurements of one configuration as one row ----
+
+
+COUNT, SPREAD = "repeats", "runtime_spread"  # columns of a table whose rows are such means
+FAR = 2.0  # times the median of its configuration: such a row is an error, which no mean may hide
+
+
+def averaged(rows: Rows) -> Rows:
+    """One row for each configuration, at the line of its first.
+
+    Times, powers and slow-downs are means; `repeats` counts the rows behind one, and `spread` is the standard
+    deviation of their times over their mean. A row FAR from the median of its configuration stays alone: fits
+    find whether it contradicts its neighbours.
+    """
+    import pandas as pd
+
+    from neuralpower.layers.columns import fingerprint
+
+    config = fingerprint(rows.layer)
+    if len(np.unique(config)) == len(rows):
+        return rows
+    octaves = pd.Series(np.log2(rows.runtime_s))
+    median = octaves.groupby(config).transform("median").to_numpy()
+    far = np.abs(octaves.to_numpy() - median) > np.log2(FAR)
+    label = np.where(far, np.arange(len(rows)), -1)
+    _, first, group = np.unique(
+        np.stack([config, label.astype(np.uint64)]), axis=1, return_index=True, return_inverse=True
+    )
+    group = group.ravel()
+    order = np.argsort(first)  # of the groups, as they stand in the table
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    group, first = place[group], first[order]
+    counts = np.bincount(group, weights=rows.repeats)
+    mean_s = np.bincount(group, rows.runtime_s * rows.repeats) / counts
+    apart = np.bincount(group, rows.repeats * (rows.runtime_s - mean_s[group]) ** 2)
+    apart_s = np.sqrt(apart / np.maximum(counts - 1, 1))
+    alone = np.bincount(group) == 1
+    return dataclasses.replace(
+        rows.at(first),
+        rejected=rows.rejected,
+        runtime_s=mean_s,
+        repeats=counts,
+        spread=np.where(alone, rows.spread[first], apart_s / mean_s),
+        slowdown=_means(rows.slowdown, group),
+        power_w=_means(rows.power_w, group),
+        energy_u_rel=_means(rows.energy_u_rel, group),
+        dispatch_s=_means(rows.dispatch_s, group),
+    )
+
+
+def _means(values: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """The mean of each group's known values, [groups]; NaN where none is known."""
+    known = np.isfinite(values)
+    counts = np.bincount(group, known)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.bincount(group, np.where(known, values, 0.0)) / np.where(counts, counts, np.nan))

@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuralpower.data.schema import READ, SAMPLES
+from neuralpower.data.columns import READ, is_samples
 from neuralpower.data.screening import check_cells
 from neuralpower.errors import DatasetError, first_line
 from neuralpower.files.paths import check_regular
@@ -120,7 +120,7 @@ def _read_parquet(file: Path, samples: bool) -> pd.DataFrame:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f"column {twice} is there twice")
-    columns = None if samples else [name for name in names if name not in SAMPLES]
+    columns = None if samples else [name for name in names if not is_samples(name)]
     table = pd.read_parquet(file, columns=columns)
     if any(table.index.names):  # a column that pandas uses as the row index
         table = table.reset_index()

@@ -24,7 +24,6 @@ class Cluster:
     nodes: int = 1
 
     def __post_init__(self) -> None:
-        """Raise InputError for counts that are none."""
         for name in ("per_node", "nodes"):
             if not is_count(getattr(self, name)):
                 raise InputError(
@@ -37,7 +36,6 @@ class Cluster:
 
     @property
     def devices(self) -> int:
-        """The devices of all nodes."""
         return self.per_node * self.nodes
 
     def check(self, layout: Layout) -> None:

@@ -20,6 +20,11 @@ TERM_HALVES, TERM_J = 3.5, 20e-12  # in a term that one device's rows weigh: any
 # processes more, 1.62 at 2,048 (A100).
 TENSOR_J, TENSOR_WIDTH, TENSOR_POWER = 1.5e-12, 1024, 0.385
 TENSOR_HALVES, TENSOR_YEAR = 5.0, 2022  # years until then
+# The same in prefills of seconds, on boards whose cores do no more than TENSOR_WIDTH: 100 to 114 TFLOP/s of
+# bfloat16 at 300 W since Ada (RTX 6000 Ada, L40), 360 at 600 W since Blackwell (RTX PRO 6000). Products that
+# are repeated for milliseconds end before the limit acts: an L40S reaches 223 at 350 W. ELSEWHERE_W is what
+# memory and leakage then take; a line through prefills of an RTX 3090 at 190 to 250 W meets 0 at 95 W.
+LONG_J, ELSEWHERE_W = {2022: 2.0e-12, 2025: 1.47e-12}, 70.0
 TENSOR_DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 USUAL_CLOCK_HZ = 1.8e9  # the median of the sheets' GPUs with tensor cores
 BOARD_W = 15.0  # what memory, fans and leakage take of the power limit
@@ -95,6 +100,15 @@ class Hardware:
         joules = TENSOR_J * (TENSOR_WIDTH / self.width(dtype)) ** TENSOR_POWER
         older = max(TENSOR_YEAR - self.year, 0) / TENSOR_HALVES
         return float(self.limit_w / (joules * 2**older))
+
+    def tensor_flops_for_long(self, dtype: str) -> float:
+        """The same for runs of seconds on boards without wide cores; infinite where that was not measured."""
+        known = [joules for year, joules in LONG_J.items() if year <= (self.year or 0)]
+        narrow = dtype in TENSOR_DTYPES and self.width("bfloat16") < 2 * TENSOR_WIDTH
+        if not known or not narrow or not self.limit_w or self.limit_w < 2 * ELSEWHERE_W:
+            return math.inf
+        share = min((TENSOR_WIDTH / self.width(dtype)) ** TENSOR_POWER, 1.0)
+        return float((self.limit_w - ELSEWHERE_W) / (known[-1] * share))
 
     def _tensor_peak(self, dtype: str) -> float:
         """FLOP/s of tensor cores that they sustain."""

@@ -48,7 +48,6 @@ class Layout:
     interleave: int = 1  # pieces of the network that one pipeline rank holds
 
     def __post_init__(self) -> None:
-        """Raise InputError for degrees that contradict each other."""
         for name in (*GROUPS, "interleave"):
             if not is_count(getattr(self, name)):
                 raise InputError(
@@ -77,7 +76,6 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """Devices that it takes."""
         return self.tensor * self.pipeline * self.data
 
     @property
@@ -90,7 +88,6 @@ class Layout:
         return {TENSOR: 1, EXPERT: 1, DATA: self.tensor, PIPELINE: self.tensor * self.data}[group]
 
     def size(self, group: str) -> int:
-        """Ranks of a group."""
         return int(getattr(self, group))
 
     def nodes(self, group: str, per_node: int) -> int:

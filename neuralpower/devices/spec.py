@@ -138,7 +138,6 @@ class DeviceSpec:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The sheet as its file has it."""
         return {
             "schema": SCHEMA,
             "name": self.name,

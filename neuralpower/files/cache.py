@@ -59,15 +59,15 @@ def content_of(file: Path) -> str:
 
 def stamps_of(folder: Path, endings: tuple[str, ...]) -> list[tuple[str, int, int]]:
     """(path, size, time of change in ns) of the files in a folder, and below it, with one of the endings."""
-    found: list[tuple[str, int, int]] = []
+    stamps: list[tuple[str, int, int]] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name.endswith(endings):
                 status = entry.stat()
-                found.append((entry.path, status.st_size, status.st_mtime_ns))
+                stamps.append((entry.path, status.st_size, status.st_mtime_ns))
             elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith(("__", ".")):
-                found += stamps_of(Path(entry.path), endings)
-    return found
+                stamps += stamps_of(Path(entry.path), endings)
+    return stamps
 
 
 def recall(folder: Path, key: str) -> dict[str, Any] | None:

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -129,6 +130,43 @@ def nullable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [nullable(item) for item in value]
     return {name: nullable(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def plain(value: Any) -> Any:
+    """A result as plain values: objects by their `to_json`, else by their fields; tuples as lists."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def named(value: Any, names: str) -> dict[str, Any]:
+    """Plain values of a result's attributes, in the order of their names.
+
+    A name is an attribute, `key=attribute`, or `key=attribute.of.it`, null if the first is None. With `?`
+    behind it, an empty text is null.
+    """
+    found = {}
+    for name in names.split():
+        key, _, path = name.rstrip("?").rpartition("=")
+        held = value
+        for step in path.split("."):
+            held = None if held is None else getattr(held, step)
+        found[key or path] = plain(held or None if name.endswith("?") else held)
+    return found
+
+
+class Declared:
+    """A result whose JSON object is declared: names of its attributes, as `named` takes them."""
+
+    in_json: ClassVar[str]
+    schema: ClassVar[int] = 1  # of the object, for those that name it
+
+    def to_json(self) -> dict[str, Any]:
+        return named(self, self.in_json)
 
 
 def json_text(value: Any, *, indent: int | None = None, compact: bool = False) -> str:

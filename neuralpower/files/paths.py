@@ -1,7 +1,8 @@
-"""Files that a user names: whether they are there, and what they are; errors are one line, no pipe hangs."""
+"""Files that a user names: whether they are there, what they are (no pipe hangs); predictors' folders."""
 
 from __future__ import annotations
 
+import importlib.resources
 import os
 import stat
 from pathlib import Path
@@ -70,3 +71,12 @@ def shown(path: str | Path) -> str:
     """A name for a message: the beginning of one that is too long to be a file's."""
     text = str(path)
     return text if len(text) <= 255 else f"{text[:60]}... ({len(text)} letters)"
+
+
+# ---- Folders in which predictors are found by name ----
+
+
+def predictor_folders() -> list[Path]:
+    """./models, the package's own, the source tree's."""
+    package = Path(str(importlib.resources.files("neuralpower")))
+    return [Path("models"), package / "models", package.parent / "models"]

@@ -1,7 +1,13 @@
-"""The largest batch of a training step that fits into a device, from one sample batch."""
+"""The largest batch of a training step that fits a device, in the precision of another library's loop.
+
+Lightning: `Trainer(precision="bf16-mixed")` (its documentation, "N-Bit Precision"). Accelerate:
+`Accelerator(mixed_precision="bf16")`, or what `accelerate launch` passes in an environment variable.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
@@ -15,15 +21,51 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from neuralpower.devices.host import own_memory
 from neuralpower.devices.memory_size import bytes_of
 from neuralpower.devices.spec import known_spec, spec_of
-from neuralpower.errors import InputError, NeuralPowerError, is_count
-from neuralpower.integrations.precision import of_accelerate, settings_of, with_precision
-from neuralpower.measure.this_machine import target
+from neuralpower.errors import InputError, NeuralPowerError, is_count, unknown
+from neuralpower.measure import target
 from neuralpower.platforms import CPU, PLATFORMS, Platform, platform_of
 from neuralpower.prediction.explore.fit import assumed
 from neuralpower.prediction.explore.largest import largest
 from neuralpower.prediction.memory.peak import training_memory
 from neuralpower.trace.recipe import TRAINING, Loss
 from neuralpower.trace.step_lifetimes import training_lifetimes
+
+LAUNCHED = "ACCELERATE_MIXED_PRECISION"  # which `accelerate launch` sets
+# name -> settings of `training_lifetimes`; "16" and "bf16" are older names of mixed precision
+PRECISIONS: Mapping[str, Mapping[str, torch.dtype]] = {
+    **dict.fromkeys(("no", "32", "32-true"), {}),
+    **dict.fromkeys(("16", "fp16", "16-mixed"), {"autocast": torch.float16}),
+    **dict.fromkeys(("bf16", "bf16-mixed"), {"autocast": torch.bfloat16}),
+    "16-true": {"dtype": torch.float16},
+    "bf16-true": {"dtype": torch.bfloat16},
+    **dict.fromkeys(("64", "64-true"), {"dtype": torch.float64}),
+}
+
+
+def settings_of(precision: str | int | None) -> dict[str, torch.dtype]:
+    """The settings of a step in that precision; None changes nothing. Raises InputError for others."""
+    if precision is None:
+        return {}
+    if str(precision) not in PRECISIONS:
+        raise unknown("precision", str(precision), PRECISIONS)
+    return dict(PRECISIONS[str(precision)])
+
+
+def with_precision(settings: Mapping[str, Any], found: str | int | None) -> dict[str, Any]:
+    """The user's settings, with a library's precision where they name none."""
+    named = found is None or "precision" in settings or "autocast" in settings
+    return dict(settings) if named else {"precision": found, **settings}
+
+
+def of_accelerate() -> str | None:
+    """The mixed precision of Accelerate, where a loop uses it."""
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    if state is not None and getattr(state, "_shared_state", None):
+        return str(state().mixed_precision)
+    return os.environ.get(LAUNCHED)
+
+
+# ---- The largest batch of a training step that fits into a device, from one sample batch ----
 
 
 def largest_batch(
@@ -57,14 +99,14 @@ def largest_batch(
     if at_most is not None and not is_count(at_most):
         raise InputError(f"at_most {at_most!r}: must be a whole number, 1 or more; leave it out for no limit")
     args, kwargs = _called_with(sample)
-    own = batch_of(sample)
+    size_here = batch_of(sample)
     left_bytes, platform = _room(device, memory)
     settings = {"loss": loss, "platform": platform, **settings_of(precision), **settings}
 
     def bytes_at(size: int) -> float:
         if at_most is not None and size > at_most:
             return float("inf")
-        resized = tree_map_only(Tensor, partial(_resized, own=own, size=size), (args, kwargs))
+        resized = tree_map_only(Tensor, partial(_resized, own=size_here, size=size), (args, kwargs))
         try:
             step = training_lifetimes(model, *resized, **settings)
         except NeuralPowerError:
@@ -73,7 +115,7 @@ def largest_batch(
             return float("inf")  # a size that the network does not take
         return training_memory(step, platform=platform).high_bytes
 
-    start = min(own, at_most or own)
+    start = min(size_here, at_most or size_here)
     return largest(bytes_at, left_bytes, start)
 
 

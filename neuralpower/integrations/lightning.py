@@ -10,8 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from neuralpower.errors import InputError
-from neuralpower.integrations.batch_size import kept, size_or_own
-from neuralpower.integrations.precision import with_precision
+from neuralpower.integrations.batch_size import kept, size_or_own, with_precision
 
 LIBRARIES = ("lightning.pytorch", "pytorch_lightning")
 LOGS = ("log", "log_dict")  # which need a running trainer
@@ -44,7 +43,6 @@ class _Callback:
         self.attribute, self.sample, self.settings = attribute, sample, settings
 
     def setup(self, trainer: Any, pl_module: Any, stage: str | None = None) -> None:
-        """Called before data are loaded."""
         if stage not in (None, "fit"):
             return
         data = getattr(trainer, "datamodule", None)
@@ -71,7 +69,6 @@ class _TrainingStep(nn.Module):
         self.module = module
 
     def forward(self, batch: Any) -> Any:
-        """The step's output, without logs."""
         step: Any = self.module
         with _silent(step):
             return step.training_step(batch, 0)
@@ -79,7 +76,6 @@ class _TrainingStep(nn.Module):
 
 @contextlib.contextmanager
 def _silent(module: nn.Module) -> Iterator[None]:
-    """Nothing is logged."""
     own = {name: vars(module)[name] for name in LOGS if name in vars(module)}
     vars(module).update(dict.fromkeys(LOGS, lambda *args, **kwargs: None))
     try:
@@ -119,7 +115,6 @@ def _get(holder: Any, name: str) -> Any:
 
 
 def _set(holder: Any, name: str, value: int) -> None:
-    """Set an attribute, or a key."""
     if isinstance(holder, Mapping):
         holder[name] = value  # type: ignore[index]  # hparams can be changed
     else:

@@ -17,8 +17,9 @@ from typing_extensions import Self
 from neuralpower.errors import InputError, Unmodelled
 from neuralpower.layers import Bytes, Call, Draw, Hardware, Layer, layer_kind
 from neuralpower.layers.base import peak_flops
+from neuralpower.layers.columns import between_powers
 from neuralpower.layers.operands import Operand, Operands, own_operand
-from neuralpower.layers.terms import ceil_to, chosen, either, past
+from neuralpower.layers.terms import causal_share, ceil_to, chosen, either, past
 from neuralpower.layers.traits import Traits, sides_of, steps
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -61,6 +62,7 @@ class Attention(Layer):
 
     dimensions = ("batch", "query_heads", "query_length", "key_length", "head_size")
     multiplies = True
+    paged = frozenset({"key_length"})
     group_names = (*GROUPS, *TORCHS)
     alone = frozenset(TORCHS)  # on an H100, engines' kernels take 0.6 times as long as torch's
     words = {"library": ("", TORCH)}
@@ -194,6 +196,10 @@ class Attention(Layer):
         """Two products of 2 B H S L D, L at most the window; by convention causal masks do not halve them."""
         queries = self.batch * self.query_heads * self.query_length
         return 4 * queries * self._seen(self.window) * self.head_size
+
+    def needed_flops(self) -> Any:
+        """Without the pairs that a causal mask hides."""
+        return self.flops() * causal_share(self.causal, self.query_length, self._seen(self.window))
 
     def bytes(self) -> Bytes:
         """Query, mask and the keys and values in reach in, the context out; scores stay in the cache."""
@@ -361,6 +367,10 @@ class Attention(Layer):
             features[f"fill_{name}"] = tasks / (waves * hardware.cores)
             features[f"waves_{name}"] = np.minimum(np.log2(waves), 6)
         return features
+
+    def between(self, asked: Any) -> tuple[Any, Any, Self, Self] | None:
+        """A step's time runs straight along its cache: tables have powers of 2 alone."""
+        return between_powers(self, "key_length", asked & (self.query_length == 1))
 
     def traits(self) -> Traits:
         """Lengths and head sizes, of which tiles are made; what is skipped or read besides."""

@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Self
@@ -31,6 +32,7 @@ from neuralpower.layers.terms import MAPPED_BYTES, beyond_launch, past
 from neuralpower.layers.traits import Traits
 
 FORWARD, BACKWARD, TRAINING = "forward", "backward", "training"
+GRADIENT = "gradient"  # phase of a forward pass that stands for a part of a backward pass, as `backward` says
 KEEPS_NOTHING, KEEPS_INPUTS, KEEPS_OUTPUTS = "nothing", "inputs", "outputs"
 
 LARGEST = 2**53  # whole number that a table's column holds exactly
@@ -97,6 +99,7 @@ class Layer(ABC):
     alone: ClassVar[frozenset[str]] = frozenset()  # groups that no other stands in for
     # Features of kernels: the residual is a curve along the first, one for each value of the second.
     curve: ClassVar[tuple[str, ...]] = ()
+    paged: ClassVar[frozenset[str]] = frozenset()  # sizes that lie in pages: their alignment costs nothing
     rule: ClassVar[str] = ""  # as text: how its fields must agree
     # Allowed values of its text fields, besides dtype and phase.
     words: ClassVar[Mapping[str, Collection[str]]] = {}
@@ -128,6 +131,10 @@ class Layer(ABC):
     @abstractmethod
     def flops(self) -> int:
         """FLOP of the call; 1 multiply-add = 2 FLOP."""
+
+    def needed_flops(self) -> Any:
+        """FLOP that kernels cannot pass by, where `flops` counts more by convention."""
+        return self.flops()
 
     @abstractmethod
     def bytes(self) -> Bytes:
@@ -309,6 +316,13 @@ class Layer(ABC):
         """Steps that the host issues in a row for a call, up to a factor: its time grows with them."""
         return 1
 
+    def between(self, asked: Any) -> tuple[Any, Any, Self, Self] | None:
+        """(Rows, shares of the way, the next smaller size, the next larger) where a time runs straight.
+
+        `asked`: which rows count, bool, [rows]. None: there are none.
+        """
+        return None
+
     def instead(self) -> Self | None:
         """What a program may run in its place, where that is faster; None: nothing."""
         return None
@@ -405,6 +419,13 @@ def plain_group(group: str) -> str:
     return FORMAT.sub("", group.removesuffix(f" {RECURRING}"))
 
 
+def measured_phase(phase: Any) -> Any:
+    """The phase as which calls are measured: what makes a gradient is measured as a forward pass."""
+    if isinstance(phase, str):
+        return FORWARD if phase == GRADIENT else phase
+    return np.where(phase == GRADIENT, FORWARD, phase)
+
+
 def later_fields(layer: Layer) -> frozenset[str]:
     """Fields that older datasets have no column for."""
     return layer.later | {"recurs"}
@@ -420,7 +441,7 @@ def _declared(kind: type[Layer]) -> Mapping[str, dataclasses.Field[Any]]:
 def _words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
     """Allowed values of a kind's text fields."""
     phase = str(_declared(kind)["phase"].default)
-    phases = (FORWARD, BACKWARD) if phase == FORWARD else (phase,)
+    phases = (FORWARD, BACKWARD, GRADIENT) if phase == FORWARD else (phase,)
     return {**dtype_words(kind), "phase": phases, **kind.words}
 
 

@@ -13,6 +13,10 @@ from neuralpower.layers.base import L, Layer, later_fields
 from neuralpower.layers.operands import OF_KEYS, OWN
 from neuralpower.layers.terms import distinct
 
+WHOLE, HALF = 16, 8  # numbers, of which vectors and tensor cores' fragments are made
+TILE = 64  # numbers that a core computes at a time, at least; sizes up to it stand for themselves
+TILES_IN_AN_OCTAVE = 8  # of large sizes
+
 
 def columns_of(kind: type[L], layers: Sequence[L]) -> L:
     """A layer of `kind` whose fields are arrays, one element per layer; its formulas serve a whole table."""
@@ -44,6 +48,60 @@ def take(columns: L, index: np.ndarray) -> L:
     for name in columns.field_names():
         object.__setattr__(part, name, getattr(columns, name)[index])
     return part
+
+
+def in_tiles(columns: L) -> tuple[L, np.ndarray]:
+    """(The rows with each size as the one that stands for its tile, which rows differ [rows], bool).
+
+    A tile is an eighth of an octave, of TILE numbers at least. In it, sizes of one alignment stand together:
+    multiples of WHOLE with the last, those of HALF and all others with their first. Keys of a cache lie in
+    pages of WHOLE, whatever their number, and stand with the last.
+    """
+    differs, sizes = np.zeros(len(np.atleast_1d(columns.dtype)), dtype=bool), {}
+    for name in columns.plain_dimensions():
+        size = getattr(columns, name)
+        paged = name in columns.paged
+        large = size > (WHOLE if paged else TILE)
+        if not np.any(large):
+            continue
+        octave = 2.0 ** (np.ceil(np.log2(np.maximum(size, 1))) - 1)  # that it begins
+        tile = np.maximum(octave / TILES_IN_AN_OCTAVE, WHOLE if paged else TILE)
+        last = np.ceil(size / tile) * tile
+        first = last - tile + np.where(size % HALF == 0, HALF, 1)
+        stands = np.where(large, np.where((size % WHOLE == 0) | paged, last, first), size)
+        if np.any(stands != size):
+            sizes[name], differs = stands, differs | (stands != size)
+    if not sizes:
+        return columns, differs
+    found = replaced(columns, sizes)
+    with np.errstate(all="ignore"):
+        return found, differs & np.asarray(found.possible(), dtype=bool)
+
+
+def between_powers(columns: L, name: str, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray, L, L] | None:
+    """`Layer.between` for a size that tables have at powers of 2 alone."""
+    size = getattr(columns, name)
+    low = 2.0 ** np.floor(np.log2(np.maximum(size, 1)))
+    rows = np.flatnonzero(asked & (low < size))
+    if not len(rows):
+        return None
+    some, share = take(columns, rows), (size / low - 1)[rows]
+    return rows, share, *(replaced(some, {name: times * low[rows]}) for times in (1, 2))
+
+
+def replaced(columns: L, fields: Mapping[str, Any]) -> L:
+    """A table's columns with other values of some fields."""
+    found = object.__new__(type(columns))
+    for name in columns.field_names():
+        object.__setattr__(found, name, fields.get(name, getattr(columns, name)))
+    return found
+
+
+def stacked(columns: L, *others: L) -> L:
+    """The rows of some tables' columns, one after the other."""
+    every = (columns, *others)
+    names = columns.field_names() if others else ()
+    return replaced(columns, {name: np.concatenate([getattr(one, name) for one in every]) for name in names})
 
 
 def fingerprint(columns: Layer) -> np.ndarray:

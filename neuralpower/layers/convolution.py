@@ -43,7 +43,7 @@ class Convolution(Windowed):
     out_channels: int
     groups: int
     bias: bool
-    channels_last: bool = False  # memory format of the input
+    channels_last: bool = False  # memory format that it runs in: one operand in it turns the other
 
     sized: ClassVar[tuple[str, ...]] = ("in", "kernel", "stride", "padding", "dilation")
     function: ClassVar[Callable[..., Tensor]]
@@ -81,7 +81,7 @@ class Convolution(Windowed):
             out_channels=output.shape[1],
             groups=int(given.get("groups", 1)),
             bias=given.get("bias") is not None,
-            channels_last=is_channels_last(x),
+            channels_last=any(map(is_channels_last, (x, weight) if rank > 1 else (x,))),
             **cls.fields_of(sizes),
         )
 

@@ -20,9 +20,10 @@ from typing_extensions import Self
 from neuralpower.errors import InputError
 from neuralpower.layers import Bytes, Call, Draw, Hardware, layer_kind
 from neuralpower.layers.base import peak_flops
+from neuralpower.layers.columns import between_powers
 from neuralpower.layers.fused import Fused, fused_operator
 from neuralpower.layers.operands import Operand, Operands, own_operand
-from neuralpower.layers.terms import ceil_to, chosen, past
+from neuralpower.layers.terms import causal_share, ceil_to, chosen, past
 
 WALKS = ((64, 64), (128, 64), (128, 128))  # queries and keys of a tile
 SPLITS = (64, 128)  # keys that a step of a decoder's kernel reads
@@ -135,6 +136,10 @@ class LatentAttention(Fused):
         scores = self.batch * self.query_heads * self.query_length * self.key_length
         return 2 * scores * (self._key_size + self._value_size)
 
+    def needed_flops(self) -> Any:
+        """Without the pairs that a causal mask hides."""
+        return self.flops() * causal_share(self.causal, self.query_length, self.key_length)
+
     def bytes(self) -> Bytes:
         """Queries and the cache in, results out; expanded, keys and values of each head instead."""
         usual, key = self.operand_types.input, self.operand_types.weights
@@ -211,6 +216,10 @@ class LatentAttention(Fused):
         steps = np.ceil(self.key_length / k)
         splits = np.clip(hardware.cores // self._tasks(PACKED), 1, steps)
         return splits, np.ceil(steps / splits)
+
+    def between(self, asked: Any) -> tuple[Any, Any, Self, Self] | None:
+        """A step's time runs straight along its cache: tables have powers of 2 alone."""
+        return between_powers(self, "key_length", asked & (self.query_length == 1))
 
     def kernel_features(self, hardware: Hardware) -> dict[str, Any]:
         """Variants of the kernel, and how its tiles fill the cores."""

@@ -67,3 +67,9 @@ def distinct(labels: np.ndarray) -> tuple[Any, Any]:
 def beyond_launch(seconds: Any, steps_us: Sequence[int] = LAUNCHES_US) -> dict[str, Any]:
     """The part of the work, in seconds at the device's peaks, that outlasts launches of these steps."""
     return {f"beyond_{step}_us": past(seconds, step * 1e-6) for step in steps_us}
+
+
+def causal_share(causal: Any, queries: Any, keys: Any) -> Any:
+    """The part of all pairs that a causal mask shows, at least half; queries are the last of the keys."""
+    shown = 1 - (np.minimum(queries, keys) - 1) / (2 * np.maximum(keys, 1))
+    return np.where(causal, shown, 1.0)

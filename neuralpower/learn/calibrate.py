@@ -16,10 +16,10 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.whole_networks import fit_factors
+from neuralpower.measure import ROUNDS
+from neuralpower.measure.collect import PRESETS
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
-from neuralpower.measure.rounds import ROUNDS
 
 FEWEST_SAMPLES = 10
 BATCH = 25  # layers that are timed in turn

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neuralpower.data.own_networks import read_own_networks, reasons
+from neuralpower.data.networks import read_own_networks, reasons
 from neuralpower.data.schema import named
 from neuralpower.data.screening import Rejected
 from neuralpower.devices.spec import DeviceSpec

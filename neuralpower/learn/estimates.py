@@ -125,6 +125,14 @@ class Estimates:
         names = self.__dataclass_fields__
         return Estimates(*(np.where(kept, getattr(self, name), getattr(other, name)) for name in names))
 
+    def with_rows(self, index: Array, other: Estimates) -> Estimates:
+        """The same with other values for the layers at `index`."""
+        names = self.__dataclass_fields__
+        found = {name: np.array(getattr(self, name)) for name in names}
+        for name in names:
+            found[name][index] = getattr(other, name)
+        return Estimates(**found)
+
     def times(self, factor: float) -> Estimates:
         """The same with all times multiplied by a factor."""
         return replace(self, **{name: getattr(self, name) * factor for name in TIMES})
@@ -178,6 +186,14 @@ class Totals:
     low: Array
     high: Array
     deviation: Array  # standard deviation of log(measured / predicted)
+
+    def with_rows(self, index: Array, other: Estimates) -> Estimates:
+        """The same with other values for the layers at `index`."""
+        names = self.__dataclass_fields__
+        found = {name: np.array(getattr(self, name)) for name in names}
+        for name in names:
+            found[name][index] = getattr(other, name)
+        return Estimates(**found)
 
     def times(self, factor: Array) -> Totals:
         """The same, each network's time multiplied by its factor [networks]."""

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuralpower.layers import Layer
+from neuralpower.layers.base import measured_phase
 from neuralpower.learn.keys import rows_by
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
@@ -98,7 +99,7 @@ class Dispatch:
         """[layers], in their order."""
         found: dict[Layer, float] = {}
         for layer in dict.fromkeys(layers):
-            cost = self._cost((layer.kind, layer.phase, str(function_of(layer))))
+            cost = self._cost((layer.kind, measured_phase(layer.phase), str(function_of(layer))))
             found[layer] = self.factor * (cost.call_s + cost.launch_s * float(layer.launches()))
         return np.array([found[layer] for layer in layers])
 
@@ -108,7 +109,7 @@ class Dispatch:
         launches = np.broadcast_to(np.asarray(columns.launches(), dtype=float), (rows,))
         functions = np.broadcast_to(np.asarray(function_of(columns)), (rows,))
         found = np.empty(rows)
-        for (phase, function), index in rows_by(np.asarray(columns.phase), functions):
+        for (phase, function), index in rows_by(np.asarray(measured_phase(columns.phase)), functions):
             cost = self._cost((columns.kind, phase, function))
             found[index] = cost.call_s + cost.launch_s * launches[index]
         return self.factor * found

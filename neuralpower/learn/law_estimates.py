@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from neuralpower.dtypes import DTYPES
 from neuralpower.layers import KINDS, columns_of
-from neuralpower.layers.base import BACKWARD, FORWARD, Layer
+from neuralpower.layers.base import BACKWARD, GRADIENT, Layer
 from neuralpower.learn import laws
 from neuralpower.learn.estimates import BASES, BY_LAW, CARRIED, NETWORKS, Estimates, Powers
 from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array
 from neuralpower.learn.regressor import NINETY
-
-HALF = 16  # bits of the usual types
 
 
 def by_law(columns: Layer, law: Law, held_bytes: Array, power: Powers, seconds: Array) -> Estimates:
@@ -50,8 +46,7 @@ def seconds_by_law(columns: Layer, law: Law) -> Array:
     if np.all(np.asarray(columns.phase) == BACKWARD):
         return _backward_s(columns, law)
     seconds = law.seconds(columns)
-    wider = _wider(columns, law)
-    if wider is not None:  # the same units do them, or more of them
+    for wider in laws.in_more_bits(columns, law.hardware):  # the same units do them, or more of them
         seconds = np.minimum(seconds, law.seconds(wider))
     return held(seconds, columns, law)
 
@@ -68,22 +63,13 @@ def bounds_s(columns: Layer, law: Law) -> tuple[Array, Array]:
     return least, none if law.exempt else np.maximum(laws.most_s(columns, law.hardware), least)
 
 
-def _wider(columns: Layer, law: Law) -> Layer | None:
-    """The same calls in float32, where they are in 16 bits and the device has both."""
-    names = set(np.asarray(columns.dtype, dtype=str).tolist())
-    if "float32" not in law.hardware.peak_flops_per_s or not all(DTYPES[name].bits == HALF for name in names):
-        return None
-    wide: Any = np.full(len(columns.dtype), "float32")
-    return dataclasses.replace(columns, dtype=wide)
-
-
 def _backward_s(columns: Layer, law: Law) -> Array:
     names, found = columns.field_names(), np.zeros(len(columns.dtype))
     parts: dict[str, list[tuple[int, Layer]]] = {}
     for i in range(len(found)):
         whole = type(columns).from_row({name: getattr(columns, name)[i] for name in names})
         for part in whole.backward():
-            parts.setdefault(part.kind, []).append((i, dataclasses.replace(part, phase=FORWARD)))
+            parts.setdefault(part.kind, []).append((i, dataclasses.replace(part, phase=GRADIENT)))
     for kind, some in parts.items():
         places, layers = zip(*some, strict=True)
         np.add.at(found, list(places), seconds_by_law(columns_of(KINDS[kind], layers), law))

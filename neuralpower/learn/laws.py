@@ -5,18 +5,24 @@
     most   = DENSE x law, LOOSE x law for calls that no vector or tensor core fits, GENERAL x law for torch's
              attention, plus their launches
 
+Fewer bits take no longer, but for products that scale their operands first: on an H100, an L40S and a B200,
+a third to four fifths of 36,000 in fp8 take longer than in bfloat16.
+
 Measured calls are exempt: tables that repeat one call find its operands in the cache. What was measured on
 the very device and lies among its rows is exempt from `most`: its kernels may be as bad as that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
+from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
 from neuralpower.layers.base import Layer, most_flops
+from neuralpower.layers.columns import replaced, take
 from neuralpower.layers.traits import Traits
 from neuralpower.learn.problem import Array
 
@@ -26,6 +32,13 @@ DENSE, LOOSE = 3.0, 6.0
 # Torch's attention is written for older chips: with heads of 64 it reaches 306 of a B200's 2,250 TFLOP/s, and
 # 273 of an H100's 989, in generations by four diffusion networks.
 GENERAL = 8.0
+# By the bits of a type, those that bound its times.
+BOUNDED_BY: Mapping[float, tuple[str, ...]] = {
+    32: ("float16", "bfloat16"),
+    16: ("float32",),
+    8: ("bfloat16", "float32"),
+}
+HALF = 16  # bits of the usual types
 MARKS = ("odd sides", "sides in pairs", "grouped", "strided", "run ", "not last")  # traits of the latter
 LAUNCH_S = 5e-6  # of a kernel: to start it, to fill the cores, to end it
 
@@ -35,7 +48,7 @@ def least_s(columns: Layer, hardware: Hardware) -> Array:
     if _otherwise_bound(columns, hardware):
         return np.zeros(len(columns.dtype))
     fastest = max(hardware.peak_flops_per_s.values(), default=np.inf)
-    return _law_s(columns, hardware, fastest)
+    return _law_s(columns, hardware, fastest, flops=columns.needed_flops())
 
 
 def most_s(columns: Layer, hardware: Hardware) -> Array:
@@ -50,16 +63,52 @@ def most_s(columns: Layer, hardware: Hardware) -> Array:
     return np.asarray(times * law + LAUNCH_S * launches)
 
 
+def other_types(columns: Layer, hardware: Hardware) -> Iterator[tuple[Array, Layer, bool]]:
+    """(Rows of products, these in another type, whether it has more bits) for each type that bounds theirs.
+
+    The narrower type has units of its own, whose peak is as high or higher.
+    """
+    if not columns.multiplies or np.any(columns.quantised()):
+        return
+    peaks, dtypes = hardware.peak_flops_per_s, np.asarray(columns.dtype, dtype=str)
+    for mine in np.unique(dtypes).tolist():
+        bits = DTYPES[mine].bits if mine in FLOATING else 0
+        units = DTYPES[mine].peak or mine  # all types of 8 bits share theirs
+        for other in BOUNDED_BY.get(bits, ()) if units in peaks else ():
+            wider = DTYPES[other].bits > bits
+            narrow, wide = (units, other) if wider else (other, units)
+            if other in peaks and mine != TENSORFLOAT32 and peaks[narrow] >= peaks[wide]:
+                index = np.flatnonzero(dtypes == mine)
+                yield index, replaced(take(columns, index), {"dtype": np.full(len(index), other)}), wider
+
+
+def in_more_bits(columns: Layer, hardware: Hardware) -> list[Layer]:
+    """The same calls in each wider type that bounds theirs and that the device has; they are of one type."""
+    mine = str(np.asarray(columns.dtype)[0])
+    bits = DTYPES[mine].bits if mine in FLOATING else 0
+    wider = (name for name in BOUNDED_BY.get(bits, ()) if DTYPES[name].bits > bits)
+    rows = len(columns.dtype)
+    return [
+        replaced(columns, {"dtype": np.full(rows, name)})
+        for name in wider
+        if name in hardware.peak_flops_per_s
+    ]
+
+
 def _otherwise_bound(columns: Layer, hardware: Hardware) -> bool:
     """Whether neither memory nor FLOP bounds the kind, or the bandwidth is not known."""
     return hardware.memory_bytes_per_s <= 1 or columns.bound_s(hardware) is not None
 
 
-def _law_s(columns: Layer, hardware: Hardware, lanes: float, passes: Any = 1) -> Array:
-    """FLOP at the peak (`lanes`: of all but products) or bytes at the bandwidth, the longer, [rows]."""
+def _law_s(columns: Layer, hardware: Hardware, lanes: float, passes: Any = 1, flops: Any = None) -> Array:
+    """FLOP at the peak (`lanes`: of all but products) or bytes at the bandwidth, the longer, [rows].
+
+    `flops`: that count; None: all.
+    """
+    flops = columns.flops() if flops is None else flops
     peak = most_flops(columns, hardware) if columns.multiplies else lanes
     moved_s = np.asarray(passes) * sum(columns.bytes()) / hardware.memory_bytes_per_s
-    law = np.asarray(np.maximum(columns.flops() / peak, moved_s), dtype=float)
+    law = np.asarray(np.maximum(flops / peak, moved_s), dtype=float)
     return np.broadcast_to(law, (len(columns.dtype),))
 
 

@@ -15,13 +15,17 @@ from neuralpower.dtypes import full_name
 from neuralpower.errors import DatasetError, ModelError, NeuralPowerError, one_line, unknown
 from neuralpower.files.json_files import parse_json
 from neuralpower.layers import KINDS, Hardware, Layer
-from neuralpower.layers.base import FORWARD, LARGEST, most_flops
+from neuralpower.layers.base import FORWARD, LARGEST, TRAINING, most_flops
 from neuralpower.learn.pace import Pace
 from neuralpower.networks.trust import check_model
 from neuralpower.platforms import Platform, platform_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from neuralpower.networks.decoder import Pass
+    from neuralpower.trace.recipe import Recipe
+    from neuralpower.trace.records import Trace
 
 AMP = "amp"  # weights in float32 under autocast to float16
 USUAL = {"dtype": "float32", "layout": "nchw", "run": "eager"}  # of columns that a table lacks
@@ -151,15 +155,6 @@ def _least_s(total: Total, hardware: Hardware) -> float:
 
 def _traced(row: Mapping[str, Any], platform: Platform) -> dict[Layer, float]:
     """How often a forward pass calls each layer, as `predict` follows it."""
-    import torch
-
-    from neuralpower.layers.base import torch_dtype
-    from neuralpower.networks.inputs import InputRequest
-    from neuralpower.networks.phases import Phase
-    from neuralpower.networks.requests import asked_of
-    from neuralpower.trace.follow import follow
-    from neuralpower.trace.question import ENGINE, RUNS, Question
-
     settings = {} if row.get("input") is None else _object(row, "input")
     phase = row.get("phase")
     if (isinstance(phase, str) and phase != FORWARD) or "context" in settings:
@@ -175,26 +170,77 @@ def _traced(row: Mapping[str, Any], platform: Platform) -> dict[Layer, float]:
     if not (whole and isinstance(shape, (list, type(None)))):
         rule = "sizes must be whole numbers from 1, input_shape a list of them"
         raise ValueError(f"input is {row['input']!r}, but {rule}")
-    given, layout, run = (_word(row, name, usual) for name, usual in USUAL.items())
-    if layout not in LAYOUTS:
-        raise unknown("layout", layout, LAYOUTS)
-    if run not in RUNS or run == ENGINE:
-        raise unknown("run", run, [one for one in RUNS if one != ENGINE])
-    autocast = torch.float16 if given == AMP else None
-    name = "float32" if given == AMP else full_name(given)
-    dtype = torch_dtype(name)
-    request = InputRequest(int(batch), length, tuple(shape) if shape else None, dtype)
-    asked = asked_of(str(row["model"]), request, Phase())
-    if LAYOUTS[layout]:
-        asked = _channels_last(asked)
-    question = Question(dtype=name, run=run, platform=platform, autocast=autocast)
+    dtype, layout, run = (_word(row, name, usual) for name, usual in USUAL.items())
+    sides = tuple(shape) if shape else None
+    work = traced(str(row["model"]), int(batch), length, sides, platform, Way(dtype, layout, run))
+    return calls_of(work)
+
+
+def calls_of(work: Trace) -> dict[Layer, float]:
+    """How often a pass calls each layer."""
     found: Counter[Layer] = Counter()
-    for task in follow(asked, question).work.tasks:
+    for task in work.tasks:
         found[task.layer] += task.share  # type: ignore[assignment]  # a Counter adds shares as well
     return dict(found)
 
 
-def _channels_last(asked: Any) -> Any:
+@dataclass(frozen=True)
+class Way:
+    """How a network ran, in the words of tables."""
+
+    dtype: str = USUAL["dtype"]  # a name of a type, or AMP
+    layout: str = USUAL["layout"]
+    run: str = USUAL["run"]
+    recipe: Recipe | None = None  # of a step of training; None: a forward pass
+
+
+def traced(
+    model: str, batch: int, length: int | None, shape: tuple[int, ...] | None, platform: Platform, way: Way
+) -> Trace:
+    """The tasks of a pass or a step, as `predict` follows it.
+
+    Args:
+        model: what `resolve` takes.
+        batch: samples.
+        length: tokens of each; None: the model's own.
+        shape: of a sample; None: the model's own.
+        platform: of the device.
+        way: how it ran.
+
+    Raises:
+        InputError: an unknown layout or run.
+        ModelError: the model cannot be traced.
+    """
+    import torch
+
+    from neuralpower.layers.base import torch_dtype
+    from neuralpower.networks.decoder import Pass
+    from neuralpower.networks.inputs import InputRequest
+    from neuralpower.networks.phases import Phase
+    from neuralpower.networks.requests import asked_of
+    from neuralpower.trace.follow import work_of
+    from neuralpower.trace.question import COMPILE, ENGINE, RUNS, Question
+
+    if way.layout not in LAYOUTS:
+        raise unknown("layout", way.layout, LAYOUTS)
+    if way.run not in RUNS or way.run == ENGINE:
+        raise unknown("run", way.run, [one for one in RUNS if one != ENGINE])
+    # most kernels that Inductor makes take float32 weights' casts in, so that the network runs in 16 bits
+    autocast = torch.float16 if way.dtype == AMP and way.run != COMPILE else None
+    name = "float32" if autocast is not None else "float16" if way.dtype == AMP else full_name(way.dtype)
+    dtype = torch_dtype(name)
+    request = InputRequest(batch, length, shape, dtype, labels=way.recipe is not None)
+    asked = asked_of(model, request, Phase())
+    assert isinstance(asked, Pass)
+    if LAYOUTS[way.layout]:
+        asked = _channels_last(asked)
+    question = Question(dtype=name, run=way.run, platform=platform, autocast=autocast)
+    if way.recipe is not None:
+        question = replace(question, phase=TRAINING, recipe=way.recipe, knows=lambda *_: False)
+    return work_of(asked, question)
+
+
+def _channels_last(asked: Pass) -> Pass:
     """The same pass with images and the weights of their convolutions in channels last."""
     import torch
 

@@ -19,9 +19,10 @@ from neuralpower.devices.spec import DeviceSpec
 from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, floats_of, instead_of, peaks_of
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST
-from neuralpower.layers.columns import as_columns, of_one_type, take
+from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, measured_phase
+from neuralpower.layers.columns import as_columns, in_tiles, of_one_type, stacked, take
 from neuralpower.layers.sweep import Draw
+from neuralpower.layers.tiles import TiledProduct
 from neuralpower.learn import keys, laws
 from neuralpower.learn.carried_power import carried_power
 from neuralpower.learn.device_levels import level
@@ -77,6 +78,7 @@ EXTRAPOLATION_OCTAVES = 1.0  # farther outside the sampled box is called extrapo
 # Networks held out by family: an eighth to all of it predicted nearly as well, a quarter best, on a Zen 4 and
 # on a Zen 5.
 KEPT = 0.25
+HELD_OCTAVES = 3.0  # farther still, no call exceeds the most of its law
 HIDDEN_AT_MOST = 0.9  # of a call's time can be the host's
 # The share of the shortest call's time that a queue hides. The device itself takes the remaining share to
 # start a kernel, to end it and to wait for the one before. 35 networks on five GPUs are predicted best with
@@ -357,8 +359,36 @@ class Predictor:
         """Each row's time, of a table's columns (layers.as_columns), by the first to know such calls.
 
         Where none does, the first that knows similar calls estimates them, else a roofline.
-        Where other code may run in their place, the faster of the trained ones counts.
         """
+        found = self._by_fastest(columns)
+        return found if self.law is None else self._by_bits(columns, found)
+
+    def _by_bits(self, columns: Layer, found: Estimates) -> Estimates:
+        """The estimates, by which products take no longer in fewer bits: the better known type counts.
+
+        Where both have rows alike, it is the wider one.
+        """
+        free, mine = (found.basis_code == BASES.index(MEASURED)) | (found.runtime_s <= 0), None
+        for index, other, wider in laws.other_types(columns, self._known_hardware()):
+            mine = self._standing(columns) if mine is None else mine
+            theirs, here = self._standing(other), mine[index]
+            better = (theirs > here) | wider & (theirs == here) & (here > 0)
+            asked = np.flatnonzero(better & ~free[index])
+            if len(asked):
+                instead = self._by_fastest(take(other, asked))
+                rows = index[asked]
+                longer = found.runtime_s[rows] > instead.runtime_s
+                found = found.with_rows(rows[longer == wider], instead.at(longer == wider))
+        return found
+
+    def _standing(self, columns: Layer) -> Array:
+        """How well each row's calls are known, [rows]: 2 by its chip's own rows, 1 by others', 0 not."""
+        first, known = self._first(columns)
+        carried = np.array([one.carried and one.twin is None for one in (self, *self.others)])
+        return np.where(known == EXACT, np.where(carried[first], 1, 2), 0)
+
+    def _by_fastest(self, columns: Layer) -> Estimates:
+        """Each row's time by the code that runs: where other code may, the faster of the trained ones."""
         found, instead = self._by_first(columns), columns.instead()
         if instead is None:
             return found
@@ -390,11 +420,16 @@ class Predictor:
         return np.argmax(known, axis=0), np.max(known, axis=0)
 
     def _yields(self, columns: Layer, asked: Predictor) -> bool:
-        """Whether the asked law knows such calls better: torch's, where this was trained on engines'."""
-        law = asked.law
-        if law is None or asked.engines or not self.carried or not law.knows(columns):
+        """Whether the asked law knows such calls better: torch's, where this was trained on engines'.
+
+        Tables repeat a product alone: on a B200 at twice the rate that long runs of networks sustain.
+        """
+        law, tables = asked.law, self.sentinel_s is None or self.twin is not None
+        if law is None or asked.engines or not law.knows(columns) or np.any(columns.quantised()):
             return False
-        return (self.twin is None or law.taught) and not np.any(columns.quantised())
+        if law.timed and tables and isinstance(columns, TiledProduct):
+            return True
+        return self.carried and (self.twin is None or law.taught)
 
     def _knows(self, columns: Layer, *, lawful: bool) -> Array:
         """How well it knows each row: EXACT, NEAR or NOT; a law knows better than other code of the kind."""
@@ -407,7 +442,7 @@ class Predictor:
 
     def _by_key(self, columns: Layer) -> Iterator[tuple[Key, Array]]:
         """The rows of each key."""
-        labels = (columns.dtype, columns.phase, self.view.group(columns))
+        labels = (columns.dtype, measured_phase(columns.phase), self.view.group(columns))
         full = [np.broadcast_to(np.asarray(label), (len(columns.dtype),)) for label in labels]
         for (dtype, phase, group), index in rows_by(*full):
             yield (columns.kind, dtype, phase, group), index
@@ -444,16 +479,23 @@ class Predictor:
             t, hidden, by_bytes = self._untrained(columns, key[1], passes)
             power = self._power(columns, key, np.maximum(t * works, SHORTEST_S))
             return Estimates.untrained(t * works, hidden * works, held, np.full(rows, by_bytes), power)
+        measured_as: Any = np.full(rows, key[2])
+        columns = replace(columns, phase=measured_as)
         here, regressor = self._known_hardware(), self.regressors[found]
         hardware = here if self.twin is None else self.twin.hardware
-        featured, also = regressor.trees is not None, regressor.dimensions()
         alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format
         near = columns if alike or not np.any(columns.quantised()) else of_one_type(columns)
-        problem = describe(near, hardware, self.view, featured=featured, also=also)
-        t, outside = self._predict(found, regressor, problem, LONGEST_S)
+        # a pass over memory takes no longer over fewer bytes
+        wider = [] if law is None or found[1] != keys.ANY else laws.in_more_bits(near, here)
+        t, outside, known = (
+            some.reshape(1 + len(wider), rows)
+            for some in self._trained(found, stacked(near, *wider), hardware)
+        )
+        t, outside, known = np.where(known[0], t[0], np.min(t, axis=0)), outside[0], known[0]
+        measured = exact & known
         if near is not columns:  # the roofline says what operands of other types change
             t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
-        unsure, measured = np.zeros(rows), exact & regressor.has_measured(problem.config)
+        unsure = np.zeros(rows)
         of_sums = regressor.of_sums and not self.view.pooled  # no call's own time: terms of networks' totals
         least, most = 0.0 if of_sums else self.view.least_s(columns, here), np.full(rows, np.inf)
         if self.twin is not None:
@@ -461,10 +503,11 @@ class Predictor:
         elif law is not None and self.carried and np.any(outside > 0):
             t = faded(t, law.seconds(columns), outside)
         if law is not None:
-            free = measured | of_sums
+            free = measured | self._warm(columns, regressor) & (outside <= 0)
             least = np.where(free, least, np.maximum(least, laws.least_s(columns, here)))
-            unheld = exact & (self.twin is not None or not self.carried) & (outside <= EXTRAPOLATION_OCTAVES)
-            most = np.where(unheld, most, laws.most_s(columns, here))
+            most = laws.most_s(columns, here)
+            if exact and (self.twin is not None or not self.carried):
+                most = most * _let(t / most, outside)
         t = np.clip(t, least, np.maximum(least, most))
         spread = regressor.spread if exact else regressor.spread.widened(WIDE)
         low, high = _bounds(spread, t, outside, unsure)
@@ -488,11 +531,56 @@ class Predictor:
             *self._power(columns, found, t),
         )
 
-    def _predict(self, key: Key, regressor: Regressor, problem: Problem, most: float) -> tuple[Array, Array]:
+    def _warm(self, columns: Layer, regressor: Regressor) -> bool:
+        """Whether its rows may have found weights in a cache: of a table that lists none of them.
+
+        A cache of keys is read once in each step, so no table lets attention beat its memory.
+        """
+        return regressor.unlisted and not self.view.pooled and "key_length" not in columns.field_names()
+
+    def _trained(self, key: Key, columns: Layer, hardware: Hardware) -> tuple[Array, Array, Array]:
+        """(Seconds, octaves outside the box, whether it was fitted on the very call), each [rows].
+
+        Kernels of a tile share a residual. Where tables have a size at powers of 2 alone, times between run
+        straight.
+        """
+        regressor = self.regressors[key]
+        described = functools.partial(
+            describe,
+            hardware=hardware,
+            view=self.view,
+            featured=regressor.trees is not None,
+            also=regressor.dimensions(),
+        )
+        problem = described(columns)
+        t, outside = self._predict(key, regressor, problem, LONGEST_S)
+        measured = regressor.has_measured(problem.config)
+        if not self.view.kernels:
+            return t, outside, measured
+        tiles, differs = in_tiles(columns)
+        moved = np.flatnonzero(differs & ~measured)
+        if len(moved):
+            alike = described(take(tiles, moved))
+            t[moved], outside[moved] = self._predict(key, regressor, problem.at(moved), LONGEST_S, alike)
+        between = columns.between(~measured)
+        if between is not None:
+            rows, share, *ends = between
+            low, high = (self._trained(key, end, hardware)[0] for end in ends)
+            t[rows] = low + share * np.maximum(high - low, 0)
+        return t, outside, measured
+
+    def _predict(
+        self,
+        key: Key,
+        regressor: Regressor,
+        problem: Problem,
+        most: float,
+        alike: Problem | None = None,
+    ) -> tuple[Array, Array]:
         """(target, octaves outside the box), each [rows]; raises PredictorError for one above `most`."""
         self._check(key, regressor, problem)
         with np.errstate(all="ignore"):  # a base of 0 has no logarithm, and what overflows is refused below
-            value, outside = regressor.predict(problem)
+            value, outside = regressor.predict(problem, alike)
         wrong = ~((value >= 0) & (value <= most))
         if wrong.any():
             said = f"{value[wrong][0]:.4g} {'W' if problem.bounded else 's'}"
@@ -742,6 +830,15 @@ def _bounds(
     if np.any(unsure):
         low, high = -np.hypot(low, NINETY * unsure), np.hypot(high, NINETY * unsure)
     return np.maximum(low, -WIDEST), np.minimum(high, WIDEST)
+
+
+def _let(excess: Array, outside: Array) -> Array:
+    """Times that a call may exceed the most of its law, as its neighbours do: all of it among rows, [rows].
+
+    Beyond them it fades over HELD_OCTAVES, slowly enough that a larger call takes no less.
+    """
+    held = np.clip((outside - EXTRAPOLATION_OCTAVES) / HELD_OCTAVES, 0.0, 1.0)
+    return np.asarray(np.maximum(excess, 1.0) ** (1 - held))
 
 
 def resident_share(held_bytes: Any, hardware: Hardware) -> Any:

@@ -11,10 +11,9 @@ import msgspec
 
 from neuralpower.errors import PredictorError, one_line
 from neuralpower.files.json_files import parse_json, read_text
-from neuralpower.files.paths import is_file
-from neuralpower.files.predictor_folders import predictor_folders
+from neuralpower.files.paths import is_file, predictor_folders
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_reading import from_json
+from neuralpower.learn.predictor_json import from_json
 
 KEPT = 32  # predictors that were read stay in memory: about 8 MB each
 

@@ -22,7 +22,7 @@ from neuralpower.learn.predictor_files import (
     read_predictor,
     readable,
 )
-from neuralpower.measure.this_machine import target
+from neuralpower.measure import target
 from neuralpower.platforms import hardware_of
 
 NEAREST = ("float16", "float32")  # for a model of 16 bits whose own type is not known

@@ -8,17 +8,24 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from neuralpower.devices.spec import FASTEST_FLOPS, HIGHEST_W, KEYS
-from neuralpower.files.packed import MOST_BITS
 from neuralpower.layers import Layer
 from neuralpower.layers.base import LARGEST
 from neuralpower.learn.estimates import Roofline
-from neuralpower.learn.file_struct import MOST_LOG, MOST_NUMBER, Exponent, Log, NotNegative, Part, Positive
+from neuralpower.learn.file_struct import (
+    MOST_BITS,
+    MOST_LOG,
+    MOST_NUMBER,
+    Exponent,
+    Log,
+    NotNegative,
+    Part,
+    Positive,
+)
 from neuralpower.learn.pace import NetworkSpeed
 from neuralpower.learn.prior import Doubt
 from neuralpower.learn.slopes import Alignment
 
 SCHEMA = 5
-OLDER = 4  # is read, too: its trees are lists of nodes
 RUNTIME, POWER = "runtime_s", "power_w"
 KEY = ("kind", "dtype", "phase", "group")
 UNITS = {"runtime": "s", "power": "W", "flops": "FLOP (1 multiply-add = 2)", "bytes": "B"}
@@ -225,29 +232,3 @@ class PredictorPart(Part, frozen=True, kw_only=True):
     law: LawPart | None = (
         None  # what whole networks say where no regressor knows a call; None: none of its own
     )
-
-
-# ---- the older format ----
-
-
-class OlderTreesPart(Part, frozen=True):
-    """`TreesPart` as lists: each node's feature, -1 for a leaf, and its threshold or the leaf's value."""
-
-    features: list[Name]
-    roots: list[Count]
-    feature: list[Annotated[int, Meta(ge=-1, le=10_000)]]
-    number: list[Number]
-
-
-class OlderRegressorPart(RegressorPart, frozen=True, kw_only=True):
-    """`RegressorPart` whose `measured` is 4 bytes per number in base 64."""
-
-    trees: OlderTreesPart | None = msgspec.field(name="residual")  # type: ignore[assignment]
-    measured: str  # type: ignore[assignment]
-
-
-class OlderPredictorPart(PredictorPart, frozen=True, kw_only=True):
-    """`PredictorPart` of schema 4."""
-
-    schema: Literal[4]  # type: ignore[assignment]
-    regressors: list[OlderRegressorPart]  # type: ignore[assignment]

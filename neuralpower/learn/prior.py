@@ -23,7 +23,7 @@ import numpy as np
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.dtypes import DTYPES
-from neuralpower.layers.base import Layer, peak_flops
+from neuralpower.layers.base import GRADIENT, Layer, peak_flops
 from neuralpower.layers.traits import PADDED, SIZES, Traits, steps
 from neuralpower.learn.file_struct import Log, Part, Positive
 from neuralpower.learn.problem import Array
@@ -75,7 +75,8 @@ class Prior(Part, frozen=True):
         for level in levels:
             for name, factor in level.factors.items():
                 factors[name] = factors.get(name, 0.0) + factor
-        return Law(hardware, gentle(factors), self.launch_s, unsure or doubt, taught, unsure is not None)
+        law = Law(hardware, gentle(factors), self.launch_s, unsure or doubt, taught, unsure is not None)
+        return dataclasses.replace(law, timed=own is not None and own.networks > 0)
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Law:
     doubt: Doubt
     taught: bool  # whether networks on this very device trained it
     exempt: bool = False  # from `laws.most_s`, which holds for the makers that it was found on
+    timed: bool = False  # whether any network ran on this very device
 
     def seconds(self, columns: Layer) -> Array:
         """Seconds of each call, [rows]; 0 for calls that do no work."""
@@ -136,10 +138,18 @@ def gentle(factors: Factors) -> dict[str, float]:
 
 
 def named(columns: Layer, part: str, traits: Mapping[str, Any]) -> dict[str, Array]:
-    """The factors of a part's time, by name, with each call's share of it, [rows]."""
+    """The factors of a part's time, by name, with each call's share of it, [rows].
+
+    Calls that make gradients have further ones, of their kind and of its traits but for sizes.
+    """
     rows, kind = len(columns.dtype), f"{type(columns).alike()} {part}"
     every = {**traits, **(steps("bytes", sum(columns.bytes()), SIZES) if part == MEMORY else _types(columns))}
     shares = {part: 1.0, kind: 1.0, **{f"{kind}: {trait}": share for trait, share in every.items()}}
+    back = np.asarray(columns.phase) == GRADIENT
+    if np.any(back):
+        sorts = {trait: share * back for trait, share in traits.items() if not trait[-1].isdigit()}
+        back_kind = f"{kind} {GRADIENT}"
+        shares |= {back_kind: 1.0 * back, **{f"{back_kind}: {name}": share for name, share in sorts.items()}}
     return {name: np.broadcast_to(np.asarray(share, dtype=float), (rows,)) for name, share in shares.items()}
 
 

@@ -18,14 +18,15 @@ import numpy as np
 
 from neuralpower.devices.hardware import Hardware
 from neuralpower.layers import KINDS, Layer, columns_of
+from neuralpower.layers.base import GRADIENT
 from neuralpower.learn.law_estimates import bounds_s, seconds_by_law
 from neuralpower.learn.prior import COMPUTE, MEMORY, POWER, Law, family_of, floors, named
 from neuralpower.learn.problem import Array
 
 STEPS, LARGEST_STEP, SETTLED = 30, 0.5, 1e-3  # of Gauss-Newton, in logarithms
 # Deviations of factors from the level above, by level: a part's, a kind's, a trait's. Chosen over families of
-# networks held out on two GPUs.
-ROOT, KIND, TRAIT = 0.3, 0.2, 0.1
+# networks held out on two GPUs; of gradients' from forward passes' over steps of training held out on one.
+ROOT, KIND, TRAIT, GRADIENTS = 0.3, 0.2, 0.1, 0.4
 BELOW = {"everywhere": 1.0, "family": 0.5, "device": 0.5}  # times these
 # and times this for a family of a maker other than HOME, whose kernels most rows are of. Operators on nine of
 # Apple's chips, each held out, were 22 % off in the median; without it 44 %.
@@ -175,6 +176,7 @@ def deviation_of(level: str, name: str, foreign: Collection[str] = ()) -> float:
     sort = _sort(level)
     part, _, trait = name.partition(": ")
     usual = TRAIT if trait else KIND if " " in part else ROOT
+    usual = GRADIENTS if part.endswith(f" {GRADIENT}") else usual
     return usual * BELOW[sort] * (OTHER_MAKERS if level in foreign else 1.0)
 
 

@@ -99,9 +99,18 @@ class Regressor:
         return "polynomial" if any(term.powers or term.special for term in self.terms) else "constant"
 
     @property
-    def of_sums(self) -> bool:
-        """Whether it was fitted on no calls, but on networks' totals alone."""
+    def unlisted(self) -> bool:
+        """Whether it names none of the calls that it was fitted on, as of totals or of a large table."""
         return self.measured is None or not len(self.measured)
+
+    @property
+    def of_sums(self) -> bool:
+        """Whether it was fitted on no calls, but on networks' totals alone: it has two terms and a constant.
+
+        Regressors of many calls remember none of them.
+        """
+        plain = all(term.special in (None, "", "flops", "bytes") for term in self.terms)
+        return self.unlisted and self.trees is None and self.degree == 0 and plain
 
     def has_measured(self, config: Array) -> Array:
         """Whether it was fitted on each configuration, [rows], bool."""
@@ -121,14 +130,19 @@ class Regressor:
         parts = [np.maximum(low - axes[n], 0) + np.maximum(axes[n] - high, 0) for n, (low, high) in box]
         return np.asarray(np.sum(parts, axis=0))
 
-    def predict(self, problem: Problem) -> tuple[Array, Array]:
-        """(t, d), each [rows]: the target, and octaves outside the box."""
-        t0, d = self.base(problem), self.outside(problem.axes)
+    def predict(self, problem: Problem, alike: Problem | None = None) -> tuple[Array, Array]:
+        """(t, d), each [rows]: the target, and octaves outside the box.
+
+        `alike`: the rows whose residual, alignment and distance count, where they are not the rows' own.
+        """
+        t0 = self.base(problem)
+        alike, usual = (problem, t0) if alike is None else (alike, self.base(alike))
+        d = self.outside(alike.axes)
         if self.trees is not None:
-            r = self.trees.predict(np.column_stack([problem.features, np.log2(t0)]))
+            r = self.trees.predict(np.column_stack([alike.features, np.log2(usual)]))
             t0 = t0 * np.exp(r * say(d, self.reach))
         if self.alignment:
-            t0 = t0 * np.exp(-self.alignment.saved(problem.special, t0))
+            t0 = t0 * np.exp(-self.alignment.saved(alike.special, t0))
         t0 = np.maximum(t0, self.least)
         return t0 * self.factor + np.minimum(t0, self.short_s) * self.short, d
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neuralpower.data.columns import SHORTEST_S
 from neuralpower.data.dataset import Dataset
-from neuralpower.data.repeats import averaged
-from neuralpower.data.schema import SHORTEST_S, named
-from neuralpower.data.screening import LARGEST_UNCERTAINTY, Rejected, Rows, metered, screen
+from neuralpower.data.schema import named
+from neuralpower.data.screening import LARGEST_UNCERTAINTY, Rejected, Rows, averaged, metered, screen
 from neuralpower.data.screening import SHORTEST_WITH_POWER_S as SHORTEST_WITH_POWER_S
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import DatasetError

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.data.dataset import Dataset, merge
-from neuralpower.data.dataset_format import HARDWARE
-from neuralpower.data.schema import named
+from neuralpower.data.schema import HARDWARE, named
 from neuralpower.data.screening import Rejected, summarised
 from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown

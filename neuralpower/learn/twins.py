@@ -82,7 +82,7 @@ class Twin:
             if dtype in here.peak_flops_per_s:
                 wide = (here.width(dtype) / there.width(dtype)) ** TENSOR_POWER
                 own = here.peak_flops_per_s[dtype] * (here.issued() if dtype == "float32" else 1.0)
-                other[dtype] = min(own, allowed * scale * wide)
+                other[dtype] = min(own, allowed * scale * wide, here.tensor_flops_for_long(dtype))
         return (
             dataclasses.replace(there, peak_flops_per_s=mine),
             dataclasses.replace(here, peak_flops_per_s=other),

@@ -34,7 +34,6 @@ class Gradient:
     warm: tuple[Tensor, ...]  # gradients of the targets: a network has just computed them
 
     def __call__(self) -> tuple[Tensor | None, ...]:
-        """The gradients of the leaves."""
         return torch.autograd.grad(self.targets, self.leaves, self.warm, retain_graph=True, allow_unused=True)
 
     def seeded_by_host(self) -> bool:
@@ -100,7 +99,6 @@ class Backward:
         return True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Both passes."""
         return self.step(*args, **kwargs)()
 
 

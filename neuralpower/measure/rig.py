@@ -14,7 +14,7 @@ import torch
 
 from neuralpower.errors import InputError, said
 from neuralpower.layers.call import Call
-from neuralpower.measure.rounds import ROUNDS
+from neuralpower.measure import ROUNDS
 from neuralpower.platforms import platform_for
 
 POISONED = "poisoned"  # the status of a call that left the device unusable for this process

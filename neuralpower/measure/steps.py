@@ -55,7 +55,6 @@ class TrainingStep:
         self.laps: list[dict[str, float]] = []
 
     def __call__(self) -> None:
-        """Run it."""
         lap = dict.fromkeys(STEPS, 0.0)
         running, since_ns = "", 0
         if not self.laps:

@@ -25,7 +25,16 @@ from neuralpower.networks.caches import CACHES, GROWING, Again, cache_bytes, gro
 from neuralpower.networks.inputs import TOKENS, InputRequest, Inputs
 from neuralpower.networks.phases import DECODE, GENERATE, PREFILL, Phase, mean_length
 from neuralpower.networks.promised_values import tensors_within, without_values
-from neuralpower.networks.running import META, WAYS, Answers, Ways, converted, with_values
+from neuralpower.networks.running import (
+    META,
+    WAYS,
+    Answers,
+    Ways,
+    converted,
+    on_cpu,
+    values_change_nothing,
+    with_values,
+)
 from neuralpower.networks.sharding import Sharding
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.source import Source
@@ -254,18 +263,20 @@ class Decoder:
 def _shapes_of_run(module: nn.Module, kwargs: dict[str, Any], ways: Ways) -> Any:
     """The outputs of a forward pass in the first way that works; raises ModelError."""
     what = f"{type(module).__name__}: its forward"
-    failure: BaseException | None = None
+    failures: list[BaseException] = []
     for _, run in ways:
+        if run is on_cpu and values_change_nothing(module, failures):
+            break
         try:
             with users_code(what):
                 return run(module, (), kwargs, Answers())
         except BoundError as error:
             raise BoundError(f"{type(module).__name__}: {error}") from error
         except NeuralPowerError as error:
-            failure = failure or raised(error)
-            if overflows(raised(error)):
+            failures.append(raised(error))
+            if overflows(failures[-1]):
                 break
-    way_out = "choose --phase forward"
+    failure, way_out = next(iter(failures), None), "choose --phase forward"
     raise ModelError(f"{what} raises {quoted(failure)} (while its cache is filled); {way_out}") from failure
 
 

@@ -57,12 +57,21 @@ def with_values(tensor: Tensor) -> Tensor:
     draw = promised(tensor)
     if draw is not None:
         drawn = draw()
-        return alike(drawn.detach().to("cpu", tensor.dtype, copy=True), drawn)
+        return alike(_laid_as(tensor, drawn.detach().to("cpu", tensor.dtype, copy=True)), drawn)
     if not tensor.is_meta:
         return alike(tensor.detach().cpu().clone(), tensor)
     if tensor.is_floating_point():
-        return say_made_up(torch.randn(tensor.shape).mul_(SMALL).to(tensor.dtype), RANDOM)
-    return say_made_up(torch.ones(tensor.shape, dtype=tensor.dtype), "ones, as values are not known")
+        values = torch.randn(tensor.shape).mul_(SMALL).to(tensor.dtype)
+        return say_made_up(_laid_as(tensor, values), RANDOM)
+    values = torch.ones(tensor.shape, dtype=tensor.dtype)
+    return say_made_up(_laid_as(tensor, values), "ones, as values are not known")
+
+
+def _laid_as(tensor: Tensor, values: Tensor) -> Tensor:
+    """Values in the memory format of a tensor without values."""
+    if tensor.is_contiguous() or tensor.shape != values.shape:
+        return values
+    return torch.empty_like(tensor, device=values.device).copy_(values)
 
 
 def without_values(make: Callable[[str], Any]) -> Any:

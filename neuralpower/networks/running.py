@@ -11,7 +11,7 @@ import copy
 import functools
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from neuralpower.errors import quoted
 from neuralpower.networks.call_cache import REPEATS, tensors_in
 from neuralpower.networks.known_values import Known, values_of
-from neuralpower.networks.promised_values import promised, tensors_within
+from neuralpower.networks.promised_values import WHOLE_BYTES, promised, tensors_within
 from neuralpower.networks.promised_values import with_values as with_values
 from neuralpower.networks.size_limits import check_room
 from neuralpower.processes.alone import alone
@@ -127,6 +128,13 @@ def on_cpu(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], insi
     state = {name: with_values(t) for name, t in model.named_parameters()} | buffers
     inputs = converted((args, kwargs), lambda t: with_values(t).requires_grad_(t.requires_grad))
     return _run(model, state, inputs, inside)
+
+
+def values_change_nothing(model: nn.Module, failures: Iterable[BaseException]) -> bool:
+    """Whether meta and fake tensors raised the same, in a model too large to run only to see it again."""
+    size = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    said = [quoted(error) for error in failures]
+    return size > WHOLE_BYTES and len(said) > 1 and len({*said}) == 1
 
 
 class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its subclass hook untyped

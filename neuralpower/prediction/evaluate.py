@@ -22,8 +22,8 @@ from neuralpower.layers.base import FORWARD
 from neuralpower.layers.call import Call
 from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
+from neuralpower.measure import NETWORK_ROUNDS
 from neuralpower.measure.cpu.timer import Sentinel, Timing, prepare_process, time_calls
-from neuralpower.measure.rounds import NETWORK_ROUNDS
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.decoder import cached_call
 from neuralpower.networks.phases import GENERATE

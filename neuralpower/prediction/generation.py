@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from neuralpower.files.json_files import Declared
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.decoder import Pass
 from neuralpower.networks.phases import GENERATE, PREFILL
@@ -29,8 +30,10 @@ SUMMED = ("runtime_s", "low_s", "high_s", "flops", "bytes")  # of rows
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Declared):
     """A prefill or one step of a decoder: what its prediction means for tokens."""
+
+    in_json = "context tokens tokens_per_s energy_per_token_j cache_bytes lengths"
 
     context: int  # tokens in the cache before it
     tokens: int  # of each sample that it reads or makes
@@ -39,21 +42,15 @@ class Step:
     cache_bytes: int  # of all samples, before it
     lengths: tuple[int, ...] = ()  # of the samples, where they differ; context or tokens is their mean
 
-    def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
-        return {
-            "context": self.context,
-            "tokens": self.tokens,
-            "tokens_per_s": self.tokens_per_s.to_json(),
-            "energy_per_token_j": _json(self.energy_per_token_j),
-            "cache_bytes": self.cache_bytes,
-            "lengths": list(self.lengths),
-        }
-
 
 @dataclass(frozen=True)
-class Generation:
+class Generation(Declared):
     """A prefill and all steps after it; a time per token is that of a step: one token of each sample."""
+
+    in_json = """
+        prompt new_tokens time_to_first_token_s time_per_output_token_s first_step_s last_step_s tokens_per_s
+        energy_per_token_j cache_bytes lengths traced_contexts=traced predicted_steps=predicted
+    """
 
     prompt: int
     new_tokens: int  # of each sample; the prefill makes the first
@@ -67,23 +64,6 @@ class Generation:
     traced: tuple[int, ...]  # contexts of the traced steps
     predicted: int  # steps whose every layer was predicted; the others lie on lines between these
     lengths: tuple[int, ...] = ()  # of the prompts, where they differ: `prompt` is their mean, rounded down
-
-    def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
-        return {
-            "prompt": self.prompt,
-            "new_tokens": self.new_tokens,
-            "time_to_first_token_s": self.time_to_first_token_s.to_json(),
-            "time_per_output_token_s": _json(self.time_per_output_token_s),
-            "first_step_s": _json(self.first_step_s),
-            "last_step_s": _json(self.last_step_s),
-            "tokens_per_s": self.tokens_per_s.to_json(),
-            "energy_per_token_j": _json(self.energy_per_token_j),
-            "cache_bytes": self.cache_bytes,
-            "lengths": list(self.lengths),
-            "traced_contexts": list(self.traced),
-            "predicted_steps": self.predicted,
-        }
 
 
 def with_step(prediction: Prediction, one: Pass) -> Prediction:
@@ -253,10 +233,6 @@ def _sum(values: Sequence[Interval | None], weights: Sequence[float]) -> Interva
     if not known or len(known) < len(values):
         return None
     return Interval(*(float(np.dot(weights, [getattr(v, bound) for v in known])) for bound in BOUNDS))
-
-
-def _json(value: Interval | None) -> dict[str, float] | None:
-    return None if value is None else value.to_json()
 
 
 def _scaled(value: Interval | None, factor: float) -> Interval | None:

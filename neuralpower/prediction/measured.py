@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralpower.data.measured_networks import read_networks
+from neuralpower.data.networks import read_networks
 from neuralpower.data.screening import number_column, unusable
 from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.host import read_cpu

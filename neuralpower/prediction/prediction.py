@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from neuralpower.errors import CoverageError, InputError
+from neuralpower.files.json_files import Declared, named, plain
 from neuralpower.learn.estimates import (
     BASES,
     BORROWED,
@@ -20,7 +21,6 @@ from neuralpower.learn.estimates import (
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.rows import (
     BOUNDS,
-    COLUMNS,
     Interval,
     Row,
     Unmodelled,
@@ -49,13 +49,6 @@ COVERED, TRAINED = 0.9, 0.5  # shares of the time below which a prediction warns
 HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
 
 
-class Part(Protocol):
-    """A further part of a prediction, such as what it means for a text's tokens."""
-
-    def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
-
-
 @dataclass(frozen=True)
 class Training:
     """One training step, by its parts."""
@@ -74,15 +67,11 @@ class Training:
     def to_json(self, runtime_s: float) -> dict[str, object]:
         """As a JSON object, given the step's time."""
         return {
-            **{f"{step}_s": interval.to_json() for step, interval in self.steps.items()},
-            "optimizer": self.recipe.optimizer,
-            "implementation": self.recipe.implementation,
-            "accumulation": self.recipe.accumulation,
-            "checkpointing": self.recipe.checkpointing,
+            **plain({f"{step}_s": interval for step, interval in self.steps.items()}),
+            **named(self.recipe, "optimizer implementation accumulation checkpointing"),
             "samples": self.samples,
             "samples_per_s": self.samples / runtime_s,
-            "derived": list(self.derived),
-            "model_flops": self.model_flops,
+            **named(self, "derived model_flops"),
             "model_flops_utilisation": self.utilisation(runtime_s),
         }
 
@@ -112,7 +101,7 @@ class Prediction(Shown):
     idle_s: float | None = None  # that the device waits for the host; None where only the sum is known
     training: Training | None = None
     assumptions: tuple[str, ...] = ()  # made in the prediction
-    generation: Part | None = None  # of a prefill, a decoder's step or a whole generation
+    generation: Declared | None = None  # of a prefill, a decoder's step or a whole generation
     memory: Memory | None = None  # at the peak
     origin: str = ""  # for a device given by name: how its times are known, as text
     origins: Mapping[str, float] = field(default_factory=dict)  # the same as shares of the layers' time
@@ -297,11 +286,11 @@ class Prediction(Shown):
         Raises:
             InputError: another `by`, or there is no matplotlib.
         """
-        axes: Axes = self._drawing.plot(self, by, top, ax)
+        axes: Axes = type(self).drawing().plot(self, by, top, ax)
         return axes
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per folded layer, SI units: COLUMNS, as in `predict --csv`, and the `layer` itself.
+        """One row per folded layer, SI units: the columns, as in `predict --csv`, and the `layer` itself.
 
         The last row is that of launch overhead, where there is any.
 
@@ -311,40 +300,27 @@ class Prediction(Shown):
             import pandas as pd
         except ImportError:
             raise InputError("to_pandas needs pandas: pip install pandas") from None
-        cells = [{**row.cells(), "layer": row.layer} for row in self.with_launches]
-        return pd.DataFrame(cells, columns=[*COLUMNS, "layer"])
+        return pd.DataFrame([{**row.cells(), "layer": row.layer} for row in self.with_launches])
 
     def to_json(self) -> dict[str, object]:
         """The contract of `predict --json`."""
-
-        def plain(names: str) -> dict[str, object]:
-            return {name: getattr(self, name) for name in names.split()}
-
         return {
             "schema": SCHEMA,
-            **plain("model predictor device batch_size dtype phase"),
-            "runtime_s": self.runtime_s.to_json(),
-            "power_w": self.power_w.to_json() if self.power_w else None,
-            "energy_j": self.energy_j.to_json() if self.energy_j else None,
-            "memory_bytes": self.memory.bounds_json() if self.memory else None,
-            "memory": self.memory.to_json() if self.memory else None,
-            "power_reason": self.power_reason or None,
-            "power_share_trained": self.power_share_trained,
-            **plain("host_bound flops parameters coverage borrowed trained_here extrapolated basis"),
+            **named(
+                self,
+                """
+                model predictor device batch_size dtype phase runtime_s power_w energy_j
+                memory_bytes=memory.bounds memory power_reason? power_share_trained host_bound flops
+                parameters coverage borrowed trained_here extrapolated basis
+                """,
+            ),
             "launch_overhead_s": 0.0 if self.launch_row is None else self.launch_row.runtime_s,
-            "warnings": list(self.warnings),
-            "unmodelled": [u.to_json() for u in self.unmodelled],
-            "training": self.training.to_json(self.runtime_s.value) if self.training else None,
-            "generation": None if self.generation is None else self.generation.to_json(),
+            **named(self, "warnings unmodelled"),
+            "training": self.training and self.training.to_json(self.runtime_s.value),
+            "generation": plain(self.generation),
             "trace": {"method": self.method, "notes": [*self.notes, *self.remarks]},
-            "parallel": None if self.parallel is None else self.parallel.to_json(),
-            "run": self.run,
-            "origin": self.origin or None,
-            "savings": self.savings.to_json() if self.savings else None,
-            "passes": list(self.passes),
-            "weights": None if self.weights is None else self.weights.to_json(),
-            "layers": [row.to_json() for row in self.rows],
-            "by_kind": [row.to_json() for row in self.by_kind()],
+            **named(self, "parallel run origin? savings passes weights layers=rows"),
+            "by_kind": plain(self.by_kind()),
         }
 
 

@@ -33,6 +33,7 @@ from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.optimizers.registry import States
 from neuralpower.platforms import CPU, Platform
 from neuralpower.prediction.memory.engines import EngineRequest, board_of
+from neuralpower.prediction.served_type import served_type
 from neuralpower.prediction.weights import scheme_asked
 from neuralpower.quantisation.schemes import Scheme
 from neuralpower.trace.casts import cast_dtype
@@ -164,8 +165,7 @@ class Request:
 
     def run_on(self, platform: Platform) -> str:
         """How it runs on a platform; raises InputError for an unknown way, and one that the phase lacks."""
-        name = self.phase.name
-        return usual_run(platform, name) if self.run is None else checked_run(self.run, name)
+        return run_of(self.run, self.phase.name, platform)
 
     def sharding(self, run: str) -> Sharding:
         """How a network is sharded for a way to run; raises InputError where the cluster is too small."""
@@ -209,6 +209,11 @@ class Request:
             self.layout,
             self.cluster,
         )
+
+
+def run_of(run: str | None, phase: str, platform: Platform) -> str:
+    """The requested way to run, else the usual one of a phase on a platform; raises as `checked_run`."""
+    return usual_run(platform, phase) if run is None else checked_run(run, phase)
 
 
 def request_of(model: Any, options: Given, **more: Any) -> Request:
@@ -306,19 +311,21 @@ def engine_in(options: Given, device: str, room_bytes: float) -> EngineRequest |
     return EngineRequest(engine, given, concurrency, board_of(known_spec(device), room_bytes, device))
 
 
-def dtype_for(model: Any, asked: Any, predictor: Predictor | None = None) -> tuple[str, str]:
-    """(dtype, note): the requested one, else the model's own; of a name the nearest that is predicted.
+def dtype_for(
+    model: Any, asked: Any, predictor: Predictor | None = None, run: str = "", engine: str | None = None
+) -> tuple[str, tuple[str, ...]]:
+    """(dtype, notes): the requested one, else the model's own; of a name the nearest that is predicted.
 
-    Raises ModelError.
+    An engine serves a checkpoint in the dtype of its rule: `run` is how the model runs. Raises ModelError.
     """
     if asked is not None:
         named = isinstance(asked, (str, torch.dtype))
-        return full_name(str(asked).removeprefix("torch.")) if named else asked, ""
+        return full_name(str(asked).removeprefix("torch.")) if named else asked, ()
     own = published_dtype(model) or "float32"
-    named = predictor is not None and isinstance(model, (str, Path))
-    nearest = nearest_dtype(predictor, own) if predictor is not None and named else own
-    if predictor is None or nearest == own:
-        return own, ""
-    return nearest, (
-        f"{model} was published in {own}, which {predictor.name} does not have; predicted in {nearest}"
-    )
+    if predictor is None:
+        return own, ()
+    nearest = nearest_dtype(predictor, own) if isinstance(model, (str, Path)) else own
+    lacks = f"which {predictor.name} does not have; predicted in {nearest}"
+    notes = () if nearest == own else (f"{model} was published in {own}, {lacks}",)
+    served, more = served_type(model, nearest, run, predictor, engine)
+    return served, (*notes, *more)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from neuralpower.files.json_files import Declared
 from neuralpower.layers import Layer
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.estimates import BASES
@@ -15,21 +16,45 @@ BOUNDS = ("value", "low", "high")  # of an interval
 
 
 @dataclass(frozen=True)
-class Interval:
+class Interval(Declared):
     """A value with its 90 % bounds."""
+
+    in_json = "value low high"
 
     value: float
     low: float
     high: float
 
-    def to_json(self) -> dict[str, float]:
-        """As a JSON object."""
-        return {"value": self.value, "low": self.low, "high": self.high}
+
+class Column(NamedTuple):
+    """A column of a prediction's rows: one entry makes it part of every table, file and JSON object."""
+
+    name: str  # in CSV and JSON, in the order of COLUMNS
+    header: str = ""  # in tables for readers; "": not there
+    unit: str = ""  # s, W, J, FLOP or another; %: a share; "": as it is
+    seat: float = 0  # its place from the left in tables for readers
+    of: Callable[[Row], Any] | None = None  # its value; None: the attribute of its name
+
+    def value(self, row: Row) -> Any:
+        """Its value of a row, in SI units."""
+        return getattr(row, self.name) if self.of is None else self.of(row)
 
 
-# of tables of a prediction's rows
 COLUMNS = (
-    *"path kind count runtime_s low_s high_s flops bytes bound share basis power_w energy_j step".split(),
+    Column("path"),
+    Column("kind"),
+    Column("count", "calls", "", 1),
+    Column("runtime_s", "latency", "s", 2),
+    Column("low_s"),
+    Column("high_s"),
+    Column("flops", "FLOP", "FLOP", 6),
+    Column("bytes"),
+    Column("bound", "bound", "", 7),
+    Column("share", "share", "%", 3),
+    Column("basis", "basis", "", 8),
+    Column("power_w", "power", "W", 4, lambda row: row.power_w and row.power_w.value),
+    Column("energy_j", "energy", "J", 5),
+    Column("step"),
 )
 SUMMED = ("count", "runtime_s", "low_s", "high_s", "flops", "bytes", "share")  # of rows that are merged
 
@@ -66,8 +91,7 @@ class Row:
 
     def cells(self) -> dict[str, Any]:
         """Its numbers and words by COLUMNS; of power the value alone."""
-        cells = {name: getattr(self, name) for name in COLUMNS}
-        return {**cells, "power_w": None if self.power_w is None else self.power_w.value}
+        return {column.name: column.value(self) for column in COLUMNS}
 
     def to_json(self) -> dict[str, object]:
         """As a JSON object, which calls the step a phase."""
@@ -76,24 +100,16 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Unmodelled:
+class Unmodelled(Declared):
     """Calls that no regressor describes: their share is a roofline estimate."""
+
+    in_json = "operator reason count runtime_s share"
 
     operator: str
     reason: str
     count: int
     runtime_s: float
     share: float
-
-    def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
-        return {
-            "operator": self.operator,
-            "reason": self.reason,
-            "count": self.count,
-            "runtime_s": self.runtime_s,
-            "share": self.share,
-        }
 
 
 def with_shares(rows: Sequence[Row], whole: Interval) -> tuple[Row, ...]:

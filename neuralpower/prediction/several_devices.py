@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import Layout
+from neuralpower.files.json_files import Declared
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.rows import Interval
 
 
 @dataclass(frozen=True)
-class StageResult:
+class StageResult(Declared):
     """One pipeline stage; all its tensor and data ranks do the same."""
+
+    in_json = "blocks forward_s backward_s busy_s memory_bytes=memory.bounds memory parameters"
 
     blocks: tuple[str, ...]  # paths of its repeated blocks
     forward_s: float  # of one micro-batch
@@ -21,22 +24,16 @@ class StageResult:
     memory: Memory | None
     parameters: int  # that one of its ranks has
 
-    def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
-        return {
-            "blocks": list(self.blocks),
-            "forward_s": self.forward_s,
-            "backward_s": self.backward_s,
-            "busy_s": self.busy_s,
-            "memory_bytes": self.memory.bounds_json() if self.memory else None,
-            "memory": self.memory.to_json() if self.memory else None,
-            "parameters": self.parameters,
-        }
-
 
 @dataclass(frozen=True)
-class Parallel:
+class Parallel(Declared):
     """A network on several devices; the prediction's own time is that of the pass or the step of all."""
+
+    in_json = """
+        layout cluster=described ranks micro_batches samples tokens communication_s exposed_s exposed_share
+        bubble_s bubble_share samples_per_s tokens_per_s model_flops_utilisation=utilisation energy_j
+        slowest_stage=slowest stages notes
+    """
 
     layout: Layout
     cluster: Cluster | None
@@ -76,29 +73,8 @@ class Parallel:
         """The number of the stage with the most work, from 0."""
         return max(range(len(self.stages)), key=lambda i: self.stages[i].busy_s)
 
-    def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
-        return {
-            "layout": vars(self.layout),
-            "cluster": None if self.cluster is None else _described(self.cluster),
-            "ranks": self.ranks,
-            "micro_batches": self.micro_batches,
-            "samples": self.samples,
-            "tokens": self.tokens,
-            "communication_s": self.communication_s,
-            "exposed_s": self.exposed_s.to_json(),
-            "exposed_share": self.exposed_share,
-            "bubble_s": self.bubble_s,
-            "bubble_share": self.bubble_share,
-            "samples_per_s": self.samples_per_s.to_json(),
-            "tokens_per_s": self.tokens_per_s.to_json() if self.tokens_per_s else None,
-            "model_flops_utilisation": self.utilisation,
-            "energy_j": self.energy_j.to_json() if self.energy_j else None,
-            "slowest_stage": self.slowest,
-            "stages": [stage.to_json() for stage in self.stages],
-            "notes": list(self.notes),
-        }
-
-
-def _described(cluster: Cluster) -> dict[str, object]:
-    return {"device": cluster.spec.slug, "per_node": cluster.per_node, "nodes": cluster.nodes}
+    @property
+    def described(self) -> dict[str, object] | None:
+        """The cluster in few words."""
+        c = self.cluster
+        return None if c is None else {"device": c.spec.slug, "per_node": c.per_node, "nodes": c.nodes}

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from neuralpower.errors import DeviceError
+from neuralpower.files.terminal import quiet
 from neuralpower.processes.tether import end_with_parent, environment, python
-from neuralpower.processes.text_streams import quiet
 
 LENGTH = struct.Struct("<Q")  # of a result, in bytes
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

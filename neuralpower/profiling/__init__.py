@@ -15,7 +15,8 @@ import contextlib
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -24,19 +25,26 @@ from typing_extensions import Unpack
 
 from neuralpower.devices.host import clock_hz, read_cpu
 from neuralpower.devices.spec import known_hardware
-from neuralpower.errors import InputError, NeuralPowerError
+from neuralpower.errors import InputError, NeuralPowerError, is_count, unknown
 from neuralpower.layers import Layer
 from neuralpower.layers.optimizer import CLASSES, Optimizer
 from neuralpower.measure.meters import open_meter
 from neuralpower.networks.promised_values import tensors_of
 from neuralpower.networks.users_code import users_code
-from neuralpower.profiling.conventions import flop_counter_total, module_counts, product_flops, ruled
+from neuralpower.profiling.conventions import (
+    ALL_OPS,
+    Rules,
+    check_convention,
+    flop_counter_total,
+    module_counts,
+    product_flops,
+    ruled,
+)
 from neuralpower.profiling.result import Check, NetworkProfile, Unmodelled
 from neuralpower.profiling.row_builder import Builder
-from neuralpower.profiling.rows import ModuleRow, Row, sums
-from neuralpower.profiling.settings import Keywords, Settings
-from neuralpower.profiling.steps import Runs, Step, clock_of, prepared, repeat, title_of
-from neuralpower.profiling.total import Total, whole
+from neuralpower.profiling.rows import ModuleRow, Row, Total, sums, whole
+from neuralpower.profiling.steps import PHASES, Runs, Step, clock_of, prepared, repeat, title_of
+from neuralpower.trace.recipe import Loss
 from neuralpower.trace.records import Trace
 from neuralpower.trace.sparse_gradients import Rows
 from neuralpower.trace.tracer import trace
@@ -88,19 +96,19 @@ def _profiled(
     if not isinstance(model, nn.Module):
         raise InputError(f"{model!r:.40} is not a network that can be run; give an nn.Module")
     model = unwrapped(model)
-    given = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
     asked.check()
     place = _place(model, asked.device, asked.runtime)
 
     def moved(value: Any) -> Any:  # a tensor without values stays, as for a model without weights
         return value.to(place) if isinstance(value, Tensor) and not value.is_meta else value
 
-    given, kwargs = tree_map(moved, (given, dict(kwargs or {})))
+    arguments, kwargs = tree_map(moved, (arguments, dict(kwargs or {})))
     with torch.set_grad_enabled(asked.training):
-        traced = trace(model, given, kwargs, training=None)
-    by_module = module_counts(model, traced, asked.convention, given, kwargs)
+        traced = trace(model, arguments, kwargs, training=None)
+    by_module = module_counts(model, traced, asked.convention, arguments, kwargs)
     rules = ruled(asked.custom, model, traced)
-    step = Step(model, given, kwargs, asked.phase, asked.loss, asked.optimizer)
+    step = Step(model, arguments, kwargs, asked.phase, asked.loss, asked.optimizer)
     runs, stepped = _measured(step, traced, place, asked)
     device_name = title_of(place)
     builder = Builder(
@@ -131,11 +139,11 @@ def _profiled(
         types={path: type(module).__name__ for path, module in model.named_modules(remove_duplicate=False)},
         calls=Counter(call.path for call in traced.modules),
         environment=_environment(place, runs),
-        input_shape=next((tuple(t.shape) for t in tensors_of((given, kwargs)) if t.dim()), ()),
+        input_shape=next((tuple(t.shape) for t in tensors_of((arguments, kwargs)) if t.dim()), ()),
         notes=() if traced.method == "meta" else (how,),
         power_reason="" if runs is None or asked.power == "none" else runs.window.reason or "",
         runs=runs,
-        recount=lambda: _recount(model, traced, given, kwargs),
+        recount=lambda: _recount(model, traced, arguments, kwargs),
     )
 
 
@@ -180,15 +188,15 @@ def _optimizer_layer(
     model: nn.Module, optimizer: torch.optim.Optimizer | None, sparse: Sequence[tuple[str, Rows]] = ()
 ) -> Layer | None:
     """A step of the optimizer, None if no kind describes it; `sparse` gradients update their rows alone."""
-    given, function = [p for p in model.parameters() if p.requires_grad], "sgd"
+    weights, function = [p for p in model.parameters() if p.requires_grad], "sgd"
     if optimizer is not None:
-        given = [p for group in optimizer.param_groups for p in group["params"]]
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
         function = type(optimizer).__name__.lower()
     if function not in CLASSES:
         return None
     touched = {id(model.get_parameter(name)): rows.elements for name, rows in sparse}
-    elements = sum(touched.get(id(p), p.numel()) for p in given)
-    return Optimizer(function=function, tensors=len(given), elements=elements)
+    elements = sum(touched.get(id(p), p.numel()) for p in weights)
+    return Optimizer(function=function, tensors=len(weights), elements=elements)
 
 
 def _unmodelled(traced: Trace, rows: Sequence[Row]) -> tuple[Unmodelled, ...]:
@@ -229,7 +237,6 @@ def _gpu_clock_hz(place: torch.device) -> float | None:
 
 
 def _environment(place: torch.device, runs: Runs | None) -> dict[str, Any]:
-    """The conditions of the times."""
     environment: dict[str, Any] = {
         "device": str(place),
         "torch": torch.__version__,
@@ -245,3 +252,59 @@ def _environment(place: torch.device, runs: Runs | None) -> dict[str, Any]:
         environment |= {"wall_s": runs.wall_s, "clean_wall_s": runs.clean_wall_s}
         environment["timed"] = runs.timed.to_json()
     return environment
+
+
+# ---- How a network is profiled: the keywords of `neuralpower.profile` ----
+
+
+class Keywords(TypedDict, total=False):
+    """The keywords that a caller may give."""
+
+    device: str | torch.device | None
+    phase: str
+    loss: Loss | None
+    optimizer: torch.optim.Optimizer | None
+    warmup: int
+    repeat: int
+    time_limit_s: float | None
+    runtime: bool
+    memory: bool
+    power: str
+    flop_unit: str
+    convention: str
+    custom: Rules | None
+    seed: int
+    name: str | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The same with its defaults."""
+
+    device: str | torch.device | None = None
+    phase: str = "forward"
+    loss: Loss | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    warmup: int = 5
+    repeat: int = 20
+    time_limit_s: float | None = None
+    runtime: bool = True
+    memory: bool = True
+    power: str = "auto"
+    flop_unit: str = "flop"
+    convention: str = ALL_OPS
+    custom: Rules | None = None
+    seed: int = 0
+    name: str | None = None
+
+    @property
+    def training(self) -> bool:
+        return self.phase == "training"
+
+    def check(self) -> None:
+        check_convention(self.convention, self.flop_unit, self.phase)
+        if self.phase not in PHASES:
+            raise unknown("phase", self.phase, PHASES)
+        if not ((self.warmup == 0 or is_count(self.warmup)) and is_count(self.repeat)):
+            text = "warmup must be 0 or more, repeat 1 or more, both whole numbers"
+            raise InputError(f"warmup {self.warmup!r}, repeat {self.repeat!r}: {text}")

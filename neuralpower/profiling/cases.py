@@ -16,8 +16,7 @@ from neuralpower.prediction.evaluate import Evaluation, built
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import Omitted, Stage
 from neuralpower.profiling import NetworkProfile, profile
-from neuralpower.report.chrome import Process, document
-from neuralpower.report.perfetto import about, predicted
+from neuralpower.report.perfetto import Process, about, document, predicted
 
 MOST_REPEATS = 9  # of a profile: only its typical run is drawn
 WARMUP = 2

@@ -22,19 +22,18 @@ from neuralpower.profiling.rows import (
     WEIGHTS,
     ModuleRow,
     Row,
+    Total,
     folded,
     merged,
     module_rows,
     sums,
     total,
 )
-from neuralpower.profiling.steps import Runs
-from neuralpower.profiling.timeline import process
-from neuralpower.profiling.total import Total
-from neuralpower.report.chrome import Process, document, write
+from neuralpower.profiling.steps import Runs, process
 from neuralpower.report.grid import as_asked, grid, percent, warning_lines, with_bar
-from neuralpower.report.notebook import Figure, Line, Panel, drawn
 from neuralpower.report.number_format import binary, many, quantity, share
+from neuralpower.report.perfetto import Process, document, write
+from neuralpower.report.shown import Figure, Line, Panel, drawn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +78,6 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether there is no problem."""
         return not self.problems
 
 
@@ -175,11 +173,9 @@ class NetworkProfile:
 
     @property
     def unit(self) -> str:
-        """FLOP or MAC, as in headers."""
         return self.flop_unit.upper()
 
     def work(self, flops: int | None) -> float | None:
-        """FLOP in the profile's unit."""
         if flops is None:
             return None
         whole, rest = divmod(flops, UNITS[self.flop_unit])
@@ -232,14 +228,12 @@ class NetworkProfile:
     def to_markdown(
         self, sort: str = "runtime_s", top: int | None = None, *, by: str = "layer", depth: int | None = None
     ) -> str:
-        """The same as a Markdown table."""
         header, cells = self._cells(sort, top, by, depth)
         lines = markdown.table(header, cells, [i > 1 for i in range(len(header))])
         head = "  \n".join(map(markdown.inline, self.headline().splitlines()))
         return "\n".join([head, "", *lines, "", *map(markdown.inline, self._foot())])
 
     def headline(self) -> str:
-        """The network, the device and the totals."""
         t = self.total
         taken = "not timed"
         if t.runtime_s is not None and t.spread is not None:
@@ -256,7 +250,6 @@ class NetworkProfile:
         return f"{about}\nlatency {taken}{power}\n{work}{memory}, coverage {share(self.coverage)}"
 
     def __str__(self) -> str:
-        """The table that the command prints."""
         return self.table(top=TOP)
 
     def __repr__(self) -> str:
@@ -360,14 +353,14 @@ class NetworkProfile:
 
     def records(self, by: str = "layer", depth: int | None = None) -> list[dict[str, Any]]:
         """The rows of a view as mappings, in SI units; the work is under `flops` or `macs`."""
-        found = []
+        rows = []
         for row in self.view(by, depth):
             names = COLUMNS if isinstance(row, Row) else [f.name for f in dataclasses.fields(row)]
             record = {name: getattr(row, name) for name in names if name != "flops"}
             if isinstance(row, Row):
                 record["config"] = dict(row.config)
-            found.append(record | {f"{self.flop_unit}s": self.work(row.flops)})
-        return found
+            rows.append(record | {f"{self.flop_unit}s": self.work(row.flops)})
+        return rows
 
     def to_pandas(self, by: str = "layer", depth: int | None = None) -> pd.DataFrame:
         """The rows of a view as a DataFrame."""
@@ -456,7 +449,6 @@ def _bytes(value: int | None) -> str:
 
 
 def _size(value: int | None) -> str:
-    """Bytes of memory that are held."""
     return "" if value == 0 else binary(value)
 
 

@@ -72,7 +72,6 @@ class Builder:
     host: bool = False  # whether another device than the CPU does the work
 
     def __post_init__(self) -> None:
-        """Look up what every row needs."""
         self.types = {name: type(m).__name__ for name, m in self.model.named_modules(remove_duplicate=False)}
         self.kinds: dict[str, dict[str, None]] = {}  # by path, in the order of the trace
         for call in self.trace.every_call:
@@ -116,7 +115,6 @@ class Builder:
         )
 
     def _forward_rows(self, times: dict[Key, dict[str, Any]]) -> list[Row]:
-        """A row per call."""
         seen: Counter[tuple[str, str]] = Counter()
         rows = []
         for call in self.trace.every_call:

@@ -1,4 +1,4 @@
-"""Rows of a profile: the work, traffic, memory and time of each layer call, and of each module."""
+"""Rows of a profile: work, traffic, memory and time of each layer call, of each module, of the whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from neuralpower.prediction.rows import ranges
+from neuralpower.profiling.steps import Runs, Spread
 from neuralpower.trace.paths import pattern
 from neuralpower.trace.records import Shapes
 
@@ -61,7 +64,6 @@ class Row:
 
     @property
     def intensity(self) -> float | None:
-        """FLOP per byte moved."""
         if self.flops is None or self.bytes_read is None or self.bytes_written is None:
             return None
         moved = self.bytes_read + self.bytes_written
@@ -121,21 +123,21 @@ def grouped(some: Iterable[T], key: Callable[[T], Any]) -> Iterable[list[T]]:
 def summed(rows: Sequence[Row], **named: Any) -> Row:
     """One row for several; what they do not share is left open."""
     first, known = rows[0], [row for row in rows if row.explains]
-    found = sums(rows, "matmul_flops", "elementwise_flops", "bytes_read", "bytes_written", "runtime_s")
-    found |= sums(rows, "host_s", "share", "activation_bytes", "count", "flops")
-    found |= sums(rows, "parameters", "trainable_parameters")
+    fields = sums(rows, "matmul_flops", "elementwise_flops", "bytes_read", "bytes_written", "runtime_s")
+    fields |= sums(rows, "host_s", "share", "activation_bytes", "count", "flops")
+    fields |= sums(rows, "parameters", "trainable_parameters")
     words = dict.fromkeys(("path", "kind", "operator", "phase", "type", "dtype"), "")
     for name, otherwise in {**words, "inputs": (), "outputs": (), "config": {}}.items():
         shared = all(getattr(row, name) == getattr(first, name) for row in rows)
-        found[name] = getattr(first, name) if shared else otherwise
+        fields[name] = getattr(first, name) if shared else otherwise
     if len(rows) > 1:
-        found |= {"q25_s": None, "q75_s": None, "share_of_peak": None}
+        fields |= {"q25_s": None, "q75_s": None, "share_of_peak": None}
     if len(known) == 1 and known[0].flops is None:
-        found["flops"] = None
+        fields["flops"] = None
     longest = max((row for row in rows if row.bound), key=lambda row: row.runtime_s or 0, default=None)
-    found["bound"] = longest and longest.bound
-    found["peak_memory_bytes"] = most(row.peak_memory_bytes for row in rows)
-    return replace(first, **found | named)
+    fields["bound"] = longest and longest.bound
+    fields["peak_memory_bytes"] = most(row.peak_memory_bytes for row in rows)
+    return replace(first, **fields | named)
 
 
 def merged(rows: Sequence[Row], key: Callable[[Row], Any]) -> list[Row]:
@@ -175,7 +177,7 @@ def module_rows(
 
 
 def _of_module(path: str, type_: str, depth: int, count: int, rows: Sequence[Row]) -> ModuleRow:
-    found = sums(rows, "runtime_s", "share", "bytes_read", "bytes_written", "activation_bytes")
+    sums_of_rows = sums(rows, "runtime_s", "share", "bytes_read", "bytes_written", "activation_bytes")
     own_s = total(row.runtime_s for row in rows if row.path == path)
     return ModuleRow(
         path=path,
@@ -183,9 +185,59 @@ def _of_module(path: str, type_: str, depth: int, count: int, rows: Sequence[Row
         depth=depth,
         count=count,
         flops=total(row.flops for row in rows) if rows else 0,
-        self_s=None if found["runtime_s"] is None else own_s or 0.0,
+        self_s=None if sums_of_rows["runtime_s"] is None else own_s or 0.0,
         parameters=sum(row.parameters for row in rows),
         trainable_parameters=sum(row.trainable_parameters for row in rows),
         peak_memory_bytes=most(row.peak_memory_bytes for row in rows),
-        **found,
+        **sums_of_rows,
+    )
+
+
+# ---- The whole of a profile: the sums of its rows, and the times of clean runs ----
+
+
+@dataclass(frozen=True)
+class Total:
+    """The whole network."""
+
+    runtime_s: float | None  # of clean runs, without instrumentation
+    phases_s: Mapping[str, float]  # the same by phase
+    spread: Spread | None
+    flops: int | None
+    matmul_flops: int | None
+    elementwise_flops: int | None
+    bytes_read: int | None
+    bytes_written: int | None
+    parameters: int
+    trainable_parameters: int
+    parameter_bytes: int
+    peak_memory_bytes: int | None
+    power_w: float | None = None
+    energy_j: float | None = None
+    macs = property(multiply_adds)
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Achieved."""
+        return self.flops / self.runtime_s if self.flops is not None and self.runtime_s else None
+
+
+def whole(rows: Sequence[Row], runs: Runs | None, parameters: Sequence[Tensor], count: int) -> Total:
+    """The total of all rows; `count`: of the trace's parameters."""
+    clean = dict(runs.clean) if runs else {}
+    spread = clean.pop("", None)
+    peak = runs.peak_memory_bytes if runs else None
+    names = ("flops", "matmul_flops", "elementwise_flops", "bytes_read", "bytes_written")
+    work = sums(rows, *names) if rows else dict.fromkeys(names, 0)  # without operators a network does nothing
+    return Total(
+        runtime_s=spread.runtime_s if spread else None,
+        phases_s={phase: times.runtime_s for phase, times in clean.items()},
+        spread=spread,
+        **work,
+        parameters=count,
+        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        peak_memory_bytes=peak if peak is not None else most(row.peak_memory_bytes for row in rows),
+        power_w=runs.window.power_w if runs else None,
+        energy_j=runs.window.energy_j if runs else None,
     )

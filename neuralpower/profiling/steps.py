@@ -1,4 +1,4 @@
-"""One forward pass or training step of a real model, repeated; the model is left as it was."""
+"""One forward pass or training step of a real model, repeated; the model is left as it was. Its timeline."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from neuralpower.measure.rig import failure
 from neuralpower.measure.steps import run_training_step
 from neuralpower.networks.promised_values import tensors_within
 from neuralpower.networks.users_code import raised, users_code
+from neuralpower.prediction.memory.peak import alive
 from neuralpower.profiling.conventions import backward_flops
 from neuralpower.profiling.stopwatch import Account, Clock, CudaClock, Event, HostClock, Span, Stopwatch
+from neuralpower.report.perfetto import Counter, Process, Row, Slice
 from neuralpower.trace.recipe import Loss, default_loss
 from neuralpower.trace.records import LOSS
 from neuralpower.trace.undisturbed import forget, undisturbed
@@ -319,3 +321,58 @@ def accounted(
     clock.wait()
     peak = account.peak if device is None else torch.cuda.max_memory_allocated(device)
     return account, peak
+
+
+# ---- A profile's typical run as a timeline: modules and operators on the host, with memory and power ----
+
+
+def typical(runs: Runs) -> Repeat:
+    """The timed run of median time (the lower one of two)."""
+    order = np.argsort(runs.timed.samples_s, kind="stable")
+    return runs.repeats[int(order[(len(order) - 1) // 2])]
+
+
+def process(model: str, device: str, runs: Runs) -> Process:
+    """The typical run, from 0; its times include the instrumentation's cost."""
+    run = typical(runs)
+    start = min([e.host_start_ns for e in run.events] + [s.start_ns for s in run.spans], default=0)
+    rows = [Row("host: modules and operators", slices(run, start, model))]
+    counters = []
+    sizes = memory_bytes(runs)
+    if len(sizes) == len(run.events):
+        points = [(event.host_start_ns - start, size) for event, size in zip(run.events, sizes, strict=True)]
+        counters.append(Counter("memory", "bytes", points))
+    if runs.window.power_w is not None:  # the mean of all runs
+        counters.insert(0, Counter("power", "W", [(0, runs.window.power_w)]))
+    return Process(f"measured: {model} on {device}", rows, counters)
+
+
+def slices(run: Repeat, start_ns: int, model: str) -> list[Slice]:
+    """A run's phases (where there are several), modules and operators; outer ones before those inside."""
+    drawn = []
+    phases = dict.fromkeys(event.phase for event in run.events)
+    for phase in phases if len(phases) > 1 else ():
+        inside = [event for event in run.events if event.phase == phase]
+        begins, ends = [event.host_start_ns for event in inside], [event.host_end_ns for event in inside]
+        if phase == "forward":
+            begins += [span.start_ns for span in run.spans]
+            ends += [span.end_ns for span in run.spans]
+        drawn.append(Slice(phase, "phase", min(begins) - start_ns, max(ends) - start_ns))
+    drawn += [
+        Slice(span.path or model, "module", span.start_ns - start_ns, span.end_ns - start_ns)
+        for span in reversed(run.spans)  # in the order in which they ended: the inner ones first
+    ]
+    for event, seconds in zip(run.events, run.seconds, strict=True):
+        times = (event.host_start_ns - start_ns, event.host_end_ns - start_ns)
+        args = {"path": event.path, "runtime_s": seconds}
+        drawn.append(Slice(event.operator, event.phase, *times, args))
+    return drawn
+
+
+def memory_bytes(runs: Runs) -> Sequence[int]:
+    """Bytes of tensors alive during each operator call of the accounted run, if there was one."""
+    if runs.account is None:
+        return ()
+    lifetimes = runs.account.lifetimes
+    total = alive(lifetimes.storages(), lifetimes.calls + 1)
+    return [int(size) for size in total[1 : lifetimes.calls + 1]]

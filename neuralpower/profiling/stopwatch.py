@@ -46,11 +46,9 @@ class HostClock:
     """For a device whose calls return when they are done, as a CPU's."""
 
     def mark(self) -> int:
-        """Nanoseconds since some start."""
         return _now()
 
     def seconds(self, start: int, end: int) -> float:
-        """Between two marks."""
         return (end - start) / 1e9
 
     def wait(self) -> None:
@@ -70,11 +68,9 @@ class CudaClock:
         return event
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Between two events."""
         return float(start.elapsed_time(end)) / 1e3
 
     def wait(self) -> None:
-        """Synchronise the device."""
         torch.cuda.synchronize(self.device)
 
 
@@ -115,7 +111,6 @@ class Account:
 
     @property
     def peak(self) -> int:
-        """The most bytes at once."""
         return self.lifetimes.peak
 
     def note(self, key: Caller, inputs: Any, output: Any, flops: int) -> None:
@@ -156,7 +151,6 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
     @property
     def events(self) -> list[Event]:
-        """The operator calls, in order."""
         return [Event(*noted) for noted in self._noted]
 
     @contextlib.contextmanager
@@ -166,7 +160,6 @@ class Stopwatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             yield
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator and note it."""
         kwargs = kwargs or {}
         operator, composite = name_of(func), is_composite(func)
         if self.whole is None or self.phase != "forward":

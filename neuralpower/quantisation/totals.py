@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from neuralpower.files.json_files import Declared
 from neuralpower.quantisation.formats import LABELS, Format
 from neuralpower.quantisation.schemes import Forms, Scheme
 from neuralpower.quantisation.weights import Matrices, Weight
@@ -27,8 +28,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantised(Declared):
     """A network's weights under a scheme."""
+
+    in_json = """
+        name format=words checkpoint bytes plain_bytes bits_per_quantised_weight=bits parts runs_as? left_out
+        left_out_dtype=dtype
+    """
 
     name: str  # of the scheme
     words: str  # its format: "int4, groups of 128"
@@ -58,21 +64,6 @@ class Quantised:
         sizes = f"{_size(self.bytes)} instead of {_size(self.plain_bytes)}"
         instead = f"; {self.runs_as}" if self.runs_as else ""
         return f"weights {self.words}{name}{stays}: {sizes}, {bits}{instead}"
-
-    def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
-        return {
-            "name": self.name,
-            "format": self.words,
-            "checkpoint": self.checkpoint,
-            "bytes": self.bytes,
-            "plain_bytes": self.plain_bytes,
-            "bits_per_quantised_weight": self.bits,
-            "parts": [vars(part) for part in self.parts],
-            "runs_as": self.runs_as or None,
-            "left_out": list(self.left_out),
-            "left_out_dtype": self.dtype,
-        }
 
 
 def sizes(weights: Sequence[Weight], forms: Forms, matrices: Mapping[str, Matrices]) -> dict[str, int]:

@@ -32,11 +32,6 @@ class Axis:
         """Where a value lies: 0 at the beginning, 1 at the end."""
         return (scaled(value, self.log) - self.low) / (self.high - self.low)
 
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The values at both ends."""
-        return (10**self.low, 10**self.high) if self.log else (self.low, self.high)
-
 
 def scaled(value: float | None, log: bool) -> float:
     """A value in the units of its axis."""
@@ -90,19 +85,19 @@ def _apart(values: Sequence[float], gap: float) -> list[float]:
 def _decades(low: float, high: float, most: int) -> list[float]:
     """Ticks of a logarithmic axis: whole decades, or several digits in each, as space allows."""
     first, last = math.floor(low), math.ceil(high)
-    found: list[float] = []
+    ticks: list[float] = []
     for every in range(1 + (last - first) // max(FEWEST, most), 0, -1):
-        found = [10.0**n for n in range(first, last + 1) if low <= n <= high and n % every == 0]
-        if len(found) >= FEWEST:
+        ticks = [10.0**n for n in range(first, last + 1) if low <= n <= high and n % every == 0]
+        if len(ticks) >= FEWEST:
             break
     for digits in DIGITS:
-        some = [d * 10.0**n for n in range(first - 1, last + 1) for d in digits]
-        some = [value for value in some if low <= math.log10(value) <= high]
-        if len(found) < FEWEST or len(found) < len(some) <= most:
-            found = some
-    if len(found) < FEWEST:  # less than half a decade
-        found = [value for value, _ in _linear(10**low, 10**high, most, False).ticks]
-    return found
+        finer = [d * 10.0**n for n in range(first - 1, last + 1) for d in digits]
+        finer = [value for value in finer if low <= math.log10(value) <= high]
+        if len(ticks) < FEWEST or len(ticks) < len(finer) <= most:
+            ticks = finer
+    if len(ticks) < FEWEST:  # less than half a decade
+        ticks = [value for value, _ in _linear(10**low, 10**high, most, False).ticks]
+    return ticks
 
 
 def _linear(low: float, high: float, most: int, whole: bool) -> Axis:

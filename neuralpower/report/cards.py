@@ -16,10 +16,10 @@ from neuralpower.files.atomic import replace_file
 from neuralpower.layers import KINDS
 from neuralpower.learn.keys import Key
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_writing import save
+from neuralpower.learn.predictor_json import save
 from neuralpower.learn.regressor import Regressor
+from neuralpower.report.page import render
 from neuralpower.report.tables import score_cells
-from neuralpower.report.templating import render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,7 +116,7 @@ def _row(kind: str, table: pd.DataFrame) -> list[str]:
     swept = int((ok["source"] == "sweep").sum()) if "source" in ok else 0
     failed = status[status != "ok"].value_counts()
     shown = f"{ok['runtime_s'].min() * 1e6:.3g} to {ok['runtime_s'].max() * 1e6:.3g}" if len(ok) else "-"
-    dtypes = ", ".join(sorted(set(ok["dtype"]))) if "dtype" in ok else "float32"
+    dtypes = ", ".join(sorted(set(ok["dtype"].fillna("float32").map(str)))) if "dtype" in ok else "float32"
     powered = str(ok["power_w"].count()) if "power_w" in ok else "0"
     lost = ", ".join(f"{count} {name}" for name, count in failed.items()) or "-"
     apart = f"{spread:.1%}" if np.isfinite(spread) else "-"
@@ -170,7 +170,6 @@ def _saved(regressor: Regressor) -> str:
 
 
 def _measured_here(data: Mapping[str, Any]) -> str:
-    """What a calibration measured."""
     return "whole networks" if data.get("networks") else "layers measured here"
 
 

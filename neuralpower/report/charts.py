@@ -1,7 +1,7 @@
-"""Descriptions of charts; `svg_charts` draws them on pages, `matplotlib_charts` into files.
+"""Descriptions of charts; `svg_charts` draws them on pages, `chart_files` puts the drawings into files.
 
 Labels name the units. None is an unknown value: it is skipped, not drawn as 0.
-Other style is in this folder: `page.css` for pages, `theme.mplstyle` for pictures.
+Other style is in `page.css` in this folder.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import compress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from neuralpower.errors import InputError
 from neuralpower.report.axes import Axis, axis, limits, logarithmic
 
 PLOTS = (".html", ".png", ".svg")
-NO_MATPLOTLIB = "PNG and SVG need matplotlib: pip install 'neuralpower[report]'; FILE.html needs nothing else"
+NO_MATPLOTLIB = (
+    "PNG needs matplotlib: pip install 'neuralpower[report]'; FILE.html and FILE.svg need nothing else"
+)
 Number = float | int | None
 Named = tuple[Number, Number, str]  # x, y and the text of a point
 Ends = tuple[float, float]
@@ -33,31 +35,18 @@ PALETTE = "#0072B2 #D55E00 #009E73 #CC79A7 #56B4E9 #E69F00 #808080 #AA4499 #44AA
 BARS_SPAN = 30.0  # as `axes.SPAN`, for bars, whose length should begin at 0
 
 
-class Mark(NamedTuple):
-    """One shape: its outline around (0, 0), 10 wide, y downward; and matplotlib's name for it."""
-
-    path: str
-    matplotlib: str
-
-
-SYMBOLS = [
-    Mark("M-4.5,0a4.5,4.5 0 1,0 9,0a4.5,4.5 0 1,0 -9,0z", "o"),
-    Mark("M-4,-4h8v8h-8z", "s"),
-    Mark("M0,-5.5L5,0L0,5.5L-5,0z", "D"),
-    Mark("M-5,-4H5L0,5z", "v"),
-    Mark("M-5,4H5L0,-5z", "^"),
-    Mark("M-1.7,-5h3.4v3.3h3.3v3.4h-3.3v3.3h-3.4v-3.3h-3.3v-3.4h3.3z", "P"),
-    Mark(
-        "M-4.6,-2.4L-2.4,-4.6L0,-2.2L2.4,-4.6L4.6,-2.4L2.2,0L4.6,2.4L2.4,4.6L0,2.2L-2.4,4.6L-4.6,2.4L-2.2,0z",
-        "X",
-    ),
-    Mark("M4,-5V5L-5,0z", "<"),
-    Mark("M-4,-5V5L5,0z", ">"),
-    Mark("M0,-6L1.5,-2L5.7,-1.8L2.4,0.8L3.5,4.9L0,2.6L-3.5,4.9L-2.4,0.8L-5.7,-1.8L-1.5,-2z", "*"),
+SYMBOLS = [  # outlines around (0, 0), 10 wide, y downward
+    "M-4.5,0a4.5,4.5 0 1,0 9,0a4.5,4.5 0 1,0 -9,0z",
+    "M-4,-4h8v8h-8z",
+    "M0,-5.5L5,0L0,5.5L-5,0z",
+    "M-5,-4H5L0,5z",
+    "M-5,4H5L0,-5z",
+    "M-1.7,-5h3.4v3.3h3.3v3.4h-3.3v3.3h-3.4v-3.3h-3.3v-3.4h3.3z",
+    "M-4.6,-2.4L-2.4,-4.6L0,-2.2L2.4,-4.6L4.6,-2.4L2.2,0L4.6,2.4L2.4,4.6L0,2.2L-2.4,4.6L-4.6,2.4L-2.2,0z",
+    "M4,-5V5L-5,0z",
+    "M-4,-5V5L5,0z",
+    "M0,-6L1.5,-2L5.7,-1.8L2.4,0.8L3.5,4.9L0,2.6L-3.5,4.9L-2.4,0.8L-5.7,-1.8L-1.5,-2z",
 ]
-HATCHES = [
-    one * 3 for one in ("", "/", ".", "x", "\\", "+")
-]  # matplotlib's hatches, for print without colours
 
 
 def colour(index: int) -> str:
@@ -65,14 +54,9 @@ def colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
 
 
-def symbol(index: int) -> Mark:
+def symbol(index: int) -> str:
     """The n-th series' symbol; series of the same colour have different symbols."""
     return SYMBOLS[(index + index // len(PALETTE)) % len(SYMBOLS)]
-
-
-def hatch(index: int) -> str:
-    """The pattern of the n-th series' bars."""
-    return HATCHES[index % len(HATCHES)]
 
 
 @dataclass(frozen=True)
@@ -156,7 +140,6 @@ class BarSeries:
     bounds: tuple[tuple[float, float] | None, ...] = ()
 
     def bound(self, index: int) -> tuple[float, float] | None:
-        """The bounds of a bar."""
         return self.bounds[index] if self.bounds else None
 
 
@@ -186,10 +169,7 @@ class Bars:
 
     def __post_init__(self) -> None:
         """Raises InputError if lengths differ."""
-        for one in self.series:
-            if len(one.values) != len(self.categories):
-                counts = f"{len(one.values)} values for {len(self.categories)} categories"
-                raise InputError(f"bars {one.name!r}: {counts}; give one for each")
+        _check_lengths("bars", self.series, len(self.categories), "categories")
 
 
 @dataclass(frozen=True)
@@ -253,11 +233,6 @@ class Pies:
         """Pies in a row, if the page is wide enough."""
         return 2 if len(self.pies) == 4 else min(3, max(1, len(self.pies)))
 
-    @property
-    def below(self) -> int:
-        """Rows of pies."""
-        return max(1, math.ceil(len(self.pies) / self.beside))
-
 
 @dataclass(frozen=True)
 class Areas:
@@ -274,10 +249,7 @@ class Areas:
 
     def __post_init__(self) -> None:
         """Raises InputError if lengths differ."""
-        for one in self.areas:
-            if len(one.values) != len(self.x):
-                counts = f"{len(one.values)} values for {len(self.x)} x"
-                raise InputError(f"areas {one.name!r}: {counts}; give one for each")
+        _check_lengths("areas", self.areas, len(self.x), "x")
 
     def edges(self) -> list[tuple[float, ...]]:
         """The upper edge of each area, at each x."""
@@ -298,12 +270,19 @@ Chart = XY | Bars | Heatmap | Pies | Areas
 
 
 def check_plot(path: Path) -> None:
-    """Raise InputError for an ending that is not in PLOTS, and for a picture without matplotlib."""
+    """Raise InputError for an ending that is not in PLOTS, and for a PNG without matplotlib."""
     if path.suffix not in PLOTS:
         text = f"the ending must be one of {', '.join(PLOTS)}; choose another name"
         raise InputError(f"plot {str(path)!r}: {text}")
-    if path.suffix != ".html" and find_spec("matplotlib") is None:
+    if path.suffix == ".png" and find_spec("matplotlib") is None:
         raise InputError(f"plot {str(path)!r}: {NO_MATPLOTLIB}")
+
+
+def _check_lengths(what: str, series: Iterable[BarSeries], count: int, places: str) -> None:
+    for one in series:
+        if len(one.values) != count:
+            counts = f"{len(one.values)} values for {count} {places}"
+            raise InputError(f"{what} {one.name!r}: {counts}; give one for each")
 
 
 def _known(value: Number, log: bool = False) -> bool:

@@ -13,12 +13,12 @@ from neuralpower.prediction.explore.remedies import Remedy
 from neuralpower.prediction.explore.score import Score
 from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
 from neuralpower.prediction.explore.verdict import FITS, TIGHT
+from neuralpower.prediction.memory.engines import LONGEST, EngineMemory
 from neuralpower.prediction.memory.peak import Memory, MemoryLine
 from neuralpower.prediction.prediction import LAUNCHES
 from neuralpower.prediction.request import Request
-from neuralpower.report.engines import engine_lines
 from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines
-from neuralpower.report.number_format import binary, counted, plain, quantity
+from neuralpower.report.number_format import binary, counted, quantity, rate
 from neuralpower.report.tables import memory_line
 
 YES_NO = {True: Cell("yes", ""), False: Cell("no", "bad"), None: Cell("-", "")}
@@ -27,8 +27,22 @@ MOST_SAID = 60  # characters of a reason in a cell
 
 def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
     """One line per point; a star marks the Pareto-optimal ones. `marked` with styles for `cli.output.say`."""
-    many = len({p.predictor for p in result.points}) > 1
-    shown = result.points[: top or None]
+    shown, waiting = result.points[: top or None], [p for p in result.points if p.host_bound]
+    columns = point_columns(result) | {"90 %": _in_short}
+    devices = ", ".join(dict.fromkeys(p.device for p in result.points))
+    head = visible(f"{result.points[0].model}, {result.points[0].phase}, {result.run}, on {devices}")
+    more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
+    points = f"{counted(len(result.points), 'point')} from {counted(result.traces, 'trace')}"
+    notes = [*_bound(waiting, len(result.points)), *result.notes]
+    foot = [*more, f"* Pareto-optimal ({result.front})", points, *note_lines(notes)]
+    warnings = warning_lines([*result.warnings, *_too_large(result.points)])
+    table = listed(shown, columns, left=[*columns].index("batch"))
+    return as_asked([*warnings, head, "", table, *foot], marked)
+
+
+def point_columns(result: Sweep) -> dict[str, Callable[[SweepPoint], str]]:
+    """Header -> cell of a point, for every table; omits what all points share."""
+    points = result.points
     columns: dict[str, Callable[[SweepPoint], str]] = {
         "": lambda p: "*" if p.best else "",
         "predictor": lambda p: p.predictor,
@@ -38,32 +52,23 @@ def sweep_table(result: Sweep, top: int = 0, *, marked: bool = False) -> str:
         "length": lambda p: "-" if p.seq_len is None else str(p.seq_len),
         "latency": lambda p: quantity(p.runtime_s, "s"),
         "90 %": _bounds,
-        "samples": lambda p: "-" if p.samples_per_s is None else f"{plain(p.samples_per_s, 4)}/s",
+        "samples": lambda p: rate(p.samples_per_s),
         "energy": lambda p: quantity(p.energy_j, "J"),
         "memory": lambda p: binary(p.memory_bytes),
         "up to": lambda p: binary(p.memory_high_bytes),
         "fits": lambda p: YES_NO[p.fits],
         "basis": lambda p: p.basis,
+        "bound by": lambda p: Cell(LAUNCHES, "weak") if p.host_bound else "-",
+        "exposed": lambda p: percent(p.exposed_share),
+        "bubble": lambda p: percent(p.bubble_share),
     }
-    waiting = [p for p in result.points if p.host_bound]
-    if waiting:
-        columns["bound by"] = lambda p: Cell(LAUNCHES, "weak") if p.host_bound else "-"
-    if not many:
-        del columns["predictor"]
-    spread = any(p.layout for p in result.points)
-    if spread:
-        columns["exposed"] = lambda p: percent(p.exposed_share)
-        columns["bubble"] = lambda p: percent(p.bubble_share)
-    else:
-        del columns["layout"]
-    devices = ", ".join(dict.fromkeys(p.device for p in result.points))
-    head = visible(f"{result.points[0].model}, {result.points[0].phase}, {result.run}, on {devices}")
-    more = [f"({len(result.points) - len(shown)} more)"] if len(shown) < len(result.points) else []
-    points = f"{counted(len(result.points), 'point')} from {counted(result.traces, 'trace')}"
-    notes = [*_bound(waiting, len(result.points)), *result.notes]
-    foot = [*more, f"* Pareto-optimal ({result.front})", points, *note_lines(notes)]
-    warnings = warning_lines([*result.warnings, *_too_large(result.points)])
-    return as_asked([*warnings, head, "", listed(shown, columns, left=2 + many + spread), *foot], marked)
+    spread = any(p.layout for p in points)
+    shown = {
+        "predictor": len({p.predictor for p in points}) > 1,
+        **dict.fromkeys(("layout", "exposed", "bubble"), spread),
+        "bound by": any(p.host_bound for p in points),
+    }
+    return {name: cell for name, cell in columns.items() if shown.get(name, True)}
 
 
 def _bound(waiting: Sequence[SweepPoint], points: int) -> Iterator[str]:
@@ -84,22 +89,25 @@ def _too_large(points: Sequence[SweepPoint]) -> Iterator[str]:
 
 def _bounds(one: SweepPoint | Score) -> str:
     """The bounds of the time, or why they are unknown."""
-    if one.low_s is None:
-        return textwrap.shorten(one.error, MOST_SAID, placeholder=" ...")
-    return f"{quantity(one.low_s, 's')} to {quantity(one.high_s, 's')}"
+    return one.error or f"{quantity(one.low_s, 's')} to {quantity(one.high_s, 's')}"
 
 
-def comparison_table(found: Comparison, *, marked: bool = False) -> str:
+def _in_short(one: SweepPoint | Score) -> str:
+    """The bounds of the time, or the beginning of the reason why they are unknown."""
+    return textwrap.shorten(_bounds(one), MOST_SAID, placeholder=" ...")
+
+
+def comparison_table(comparison: Comparison, *, marked: bool = False) -> str:
     """Both times, their ratio and which one is faster."""
-    sides = ((f"A  {found.a}", found.a_s), (f"B  {found.b}", found.b_s))
+    sides = ((f"A  {comparison.a}", comparison.a_s), (f"B  {comparison.b}", comparison.b_s))
     rows = [[name, *(quantity(seconds, "s") for seconds in (t.value, t.low, t.high))] for name, t in sides]
-    r = found.ratio
-    faster, chance = ("A", found.a_faster) if found.a_faster >= 0.5 else ("B", 1 - found.a_faster)
+    r = comparison.ratio
+    faster, chance = comparison.faster
     ratio = f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g}, 90 %)"
-    verdict = styled(f"{ratio}; {faster} is faster with probability {min(chance, 0.999):.1%}", "bold")
+    verdict = styled(f"{ratio}; {faster} is faster with probability {chance:.1%}", "bold")
     table = grid(["", "latency", "low", "high"], rows)
-    head = [visible(f"A against B: {found.about}"), ""] if found.about else []
-    return as_asked([*warning_lines(found.warnings), *head, table, verdict], marked)
+    head = [visible(f"A against B: {comparison.about}"), ""] if comparison.about else []
+    return as_asked([*warning_lines(comparison.warnings), *head, table, verdict], marked)
 
 
 def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
@@ -110,7 +118,7 @@ def score_table(scores: Sequence[Score], top: int, about: str = "") -> str:
         "rank": lambda s: "-" if s.rank is None else str(s.rank),
         "candidate": lambda s: s.name,
         "latency": lambda s: quantity(s.runtime_s, "s"),
-        "90 %": _bounds,
+        "90 %": _in_short,
         "energy": lambda s: quantity(s.energy_j, "J"),
         "memory": lambda s: binary(s.memory_bytes),
         "parameters": lambda s: quantity(s.parameters, ""),
@@ -133,51 +141,51 @@ def _sure(size: int | None, likely: int | None) -> str:
     return f"{size} for sure, {likely} if the peak stays below its upper bound"
 
 
-def _whole(found: Fit) -> str:
+def _whole(fit: Fit) -> str:
     """The batch of all replicas, behind that of one."""
-    return f" in one pass of a replica, {found.largest_whole_batch} over all"
+    return f" in one pass of a replica, {fit.largest_whole_batch} over all"
 
 
 def fit_table(
-    found: Fit, request: Request, device: str, *, marked: bool = False, detailed: bool = False
+    fit: Fit, request: Request, device: str, *, marked: bool = False, detailed: bool = False
 ) -> str:
     """Whether the model fits, what takes the memory, and the largest sizes that fit.
 
     `detailed` adds what is taken besides tensors, line by line with its source.
     """
-    if found.engine is not None:
-        return as_asked(engine_lines(found, found.engine, found.request or request), marked)
+    if fit.engine is not None:
+        return as_asked(engine_lines(fit, fit.engine, fit.request or request), marked)
     what = "context" if request.phase.name == DECODE else "length"
     length = f", {what} {request.length}" if request.length else ""
     recipe = request.recipe
     way = f":{recipe.implementation}" if recipe.implementation else ""
     optimizer = f" with {recipe.optimizer}{way}" if request.trains else ""
-    kept = f" with {found.margin:.0%} of it kept free (--margin)" if found.margin else ""
+    kept = f" with {fit.margin:.0%} of it kept free (--margin)" if fit.margin else ""
     sizes = f"batch {request.batch_size}{length}, {request.dtype}"
     asked = f"{request.called}, {sizes}, {request.phase.name}{optimizer}"
     several = not request.layout.alone
     on = f"{device}, {request.layout} ({counted(request.layout.ranks, 'device')})" if several else device
     lines = [
         visible(f"{asked}, {request.run}, on {on}"),
-        *([] if found.weights is None else [found.weights.line]),
-        _verdict(found, kept),
-        memory_line(found.memory) + _of_stages(found.stages),
-        *(_besides_tensors(found.memory) if detailed else []),
-        f"largest batch size: {_sure(found.largest_batch, found.likely_batch)}"
-        + (_whole(found) if several else ""),
+        *([] if fit.weights is None else [fit.weights.line]),
+        _verdict(fit, kept),
+        memory_line(fit.memory) + _of_stages(fit.stages),
+        *(_besides_tensors(fit.memory) if detailed else []),
+        f"largest batch size: {_sure(fit.largest_batch, fit.likely_batch)}"
+        + (_whole(fit) if several else ""),
     ]
-    if found.longest is not None:
-        longest = _sure(found.longest, found.likely_longest)
-        lines.append(f"longest context: {longest} (limit: {found.longest_reason})")
-    if found.sequences is not None:
-        each = f"{binary(found.sequence_bytes)} of cache each" if found.sequence_bytes else "no cache"
-        likely = None if found.likely_batch is None else found.likely_batch * request.replicas
-        lines.append(f"concurrent sequences: {_sure(found.sequences, likely)} ({each})")
-    process = f" plus {binary(found.process_bytes)} of the process" if found.process_bytes else ""
-    end = "high estimate" if found.memory.assumed else "upper bound"
-    lines.append(f"{counted(found.traces, 'trace')}, checked against the memory's {end}{process}")
-    lines += _remedy_lines(found.remedies)
-    return as_asked([*lines, *note_lines(found.notes)], marked)
+    if fit.longest is not None:
+        longest = _sure(fit.longest, fit.likely_longest)
+        lines.append(f"longest context: {longest} (limit: {fit.longest_reason})")
+    if fit.sequences is not None:
+        each = f"{binary(fit.sequence_bytes)} of cache each" if fit.sequence_bytes else "no cache"
+        likely = None if fit.likely_batch is None else fit.likely_batch * request.replicas
+        lines.append(f"concurrent sequences: {_sure(fit.sequences, likely)} ({each})")
+    process = f" plus {binary(fit.process_bytes)} of the process" if fit.process_bytes else ""
+    end = "high estimate" if fit.memory.assumed else "upper bound"
+    lines.append(f"{counted(fit.traces, 'trace')}, checked against the memory's {end}{process}")
+    lines += _remedy_lines(fit.remedies)
+    return as_asked([*lines, *note_lines(fit.notes)], marked)
 
 
 def _besides_tensors(memory: Memory) -> list[str]:
@@ -193,13 +201,12 @@ def _besides_tensors(memory: Memory) -> list[str]:
     return ["", listed(memory.lines, columns, left=2), ""]
 
 
-def _verdict(found: Fit, kept: str) -> str:
-    """The verdict and how sure it is."""
-    style = {FITS: "bold", TIGHT: "weak"}.get(found.verdict, "bad")
-    into = f"{found.verdict} into {binary(found.room_bytes)}{kept}"
-    if found.verdict == TIGHT:
-        into = f"tight: fits into {binary(found.room_bytes)}{kept} if the peak stays below its upper bound"
-    return styled(f"{into} (probability {_probable(found.probability)})", style)
+def _verdict(fit: Fit, kept: str) -> str:
+    style = {FITS: "bold", TIGHT: "weak"}.get(fit.verdict, "bad")
+    into = f"{fit.verdict} into {binary(fit.room_bytes)}{kept}"
+    if fit.verdict == TIGHT:
+        into = f"tight: fits into {binary(fit.room_bytes)}{kept} if the peak stays below its upper bound"
+    return styled(f"{into} (probability {_probable(fit.probability)})", style)
 
 
 def _probable(share: float) -> str:
@@ -207,9 +214,9 @@ def _probable(share: float) -> str:
     return "above 99%" if share > 0.99 else "below 1%" if share < 0.01 else f"{share:.0%}"
 
 
-def _remedy_lines(found: Sequence[Remedy]) -> list[str]:
+def _remedy_lines(remedies: Sequence[Remedy]) -> list[str]:
     """Changes that would make it fit, one in a row."""
-    if not found:
+    if not remedies:
         return []
     columns: dict[str, Callable[[Remedy], str]] = {
         "change": lambda one: one.change,
@@ -219,4 +226,42 @@ def _remedy_lines(found: Sequence[Remedy]) -> list[str]:
         "saves": lambda one: binary(one.saved_bytes),
         "needs up to": lambda one: binary(one.memory.high_bytes),
     }
-    return ["", "changes that save memory, the cheapest first", "", listed(found, columns, left=4), ""]
+    return ["", "changes that save memory, the cheapest first", "", listed(remedies, columns, left=4), ""]
+
+
+def engine_lines(fit: Fit, engine: EngineMemory, request: Request) -> list[str]:
+    """Whether the engine starts, what its pool is left, and what that holds."""
+    several = "" if request.layout.alone else f", {request.layout}"
+    verdict = "fits" if engine.fits else f"does not fit: {engine.reason}"
+    parts = [f"{part.name} {binary(part.value_bytes)}" for part in engine.parts]
+    budget = f"{binary(engine.budget_bytes)} of {binary(engine.total_bytes)} that the driver gives"
+    stages = request.layout.pipeline
+    stage = f", on stage {engine.stage} of {stages}, which has the fewest blocks" if stages > 1 else ""
+    lines = [
+        visible(f"{request.called}, {request.dtype}, under {engine.follows}, on {engine.device}{several}"),
+        *([] if fit.weights is None else [fit.weights.line]),
+        styled(verdict, "bold" if engine.fits else "bad"),
+        f"budget {budget}{stage}: {', '.join(parts)}",
+    ]
+    if engine.pool_bytes > 0:
+        lines += _pool_lines(engine)
+    return [*lines, *note_lines(fit.notes)]
+
+
+def _pool_lines(engine: EngineMemory) -> list[str]:
+    pool = engine.pool
+    each = " on each device" if engine.devices * engine.replicas > 1 else ""
+    low = binary(max(engine.pool_low_bytes, 0))
+    blocks = f"{counted(pool.blocks, 'block')} of {pool.block_size}" if pool.block_size > 1 else ""
+    held = f"{blocks}: {pool.tokens:,} tokens" if blocks else f"{pool.tokens:,} tokens"
+    most = None if engine.most_sequences is None else engine.most_sequences * engine.replicas
+    replicas = f" in {engine.replicas} replicas" if engine.replicas > 1 else ""
+    capped = f" (runs at most {most} at once)" if most is not None and engine.sequences > most else ""
+    limit = " (limit: the model's positions)" if engine.longest == engine.positions else ""
+    longest = f"longest sequence: {engine.longest:,} tokens{limit}"
+    one = binary(pool.sequence_bytes(engine.length))
+    return [
+        f"pool {binary(engine.pool_bytes)} ({low} at least){each}, cache {engine.cache_dtype}: {held}",
+        f"sequences of {engine.length:,} tokens, {one} each: {engine.sequences}{replicas}{capped}",
+        "longest sequence: any length" if engine.longest >= LONGEST else longest,
+    ]

@@ -17,18 +17,31 @@ class Cell(str):
     style: str
 
     def __new__(cls, text: str, style: str) -> Cell:
-        """The text with its style."""
         cell = super().__new__(cls, text)
         cell.style = style
         return cell
 
 
-def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+class Share(float):
+    """A cell: a share of one whole; a number and a bar."""
+
+
+def letters(value: object) -> str:
+    """A cell's text; "-" for an unknown value."""
+    if isinstance(value, Share):
+        return f"{value:.1%}"
+    return "-" if value is None or value == "" else str(value)
+
+
+def grid(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
     """A table whose first `left` columns are flush left, the others flush right.
 
     Cells of class `Cell` leave marks of their style, which `files.terminal.unstyled` takes out.
     """
-    lines = [[visible(cell) for cell in row] for row in (header, *rows)]
+    lines = [
+        [visible(with_bar(cell) if isinstance(cell, Share) else str(cell)) for cell in row]
+        for row in (header, *rows)
+    ]
     styles = [[getattr(cell, "style", "") for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sides = [str.ljust if i < left else str.rjust for i in range(len(widths))]
@@ -61,7 +74,7 @@ def as_asked(lines: Iterable[str], marked: bool) -> str:
     return text if marked else unstyled(text)
 
 
-def listed(records: Iterable[T], columns: Mapping[str, Callable[[T], str]], left: int = 1) -> str:
+def listed(records: Iterable[T], columns: Mapping[str, Callable[[T], object]], left: int = 1) -> str:
     """A row for each record; `columns` give a cell's text by its header."""
     return grid([*columns], [[cell(record) for cell in columns.values()] for record in records], left)
 

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from neuralpower.data.dataset import Dataset
-from neuralpower.data.repeats import averaged
+from neuralpower.data.importing import EXAMPLE
 from neuralpower.data.schema import FEWEST_ROWS, named
-from neuralpower.data.screening import Rejected, Rows, metered, refusals, screen
-from neuralpower.data.templates import EXAMPLE
+from neuralpower.data.screening import Rejected, Rows, averaged, metered, refusals, screen
 from neuralpower.layers import Hardware
 from neuralpower.layers.columns import fingerprint
 from neuralpower.learn.keys import Key, key_name, recurs, stands_alone
@@ -71,18 +70,18 @@ def read_tables(dataset: Dataset, trust_code: bool = False) -> list[Table]:
     Models of whole networks are traced; `trust_code` allows models that run code.
     """
     hardware = hardware_from(dataset.meta)
-    found = []
+    tables = []
     for kind, table in sorted(dataset.tables.items()):
         with named(dataset.path):
             if kind == "network":
                 totals, rejected = read_totals(table, hardware, trust_code=trust_code)
-                found.append(_table(kind, len(totals), tuple(rejected), None, {}))
+                tables.append(_table(kind, len(totals), tuple(rejected), None, {}))
                 continue
             screened = screen(kind, table, dataset.sentinel_s, hardware)
         rows = screened if "config_id" in table else averaged(screened)
         groups = dict(by_key(kind, rows, platform_of(hardware).view(1)))
-        found.append(_table(kind, len(screened), screened.rejected, rows, groups))
-    return found
+        tables.append(_table(kind, len(screened), screened.rejected, rows, groups))
+    return tables
 
 
 def _table(
@@ -194,7 +193,7 @@ def too_few(tables: Sequence[Table]) -> Iterator[tuple[str, int]]:
 
 
 def inspection_json(dataset: Dataset, tables: Sequence[Table]) -> dict[str, Any]:
-    """The same numbers in SI units and shares."""
+    """A dataset's rows, refused rows and kinds with too few of them; SI units and shares."""
     layers = [table for table in tables if table.rows is not None]
     return {
         "schema": 1,
@@ -217,7 +216,6 @@ def refused_json(tables: Sequence[Table]) -> list[dict[str, Any]]:
 
 
 def _known(hardware: Hardware) -> str:
-    """Describe the device, and what is known of it."""
     if hardware.peak_flops_per_s and hardware.memory_bytes_per_s > 1:
         return f"{hardware.platform}, peaks known"
     return f"{hardware.platform}, peaks unknown: impossible times cannot be detected; add hardware"

@@ -10,13 +10,13 @@ from neuralpower.ask.options import Options, options_of
 from neuralpower.files.terminal import styled, visible
 from neuralpower.prediction.explore.layouts import Laid, Layouts
 from neuralpower.report.grid import as_asked, listed, note_lines, percent
-from neuralpower.report.number_format import binary, counted, plain, quantity
+from neuralpower.report.number_format import binary, counted, plain, quantity, rate
 from neuralpower.trace.recipe import TRAINING
 
 
-def layouts_table(found: Layouts, top: int = 0, *, marked: bool = False) -> str:
+def layouts_table(ranked: Layouts, top: int = 0, *, marked: bool = False) -> str:
     """The best, the command that says more of it, the others, and why some do not fit."""
-    fitting = found.fitting
+    fitting = ranked.fitting
     shown = fitting[: top or None]
     columns: dict[str, Callable[[Laid], str]] = {
         "layout": lambda one: one.layout.short,
@@ -24,29 +24,29 @@ def layouts_table(found: Layouts, top: int = 0, *, marked: bool = False) -> str:
         "micro-batches": lambda one: str(one.micro_batches),
         "latency": lambda one: quantity(one.runtime_s.value if one.runtime_s else None, "s"),
         "90 %": _bounds,
-        "samples": lambda one: _rate(one.samples_per_s),
-        "tokens": lambda one: _rate(one.tokens_per_s),
+        "samples": lambda one: rate(one.samples_per_s),
+        "tokens": lambda one: rate(one.tokens_per_s),
         "exposed": lambda one: percent(one.exposed_share),
         "bubble": lambda one: percent(one.bubble_share),
         "memory": lambda one: binary(one.memory_bytes),
         "up to": lambda one: binary(one.memory_high_bytes),
     }
-    if found.wanted.price is not None:
+    if ranked.wanted.price is not None:
         columns["cost of 1M"] = lambda one: "-" if one.cost is None else plain(one.cost)
-    table = ["", listed(shown, columns), *_foot(found, len(shown))] if shown else ["", *_foot(found, 0)]
-    return as_asked([*_head(found), *table, *note_lines(found.notes)], marked)
+    table = ["", listed(shown, columns), *_foot(ranked, len(shown))] if shown else ["", *_foot(ranked, 0)]
+    return as_asked([*_head(ranked), *table, *note_lines(ranked.notes)], marked)
 
 
-def _head(found: Layouts) -> Iterator[str]:
+def _head(ranked: Layouts) -> Iterator[str]:
     """The request; the best layout, and its command."""
-    wanted = found.wanted
+    wanted = ranked.wanted
     trains, request = wanted.request.trains, wanted.request
     phase = f"{TRAINING}, {wanted.samples} samples a step" if trains else request.phase.label
-    asked = f"{request.called}, {request.dtype}, {phase}, {found.run}, on {wanted.cluster}"
-    if not found.fitting:
+    asked = f"{request.called}, {request.dtype}, {phase}, {ranked.run}, on {wanted.cluster}"
+    if not ranked.fitting:
         yield styled("no layout fits", "bad")
     else:
-        best = found.fitting[0]
+        best = ranked.fitting[0]
         rate = best.tokens_per_s or best.samples_per_s or 0.0
         time = quantity(best.runtime_s.value if best.runtime_s else None, "s")
         unit = "tokens/s" if best.tokens_per_s else "samples/s"
@@ -54,15 +54,15 @@ def _head(found: Layouts) -> Iterator[str]:
             f"best by {wanted.by}: {best.layout}, {time}, {plain(rate)} {unit}",
             "bold",
         )
-        yield visible(f"more of it: {command(found, best)}")
+        yield visible(f"more of it: {command(ranked, best)}")
     yield visible(asked)
 
 
-def command(found: Layouts, one: Laid) -> str:
+def command(ranked: Layouts, laid: Laid) -> str:
     """The command that predicts a layout."""
-    request = found.wanted.request
-    recipe = replace(request.recipe, accumulation=one.micro_batches)
-    given = replace(request, layout=one.layout, batch_size=one.batch_size, recipe=recipe).options
+    request = ranked.wanted.request
+    recipe = replace(request.recipe, accumulation=laid.micro_batches)
+    given = replace(request, layout=laid.layout, batch_size=laid.batch_size, recipe=recipe).options
     shown = {name: given.pop(name) for name in ("phase", "batch_size", "dtype")}
     usual = options_of(Options)
     shown |= {name: value for name, value in given.items() if value != usual[name].default}
@@ -73,22 +73,18 @@ def command(found: Layouts, one: Laid) -> str:
     return " ".join(["neuralpower predict", shlex.quote(request.called), *words])
 
 
-def _foot(found: Layouts, shown: int) -> Iterator[str]:
+def _foot(ranked: Layouts, shown: int) -> Iterator[str]:
     """How many there are, and why others do not fit."""
-    fitting = len(found.fitting)
+    fitting = len(ranked.fitting)
     more = f" ({fitting - shown} not shown: --top 0)" if shown < fitting else ""
-    every = counted(len(found.found), "layout")
-    yield f"{fitting} of {every} fit{more}, from {counted(found.traces, 'trace')}"
-    for sort, count in found.reasons.items():
-        first = next(one for one in found.found if one.sort == sort)
+    every = counted(len(ranked.found), "layout")
+    yield f"{fitting} of {every} fit{more}, from {counted(ranked.traces, 'trace')}"
+    for sort, count in ranked.reasons.items():
+        first = next(one for one in ranked.found if one.sort == sort)
         example = f", as {first.layout.short} {first.reason}" if first.reason != sort else ""
         yield visible(f"{counted(count, 'layout')} skipped: {sort}{example}")
 
 
-def _bounds(one: Laid) -> str:
-    time = one.runtime_s
+def _bounds(laid: Laid) -> str:
+    time = laid.runtime_s
     return "-" if time is None else f"{quantity(time.low, 's')} to {quantity(time.high, 's')}"
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{plain(value, 4)}/s"

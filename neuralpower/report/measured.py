@@ -1,18 +1,27 @@
-"""Compare predictors with measurements made elsewhere: tables, JSON, and a scatter plot."""
+"""Compare predictors with measurements, made here or elsewhere: tables, JSON, and a scatter plot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from neuralpower.errors import InputError, one_line
+from neuralpower.files.json_files import named
+from neuralpower.layers.base import BACKWARD, FORWARD
+from neuralpower.prediction.evaluate import Evaluation, summary
 from neuralpower.prediction.measured import Compared, agreement
+from neuralpower.prediction.request import Request
 from neuralpower.report.charts import XY, Series
-from neuralpower.report.grid import grid, listed
-from neuralpower.report.number_format import quantity
-from neuralpower.report.tables import short
+from neuralpower.report.grid import grid, listed, percent
+from neuralpower.report.number_format import quantity, short
+from neuralpower.trace.recipe import STEPS
 
+REQUEST = (
+    "model=called batch_size seq_len phase=passed.name context=passed.context prompt=passed.prompt"  # in JSON
+)
 HEADINGS = (
     "error: predicted over measured, minus 1; inside: the measured time lies within the predicted 90 % bounds"
 )
@@ -33,7 +42,6 @@ def measured_table(compared: Sequence[Compared], names: Sequence[str]) -> str:
 
 
 def _columns(name: str, alone: bool) -> dict[str, Callable[[Compared], str]]:
-    """One predictor's result for each network."""
 
     def known(cell: Callable[[Compared], str]) -> Callable[[Compared], str]:
         return lambda one: cell(one) if name in one.predictions else "-"
@@ -58,7 +66,7 @@ def _agreement(compared: Sequence[Compared], name: str) -> list[str]:
 def measured_json(
     compared: Sequence[Compared], names: Sequence[str], refused: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The same numbers in SI units and shares; `refused`: rows of the file that could not be read."""
+    """Both times of each network, SI units and shares; `refused`: rows of the file that could not be read."""
     networks = []
     for one in compared:
         m = one.measurement
@@ -120,3 +128,83 @@ def _scatter(compared: Sequence[Compared], names: Sequence[str]) -> XY:
         True,
         note=HEADINGS,
     )
+
+
+def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
+    """Predicted and measured times, then the errors of neuralpower and of the two simplest predictors."""
+    networks: dict[str, Callable[[Evaluation], str]] = {
+        "network": lambda e: short(e.request.label),
+        "predicted": lambda e: quantity(e.prediction.runtime_s.value, "s"),
+        "measured": lambda e: quantity(e.measured_s, "s"),
+        "slow-down": lambda e: f"{e.slowdown:.2f}",
+        "corrected": lambda e: quantity(e.corrected_s, "s"),
+        "error raw": lambda e: f"{e.error(corrected=False):+.1%}",
+        "error": lambda e: f"{e.error():+.1%}",
+        "noise": lambda e: percent(e.noise),
+        "coverage": lambda e: f"{e.prediction.coverage:.1%}",
+    }
+    lines = []
+    for (name, predicted), corrected in itertools.product(PREDICTORS.items(), (True, False)):
+        s = summary(evaluations, predicted, corrected)
+        about = [name, "corrected" if corrected else "raw", str(s.networks)]
+        errors = [f"{s.median:.1%}", f"{s.mape:.1%}", f"{s.rmspe:.1%}", f"{s.worst:+.1%}"]
+        lines.append([*about, *errors, percent(s.spearman, ".4f")])
+    header = ["predictor", "against", "networks", "median", "MAPE", "RMSPE", "worst", "Spearman"]
+    parts = [listed(evaluations, networks), "", grid(header, lines, left=2)]
+    if any(e.parts_s for e in evaluations):
+        parts += [_steps_grid(evaluations), ""]
+    inside = sum(e.inside for e in evaluations)
+    return "\n".join([*parts, f"measured (corrected) inside the 90 % bounds: {inside} of {len(evaluations)}"])
+
+
+def _steps_grid(evaluations: Sequence[Evaluation]) -> str:
+    """The parts of a training step, predicted and measured, and the ratio of backward to forward."""
+    header = ["training step", *(f"{step} {what}" for step in STEPS for what in ("predicted", "measured"))]
+    header += ["backward : forward predicted", "measured"]
+    rows = []
+    for e in evaluations:
+        if e.prediction.training is None:
+            continue
+        said = {step: interval.value for step, interval in e.prediction.training.steps.items()}
+        cells = [quantity(times[step], "s") for step in STEPS for times in (said, e.parts_s)]
+        ratios = [f"{times[BACKWARD] / times[FORWARD]:.2f}" for times in (said, e.parts_s)]
+        rows.append([short(e.request.label), *cells, *ratios])
+    return grid(header, rows)
+
+
+PREDICTORS: Mapping[str, Callable[[Evaluation], float]] = {
+    "neuralpower": lambda e: e.prediction.runtime_s.value,
+    "roofline": lambda e: e.roofline_s,
+    "FLOPs only": lambda e: e.flops_only_s,
+}
+
+
+def evaluation_json(
+    evaluations: Sequence[Evaluation], refused: Sequence[tuple[Request, InputError]] = ()
+) -> dict[str, Any]:
+    """Both times of each network, SI units and shares; `refused`: the cases without numbers, and why."""
+    networks = [
+        {
+            **named(e.request, REQUEST),
+            **named(
+                e,
+                """
+                predicted_s=prediction.runtime_s measured_s corrected_s samples_s=timing.samples_s
+                minflt_per_call=timing.faults_per_call slowdown too_slow noise
+                """,
+            ),
+            "error": e.error(),
+            "error_raw": e.error(corrected=False),
+            **named(e, "coverage=prediction.coverage roofline_s flops_only_s"),
+            "training": (t := e.prediction.training) and t.to_json(e.prediction.runtime_s.value),
+            "measured_parts_s": dict(e.parts_s),
+        }
+        for e in evaluations
+    ]
+    return {
+        "schema": 1,
+        "networks": networks,
+        "refused": [{**named(request, REQUEST), "error": one_line(error)} for request, error in refused],
+        "inside_bounds": sum(e.inside for e in evaluations),
+        "summary": {name: vars(summary(evaluations, predicted)) for name, predicted in PREDICTORS.items()},
+    }

@@ -45,57 +45,55 @@ def of_stages(model: str, stages: Sequence[Stage | Omitted], platform: Platform)
     return fullest([one for one in some if one.storages])
 
 
-def write_memory(one: Lived, memory: Memory | None, path: Path) -> None:
+def write_memory(lived_pass: Lived, memory: Memory | None, path: Path) -> None:
     """Write a page, a picture or a snapshot, as the ending says; raises InputError."""
     check_memory_picture(path)
     if path.suffix == SNAPSHOT:
-        write_snapshot(one, path)
+        write_snapshot(lived_pass, path)
     else:
-        draw(memory_page(one, memory), path)
+        draw(memory_page(lived_pass, memory), path)
 
 
-def memory_page(one: Lived, memory: Memory | None = None) -> Page:
+def memory_page(lived_pass: Lived, memory: Memory | None = None) -> Page:
     """Memory over time by part, and the largest storages at the peak.
 
     Args:
-        one: what lives when.
+        lived_pass: what lives when.
         memory: the prediction's, for what is taken besides tensors.
     """
-    found = over_time(one)
-    lead = f"{one.name}, memory of one device, operator call by operator call. Nothing was run."
-    peak = f"The peak is {binary(found.peak_bytes)}, {_where(one, found)}."
-    text = (peak, *_besides(memory, found))
+    over = over_time(lived_pass)
+    lead = f"{lived_pass.name}, memory of one device, operator call by operator call. Nothing was run."
+    peak = f"The peak is {binary(over.peak_bytes)}, {_where(lived_pass, over)}."
+    text = (peak, *_besides(memory, over))
     sections = (
-        Section("Memory over time", text, (_areas(one, found), _parts(found))),
-        Section("Alive at the peak", _rest(found), (_largest(found),)),
+        Section("Memory over time", text, (_areas(lived_pass, over), _parts(over))),
+        Section("Alive at the peak", _rest(over), (_largest(over),)),
     )
-    return Page(one.model, lead, sections)
+    return Page(lived_pass.model, lead, sections)
 
 
-def _where(one: Lived, found: OverTime) -> str:
-    """The call of the peak, as text."""
-    return f"at call {found.at:,} of {one.calls:,} ({one.part_at(found.at)})"
+def _where(lived_pass: Lived, over: OverTime) -> str:
+    return f"at call {over.at:,} of {lived_pass.calls:,} ({lived_pass.part_at(over.at)})"
 
 
-def _besides(memory: Memory | None, found: OverTime) -> Iterator[str]:
-    """What is not drawn."""
+def _besides(memory: Memory | None, over: OverTime) -> Iterator[str]:
     if memory is None:
         return
-    if besides := memory.value_bytes - found.peak_bytes:
+    if besides := memory.value_bytes - over.peak_bytes:
         whole = binary(memory.value_bytes)
         yield f"In addition, the framework and what is not drawn take {binary(besides)}: {whole} in all."
 
 
-def _areas(one: Lived, found: OverTime) -> Areas:
+def _areas(lived_pass: Lived, over: OverTime) -> Areas:
     """The parts over the calls; of neighbouring calls, the one with the most memory is drawn."""
-    places = _places(found.total)
-    byte, unit = unit_of([float(found.peak_bytes)], SIZES)
+    places = _places(over.total)
+    byte, unit = unit_of([float(over.peak_bytes)], SIZES)
     series = tuple(
         BarSeries(name, tuple(float(size) / byte for size in sizes[places]))
-        for name, sizes in found.parts.items()
+        for name, sizes in over.parts.items()
     )
-    top = (float(found.at), f"peak {binary(found.peak_bytes)}")
-    marks = tuple((float(begin), name) for begin, name in one.marks)
+    top = (float(over.at), f"peak {binary(over.peak_bytes)}")
+    marks = tuple((float(begin), name) for begin, name in lived_pass.marks)
     x = tuple(float(place) for place in places)
     return Areas("Memory by part", "operator call", f"memory, {unit}", x, series, marks, top)
 
@@ -107,23 +105,23 @@ def _places(total: np.ndarray) -> list[int]:
     return sorted({0, *most, len(total) - 1})
 
 
-def _parts(found: OverTime) -> Table:
-    whole = found.peak_bytes or 1
-    sizes = {name: int(size[found.at]) for name, size in found.parts.items()}
+def _parts(over: OverTime) -> Table:
+    whole = over.peak_bytes or 1
+    sizes = {name: int(size[over.at]) for name, size in over.parts.items()}
     rows = [(name, Share(size / whole), binary(size)) for name, size in sizes.items() if size]
     rows.sort(key=lambda row: -row[1])
     return Table("Parts at the peak", ("part", "share", "bytes"), tuple(rows))
 
 
-def _rest(found: OverTime) -> tuple[str, ...]:
-    more = found.alive[LARGEST:]
+def _rest(over: OverTime) -> tuple[str, ...]:
+    more = over.alive[LARGEST:]
     if not more:
         return ()
     return (f"{len(more):,} smaller ones take {binary(sum(one.bytes for one in more))} together.",)
 
 
-def _largest(found: OverTime) -> Table:
-    whole = found.peak_bytes or 1
+def _largest(over: OverTime) -> Table:
+    whole = over.peak_bytes or 1
     rows = tuple(
         (
             made_by(one),
@@ -134,7 +132,7 @@ def _largest(found: OverTime) -> Table:
             one.birth,
             "end" if one.death is None else one.death,
         )
-        for one in found.alive[:LARGEST]
+        for one in over.alive[:LARGEST]
     )
     note = "Calls are operator calls; 0 is before the first."
     return Table("The largest at the peak", HEADER, rows, note)

@@ -64,6 +64,11 @@ def plain(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"
 
 
+def rate(value: float | None) -> str:
+    """12.3/s, with four digits; None is "-"."""
+    return "-" if value is None else f"{plain(value, 4)}/s"
+
+
 def counted(number: int, one: str) -> str:
     """1 trace, 2 traces."""
     return f"{number} {one}{'s' * (number != 1)}"
@@ -78,3 +83,10 @@ def unit_of(values: Sequence[float], units: Mapping[float, str]) -> tuple[float,
     """The (size, name) of the unit in which the largest value has digits before its point."""
     largest = max(values, default=0.0)
     return next(((size, name) for size, name in units.items() if largest >= size), [*units.items()][-1])
+
+
+def short(label: str) -> str:
+    """A label without its overrides, which can be long."""
+    model, _, rest = label.partition(" ")
+    name, query, _ = model.partition("?")
+    return f"{name.removeprefix('transformers:')}{'?..' if query else ''} {rest}".strip()

@@ -5,7 +5,8 @@ The HTML holds its charts as drawings. It runs no script and loads nothing; its 
 
 from __future__ import annotations
 
-import importlib.resources
+import base64
+import functools
 import math
 import os
 import re
@@ -16,18 +17,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
 from neuralpower.errors import InputError, writing
+from neuralpower.files import markdown
 from neuralpower.files.atomic import aside
-from neuralpower.report import matplotlib_charts
+from neuralpower.files.terminal import visible
+from neuralpower.report import chart_files
 from neuralpower.report.charts import Chart, slug
+from neuralpower.report.grid import Share as Share
+from neuralpower.report.svg_canvas import stylesheet
 from neuralpower.report.svg_charts import drawing
-from neuralpower.report.templating import render
 
 T = TypeVar("T")
-
-
-class Share(float):
-    """A cell: a share of one whole, shown in percents before a bar."""
 
 
 class Nested(str):
@@ -36,7 +39,6 @@ class Nested(str):
     depth: int
 
     def __new__(cls, text: str, depth: int) -> Nested:
-        """The name and its depth."""
         made = super().__new__(cls, text)
         made.depth = depth
         return made
@@ -77,7 +79,6 @@ class Table:
         return [bool(cells) and all(map(_is_number, cells)) for cells in columns]
 
     def texts(self) -> list[list[str]]:
-        """The rows as `shown`."""
         return [[*map(shown, row)] for row in self.rows]
 
 
@@ -133,7 +134,6 @@ class Page:
         object.__setattr__(self, "sections", tuple(sections))
 
     def parts(self) -> list[Part]:
-        """The parts of all sections."""
         return [part for section in self.sections for part in section.parts]
 
     def charts(self) -> list[tuple[str, Chart]]:
@@ -165,8 +165,7 @@ def shown(value: Cell) -> str:
 
 def html_text(page: Page) -> str:
     """One HTML file that needs no network and no script."""
-    css = importlib.resources.files("neuralpower.report").joinpath("page.css").read_text(encoding="utf-8")
-    return render("page.html.j2", page=page, css=css, **_PARTS)
+    return render("page.html.j2", page=page, css=stylesheet(), **_PARTS)
 
 
 def write_html(page: Page, path: Path) -> None:
@@ -178,7 +177,7 @@ def write_markdown(
     page: Page, path: Path, images: Path, formats: Sequence[str] = ("png", "svg")
 ) -> dict[str, tuple[Path, ...]]:
     """Write the page, and its pictures into `images`; return the files of each chart."""
-    drawn = {stem: matplotlib_charts.save(chart, images, stem, formats) for stem, chart in page.charts()}
+    drawn = {stem: chart_files.save(chart, images, stem, formats) for stem, chart in page.charts()}
     pictures = [part for part in page.parts() if isinstance(part, Picture)]
     stored = [images / f"{slug(picture.title)}.png" for picture in pictures]
     for file, picture in zip(stored, pictures, strict=True):
@@ -213,3 +212,40 @@ def _write(path: Path, content: str | bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with aside(path) as new:
             new.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+CODE = re.compile(r"`([^`]+)`")
+URL = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:)]")
+
+
+def render(template: str, **values: Any) -> str:
+    """A template's text; HTML templates escape their values."""
+    return _environment().get_template(template).render(values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("neuralpower.report"),
+        autoescape=lambda name: name is not None and ".html." in name,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {"letters": _letters, "inline": _inline, "code": "`{}`".format}
+    found.filters |= {"md": markdown.inline, "md_escaped": markdown.escaped}
+    found.filters["base64"] = lambda data: base64.b64encode(data).decode()
+    found.globals["table"] = lambda header, rows, right=None: "\n".join(markdown.table(header, rows, right))
+    return found
+
+
+def _letters(text: str) -> Markup:
+    return escape(visible(text.replace("\n", " ")))
+
+
+def _inline(text: str) -> Markup:
+    """Escaped text whose `code` and addresses become markup."""
+    with_code = CODE.sub(r"<code>\1</code>", str(_letters(text)))
+    return Markup(
+        URL.sub(lambda m: f'<a href="{m[0]}">{m[0]}</a>', with_code)
+    )  # an address contains no quotes

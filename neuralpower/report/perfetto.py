@@ -3,30 +3,121 @@
     one row      calls within their modules: a CPU, or a device with only a known sum of times
     host, device calls as the host issues them, and as the device runs them, with waits
 
-The times are those of `prediction.timeline`. A slice's `dur` is its part of the predicted time, so
-inner slices add up to the outer one. A module that is called again right after itself is one slice.
+The format is Chrome's, for ui.perfetto.dev and chrome://tracing ("Trace Event Format", Google, 2016):
+
+    {"ph": "X"}   a complete slice: name, ts and dur in microseconds, process, thread, args
+    {"ph": "C"}   a counter's value from a time on
+    {"ph": "M"}   names and order of processes and threads
+
+Slices of a row nest or follow each other; Perfetto drops one that crosses another's end, and truncates times
+to nanoseconds, so they are whole nanoseconds here.
+
+The times are those of `prediction.timeline`. A slice's `dur` is its part of the predicted time, so inner
+slices add up to the outer one. A module that is called again right after itself is one slice.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from neuralpower.files.atomic import replace_file
+from neuralpower.files.json_files import json_text, named
 from neuralpower.learn.estimates import BASES
 from neuralpower.learn.predictor import Predictor
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.prediction.timeline import Omitted, Stage, Timed, memory_bytes, timed
-from neuralpower.report.chrome import Counter, Process, Row, Slice
 from neuralpower.version import __version__
 
+Event = dict[str, Any]
 WAIT = "(waits for the host)"
 DIGITS = 6  # significant digits of numbers in args
 FIGURES = ("runtime_s", "low_s", "high_s", "energy_j", "flops", "bytes", "basis")
 
 Level = tuple[str, str]  # (category, path or name) of a slice that contains others
 Point = tuple[int, float]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """An interval of time with a name."""
+
+    name: str
+    category: str
+    start_ns: int
+    end_ns: int
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A thread: slices that nest or follow each other; with equal times the outer one comes first."""
+
+    name: str
+    slices: Sequence[Slice]
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A number that is constant from each of its times to the next."""
+
+    name: str
+    unit: str
+    points: Sequence[tuple[int, float]]  # (nanoseconds, value)
+
+
+@dataclass(frozen=True)
+class Process:
+    """Rows and counters that belong together."""
+
+    name: str
+    rows: Sequence[Row]
+    counters: Sequence[Counter] = ()
+
+
+def document(processes: Sequence[Process], about: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The whole file as plain values: events in the order of their times, and `about`."""
+    names = [event for pid, process in enumerate(processes, 1) for event in _names(pid, process)]
+    events = [event for pid, process in enumerate(processes, 1) for event in _events(pid, process)]
+    events.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))
+    return {"traceEvents": [*names, *events], "displayTimeUnit": "ms", "otherData": dict(about or {})}
+
+
+def write(path: str | Path, data: Mapping[str, Any]) -> None:
+    """Write a document as a whole; raises DatasetError, or DeviceError for a full disk."""
+    replace_file(Path(path), json_text(data, compact=True) + "\n")
+
+
+def microseconds(time_ns: int) -> float:
+    """The number that yields these nanoseconds when it is multiplied by 1000 and truncated."""
+    number = time_ns / 1000
+    return number if int(number * 1000) == time_ns else math.nextafter(number, math.inf)
+
+
+def _names(pid: int, process: Process) -> Iterator[Event]:
+    rows = [("thread", i, i, row.name) for i, row in enumerate(process.rows, 1)]
+    for kind, tid, place, name in (("process", 0, pid, process.name), *rows):
+        for what, args in (("name", {"name": name}), ("sort_index", {"sort_index": place})):
+            yield {"name": f"{kind}_{what}", "ph": "M", "pid": pid, "tid": tid, "args": args}
+
+
+def _events(pid: int, process: Process) -> Iterator[Event]:
+    for tid, row in enumerate(process.rows, 1):
+        for one in row.slices:
+            times = {"ts": microseconds(one.start_ns), "dur": microseconds(one.end_ns - one.start_ns)}
+            event = {"name": one.name, "cat": one.category, "ph": "X", "pid": pid, "tid": tid, **times}
+            yield {**event, "args": dict(one.args)} if one.args else event
+    for counter in process.counters:
+        for time, value in counter.points:
+            event = {"name": counter.name, "ph": "C", "pid": pid, "tid": 0, "ts": microseconds(time)}
+            yield {**event, "args": {counter.unit: value}}
+
+
+# ---- a prediction ----
 
 
 @dataclass(frozen=True)
@@ -87,25 +178,19 @@ def _lane_rows(stages: Sequence[Stage | Omitted]) -> Iterator[Row]:
 
 def about(prediction: Prediction, stages: Sequence[Stage | Omitted]) -> dict[str, Any]:
     """The prediction behind a timeline, as plain values; `stages` also names steps that are not drawn."""
-    p = prediction
-    names = ("model", "predictor", "device", "batch_size", "dtype", "phase")
     return {
         "neuralpower": __version__,
-        **{name: getattr(p, name) for name in names},
+        **named(prediction, "model predictor device batch_size dtype phase"),
         "stages": [stage.name for stage in stages],
-        "runtime_s": p.runtime_s.to_json(),
-        "energy_j": p.energy_j.to_json() if p.energy_j else None,
-        "power_reason": p.power_reason or None,
-        "host_bound": p.host_bound,
-        "memory_bytes": p.memory.bounds_json() if p.memory else None,
-        "coverage": p.coverage,
-        "warnings": list(p.warnings),
-        "notes": [*p.notes, *p.remarks],
+        **named(
+            prediction, "runtime_s energy_j power_reason? host_bound memory_bytes=memory.bounds coverage"
+        ),
+        "warnings": list(prediction.warnings),
+        "notes": [*prediction.notes, *prediction.remarks],
     }
 
 
 def _device_row(predictor: Predictor) -> str:
-    """The name of the calls' row."""
     if predictor.hardware is None or predictor.platform.family == "cpu":
         return "modules and operators"
     if predictor.dispatch is None and any(regressor.launch_s for regressor in predictor.regressors.values()):
@@ -167,7 +252,6 @@ def _leaf(call: Timed, number: int, begun_s: float) -> Slice:
 
 
 def _launch(leaf: Leaf, number: int, begun_s: float) -> Leaf:
-    """The call as the host issues it."""
     call = leaf.call
     assert (
         call is not None and call.host_start_s is not None and call.host_end_s is not None
@@ -178,7 +262,7 @@ def _launch(leaf: Leaf, number: int, begun_s: float) -> Leaf:
 
 
 def _with_waits(leaves: Sequence[Leaf], begun_ns: int, idle_w: float | None) -> list[Leaf]:
-    """The same with a slice for each wait of the device, in the levels that its neighbours share."""
+    """Leaves with a slice for each wait of the device, in the levels that its neighbours share."""
     found: list[Leaf] = []
     end = begun_ns
     for leaf in leaves:
@@ -199,13 +283,13 @@ def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | Non
 
     `args` are those of known levels; other levels get sums over their calls.
     """
-    found: list[Slice] = []
+    slices: list[Slice] = []
 
-    def walk(some: Sequence[Leaf], depth: int, outer: str) -> None:
-        for level, group in itertools.groupby(some, key=lambda leaf: leaf.levels[depth : depth + 1]):
+    def walk(leaves_within: Sequence[Leaf], depth: int, outer: str) -> None:
+        for level, group in itertools.groupby(leaves_within, key=lambda leaf: leaf.levels[depth : depth + 1]):
             inside = list(group)
             if not level:
-                found.extend(leaf.slice for leaf in inside)
+                slices.extend(leaf.slice for leaf in inside)
                 continue
             ((category, path),) = level
             known = (args or {}).get((category, path))
@@ -214,11 +298,11 @@ def nested(leaves: Sequence[Leaf], args: Mapping[Level, Mapping[str, Any]] | Non
             if category == "module":
                 told["path"] = path
             span = inside[0].slice.start_ns, inside[-1].slice.end_ns
-            found.append(Slice(name, category.split()[0], *span, told))
+            slices.append(Slice(name, category.split()[0], *span, told))
             walk(inside, depth + 1, path if category == "module" else "")
 
     walk(leaves, 0, "")
-    return found
+    return slices
 
 
 def _sums(leaves: Sequence[Leaf]) -> dict[str, Any]:
@@ -241,7 +325,7 @@ def _whole(p: Prediction) -> dict[str, Any]:
 
 
 def _short(figures: dict[str, Any]) -> dict[str, Any]:
-    """The same, rounded to DIGITS."""
+    """Numbers rounded to DIGITS."""
     return {name: float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for name, v in figures.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +14,13 @@ from neuralpower.prediction.rows import Row
 from neuralpower.prediction.timeline import Omitted, Stage, memory_bytes, timed
 from neuralpower.report.charts import XY, Bars, BarSeries, Named, Number, Series, check_plot
 from neuralpower.report.module_tree import module_tree
-from neuralpower.report.number_format import SIZES, TIMES, binary, bounded, counted, quantity, unit_of
+from neuralpower.report.number_format import SIZES, TIMES, binary, counted, plain, unit_of
 from neuralpower.report.page import Cell, Page, Section, Share, Table, write_html
-from neuralpower.report.sweep_charts import Swept
-from neuralpower.report.tables import tokens
+from neuralpower.report.tables import figures, row_columns, tokens
 
 if TYPE_CHECKING:  # which predict does not need
     from neuralpower.prediction.explore.compare import Comparison, Side
-    from neuralpower.prediction.explore.sweep import Sweep
+    from neuralpower.prediction.explore.sweep import Sweep, SweepPoint
 
 NAMED = 6  # layers whose names stand on the roofline
 INTENSITY = "FLOP per byte moved"
@@ -33,7 +33,7 @@ def draw(page: Page, path: Path) -> None:
     if path.suffix == ".html":
         write_html(page, path)
         return
-    from neuralpower.report.matplotlib_charts import save_together
+    from neuralpower.report.chart_files import save_together
 
     save_together([chart for _, chart in page.charts()], path)
 
@@ -53,7 +53,7 @@ def prediction_page(
     """
     p = prediction
     sections = [
-        Section("At a glance", (*_warned(p.warnings), *tokens(p)), (_totals([p], ["value"]),)),
+        Section("At a glance", (*_warned(p.warnings), *tokens(p)), (_totals({"value": p}),)),
         Section("Layer kinds", (), (_kind_bars({"": p}), _kind_table(p))),
         Section(
             "Modules",
@@ -82,24 +82,12 @@ def _what(p: Prediction) -> str:
     )
 
 
-TOTALS: Mapping[str, Callable[[Prediction], str]] = {
-    "latency": lambda p: bounded(p.runtime_s, "s"),
-    "power": lambda p: "-" if p.power_w is None else bounded(p.power_w, "W"),
-    "energy": lambda p: "-" if p.energy_j is None else bounded(p.energy_j, "J"),
-    "memory": lambda p: "-" if p.memory is None else binary(p.memory.value_bytes),
-    "memory at most": lambda p: "-" if p.memory is None else binary(p.memory.high_bytes),
-    "work": lambda p: quantity(p.flops, "FLOP"),
-    "parameters": lambda p: f"{p.parameters:,}",
-    "coverage": lambda p: f"{p.coverage:.1%}",
-    "extrapolated": lambda p: f"{p.extrapolated:.1%}",
-}
-
-
-def _totals(predictions: Sequence[Prediction], names: Sequence[str]) -> Table:
+def _totals(predictions: Mapping[str, Prediction]) -> Table:
     """A column for each prediction; bounds are those of 90 %."""
-    rows = tuple((what, *(text(p) for p in predictions)) for what, text in TOTALS.items())
-    rows = tuple(row for row in rows if set(row[1:]) != {"-"})
-    return Table("Latency, memory and work, with 90 % bounds", ("quantity", *names), rows)
+    shown = [{figure.name: str(figure) for figure in figures(p)} for p in predictions.values()]
+    names = dict.fromkeys(name for column in shown for name in column)
+    rows = tuple((name, *(column.get(name, "-") for column in shown)) for name in names)
+    return Table("Latency, memory and work, with 90 % bounds", ("quantity", *predictions), rows)
 
 
 def _kind_bars(predictions: Mapping[str, Prediction]) -> Bars:
@@ -128,19 +116,7 @@ def _kind_bars(predictions: Mapping[str, Prediction]) -> Bars:
 
 
 def _kind_table(p: Prediction) -> Table:
-    columns: dict[str, Callable[[Row], Cell]] = {
-        "kind": lambda row: row.kind,
-        "calls": lambda row: row.count,
-        "share": lambda row: Share(row.share),
-        "latency": lambda row: quantity(row.runtime_s, "s"),
-        "energy": lambda row: quantity(row.energy_j, "J"),
-        "FLOP": lambda row: quantity(row.flops, "FLOP"),
-        "moved": lambda row: quantity(row.bytes, "B"),
-        "bound by": lambda row: row.bound,
-        "known": lambda row: row.basis,
-    }
-    if all(row.power_w is None for row in p.rows):
-        del columns["energy"]
+    columns = {name: cell for name, cell in row_columns(p).items() if name}
     return Table.of("Share of each kind", p.by_kind(), columns)
 
 
@@ -254,15 +230,15 @@ def _memory_table(predictions: Mapping[str, Prediction]) -> Table:
 # ---- a comparison ----
 
 
-def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
+def comparison_page(comparison: Comparison, sides: Sequence[Side]) -> Page:
     """Two predictions side by side: totals, kinds, memory."""
     a, b = sides
-    faster, chance = ("A", found.a_faster) if found.a_faster >= 0.5 else ("B", 1 - found.a_faster)
-    r = found.ratio
+    faster, chance = comparison.faster
+    r = comparison.ratio
     lead = (
-        f"A: {found.a}. B: {found.b}. "
+        f"A: {comparison.a}. B: {comparison.b}. "
         f"A takes {r.value:.3g} times B's time ({r.low:.3g} to {r.high:.3g}, 90 %). "
-        f"{faster} is faster with a probability of {min(chance, 0.999):.1%}."
+        f"{faster} is faster with a probability of {chance:.1%}."
     )
     predictions = {"A": a.prediction, "B": b.prediction}
     size, unit = unit_of([side.runtime_s.value for side in sides], TIMES)
@@ -274,14 +250,12 @@ def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
     bars = Bars(
         "Latency",
         f"latency, {unit}",
-        (f"A: {found.a}", f"B: {found.b}"),
+        (f"A: {comparison.a}", f"B: {comparison.b}"),
         (times,),
         note="Whiskers: 90 % bounds.",
     )
     sections = [
-        Section(
-            "At a glance", _warned(found.warnings), (bars, _totals([a.prediction, b.prediction], ["A", "B"]))
-        ),
+        Section("At a glance", _warned(comparison.warnings), (bars, _totals(predictions))),
         Section("Layer kinds", (), (_kind_bars(predictions),)),
     ]
     if a.prediction.memory is not None and b.prediction.memory is not None:
@@ -289,10 +263,105 @@ def comparison_page(found: Comparison, sides: Sequence[Side]) -> Page:
     notes = dict.fromkeys(f"- {name}: {text}" for name, p in predictions.items() for text in p.remarks)
     if notes:
         sections.append(Section("Notes", tuple(notes)))
-    return Page(f"{found.a} against {found.b}", lead, tuple(sections))
+    return Page(f"{comparison.a} against {comparison.b}", lead, tuple(sections))
 
 
 # ---- a sweep ----
+
+
+@dataclass(frozen=True)
+class Swept:
+    """The known points of a sweep: a line for each predictor, dtype and length, along the batch sizes.
+
+    With one batch size, a line runs along the lengths.
+    """
+
+    result: Sweep
+    known: Sequence[SweepPoint]
+
+    @property
+    def along_length(self) -> bool:
+        batches, lengths = ({getattr(p, name) for p in self.known} for name in ("batch_size", "seq_len"))
+        return len(batches) == 1 and len(lengths) > 1
+
+    @property
+    def along_ranks(self) -> bool:
+        """Whether lines run along the devices: one batch size and one length on several layouts."""
+        batches = {p.batch_size for p in self.known}
+        return len(batches) == 1 and not self.along_length and len({p.ranks for p in self.known}) > 1
+
+    @property
+    def word(self) -> str:
+        """What changes along a line."""
+        if self.along_ranks:
+            return "devices"
+        return "tokens per sample" if self.along_length else "batch size"
+
+    def size(self, point: SweepPoint) -> int:
+        """A point's size along its line."""
+        if self.along_ranks:
+            return point.ranks
+        return (point.seq_len or 0) if self.along_length else point.batch_size
+
+    def groups(self) -> dict[str, list[SweepPoint]]:
+        """Name -> points of a line; a name contains only what differs."""
+        points = self.known
+        many = {
+            name: len({getattr(p, name) for p in points}) > 1
+            for name in ("predictor", "dtype", "seq_len", "layout")
+        }
+        found: dict[str, list[SweepPoint]] = {}
+        for p in points:
+            length = f"length {p.seq_len}" if many["seq_len"] and not self.along_length else ""
+            layout = p.layout if many["layout"] and not self.along_ranks else ""
+            own = (p.predictor if many["predictor"] else "", p.dtype if many["dtype"] else "")
+            parts = (*own, length, layout)
+            found.setdefault(" ".join(filter(None, parts)) or p.device, []).append(p)
+        return {name: sorted(some, key=self.size) for name, some in found.items()}
+
+    def text(self, p: SweepPoint) -> str:
+        length, layout = f", length {p.seq_len}" if p.seq_len else "", f", {p.layout}" if p.layout else ""
+        return f"batch {p.batch_size}{length}{layout}"
+
+    def front(self) -> XY:
+        """Latency against energy or throughput, each point with its size."""
+        energy = self.result.front.startswith("latency")
+        size, unit = unit_of([p.runtime_s or 0.0 for p in self.known], TIMES)
+
+        def point(p: SweepPoint) -> Named:
+            figure = (p.energy_j or 0.0) / p.batch_size if energy else p.samples_per_s or 0.0
+            return (p.runtime_s or 0.0) / size, figure, self.text(p)
+
+        lines = [
+            Series.of(
+                name, map(point, some), mode="lines+markers", labels=tuple(str(self.size(p)) for p in some)
+            )
+            for name, some in self.groups().items()
+        ]
+        best = sorted((p for p in self.known if p.best), key=lambda p: p.runtime_s or 0.0)
+        front = Series.of("Pareto-optimal", map(point, best), mode="lines", halo=True)
+        what = "energy of a sample, J" if energy else "samples/s"
+        note = f"Numbers next to points: {self.word}. Pareto-optimal in {self.result.front}."
+        title = f"Latency against {'energy' if energy else 'throughput'}: {self.result.points[0].model}"
+        return XY(title, f"latency, {unit}", what, (*lines, front), True, True, note=note)
+
+    def curves(self) -> Iterator[XY]:
+        """Throughput and memory over the swept size, if it has two values or more."""
+        if len({self.size(p) for p in self.known}) < 2:
+            return
+        byte, unit = unit_of([p.memory_bytes or 0.0 for p in self.known], SIZES)
+        figures: dict[str, Callable[[SweepPoint], float | None]] = {
+            "Throughput, samples/s": lambda p: p.samples_per_s,
+            f"Memory, {unit}": lambda p: None if p.memory_bytes is None else p.memory_bytes / byte,
+        }
+        for what, figure in figures.items():
+            lines = []
+            for name, some in self.groups().items():
+                points = [(self.size(p), figure(p), self.text(p)) for p in some]
+                labels = tuple("" if y is None else plain(y) for _, y, _ in points)
+                lines.append(Series.of(name, points, mode="lines+markers", labels=labels))
+            title = f"{what.partition(',')[0]} over {self.word}"
+            yield XY(title, self.word, what, tuple(lines), True, True)
 
 
 def sweep_page(result: Sweep) -> Page:
@@ -300,6 +369,8 @@ def sweep_page(result: Sweep) -> Page:
 
     Raises InputError if no point has a latency.
     """
+    from neuralpower.report.explored import point_columns
+
     known = [point for point in result.points if point.runtime_s is not None]
     if not known:
         raise InputError("no point has a latency to plot; see the reasons with --format table")
@@ -308,13 +379,14 @@ def sweep_page(result: Sweep) -> Page:
     points, traces = counted(len(result.points), "point"), counted(result.traces, "trace")
     lead = f"{points} on {devices}, from {traces}. Nothing was run."
     charts = (swept.front(), *swept.curves())
+    table = Table.of("Points of the sweep", result.points, point_columns(result))
     sections = [
         Section(
             "Cost of each point",
             (*_warned(result.warnings), f"Numbers next to points: {swept.word}."),
             charts,
         ),
-        Section("Points", (f"* Pareto-optimal ({result.front}).",), (swept.table(),)),
+        Section("Points", (f"* Pareto-optimal ({result.front}).",), (table,)),
     ]
     if result.notes:
         sections.append(Section("Notes", tuple(f"- {text}" for text in result.notes)))

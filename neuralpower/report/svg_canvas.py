@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,7 +25,6 @@ class Size(NamedTuple):
     height: float  # of a plot
 
     def room(self, text: str) -> float:
-        """The width of a text."""
         return self.letter * len(text)
 
 
@@ -42,25 +42,22 @@ class Canvas:
     def text(self, x: float, y: float, text: str, anchor: str = "start", more: str = "") -> None:
         """A line of text, its middle at y."""
         where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-        self.marks.append(f'<text x="{number(x)}" y="{number(y + 4)}"{where}{more}>{_letters(text)}</text>')
+        self.marks.append(f'<text x="{number(x)}" y="{number(y + 4)}"{where}{more}>{letters(text)}</text>')
 
     def line(self, x0: float, y0: float, x1: float, y1: float, kind: str = "g") -> None:
         """A line of the grid, or of another class."""
         self.marks.append(f'<path class="{kind}" d="M{number(x0)},{number(y0)}L{number(x1)},{number(y1)}"/>')
 
     def box(self, x: float, y: float, width: float, height: float, fill: str, title: str = "") -> None:
-        """A filled rectangle."""
         where = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
         self.marks.append(f'<rect {where} fill="{fill}">{_title(title)}</rect>')
 
     def path(self, d: str, more: str, title: str = "") -> None:
-        """An outline."""
         self.marks.append(f'<path d="{d}" {more}>{_title(title)}</path>')
 
     def mark(self, index: int, x: float, y: float, fill: str, title: str = "", kind: str = "m") -> None:
-        """The symbol of the n-th series."""
         more = f'class="{kind}" fill="{fill}" transform="translate({number(x)},{number(y)})"'
-        self.path(symbol(index).path, more, title)
+        self.path(symbol(index), more, title)
 
     def legend(self, entries: Sequence[tuple[str, Callable[[float, float], None]]]) -> None:
         """A legend in columns: each name follows the symbol that its function draws at (x, middle)."""
@@ -76,9 +73,8 @@ class Canvas:
         self.height = y + 14
 
     def svg(self, title: str) -> str:
-        """The drawing."""
         name, width = self.size.name, self.size.width
-        about = f'role="img" aria-label="{_letters(title)}"'
+        about = f'role="img" aria-label="{letters(title)}"'
         box = f'class="{name}" viewBox="0 0 {number(width)} {number(self.height)}"'
         return f"<svg {box} {about}>{''.join(self.marks)}</svg>"
 
@@ -103,14 +99,20 @@ def number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _letters(text: str) -> str:
+def letters(text: str) -> str:
+    """Escaped text, for elements and quoted attributes."""
     return str(escape(visible(text.replace("\n", " "))))
 
 
 def _title(text: str) -> str:
-    return f"<title>{_letters(text)}</title>" if text else ""
+    return f"<title>{letters(text)}</title>" if text else ""
 
 
 def hex_colour(rgb: Sequence[int]) -> str:
     """#rrggbb of red, green and blue, each from 0 to 255."""
     return "#" + "".join(f"{part:02x}" for part in rgb)
+
+
+def stylesheet() -> str:
+    """How pages and charts look."""
+    return importlib.resources.files("neuralpower.report").joinpath("page.css").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from neuralpower.report.axes import Axis
 from neuralpower.report.charts import XY, Areas, Bars, Chart, Heatmap, Pie, Pies, Series, colour
 from neuralpower.report.labels import Label, Plot, named
 from neuralpower.report.number_format import plain
-from neuralpower.report.svg_canvas import SIZES, Canvas, hex_colour, number, shade, shortened
+from neuralpower.report.svg_canvas import SIZES, Canvas, Size, hex_colour, number, shade, shortened
 
 SMALLER = 11 / 12  # letters of a point's name
 LONGEST = 22  # letters of one on a narrow drawing
@@ -26,25 +26,32 @@ SMALL = 0.07  # share of a pie below which digits do not fit
 
 def drawing(chart: Chart) -> Markup:
     """A chart as markup: a wide drawing and a narrow one."""
-    found = []
-    for size in SIZES:
-        canvas = Canvas(size)
-        DRAWERS[type(chart)](canvas, chart)
-        found.append(canvas.svg(chart.title))
+    found = [drawn(chart, size).svg(chart.title) for size in SIZES]
     return Markup("".join(found))  # noqa: S704  # every text in it is escaped
 
 
+def drawn(chart: Chart, size: Size) -> Canvas:
+    """A chart in one size."""
+    canvas = Canvas(size)
+    DRAWERS[type(chart)](canvas, chart)
+    return canvas
+
+
 def _figure(value: float) -> str:
-    """A number under the pointer."""
     return f"{value:,.0f}" if abs(value) >= 1000 else plain(value)
 
 
-def _y_axis(canvas: Canvas, axis: Axis, left: float, top: float, height: float) -> None:
-    """Lines of the grid from left to the right edge, and their numbers."""
-    for value, text in axis.ticks:
-        y = top + height * (1 - axis.share(value))
-        canvas.line(left, y, canvas.size.width - 4, y)
-        canvas.text(left - 6, y, text, "end")
+def _axes(canvas: Canvas, chart: XY | Areas, x: Axis, y: Axis, left: float, top: float) -> None:
+    """Both axes of a plot, with their labels."""
+    height = canvas.size.height
+    canvas.text(4, 10, chart.y_label, more=' class="l"')
+    for value, text in y.ticks:
+        at = top + height * (1 - y.share(value))
+        canvas.line(left, at, canvas.size.width - 4, at)
+        canvas.text(left - 6, at, text, "end")
+    _x_axis(canvas, x, left, top, height)
+    canvas.text(canvas.size.width - 4, canvas.height + 8, chart.x_label, "end", ' class="l"')
+    canvas.height += 20
 
 
 def _x_axis(canvas: Canvas, axis: Axis, left: float, top: float, height: float) -> None:
@@ -72,11 +79,7 @@ def _xy(canvas: Canvas, chart: XY) -> None:
     plot = Plot(size.width - 4 - left, size.height, SMALLER * size.letter, 13.0)
     names = named(chart, plot)
     x, y = chart.axes((names.x_ends, names.y_ends), most)
-    canvas.text(4, 10, chart.y_label, more=' class="l"')
-    _y_axis(canvas, y, left, top, plot.height)
-    _x_axis(canvas, x, left, top, plot.height)
-    canvas.text(size.width - 4, canvas.height + 8, chart.x_label, "end", ' class="l"')
-    canvas.height += 20
+    _axes(canvas, chart, x, y, left, top)
 
     def at(a: float | None, b: float | None) -> tuple[float, float]:
         return left + plot.width * x.share(a or 0), top + plot.height * (1 - y.share(b or 0))
@@ -137,7 +140,6 @@ def _points(
 
 
 def _sample(canvas: Canvas, index: int, series: Series) -> Callable[[float, float], None]:
-    """The mark before a series' name."""
 
     def draw(x: float, y: float) -> None:
         _lines(canvas, index, series, [(x, y), (x + 19, y)])
@@ -227,11 +229,7 @@ def _areas(canvas: Canvas, chart: Areas) -> None:
     def up(value: float) -> float:
         return top + size.height * (1 - y.share(value))
 
-    canvas.text(4, 10, chart.y_label, more=' class="l"')
-    _y_axis(canvas, y, left, top, size.height)
-    _x_axis(canvas, x, left, top, size.height)
-    canvas.text(size.width - 4, canvas.height + 8, chart.x_label, "end", ' class="l"')
-    canvas.height += 20
+    _axes(canvas, chart, x, y, left, top)
     below = (0.0,) * len(chart.x)
     for i, (one, edge) in enumerate(zip(chart.areas, chart.edges(), strict=True)):
         points = [*_stairs(chart.x, edge), *reversed(_stairs(chart.x, below))]

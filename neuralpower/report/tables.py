@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from neuralpower.errors import InputError, one_line
 from neuralpower.files.terminal import styled, visible
-from neuralpower.layers.base import BACKWARD, FORWARD
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE, TOLD
 from neuralpower.learn.regressor import Regressor
 from neuralpower.networks.phases import spelled
-from neuralpower.prediction.evaluate import Evaluation, summary
+from neuralpower.prediction import rows
 from neuralpower.prediction.generation import Generation, Step
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training
-from neuralpower.prediction.request import Request
-from neuralpower.prediction.rows import COLUMNS, Row
-from neuralpower.report.grid import Cell, as_asked, grid, listed, note_lines, percent, warning_lines, with_bar
+from neuralpower.prediction.rows import Column, Interval, Row
+from neuralpower.prediction.several_devices import Parallel
+from neuralpower.report.grid import Cell, Share, as_asked, grid, note_lines, warning_lines
 from neuralpower.report.number_format import binary, bounded, counted, many, plain, quantity, share
-from neuralpower.report.parallel_lines import parallel_lines
-from neuralpower.trace.recipe import STEPS
+from neuralpower.trace.recipe import TRAINING
 
 FLOP_CONVENTION = "all-ops"  # 2 per multiply-add, and every other operation: as `profile` counts by default
 # How a terminal shows each way to know a time.
 STYLE_OF_BASIS = {basis: "weak" for basis in BASES} | {MEASURED: "good", IN_RANGE: "good", ROOFLINE: "bad"}
 PARTS = 6  # names of a joined call that are shown
+SUMS = ("calls", "latency", "share")  # columns that say something of all further rows together
+READABLE_DEPTH = 3  # of modules in Markdown
+Value = str | Share
 MOSTLY = 0.995  # share of the time that counts as all of it
-
-
-def basis_cell(basis: str) -> Cell:
-    """The basis of a time, in its colour."""
-    return Cell(basis, STYLE_OF_BASIS.get(basis, ""))
 
 
 def score_cells(regressor: Regressor) -> list[str]:
@@ -43,6 +39,40 @@ def score_cells(regressor: Regressor) -> list[str]:
     return ["-" if "nan" in one else one for one in (*shares, f"{s.inside:.0%}")]
 
 
+@dataclass(frozen=True)
+class Figure:
+    """One headline number."""
+
+    name: str
+    value: str
+    about: str = ""  # its bounds
+
+    def __str__(self) -> str:
+        """The number with its bounds."""
+        return f"{self.value} ({self.about})" if self.about else self.value
+
+
+def bounds(name: str, value: Interval, unit: str) -> Figure:
+    """A number with its bounds."""
+    low, high = quantity(value.low, unit), quantity(value.high, unit)
+    return Figure(name, quantity(value.value, unit), f"{low} to {high}")
+
+
+def figures(p: Prediction) -> list[Figure]:
+    """The headline numbers of a prediction, as far as they are known."""
+    known = (("latency", p.runtime_s, "s"), ("energy", p.energy_j, "J"), ("power", p.power_w, "W"))
+    found = [bounds(name, value, unit) for name, value, unit in known if value is not None]
+    if p.memory is not None:
+        m = p.memory
+        span = f"{binary(m.low_bytes)} to {binary(m.high_bytes)}"
+        found.append(Figure("memory", binary(m.value_bytes), span))
+    return [
+        *found,
+        Figure("work", quantity(p.flops, "FLOP"), many(p.parameters, "parameters")),
+        Figure("coverage", f"{p.coverage:.1%}", f"extrapolated {p.extrapolated:.1%}"),
+    ]
+
+
 def prediction_table(prediction: Prediction, by: str, depth: int, top: int, *, marked: bool = False) -> str:
     """Warnings, totals, rows, and notes of a prediction; `marked` with styles for `cli.output.say`.
 
@@ -50,25 +80,70 @@ def prediction_table(prediction: Prediction, by: str, depth: int, top: int, *, m
     """
     if by == "tree":
         return str(prediction.tree(depth))
-    p = prediction
-    rows = p.by_kind() if by == "kind" else p.by_module(depth) if by == "module" else [*p.with_launches]
-    rows = sorted(rows, key=lambda row: -row.runtime_s) if by == "layer" else rows
-    shown, rest = (rows[:top], rows[top:]) if top else (rows, [])
-    powered = any(row.power_w is not None for row in p.rows)
-    cells = [_cells(row, by, powered) for row in shown]
+    p, columns = prediction, row_columns(prediction, by)
+    every = rows_by(p, by, depth)
+    shown, rest = (every[:top], every[top:]) if top else (every, [])
+    cells = [[cell(row) for cell in columns.values()] for row in shown]
     if rest:
-        count, seconds = sum(r.count for r in rest), sum(r.runtime_s for r in rest)
-        total = [str(count), quantity(seconds, "s"), with_bar(sum(r.share for r in rest))]
-        cells.append([f"({len(rest)} more)", "", *total, *[""] * (5 if powered else 3)])
-    watts = ["power", "energy"] if powered else []
-    names = [by, "kind" if by == "layer" else "", "calls", "latency", "share"]
-    table = grid([*names, *watts, "FLOP", "bound", "basis"], cells, left=2)
-    head = [*warning_lines(p.warnings), *_head(p, powered)]
+        whole = replace(rest[0], **{name: sum(getattr(row, name) for row in rest) for name in rows.SUMMED})
+        more = [cell(whole) if name in SUMS else "" for name, cell in columns.items()]
+        cells.append([f"({len(rest)} more)", *more[1:]])
+    head = [*warning_lines(p.warnings), *_head(p)]
+    table = grid([*columns], cells, left=2)
     return as_asked([*head, "", table, *map(visible, _foot(p)), *note_lines(_notes(p))], marked)
 
 
-def _head(p: Prediction, powered: bool) -> Iterator[str]:
-    """The network, the device and the totals."""
+def rows_by(prediction: Prediction, by: str, depth: int) -> Sequence[Row]:
+    """The rows of a view: kinds and layers, the slowest first, or modules as they first run."""
+    if by == "layer":
+        return sorted(prediction.with_launches, key=lambda row: -row.runtime_s)
+    return prediction.by_kind() if by == "kind" else prediction.by_module(depth)
+
+
+def row_columns(prediction: Prediction, by: str = "kind") -> dict[str, Callable[[Row], Value]]:
+    """Header -> cell of a row, for every table of a view; no power if none is known."""
+    shown = sorted((column for column in rows.COLUMNS if column.header), key=lambda column: column.seat)
+    powered = any(row.power_w is not None for row in prediction.rows)
+    return {
+        by: lambda row: row_name(row, by),
+        "kind" if by == "layer" else "": _kind if by == "layer" else lambda row: "",
+        **{c.header: partial(_cell, c) for c in shown if powered or c.unit not in ("W", "J")},
+    }
+
+
+def row_name(row: Row, by: str) -> str:
+    """What a row stands for in a view: a kind, or modules and layers by their path."""
+    return row.kind if by == "kind" or row.kind == LAUNCHES else row.path or "(model)"
+
+
+def _kind(row: Row) -> str:
+    """The kind of a layer, with the parts of a joined call."""
+    if row.kind == LAUNCHES:
+        return ""
+    return f"{row.kind} ({joined_parts(row.parts)})" if row.parts else row.kind
+
+
+def _cell(column: Column, row: Row) -> Value:
+    value = column.value(row)
+    if column.unit == "%":
+        return Share(value)
+    if column.unit:
+        work = column.unit in ("FLOP", "B")
+        return quantity(value or None if work else value, column.unit)
+    if column.name == "basis":
+        return "" if row.kind == LAUNCHES else Cell(value, STYLE_OF_BASIS.get(value, ""))
+    return str(value)
+
+
+def readable(prediction: Prediction, by: str) -> list[list[Value]]:
+    """A header and all rows of a view, for Markdown."""
+    view = "module" if by == "tree" else by
+    columns = {name: cell for name, cell in row_columns(prediction, view).items() if name}
+    records = rows_by(prediction, view, READABLE_DEPTH)
+    return [[*columns], *([cell(row) for cell in columns.values()] for row in records)]
+
+
+def _head(p: Prediction) -> Iterator[str]:
     t = p.runtime_s
     known = p.origin or p.predictor
     yield visible(f"{p.model}, batch {p.batch_size}, {p.dtype}, {p.phase}, {p.run}, on {p.device} ({known})")
@@ -79,7 +154,7 @@ def _head(p: Prediction, powered: bool) -> Iterator[str]:
     if p.energy_j is not None and p.power_w is not None:
         joules, watts = bounded(p.energy_j, "J"), bounded(p.power_w, "W")
         yield styled(f"energy {joules}, power {watts}", "bold") + _trained(p)
-    elif powered:
+    elif any(row.power_w is not None for row in p.rows):
         yield f"energy unknown: {p.power_reason}"
     yield from (styled(line, "bold") if "tokens/s" in line else line for line in tokens(p))
     yield from parallel_lines(p)
@@ -163,7 +238,6 @@ def _foot(p: Prediction) -> Iterator[str]:
 
 
 def _notes(p: Prediction) -> Iterator[str]:
-    """The assumptions behind the numbers."""
     launches = p.launch_row
     if launches is not None and launches.share > 1 - 1 / HOST_BOUND:
         yield f"bound by launch overhead: the device waits for its host {launches.share:.0%} of the time"
@@ -194,120 +268,62 @@ def memory_line(memory: Memory, name: str = "memory") -> str:
     return f"{name} {value} ({low} to {high}{assumed}): {made_of}"
 
 
-def _cells(row: Row, by: str, powered: bool) -> list[str]:
-    launches = row.kind == LAUNCHES
-    name = row.kind if by == "kind" or launches else row.path or "(model)"
-    figures = [str(row.count), quantity(row.runtime_s, "s"), with_bar(row.share)]
-    if powered:
-        figures += [quantity(row.power_w.value if row.power_w else None, "W"), quantity(row.energy_j, "J")]
-    work = quantity(row.flops, "FLOP") if row.flops else "-"
-    kind = f"{row.kind} ({joined_parts(row.parts)})" if row.parts else row.kind
-    basis = Cell("", "") if launches else basis_cell(row.basis)
-    return [name, kind if by == "layer" and not launches else "", *figures, work, row.bound, basis]
-
-
 def prediction_cells(prediction: Prediction) -> list[Sequence[Any]]:
     """The lines of a CSV file: a header, then a row per folded layer, in SI units."""
-    return [COLUMNS, *([*map(row.cells().get, COLUMNS)] for row in prediction.with_launches)]
+    cells = [row.cells().values() for row in prediction.with_launches]
+    return [[column.name for column in rows.COLUMNS], *map(list, cells)]
 
 
-def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
-    """Predicted and measured times, then the errors of neuralpower and of the two simplest predictors."""
-    networks: dict[str, Callable[[Evaluation], str]] = {
-        "network": lambda e: short(e.request.label),
-        "predicted": lambda e: quantity(e.prediction.runtime_s.value, "s"),
-        "measured": lambda e: quantity(e.measured_s, "s"),
-        "slow-down": lambda e: f"{e.slowdown:.2f}",
-        "corrected": lambda e: quantity(e.corrected_s, "s"),
-        "error raw": lambda e: f"{e.error(corrected=False):+.1%}",
-        "error": lambda e: f"{e.error():+.1%}",
-        "noise": lambda e: percent(e.noise),
-        "coverage": lambda e: f"{e.prediction.coverage:.1%}",
-    }
-    lines = []
-    for (name, predicted), corrected in itertools.product(PREDICTORS.items(), (True, False)):
-        s = summary(evaluations, predicted, corrected)
-        about = [name, "corrected" if corrected else "raw", str(s.networks)]
-        errors = [f"{s.median:.1%}", f"{s.mape:.1%}", f"{s.rmspe:.1%}", f"{s.worst:+.1%}"]
-        lines.append([*about, *errors, percent(s.spearman, ".4f")])
-    header = ["predictor", "against", "networks", "median", "MAPE", "RMSPE", "worst", "Spearman"]
-    parts = [listed(evaluations, networks), "", grid(header, lines, left=2)]
-    if any(e.parts_s for e in evaluations):
-        parts += [_steps_grid(evaluations), ""]
-    inside = sum(e.inside for e in evaluations)
-    return "\n".join([*parts, f"measured (corrected) inside the 90 % bounds: {inside} of {len(evaluations)}"])
+def parallel_lines(prediction: Prediction) -> Iterator[str]:
+    """The layout and the whole batch, exchanges and waits, then all devices together; none for one device."""
+    p = prediction.parallel
+    if p is None:
+        return
+    yield visible(f"{placed(p)}: {_batch(p, prediction)}")
+    yield f"exchanges {quantity(p.communication_s, 's')}, {share(p.exposed_share)} of the time{_waits(p)}"
+    yield styled(f"all devices: {', '.join(_rates(p))}", "bold")
+    if len(p.stages) > 1:
+        yield _stages(p)
 
 
-def _steps_grid(evaluations: Sequence[Evaluation]) -> str:
-    """The parts of a training step, predicted and measured, and the ratio of backward to forward."""
-    header = ["training step", *(f"{step} {what}" for step in STEPS for what in ("predicted", "measured"))]
-    header += ["backward : forward predicted", "measured"]
-    rows = []
-    for e in evaluations:
-        if e.prediction.training is None:
-            continue
-        said = {step: interval.value for step, interval in e.prediction.training.steps.items()}
-        cells = [quantity(times[step], "s") for step in STEPS for times in (said, e.parts_s)]
-        ratios = [f"{times[BACKWARD] / times[FORWARD]:.2f}" for times in (said, e.parts_s)]
-        rows.append([short(e.request.label), *cells, *ratios])
-    return grid(header, rows)
+def placed(p: Parallel) -> str:
+    """The layout, and the devices that it takes: `tensor 8 on 8 of 16 devices`."""
+    if p.cluster is None or p.cluster.devices == p.ranks:
+        return f"{p.layout} on {counted(p.ranks, 'device')}"
+    return f"{p.layout} on {p.ranks} of {p.cluster.devices} devices"
 
 
-def short(label: str) -> str:
-    """A label without its overrides, which can be long."""
-    model, _, rest = label.partition(" ")
-    name, query, _ = model.partition("?")
-    return f"{name.removeprefix('transformers:')}{'?..' if query else ''} {rest}".strip()
+def _batch(p: Parallel, prediction: Prediction) -> str:
+    factors = [str(prediction.batch_size)]
+    if p.micro_batches > 1:
+        what = "micro-batches" if prediction.phase == TRAINING else "batches in flight"
+        factors.append(f"{p.micro_batches} {what}")
+    if p.layout.data > 1:
+        factors.append(f"{p.layout.data} replicas")
+    made = f" ({' x '.join(factors)})" if len(factors) > 1 else ""
+    return f"whole batch {p.samples}{made}"
 
 
-PREDICTORS: Mapping[str, Callable[[Evaluation], float]] = {
-    "neuralpower": lambda e: e.prediction.runtime_s.value,
-    "roofline": lambda e: e.roofline_s,
-    "FLOPs only": lambda e: e.flops_only_s,
-}
+def _waits(p: Parallel) -> str:
+    return f"; pipeline bubble {share(p.bubble_share)}" if p.layout.pipeline > 1 else ""
 
 
-def evaluation_json(
-    evaluations: Sequence[Evaluation], refused: Sequence[tuple[Request, InputError]] = ()
-) -> dict[str, Any]:
-    """The same numbers in SI units and shares; `refused`: the cases without numbers, and why."""
-    networks = [
-        {
-            **_request_json(e.request),
-            "predicted_s": e.prediction.runtime_s.to_json(),
-            "measured_s": e.measured_s,
-            "corrected_s": e.corrected_s,
-            "samples_s": list(e.timing.samples_s),
-            "minflt_per_call": e.timing.faults_per_call,
-            "slowdown": e.slowdown,
-            "too_slow": e.too_slow,
-            "noise": e.noise,
-            "error": e.error(),
-            "error_raw": e.error(corrected=False),
-            "coverage": e.prediction.coverage,
-            "roofline_s": e.roofline_s,
-            "flops_only_s": e.flops_only_s,
-            "training": (t := e.prediction.training) and t.to_json(e.prediction.runtime_s.value),
-            "measured_parts_s": dict(e.parts_s),
-        }
-        for e in evaluations
-    ]
-    return {
-        "schema": 1,
-        "networks": networks,
-        "refused": [{**_request_json(request), "error": one_line(error)} for request, error in refused],
-        "inside_bounds": sum(e.inside for e in evaluations),
-        "summary": {name: vars(summary(evaluations, predicted)) for name, predicted in PREDICTORS.items()},
-    }
+def _rates(p: Parallel) -> Iterator[str]:
+    if p.tokens_per_s is not None and p.tokens != p.samples:
+        yield f"{plain(p.tokens_per_s.value)} tokens/s"
+    yield f"{plain(p.samples_per_s.value)} samples/s"
+    if p.energy_j is not None:
+        yield f"energy {bounded(p.energy_j, 'J')}"
+    if p.utilisation is not None:
+        yield f"{p.utilisation:.1%} of the dense peak (MFU)"
 
 
-def _request_json(request: Request) -> dict[str, Any]:
-    phase = request.passed
-    sizes = {"batch_size": request.batch_size, "seq_len": request.seq_len}
-    return {
-        "model": request.called,
-        **sizes,
-        "phase": phase.name,
-        "context": phase.context,
-        "prompt": phase.prompt,
-    }
+def _stages(p: Parallel) -> str:
+    """Work and memory of a device of each stage."""
+    blocks = ", ".join(str(len(stage.blocks)) for stage in p.stages)
+    times = ", ".join(quantity(stage.busy_s, "s") for stage in p.stages)
+    text = f"stages of {blocks} blocks: {times}"
+    known = [stage.memory for stage in p.stages if stage.memory is not None]
+    if len(known) < len(p.stages):
+        return text
+    return f"{text}; memory of a device {', '.join(binary(one.value_bytes) for one in known)}"

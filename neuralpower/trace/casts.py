@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from neuralpower.errors import unknown
 from neuralpower.layers.base import torch_dtype
 from neuralpower.platforms import CPU, Platform
 from neuralpower.processes.alone import alone
+from neuralpower.trace.undisturbed import swapped
 
 LOW = (torch.bfloat16, torch.float16)
 # operators that run in float32 on a GPU, and as their inputs are on a CPU
@@ -58,13 +58,36 @@ def casting(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]
 
 
 @contextlib.contextmanager
-def cast_rules(platform: Platform, dtype: torch.dtype | None) -> Iterator[None]:
-    """Have `casting(dtype)` follow the platform's rules, in blocks within this one."""
-    if dtype is None:
+def not_blind() -> Iterator[None]:
+    """Have a model's own automatic casts raise RuntimeError, as on meta tensors, which these do not see."""
+    own: Any = torch.autocast.__enter__
+
+    def enter(block: Any) -> Any:
+        if block._enabled:
+            raise RuntimeError("tensors without a device have no automatic casts")
+        return own(block)
+
+    with swapped(torch.autocast, __enter__=enter):
         yield
-        return
+
+
+def _as_of_a_cpu(own: Callable[..., None]) -> Callable[..., None]:
+    """Make automatic casts of any device those of a CPU's tensors, in that device's usual type."""
+
+    def make(
+        block: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
+    ) -> None:
+        own(block, "cpu", dtype or torch.get_autocast_dtype(device_type), *args, **kwargs)
+
+    return make
+
+
+@contextlib.contextmanager
+def cast_rules(platform: Platform) -> Iterator[None]:
+    """Have automatic casts follow the platform's rules, in blocks within this one, also a model's own."""
     gpu = platform.family != CPU.family
-    with alone():
+    own: Any = vars(torch.autocast)["__init__"]
+    with alone(), swapped(torch.autocast, __init__=_as_of_a_cpu(own) if gpu else own):
         library: Any = Library("aten", "IMPL", "AutocastCPU")  # type: ignore[no-untyped-call]
         try:
             with warnings.catch_warnings():
@@ -72,7 +95,7 @@ def cast_rules(platform: Platform, dtype: torch.dtype | None) -> Iterator[None]:
                 for name in (*COMPOSED, *(() if gpu else CELLS)):
                     library.impl(name, _operator(name).decompose)
                 for name in NARROW if gpu else ():
-                    library.impl(name, _in_type(_operator(name), partial(_narrowed, dtype)))
+                    library.impl(name, _in_type(_operator(name), _narrowed))
                 for name in PROMOTED if gpu else ():
                     library.impl(name, _promoting(_operator(name)))
                 for name in WIDE if gpu else ():
@@ -145,7 +168,8 @@ class _Softmax(torch.autograd.Function):
         return torch.empty_like(ctx.saved_tensors[0], dtype=ctx.dtype)
 
 
-def _narrowed(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+def _narrowed(tensor: Tensor) -> Tensor:
+    dtype = torch.get_autocast_dtype("cpu")
     return tensor.to(dtype) if tensor.dtype in (*LOW, torch.float32) else tensor
 
 

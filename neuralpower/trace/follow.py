@@ -64,6 +64,11 @@ def follow(asked: Asked, question: Question) -> Followed | Grown:
     return _generation(asked, question) if isinstance(asked, Generating) else _pass(asked, question)
 
 
+def work_of(one: Pass, question: Question) -> Trace:
+    """The tasks of a pass or a step, without its memory; raises as `follow`."""
+    return applied(_recorded(one, question), question)
+
+
 def _pass(one: Pass, question: Question) -> Followed:
     """One pass or step; a step that asks for values has no lifetimes, and a note that says so."""
     found = _recorded(one, question)
@@ -133,7 +138,7 @@ def _recorded(one: Pass, question: Question) -> Trace:
         return each_length(shorter, _recorded(one.longer, question), one)
     inputs = one.inputs
     try:
-        with cast_rules(question.platform, question.autocast):
+        with cast_rules(question.platform):
             found = trace(
                 one.module,
                 inputs.args,

@@ -3,6 +3,10 @@
 Such an operator is followed as the calls that it makes in eager mode (its kernel for
 `CompositeExplicitAutograd`): each step of `while_loop`, `map` and `scan`, the body of `invoke_subgraph`. A
 `cond` counts the costlier one of its branches. `flex_attention` is one kernel.
+
+In a training step autograd follows these calls one by one. As PyTorch's own backward passes do, `cond`,
+`map` and `while_loop` keep what goes into a branch or a body, and run it again; `scan` keeps what its steps
+compute; the fused kernel keeps its inputs, its output and the sums of its rows.
 """
 
 from __future__ import annotations
@@ -17,10 +21,15 @@ import torch
 from torch import Tensor
 from torch._higher_order_ops import utils
 from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import flex_attention
 from torch.utils import _python_dispatch
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import flop_registry
 
-from neuralpower.layers.attention import window_of
+from neuralpower.layers.attention import FLEX, window_of
+from neuralpower.networks.call_cache import tensors_in
+from neuralpower.networks.running import name_of
 from neuralpower.trace.undisturbed import swapped
 
 OTHERWISE = "write it as plain operators, or give the module without it"
@@ -85,3 +94,86 @@ def flex_notes(query: Tensor, key: Tensor, value: Tensor, scores: Any, blocks: A
     plain = getattr(rule, "__name__", "") in NO_SCORES
     if not plain and window_of(rule, query.shape[-2], key.shape[-2]) is None:
         yield "flex_attention: blocks that its mask leaves out are counted, too"
+
+
+@contextlib.contextmanager
+def differentiated() -> Iterator[None]:
+    """Have autograd see the calls that operators of higher order make, not the operators."""
+    own: Any = HigherOrderOperator.dispatch
+
+    def dispatch(operator: HigherOrderOperator, key: Any, *args: Any, **kwargs: Any) -> Any:
+        name, run = name_of(operator), steps_of(operator)
+        if name == FLEX and args[0].shape[-1] == args[2].shape[-1]:
+            return _Flex.apply(*args[:3])  # type: ignore[no-untyped-call]
+        if run is None:
+            return own(operator, key, *args, **kwargs)
+        if name == "cond":
+            return _kept(_costlier(args[1:3], args[3]))(*args[3])
+        functions = BODIES.get(name, slice(0))
+        bodies = [*args]
+        bodies[functions] = map(_kept, bodies[functions])
+        return run(*bodies, **kwargs)
+
+    with swapped(HigherOrderOperator, dispatch=dispatch):
+        yield
+
+
+BODIES = {"map_impl": slice(0, 1), "while_loop": slice(1, 2)}  # places of what runs again in a backward pass
+
+
+def _kept(body: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, of which a backward pass finds the operands alone."""
+
+    def run(*operands: Any) -> Any:
+        return checkpoint(body, *operands, use_reentrant=False, preserve_rng_state=False)
+
+    return run
+
+
+def _costlier(branches: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> Callable[..., Any]:
+    """The branch with more FLOP and bytes; no mode but that of tensors without values sees it run."""
+    mode = _python_dispatch._get_current_dispatch_mode()
+    faking = mode is None or isinstance(mode, FakeTensorMode)
+    unseen: Any = contextlib.nullcontext() if faking else _python_dispatch._pop_mode_temporarily()
+    costs = []
+    with unseen, torch.no_grad():
+        for branch in branches:
+            with _Costs() as cost:  # type: ignore[no-untyped-call]  # its constructor is untyped
+                branch(*operands)
+            costs.append(cost.total)
+    return branches[costs.index(max(costs))]
+
+
+class _Costs(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # its subclass hook is untyped
+    """FLOP of products, as torch counts them, and bytes of all operators."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run and count one operator."""
+        output = func(*args, **(kwargs or {}))
+        count = flop_registry.get(getattr(func, "_overloadpacket", None))
+        self.total += count(*args, **(kwargs or {}), out_val=output) if count else 0
+        self.total += sum(tensor.nbytes for tensor in tensors_in((args, kwargs, output)))
+        return output
+
+
+class _Flex(torch.autograd.Function):
+    """The memory of the fused kernel, and of its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keep inputs, output and sums."""
+        output, sums, largest = flex_output(query, key, value)
+        ctx.save_for_backward(query, key, value, output, sums)
+        ctx.mark_non_differentiable(sums, largest)
+        return output, sums, largest
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+        """A product of output and gradient for each row, then the gradients of the inputs."""
+        *inputs, _, sums = ctx.saved_tensors
+        rows = torch.empty_like(sums)
+        gradients = tuple(map(torch.empty_like, inputs))
+        del rows
+        return gradients

@@ -66,6 +66,13 @@ class Lifetimes:
             self.hold([tensor], WEIGHTS)
             self._seen[before:] = [storage._replace(name=name) for storage in self._seen[before:]]
 
+    def hold_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Weights that no tensor stands for, by name."""
+        self._seen += (Storage(self.calls, None, size, WEIGHTS, name=name) for name, size in sizes.items())
+        self._listed += sum(size > 0 for size in sizes.values())
+        self.live += sum(sizes.values())
+        self.peak = max(self.peak, self.live)
+
     def called(
         self,
         output: Any,

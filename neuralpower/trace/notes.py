@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-import torch
 from torch import nn
 
 from neuralpower.errors import InputError
@@ -46,16 +45,6 @@ def unpriced_hooks(model: nn.Module) -> Iterator[str]:
     names = [name or "the model" for name, owner in owners if any(getattr(owner, h, None) for h in hooks)]
     if names:
         yield f"hooks on gradients are not counted: {_first(names)}"
-
-
-def packed(model: nn.Module) -> Iterator[str]:
-    """A note on weights that quantized layers keep in opaque objects."""
-    count = sum(isinstance(v, torch.ScriptObject) for part in model.modules() for v in vars(part).values())
-    if count:
-        yield (
-            f"packed weights of quantized layers ({count}) have an unknown size: "
-            "parameters and memory exclude them"
-        )
 
 
 def check_countable(name: str, calls: Sequence[LayerCall], unmodelled: Sequence[UnmodelledCall]) -> None:

@@ -60,7 +60,6 @@ from neuralpower.trace.notes import (
     derived_notes,
     forward_of,
     idle_note,
-    packed,
     unpriced_hooks,
     unread_notes,
 )
@@ -88,7 +87,7 @@ from neuralpower.trace.records import (
 from neuralpower.trace.routing import ROUTING, Routing
 from neuralpower.trace.sparse_gradients import Rows, sparse_use
 from neuralpower.trace.undisturbed import swapped
-from neuralpower.trace.weights import weights_of
+from neuralpower.trace.weights import packed_weights, weights_of
 
 REAL = {name: dtype.parts for name, dtype in DTYPES.items() if dtype.parts}  # of complex numbers
 # Operators that neither compute nor move anything and yet return no view.
@@ -124,6 +123,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         self._per_token = 1  # experts: the last choice of the largest that was made
         self._placed = placed_experts(model)
         self.modules = Modules(model)
+        self._packed = packed_weights(model)
         self.calls: list[LayerCall] = []
         self.flows: dict[int, Flow] = {}  # what each call reads and writes, by LayerCall.at
         self._views: list[tuple[int, str, str, bool]] = []  # of a LayerCall: at, path, operator, again
@@ -165,8 +165,8 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         return Trace(
             calls=tuple(_passed(calls, followed)),
             unmodelled=tuple(self.unmodelled),
-            parameters=sum(p.numel() for p in parameters),
-            parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+            parameters=sum(p.numel() for p in parameters) + sum(w.numbers for w in self._packed),
+            parameter_bytes=sum(p.nbytes for p in parameters) + sum(w.bytes for w in self._packed),
             method=method,
             notes=notes,
             modules=tuple(self.modules.seen),
@@ -182,13 +182,12 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
                 *(unpriced_hooks(self.model) if self.trained else ()),
                 *([NOTE] if self.autograd else ()),
                 *decided_notes(self._decided_by),
-                *packed(self.model),
                 *unread_notes(self.calls, followed.forgotten),
             ),
             storages=self.lifetimes.storages(),
             idle=idle_note(self.model, unread),
             flows=self.flows,
-            weights=weights_of(self.model),
+            weights=weights_of(self.model, self._packed),
         )
 
     def _comes_from(self, tensors: Iterable[Tensor]) -> dict[str, None]:
@@ -257,6 +256,7 @@ class Recorder(Answers):  # type: ignore[no-untyped-call]  # torch leaves its su
         """Note what is in memory before the first operator, and which tensors ask for gradients."""
         args, kwargs = inputs
         self.lifetimes.hold_state(state)
+        self.lifetimes.hold_sizes({weight.name: weight.bytes for weight in self._packed})
         self.lifetimes.hold(tensors_within([kwargs[name] for name in CACHES if name in kwargs]), CACHE)
         self.lifetimes.hold(tensors_within((args, kwargs)), INPUTS)
         self._stand_ins = state

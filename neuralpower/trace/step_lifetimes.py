@@ -22,7 +22,7 @@ from neuralpower.trace.attention_kernels import gpu_attention
 from neuralpower.trace.casts import cast_rules, casting
 from neuralpower.trace.compiled_step import NOTE, compiled, without_fused
 from neuralpower.trace.fake_sparse import is_sparse
-from neuralpower.trace.higher_order import not_compiled
+from neuralpower.trace.higher_order import differentiated, not_compiled
 from neuralpower.trace.lifetimes import INPUTS, OPTIMIZER, Storage
 from neuralpower.trace.master_weights import Masters
 from neuralpower.trace.modules import With
@@ -110,8 +110,16 @@ def _followed(
     made = make(masters.stepped, _hidden(model, state, trained)) if make else []
     follower.begins(_state_of(made))
     follow = partial(follower.follow_gradients, trained, masters.move_gradient)
-    rules, kernels = cast_rules(how.platform, how.autocast), gpu_attention(how.platform)
-    with _in_training(model), follower.noting_blocks(model), rules, kernels, not_compiled(), fake:
+    rules, kernels = cast_rules(how.platform), gpu_attention(how.platform)
+    with (
+        _in_training(model),
+        follower.noting_blocks(model),
+        rules,
+        kernels,
+        not_compiled(),
+        differentiated(),
+        fake,
+    ):
         if how.checkpointing and not how.selective:
             checkpointed(model)
         run = partial(_passes, model, given, how, follower, ends, follow)

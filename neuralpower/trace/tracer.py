@@ -21,10 +21,10 @@ from neuralpower.errors import BoundError, ModelError, UsersError, quoted
 from neuralpower.layers import Call
 from neuralpower.networks.promised_values import promised, tensors_within
 from neuralpower.networks.refusals import check_followable, way_out
-from neuralpower.networks.running import WAYS, Run
+from neuralpower.networks.running import WAYS, Run, on_cpu, values_change_nothing
 from neuralpower.networks.size_limits import overflows
 from neuralpower.networks.users_code import raised, users_code
-from neuralpower.trace.casts import casting
+from neuralpower.trace.casts import casting, not_blind
 from neuralpower.trace.inner_gradients import takes_gradients
 from neuralpower.trace.notes import forward_of
 from neuralpower.trace.own_backward import OwnBackwardError
@@ -52,7 +52,7 @@ def trace(
     tensors, a real run on the CPU. `ways` says which are tried. `training` is the mode during the pass: None
     leaves every module in its own, and autograd functions then make gradients where the caller has them
     enabled. `autocast` is the low precision that products are cast to, as by `torch.autocast`, to which meta
-    tensors are blind. `routing` says how many experts of a mixture are reached.
+    tensors are blind, as to a model's own. `routing` says how many experts of a mixture are reached.
 
     Raises:
         ModelError: the forward raises in all ways, and the message quotes it; or it cannot be followed.
@@ -72,12 +72,15 @@ def trace(
         notes: list[str] = []
         failures: list[ModelError] = []
         for method, run in ways:
+            if run is on_cpu and values_change_nothing(model, map(raised, failures)):
+                break
             recorder = Recorder(model, routing)
             recorder.gradients, recorder.derived = training is not False, derived
             recorder.autograd = autograd
             recorder.asked, recorder.trained = training or (training is None and enabled), training is True
             try:
-                with users_code(forward), _prepared(model, training, autocast), recorder.attached():
+                casts = not_blind() if method == "meta" else contextlib.nullcontext()
+                with users_code(forward), _prepared(model, training, autocast), recorder.attached(), casts:
                     recorder.follow(run, tuple(args), kwargs, loss)
             except BoundError as error:
                 raise BoundError(f"{type(model).__name__}: {error}") from error

@@ -2,41 +2,86 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
+from neuralpower.dtypes import DTYPES
+from neuralpower.layers.tensors import dtype_name
 from neuralpower.quantisation.weights import EMBEDDING, EXPERTS, HEAD, LINEAR, OTHER, Weight
 
 TURNED = "Conv1D"  # of transformers: a fully connected layer whose matrix lies as [inputs, outputs]
+# a scale and a zero point: float32 and int32, both float16 where numbers have less than 8 bits
+SCALE_BYTES, NARROW_SCALE_BYTES = 8, 4
 
 
-def weights_of(model: nn.Module) -> tuple[Weight, ...]:
-    """All parameters, then all buffers; a shared one has its first name."""
+def weights_of(model: nn.Module, packed: Iterable[Weight] = ()) -> tuple[Weight, ...]:
+    """All parameters, those `packed`, then all buffers; a shared one has its first name."""
     head, embedding = _ends(model)
     owners = dict(model.named_modules(remove_duplicate=False))
     seen: set[int] = set()
-    found = []
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        place = tensor.untyped_storage()._cdata
-        if place in seen or not tensor.numel():
-            continue
-        seen.add(place)
-        owner = owners.get(name.rpartition(".")[0])
-        tied = head is not None and embedding is not None and tensor is head is embedding
-        sort = EMBEDDING if tied else HEAD if tensor is head else _sort(name, tensor, owner)
-        found.append(
-            Weight(
+
+    def found(named: Iterable[tuple[str, Tensor]]) -> Iterator[Weight]:
+        for name, tensor in named:
+            place = tensor.untyped_storage()._cdata
+            if place in seen or not tensor.numel():
+                continue
+            seen.add(place)
+            owner = owners.get(name.rpartition(".")[0])
+            tied = head is not None and embedding is not None and tensor is head is embedding
+            yield Weight(
                 name=name,
-                sort=sort,
+                sort=EMBEDDING if tied else HEAD if tensor is head else _sort(name, tensor, owner),
                 shape=tuple(tensor.shape),
                 dtype=str(tensor.dtype).removeprefix("torch."),
                 bytes=tensor.untyped_storage().nbytes(),
                 tied=tied,
                 turned=type(owner).__name__ == TURNED,
             )
-        )
+
+    return (*found(model.named_parameters()), *packed, *found(model.named_buffers()))
+
+
+def packed_weights(model: nn.Module) -> tuple[Weight, ...]:
+    """Those that modules of `torch.ao` keep in opaque objects; blocks that a library pads are not counted."""
+    found: list[Weight] = []
+    for path, part in model.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.ScriptObject):
+                with _disable_current_modes():
+                    tensors = {tensor.data_ptr(): tensor for tensor in _unpacked(value)}
+                names = (f"{path}.{name}.{number}".lstrip(".") for number in range(len(tensors)))
+                found += map(_packed, names, tensors.values())
     return tuple(found)
+
+
+def _unpacked(value: Any) -> Iterator[Tensor]:
+    """The tensors in an opaque object, and in those that it keeps, as a cell of a recurrent layer does."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _unpacked(one)
+    elif isinstance(value, torch.ScriptObject):
+        opaque: Any = value
+        yield from _unpacked(opaque.unpack() if hasattr(opaque, "unpack") else opaque.__getstate__())
+
+
+def _packed(name: str, tensor: Tensor) -> Weight:
+    """A weight of an opaque object: one that comes out in float32 lies there in float16, but for a bias."""
+    dtype = dtype_name(tensor)
+    if dtype == "float32" and tensor.dim() > 1:
+        dtype = "float16"
+    size = math.ceil(tensor.numel() * DTYPES[dtype].bits / 8)
+    if tensor.is_quantized:
+        whole = tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
+        scales = 1 if whole else tensor.shape[tensor.q_per_channel_axis()]
+        size += scales * (SCALE_BYTES if DTYPES[dtype].bits >= 8 else NARROW_SCALE_BYTES)
+    return Weight(name=name, sort=OTHER, shape=tuple(tensor.shape), dtype=dtype, bytes=size)
 
 
 def _ends(model: nn.Module) -> tuple[Tensor | None, Tensor | None]:

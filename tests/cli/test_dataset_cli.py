@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from neuralpower.data.dataset import read_dataset
-from neuralpower.data.templates import template
+from neuralpower.data.importing import template
 from neuralpower.layers import KINDS
 from neuralpower.prediction.measured import read_measurements
 from tests.program import done, run

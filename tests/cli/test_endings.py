@@ -140,7 +140,7 @@ def test_no_fitting_process_outlives_the_one_that_asked(
 
 MEASURES = """
 from neuralpower.measure.collect.process import Worker, command
-from neuralpower.measure.collect.recover import Local
+from neuralpower.measure.collect.process import Local
 
 Local(Worker(1, command())).ask({"do": "open"})
 """
@@ -238,7 +238,7 @@ import sys
 import neuralpower.cli.collect as collect
 from neuralpower import cli
 from neuralpower.measure.collect.process import Worker
-from neuralpower.measure.collect.recover import Local
+from neuralpower.measure.collect.process import Local
 
 out, *command = sys.argv[1:]
 collect._executor = lambda *_: Local(Worker(1, command))

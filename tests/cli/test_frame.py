@@ -25,7 +25,7 @@ from neuralpower.errors import InputError
 from neuralpower.files.terminal import unstyled
 from neuralpower.layers import KINDS
 from neuralpower.learn.train import LEARNERS
-from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS
+from neuralpower.measure.collect.request import ACCELERATOR_PRESETS
 from neuralpower.networks.catalogue import TASKS
 from neuralpower.networks.known_names import transformers_names, zoo_names
 from neuralpower.networks.phases import PREDICTED
@@ -37,9 +37,9 @@ from neuralpower.prediction.measured import BEST, ROOFLINE
 from neuralpower.profiling.conventions import CONVENTIONS, UNITS
 from neuralpower.profiling.result import SORTS, VIEWS
 from neuralpower.profiling.steps import PHASES as RAN
-from neuralpower.suites.bench.summaries import SUMMARIES
+from neuralpower.suites.bench.results import SUMMARIES
 from neuralpower.suites.lab.run import STEPS
-from neuralpower.suites.paradnn.learning import COMPAT, LAYER_FUNCTIONS
+from neuralpower.suites.paradnn.run import COMPAT, LAYER_FUNCTIONS
 from neuralpower.trace.question import RUNS
 from tests.program import done, run
 

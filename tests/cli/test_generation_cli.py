@@ -16,7 +16,7 @@ from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.layers.movement import Movement
 from neuralpower.measure.collect.networks import NETWORKS, Network, jittered
 from neuralpower.measure.collect.plan import kinds_named, make_plan
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.networks.phases import Phase
 from neuralpower.trace.tracer import trace_call
 from tests.program import done, run

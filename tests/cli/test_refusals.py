@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from neuralpower import cli
 from neuralpower.errors import InputError
-from neuralpower.learn.predictor_writing import check_places
+from neuralpower.learn.predictor_json import check_places
 from tests.program import run
 
 REFUSALS: list[dict[str, Any]] = json.loads(
@@ -101,3 +102,115 @@ def test_no_value_of_an_option_is_a_fault_of_ours(
         assert refused or (ran.code in (0, 1) and not said), (
             f"{command} {option}={value!r:.40}: {ran.err:.500}"
         )
+
+
+STRANGE_FILES = {
+    **{"empty": b"", "zeros": b"\0" * 100, "other.csv": b"a,b\n1\n2,3,4\n", "latin": b"\xff\xfe\xe9\n"},
+    **{
+        "list.json": b"[1,2]",
+        "number.json": b"7",
+        "open.json": b'{"a":',
+        "deep.json": b"[" * 5000 + b"]" * 5000,
+    },
+    **{"nan.json": b'{"schema":1,"name":"x","class":"gpu","values":{"memory_bytes":NaN}}'},
+    **{"mark.json": b'\xef\xbb\xbf{"schema":1}', "x.pt2": b"PK\3\4junk", "x.parquet": b"PAR1xxxxPAR1"},
+    **{"syntax.py": b"def f(:\n", "lines.jsonl": b'{"model":"zoo:alexnet"}\n{"layers":3}\nnull\n'},
+    "net.py": b"""
+from torch import nn
+def fails(): raise ValueError("a\\nb\\n" * 50)
+def none(): return None
+def exits(): raise SystemExit(7)
+number = 3
+class Lacks(nn.Module):
+    def forward(self, x): return x.no_such
+class Endless(nn.Module):
+    def forward(self, x): return self.forward(x)
+class Takes(nn.Module):
+    def __init__(self, a): super().__init__()
+""",
+}
+NO_MODELS = (
+    *(f"net.py:{name}" for name in "fails none exits number Lacks Endless Takes nobody".split()),
+    *("net.py:", "syntax.py:f", "hf:", "hf:a/b/c", "hf:@", "transformers:", "zoo:", "::", "json:loads"),
+    *("transformers:gpt2?=", "transformers:gpt2?n_layer=-1", "transformers:gpt2?n_head=0"),
+    *("transformers:gpt2?n_layer=1e9", "transformers:gpt2?n_embd=nan", "zoo:alexnet?classes=0"),
+    *(
+        "torch.nn:Linear",
+        "torch.nn:Module",
+        "http://x/y",
+        "file:///etc/passwd",
+        "C:\\x",
+        "\u202e",
+        "--",
+        "-x",
+    ),
+)
+ANYTHING = (
+    *STRANGE,
+    *STRANGE_FILES,
+    *NO_MODELS,
+    "link",
+    "folder",
+    "/dev/null",
+    "2x2xh100",
+    "h100,",
+    "1e3xh100",
+)
+# those that measure nothing
+ASKED = (
+    "predict sweep compare fit parallel score models devices dataset merge train-predictor bench-log".split()
+)
+
+
+def leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(words, command) of a command, or of those below a group."""
+    if not hasattr(command, "commands"):
+        yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from leaves((*path, name), below)
+
+
+def drawn(choose: random.Random, command: Any) -> list[str]:
+    """Arguments and up to four options, of which each may be anything."""
+    given = []
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            many = choose.randint(1, 2) if parameter.nargs == -1 else 1
+            good = "zoo:deep_mnist" if "model" in parameter.name else "folder"
+            given += [choose.choice((good, choose.choice(ANYTHING))) for _ in range(many)]
+    options = [one for one in command.params if one.param_type_name == "option" and one.name != "help"]
+    for option in choose.sample(options, min(len(options), choose.choice((0, 1, 1, 2, 4)))):
+        name = choose.choice([one for one in option.opts if one.startswith("--")])
+        given.append(name if option.is_flag else f"{name}={choose.choice(ANYTHING)}")
+    return given
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 12))])
+def test_nothing_that_is_given_is_a_fault_of_ours(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    Path("link").symlink_to("link")
+    Path("folder").mkdir()
+    for name, content in STRANGE_FILES.items():
+        Path(name).write_bytes(content)
+    commands = [leaf for name in ASKED for leaf in leaves((name,), cli.command_of(name))]
+    choose = random.Random(seed)
+    for _ in range(40):
+        path, command = choose.choice(commands)
+        given = drawn(choose, command)
+        ran = run(*path, *given)
+        said = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+        assert "Traceback" not in ran.out + ran.err, (path, given)
+        refused = ran.code in (2, 3, 4) and len(said) == 1 and len(said[0]) < 3000
+        assert refused or (ran.code in (0, 1) and not said), f"{path} {given}: {ran.code} {ran.err:.500}"
+
+
+def test_a_template_that_nobody_has_filled_in_is_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in (("dataset", "init", "folder", "--device", "X"), ("merge", "folder", "--out", "out")):
+        ran = run(*command)
+        assert ran.code == 0, ran.err

@@ -19,9 +19,8 @@ import pytest
 
 from neuralpower.data.dataset import Dataset, merge, read_dataset
 from neuralpower.data.journal import Journal, read_journal
-from neuralpower.data.repeats import averaged
 from neuralpower.data.schema import config_id, write_meta
-from neuralpower.data.screening import Rejected, Rows, screen, summarised
+from neuralpower.data.screening import Rejected, Rows, averaged, screen, summarised
 from neuralpower.data.sealing import seal
 from neuralpower.data.tables import without_comments
 from neuralpower.errors import DatasetError, DeviceError, InputError, writing
@@ -33,7 +32,7 @@ from neuralpower.layers.columns import fingerprint
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 
 ROOT = Path(__file__).parents[2]
 DEVICE = '{"schema": 1, "device": "x"}'

@@ -3,8 +3,7 @@
 import pandas as pd
 import pytest
 
-from neuralpower.data.column_names import Meant, meant_by, quantity_of
-from neuralpower.data.expressions import mapped, mapping
+from neuralpower.data.columns import Meant, mapped, mapping, meant_by, quantity_of
 from neuralpower.errors import InputError
 
 TABLE = pd.DataFrame({"ms": [1.0, 2.0, None], "batch": [2, 3, None], "seq len": [8, 9, None], "kind": "a"})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from neuralpower.data.own_networks import read_own_networks, reasons
+from neuralpower.data.networks import read_own_networks, reasons
 from neuralpower.errors import InputError
 
 GPU = "nvidia-rtx-4090"

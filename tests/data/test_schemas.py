@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from neuralpower.data.dataset_format import RECORDS, DatasetMeta
+from neuralpower.data import columns
+from neuralpower.data.columns import COLUMNS, READ
+from neuralpower.data.schema import RECORDS, DatasetMeta
 from tests.fake_worker import Fake, run
 from tests.schemas import DECLARED, FOLDER, schema_of
 from tests.tracked import tracked
@@ -43,3 +45,10 @@ def test_a_collection_writes_the_records_and_the_description_that_are_declared(
 @pytest.mark.parametrize("file", tracked("datasets/**/dataset.json"), ids=lambda file: file.parent.name)
 def test_a_shipped_description_is_as_declared(file: Path) -> None:
     msgspec.json.decode(file.read_bytes(), type=DatasetMeta)
+
+
+def test_a_column_has_one_entry_and_only_quantities_have_units() -> None:
+    assert len(COLUMNS) == len(columns._COLUMNS), "a name stands twice"
+    measured = {name for name, column in COLUMNS.items() if column.scales}
+    assert measured == {"runtime_s", "power_w", "energy_j"} and measured <= {*READ}
+    assert all(COLUMNS[name].low <= COLUMNS[name].high and COLUMNS[name].called for name in measured)

@@ -11,10 +11,10 @@ import pytest
 from neuralpower.data.dataset import merge, read_dataset, shard_folders
 from neuralpower.data.journal import Journal
 from neuralpower.data.schema import write_meta
-from neuralpower.data.shards import merge_folders
+from neuralpower.data.sealing import merge_folders
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS
-from neuralpower.learn.predictor_writing import to_json
+from neuralpower.learn.predictor_json import to_json
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
 from tests.program import done, run

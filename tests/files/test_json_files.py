@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 
 from neuralpower.errors import InputError, PredictorError
 from neuralpower.files import atomic as files
-from neuralpower.files.json_files import json_text, nullable, parse_json, read_json
-from neuralpower.files.packed import packed, unpacked, width
+from neuralpower.files.json_files import Declared, json_text, named, nullable, parse_json, read_json
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.sweep import Draw
+from neuralpower.learn.file_struct import packed, unpacked, width
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.trees import right_children, starts
 
@@ -125,7 +126,7 @@ def test_no_other_module_writes_json_that_may_hold_nan() -> None:
         "measure/collect/process.py",
         "measure/collect/plan.py",
         "measure/collect/resume.py",
-        "measure/collect/keys.py",
+        "measure/collect/schedule.py",
         "prediction/explore/space.py",
     )
     assert found.keys() <= set(allowed)
@@ -180,3 +181,52 @@ def test_every_group_of_a_kind_is_one_of_its_names(kind: Any) -> None:
     columns = columns_of(kind, layers)
     for group in (columns.group(), columns.kernel_group(), columns.pooled_group()):
         assert {str(name) for name in np.ravel(group)} <= set(kind.group_names)
+
+
+# ---- objects by their attributes ----
+
+
+@dataclass(frozen=True)
+class Span(Declared):
+    in_json = "schema low high"
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Place:
+    name: str
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    span: Span
+    place: Place | None
+    reason: str = ""
+    parts: tuple[Span, ...] = ()
+
+
+def test_a_result_is_written_by_the_names_of_its_attributes() -> None:
+    result = Result(Span(1, 2), Place("here", (3, 4)), "why", (Span(5, 6),))
+    assert named(result, "of=place.name span reason? place parts") == {
+        "of": "here",
+        "span": {"schema": 1, "low": 1, "high": 2},
+        "reason": "why",
+        "place": {"name": "here", "sizes": [3, 4]},
+        "parts": [{"schema": 1, "low": 5, "high": 6}],
+    }
+    assert list(named(result, "reason span of=place.name")) == ["reason", "span", "of"]
+
+
+def test_what_is_not_there_is_null_and_another_name_is_an_error() -> None:
+    nothing = Result(Span(1, 2), None)
+    assert named(nothing, "of=place.name place reason reason_or_null=reason?") == {
+        "of": None,
+        "place": None,
+        "reason": "",
+        "reason_or_null": None,
+    }
+    with pytest.raises(AttributeError, match="sizes"):
+        named(nothing, "span.sizes")

@@ -23,7 +23,7 @@ from neuralpower.layers.pooling import Pool2d
 from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.tensors import check_output
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.networks.running import META
 from neuralpower.prediction.memory.peak import peak
 from neuralpower.trace.passes import applied

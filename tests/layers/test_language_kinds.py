@@ -28,7 +28,7 @@ from neuralpower.layers.linear_attention import GATED_DELTA, KIMI_DELTA, LinearA
 from neuralpower.layers.recurrences import convolved
 from neuralpower.layers.scan import MAMBA, MAMBA2, Scan
 from neuralpower.measure.collect.plan import draw, kinds_named
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 
 ENGINES = ("experts", "grouped", "latent_attention", "linear_attention", "scan")
 GPU = Hardware(

@@ -28,7 +28,7 @@ from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
 from neuralpower.layers.sweep import Draw
 from neuralpower.measure.collect.plan import affordable, draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.networks.running import META
 from neuralpower.trace.tracer import trace, trace_call
 

@@ -24,13 +24,13 @@ from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.estimates import BYTES, IN_RANGE, MEASURED
 from neuralpower.learn.features import describe, describe_power
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_json import save
 from neuralpower.learn.predictor_lookup import load, on
-from neuralpower.learn.predictor_writing import save
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.slopes import Alignment
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.platforms import CPU, hardware_to_json, platform_of
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.explore.score import score

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from benchmarks.laws import FALLS, FASTER, NARROW, SLOWER, accelerators, breaches, drawn
+from benchmarks.laws import FALLS, NARROW, accelerators, apart, breaches, drawn, longer, without_clamps
 from neuralpower.devices.spec import find_spec
 from neuralpower.dtypes import floats_of
 from neuralpower.layers import KINDS, columns_of
+from neuralpower.layers.attention import Attention
+from neuralpower.layers.columns import in_tiles
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.learn import laws
@@ -22,11 +26,66 @@ PLACES = [(spec.slug, dtype) for spec in accelerators() for dtype in floats_of(s
 
 
 @pytest.mark.parametrize(("device", "dtype"), some_always(PLACES, lambda place: place[0] in SAMPLED))
-def test_no_answer_is_faster_than_its_sheet_or_many_times_slower(device: str, dtype: str) -> None:
-    predictor = for_device(find_spec(device)).of_torch()
+def test_no_answer_breaks_a_law(device: str, dtype: str) -> None:
+    spec = find_spec(device)
+    predictor = for_device(spec).of_torch()
     kinds = [kind for kind in KINDS.values() if kind.by_default]
-    found = [one for kind in kinds for one in breaches(predictor, drawn(kind, dtype, DRAWS))]
-    assert [(rule, layer) for rule, layer in found if rule in (FASTER, SLOWER)] == []
+    layers = [drawn(kind, dtype, DRAWS) for kind in kinds]
+    network = [some[0] for some in layers if some]
+    found = [one for some in layers for one in breaches(predictor, some)]
+    assert [*found, *longer(predictor, network), *apart(spec, network)] == []
+
+
+@pytest.mark.parametrize("device", ["nvidia-h100-sxm5-80gb", "nvidia-l40s"])
+def test_no_answer_about_an_engine_breaks_a_law(device: str) -> None:
+    predictor = for_device(find_spec(device))
+    kinds = [KINDS[name] for name in ("attention", "latent_attention", "linear", "matmul")]
+    assert [one for kind in kinds for one in breaches(predictor, drawn(kind, "bfloat16", DRAWS))] == []
+
+
+def test_without_the_clamps_laws_are_broken() -> None:
+    predictor = for_device(find_spec("nvidia-h100-sxm5-80gb")).of_torch()
+    layers = [drawn(KINDS[name], "bfloat16", DRAWS) for name in ("softmax", "conv2d", "attention")]
+    with without_clamps():
+        broken = {rule for some in layers for rule, _ in breaches(predictor, some)}
+    assert {FALLS, NARROW} <= broken
+
+
+@pytest.mark.parametrize("device", ["nvidia-h100-sxm5-80gb", "nvidia-l40s", "nvidia-b200"])
+def test_the_time_of_a_step_runs_straight_along_its_cache(device: str) -> None:
+    step = Attention(
+        dtype="bfloat16",
+        batch=16,
+        query_heads=32,
+        key_heads=8,
+        query_length=1,
+        key_length=1,
+        head_size=128,
+        causal=False,
+        masked=False,
+    )
+    lengths = np.arange(3500, 9000, 11)
+    t = for_device(find_spec(device)).estimate([replace(step, key_length=int(n)) for n in lengths]).runtime_s
+    assert np.all(np.diff(t) > 0)
+    assert np.max(t[1:] / t[:-1]) < 1.01  # no kink at 4,096 or 8,192
+
+
+def test_sizes_of_a_tile_and_an_alignment_stand_together() -> None:
+    sizes = [64, 65, 81, 96, 104, 128, 4096, 4097, 4103, 4104, 4112, 4608]
+    layers = [
+        Linear(dtype="float16", rows=size, in_features=64, out_features=64, bias=False) for size in sizes
+    ]
+    tiles, differs = in_tiles(columns_of(Linear, layers))
+    rows = np.asarray(tiles.rows).tolist()
+    assert rows == [64, 65, 65, 128, 72, 128, 4096, 4097, 4097, 4104, 4608, 4608]
+    assert differs.tolist() == [stands != size for stands, size in zip(rows, sizes, strict=True)]
+
+
+def test_eight_bits_are_no_slower_than_sixteen_where_nothing_is_scaled() -> None:
+    predictor = for_device(find_spec("nvidia-h100-sxm5-80gb"))
+    pixels = conv3x3(64, 64, batch=64, size=56, dtype="bfloat16")
+    found = predictor.estimate([pixels, replace(pixels, dtype="float8_e4m3fn")]).runtime_s
+    assert found[1] <= found[0]
 
 
 @pytest.mark.parametrize("device", ["nvidia-rtx-4090", "nvidia-rtx-3090", "nvidia-rtx-pro-6000-max-q"])
@@ -55,9 +114,36 @@ def test_odd_sides_take_longer_and_their_neighbours_little() -> None:
     assert found[0] < found[1] and abs(found[2] / found[1] - 1) < 0.02
 
 
-@pytest.mark.parametrize("rule", [FALLS, NARROW])
-def test_larger_calls_and_more_bits_never_take_less_where_the_law_answers(rule: str) -> None:
-    predictor = for_device(find_spec("nvidia-rtx-4090")).of_torch()
-    kinds = [kind for kind in KINDS.values() if kind.by_default]
-    found = [one for kind in kinds for one in breaches(predictor, drawn(kind, "float16", DRAWS))]
-    assert [layer for broken, layer in found if broken == rule] == []
+def test_tables_that_read_one_cache_again_do_not_beat_the_memory() -> None:
+    predictor = for_device(find_spec("nvidia-rtx-pro-6000-server"))
+    assert predictor.hardware is not None
+    caches = [
+        Attention(
+            dtype="bfloat16",
+            batch=8,
+            query_heads=40,
+            key_heads=8,
+            query_length=1,
+            key_length=length,
+            head_size=128,
+            causal=False,
+            masked=False,
+        )
+        for length in (2047, 2710, 3000, 4095)  # of 67 to 134 MB; the L2 holds 128
+    ]
+    found = predictor.estimate(caches)
+    read_s = [sum(one.bytes()) / predictor.hardware.memory_bytes_per_s for one in caches]
+    assert (found.runtime_s >= np.array(read_s) * 0.999).all()
+
+
+def test_what_a_causal_mask_hides_is_not_needed() -> None:
+    hardware = find_spec("nvidia-h100-sxm5-80gb").hardware()
+    sizes = {"batch": 1, "query_heads": 32, "key_heads": 8, "head_size": 128, "masked": False}
+
+    def least(queries: int, keys: int, causal: bool) -> float:
+        call = Attention(dtype="bfloat16", query_length=queries, key_length=keys, causal=causal, **sizes)
+        return float(laws.least_s(columns_of(Attention, [call]), hardware)[0])
+
+    assert least(8192, 8192, True) == pytest.approx(least(8192, 8192, False) / 2, rel=1e-3)
+    assert least(64, 8192, True) == pytest.approx(least(64, 8192, False), rel=0.01)
+    assert least(1, 8192, True) == least(1, 8192, False)

@@ -17,17 +17,17 @@ from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import typed
 from neuralpower.learn.any_device import before_networks, by_prior, for_device, with_the_rest
 from neuralpower.learn.features import describe
-from neuralpower.learn.network_rows import Total, read_totals
+from neuralpower.learn.network_rows import Total, Way, calls_of, read_totals, traced
 from neuralpower.learn.own_level import taught_by, teach
 from neuralpower.learn.predictor import LAW, Predictor
+from neuralpower.learn.predictor_json import from_json, save, to_json
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.predictor_reading import from_json
-from neuralpower.learn.predictor_writing import save, to_json
 from neuralpower.learn.totals_alone import train_totals
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
-from neuralpower.platforms import hardware_to_json
+from neuralpower.measure.collect.request import PRESETS
+from neuralpower.platforms import PLATFORMS, hardware_to_json
+from neuralpower.trace.recipe import Recipe
 
 GPU = Hardware(
     platform="nvidia",
@@ -241,6 +241,19 @@ def test_networks_are_followed_as_their_row_says_that_they_ran(layout: str, run:
     last = {getattr(layer, "channels_last") for layer in convolutions[1:]}  # noqa: B009
     assert last == ({True} if layout == "nhwc" or run == "compile" else {False})
     assert any(layer.kind == "fused" for layer in found.layers) == (run == "compile")
+    casts = [layer for layer in found.layers if layer.to_row().get("function") == "cast"]
+    assert bool(casts) == (run == "eager")  # Inductor's kernels take them in
+
+
+def test_a_step_of_training_is_followed_as_it_ran() -> None:
+    way = Way("amp", "nhwc", recipe=Recipe("momentum", "loop"))
+    calls = calls_of(traced("zoo:resnet18", 4, None, None, PLATFORMS["nvidia"], way))
+    convolutions = [layer for layer in calls if layer.kind == "conv2d"]
+    assert {(layer.dtype, layer.phase) for layer in convolutions} == {
+        ("float16", "forward"),
+        ("float16", "gradient"),
+    }
+    assert any(layer.kind == "optimizer" for layer in calls)
 
 
 def test_a_file_of_a_moved_law_counts_for_its_device_and_for_no_other_board(

@@ -21,11 +21,11 @@ from neuralpower.learn.carried_power import idle_power
 from neuralpower.learn.estimates import BASES
 from neuralpower.learn.keys import ANY, whole_kind
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_json import save
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.predictor_writing import save
 from neuralpower.learn.train import train, train_power
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.report.number_format import plain, quantity, share

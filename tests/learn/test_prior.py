@@ -11,6 +11,7 @@ import pytest
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import Layer, columns_of
 from neuralpower.layers.activation import Activation
+from neuralpower.layers.base import BACKWARD, GRADIENT
 from neuralpower.layers.linear import Linear
 from neuralpower.learn import laws
 from neuralpower.learn.law_estimates import faded, seconds_by_law
@@ -64,6 +65,38 @@ def test_factors_of_part_kind_and_trait_multiply() -> None:
     more = replace(more, factors={**more.factors, "activation memory: cheap": 0.3})
     busy = seconds(law(), relu(2**26)) - LAUNCH_S
     assert seconds(more, relu(2**26)) - LAUNCH_S == pytest.approx(busy * np.exp(0.6), rel=1e-3)
+
+
+def test_gradients_have_factors_of_their_own_and_forward_passes_none_of_them() -> None:
+    product = linear(2**16)
+    slower = law(linear_compute_gradient=0.5)
+    assert seconds(slower, product) == seconds(law(), product)
+    again = replace(product, phase=GRADIENT)
+    assert seconds(law(), again) == seconds(law(), product)
+    assert seconds(slower, again) > 1.4 * seconds(law(), product)
+    whole = columns_of(Linear, [replace(product, phase=BACKWARD)])
+    assert seconds_by_law(whole, slower)[0] == pytest.approx(2 * seconds(slower, again), rel=1e-6)
+
+
+def test_steps_of_training_move_gradients_and_no_forward_pass() -> None:
+    def step(one: Observation) -> Observation:
+        product = one.layers[0]
+        layers = (*one.layers, replace(product, phase=GRADIENT))
+        more = 3 * one.counts[0] * seconds(law(), product)  # twice the work, in three times the time
+        return replace(
+            one, layers=layers, counts=np.append(one.counts, 2.0 * one.counts[0]), seconds=one.seconds + more
+        )
+
+    steps = [step(one) for one in observed(law(), 60)]
+    known = dict.fromkeys(("compute", "memory", "linear compute", "linear memory", "activation memory"), 0.0)
+    found = fit_factors(steps, LAUNCH_S, known, (EVERYWHERE,))[EVERYWHERE]
+    assert not found.keys() & known.keys()
+    there = law().times(found)
+    product = steps[0].layers[0]
+    assert seconds(there, steps[0].layers[1]) == pytest.approx(seconds(law(), steps[0].layers[1]), rel=0.05)
+    assert seconds(there, replace(product, phase=GRADIENT)) == pytest.approx(
+        1.5 * seconds(law(), product), rel=0.1
+    )
 
 
 def test_a_device_has_the_factors_of_its_levels() -> None:

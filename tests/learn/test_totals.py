@@ -15,13 +15,12 @@ from neuralpower.layers.base import typed
 from neuralpower.learn.network_rows import Total, read_totals
 from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_reading import from_json
-from neuralpower.learn.predictor_writing import save, to_json
+from neuralpower.learn.predictor_json import from_json, save, to_json
 from neuralpower.learn.totals_alone import work_of_totals
 from neuralpower.learn.train import train
 from neuralpower.learn.whole_networks import consistent, fit_factors
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.networks.families import family_of
 from tests.learn.test_predictor import dataset, fresh, seconds
 

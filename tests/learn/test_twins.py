@@ -65,6 +65,17 @@ def test_large_products_follow_the_power_limit_and_the_weights_of_few_rows_the_b
     assert seconds(gh200, small) / seconds(h100, small) == pytest.approx(1.0, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("board", "low", "high"),
+    [("rtx-6000-ada", 90, 115), ("l40", 80, 115), ("rtx-pro-6000-max-q", 110, 160)],
+)
+def test_large_products_of_boards_of_300_w_sustain_what_long_prefills_do(
+    board: str, low: float, high: float
+) -> None:
+    large = product(16384, 8192)
+    assert low < large.flops() / seconds(on(board), large) / 1e12 < high  # of 182 to 439 TFLOP/s
+
+
 def test_a_times_part_that_the_peaks_do_not_explain_remains() -> None:
     h200, h100 = (find_spec(name).hardware() for name in ("h200", "h100"))
     few: Any = product(8, 16384)

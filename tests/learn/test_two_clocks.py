@@ -20,13 +20,12 @@ from neuralpower.layers.recurrent import Recurrent
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, train_dispatch
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_json import from_json, save, to_json
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.predictor_reading import from_json
-from neuralpower.learn.predictor_writing import save, to_json
 from neuralpower.learn.regressor import Regressor
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.report.tables import prediction_table

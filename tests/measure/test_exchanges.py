@@ -9,9 +9,7 @@ import pytest
 from neuralpower.data.dataset import read_dataset
 from neuralpower.data.screening import screen
 from neuralpower.errors import DatasetError, DeviceError, InputError
-from neuralpower.measure.exchanges.dataset import collect_exchanges
-from neuralpower.measure.exchanges.request import FUNCTIONS, Exchanges
-from neuralpower.measure.exchanges.run import measured
+from neuralpower.measure.exchanges.run import FUNCTIONS, Exchanges, collect_exchanges, measured
 from tests.program import Ran, run
 
 

@@ -29,9 +29,9 @@ from neuralpower.measure.calls import (
     settings_of,
     step_of,
 )
-from neuralpower.measure.collect.keys import software_key
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
+from neuralpower.measure.collect.schedule import software_key
 from neuralpower.measure.cuda import rig as rig_cuda
 from neuralpower.measure.cuda.rig import SENTINEL_CALLS, Queue, open_cuda_rig
 from neuralpower.measure.cuda.runtime import POWER_CAP, Condition, NvmlCondition, to_columns

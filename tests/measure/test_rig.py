@@ -11,11 +11,10 @@ import torch
 from neuralpower.data.dataset import read_dataset
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.layers.call import Call
-from neuralpower.measure.collect.keys import PROTOCOL_VERSION
-from neuralpower.measure.collect.process import Worker, command
-from neuralpower.measure.collect.recover import Local
+from neuralpower.measure.collect.collection import collect
+from neuralpower.measure.collect.process import Local, Worker, command
 from neuralpower.measure.collect.request import Request
-from neuralpower.measure.collect.supervisor import collect
+from neuralpower.measure.collect.schedule import PROTOCOL_VERSION
 from neuralpower.measure.collect.worker import Answers
 from neuralpower.measure.cpu.rig import CpuRig
 from neuralpower.measure.meters import NullMeter

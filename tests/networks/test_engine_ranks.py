@@ -11,6 +11,7 @@ import torch
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
 from neuralpower.layers.collective import Collective
+from neuralpower.layers.experts import Experts
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.requests import asked_of
@@ -29,6 +30,8 @@ NETWORKS = {
     "mixtral": f"MixtralForCausalLM?{SMALL}&num_key_value_heads=8&num_local_experts=8",
     "deepseek": f"DeepseekV3ForCausalLM?{SMALL}&n_routed_experts=8&n_group=1&topk_group=1"
     "&moe_intermediate_size=128&first_k_dense_replace=1",
+    "llama-4": f"Llama4ForCausalLM?{SMALL}&num_key_value_heads=8&head_dim=32&num_local_experts=8"
+    "&intermediate_size_mlp=512&num_experts_per_tok=1&interleave_moe_layer_step=1",
     "falcon": "FalconForCausalLM?num_hidden_layers=2&hidden_size=256&vocab_size=1024&num_attention_heads=16"
     "&new_decoder_architecture=true&num_kv_heads=8",
     "bloom": "BloomForCausalLM?n_layer=2&hidden_size=256&n_head=16&vocab_size=1024",  # biases of all heads
@@ -105,7 +108,7 @@ def test_heads_that_ranks_do_not_divide_are_refused_without_a_plan_too() -> None
         a_step("transformers:GPT2LMHeadModel?n_layer=2&n_embd=96&n_head=6&vocab_size=1024", tensor=4)
 
 
-@pytest.mark.parametrize("name", ["mixtral", "gpt-oss", "deepseek"])
+@pytest.mark.parametrize("name", ["mixtral", "gpt-oss", "deepseek", "llama-4"])
 @pytest.mark.parametrize("degrees", [{"data": 4, "expert": 4}, {"data": 2, "tensor": 2, "expert": 4}])
 def test_rows_are_brought_to_placed_experts_and_back_again(name: str, degrees: dict[str, int]) -> None:
     whole, asked = a_step(name), a_step(name, **degrees)
@@ -120,3 +123,14 @@ def test_rows_are_brought_to_placed_experts_and_back_again(name: str, degrees: d
     before, after = numbers(whole), numbers(asked)
     stacked = [path for path in before if "experts." in path and "shared" not in path]
     assert {after[path] * 4 / before[path] for path in stacked} == {1}
+
+
+@pytest.mark.parametrize("degrees", [{"tensor": 4}, {"tensor": 4, "expert": 4}])
+def test_what_every_expert_would_compute_is_not_summed_over_ranks(degrees: dict[str, int]) -> None:
+    work = run(a_step("llama-4", **degrees), **degrees).work
+    sums = [c.layer for c in work.calls if getattr(c.layer, "function", "") == "all_reduce"]
+    assert {one.elements for one in sums if isinstance(one, Collective)} == {
+        BATCH * 256
+    }  # a row a token, not one for each expert besides
+    mixtures = [c.layer for c in work.calls if isinstance(c.layer, Experts)]
+    assert {one.tokens for one in mixtures} == {BATCH // degrees.get("expert", 1)}

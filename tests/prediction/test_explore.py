@@ -29,7 +29,7 @@ from neuralpower.prediction.explore.fit import fit
 from neuralpower.prediction.explore.forms import Solver
 from neuralpower.prediction.explore.largest import largest
 from neuralpower.prediction.explore.space import Explored, Point, explore
-from neuralpower.prediction.explore.sweep import Grid, SweepPoint, pareto, sweep, to_json
+from neuralpower.prediction.explore.sweep import Grid, SweepPoint, pareto, sweep
 from neuralpower.prediction.memory.peak import forward_memory
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.rows import Interval
@@ -71,6 +71,22 @@ def test_monomials_and_sums_of_two_are_found_again() -> None:
         np.testing.assert_allclose(form(fields), values)
     assert solver.solve(tuple(np.sqrt(width))) is None
     assert solver.solve((0, 1, 2, 3, 4, 5)) is None  # a zero stands for another case
+
+
+def test_what_is_zero_beyond_a_bound_is_known_on_both_its_sides_and_not_between() -> None:
+    heads, size = np.array([2, 4, 8, 2, 4, 8, 2, 4]), np.array([8, 8, 8, 16, 16, 16, 32, 64])
+    fields = np.stack([heads * size, heads], axis=1).astype(float)
+    runs = np.where(size < 16, size // 2, 0)  # of half a head
+    form = Solver(fields).solve(tuple(runs))
+    assert form is not None
+    np.testing.assert_array_equal(form(fields), runs)
+    # sizes 4, 6, 16, 128, and 12, of which the examples say nothing
+    others = np.array([[8, 2], [24, 4], [96, 6], [256, 2], [48, 4]], dtype=float)
+    np.testing.assert_array_equal(form(others), [2, 3, 0, 0, np.nan])
+    np.testing.assert_array_equal(form.scaled(2)(others), [4, 6, 0, 0, np.nan])
+    # where the large ones are not zero alone, it is another case
+    assert Solver(fields).solve(tuple(np.where(size < 32, 0, size))) is None
+    assert Solver(fields).solve((4, 4, *(0,) * 6)) is None  # two examples may be chance
 
 
 # ---- families ----
@@ -519,7 +535,7 @@ def test_sizes_that_are_none_are_not_swept(
 
 def test_a_sweep_over_numpys_numbers_can_be_written_as_json(predictor: Predictor) -> None:
     found = sweep(Request("zoo:deep_mnist"), [predictor], Grid(batch_sizes=2 ** np.arange(2)))
-    assert [point["batch_size"] for point in json.loads(json.dumps(to_json(found)))["points"]] == [1, 2]
+    assert [point["batch_size"] for point in json.loads(json.dumps(found.to_json()))["points"]] == [1, 2]
 
 
 def test_a_sweep_without_a_point_knows_no_energy(predictor: Predictor) -> None:

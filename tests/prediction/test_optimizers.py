@@ -23,6 +23,7 @@ from neuralpower.optimizers.registry import KNOWN, States, canonical, optimizers
 from neuralpower.platforms import CPU, Platform, platform_named
 from neuralpower.prediction.explore.fit import fit, memory
 from neuralpower.prediction.memory.cuda_allocator import replayed
+from neuralpower.prediction.memory.peak import peak
 from neuralpower.prediction.weights import chosen, scheme_asked
 from neuralpower.trace.casts import cast_dtype, cast_rules, casting
 from neuralpower.trace.lifetimes import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS
@@ -195,14 +196,14 @@ class Wide(nn.Module):
 @pytest.mark.parametrize(("platform", "wide"), [(CPU, False), (NVIDIA, True)])
 def test_an_autocast_casts_what_the_platform_casts(platform: Platform, wide: bool) -> None:
     model, x = Wide(), torch.zeros(2, 64)
-    with cast_rules(platform, torch.bfloat16), casting(torch.bfloat16):
+    with cast_rules(platform), casting(torch.bfloat16):
         kinds = [one.dtype for one in model(x)]
     other = torch.float32 if wide else torch.bfloat16
     assert kinds == [torch.bfloat16, other, other, other, torch.bfloat16]
 
 
 def test_rules_of_a_gpu_last_as_long_as_their_block() -> None:
-    with cast_rules(NVIDIA, torch.bfloat16):
+    with cast_rules(NVIDIA):
         pass
     with torch.autocast("cpu", torch.bfloat16):
         assert functional.softmax(torch.zeros(2, 3, dtype=torch.bfloat16), -1).dtype == torch.bfloat16
@@ -280,7 +281,7 @@ def test_operands_of_two_types_are_cast_as_on_the_device(name: str) -> None:
     found = neuralpower.predict(model, (8, 16, 16), device="rtx-4090", phase="training", autocast="bfloat16")
     assert found.memory is not None
     how: Any = {"autocast": torch.bfloat16, "training": True}
-    with cast_rules(NVIDIA, torch.bfloat16):
+    with cast_rules(NVIDIA):
         TYPES.clear()
         trace(model, (torch.zeros(8, 16, 16),), **how)
     assert set(TYPES) == {on_gpu}
@@ -289,7 +290,7 @@ def test_operands_of_two_types_are_cast_as_on_the_device(name: str) -> None:
             real = model(torch.zeros(8, 16, 16)).dtype
     except RuntimeError:
         return  # it is refused on CPUs
-    with cast_rules(CPU, torch.bfloat16):
+    with cast_rules(CPU):
         TYPES.clear()
         trace(model, (torch.zeros(8, 16, 16),), **how)
     assert set(TYPES) == {real}
@@ -565,3 +566,56 @@ def test_a_step_of_sgd_moves_three_numbers_a_parameter_and_says_so() -> None:
     assert moved == [pytest.approx(3 * 4 * RESNET18, rel=1e-3), pytest.approx(5 * 4 * RESNET18, rel=1e-3)]
     assert any("write momentum for sgd with momentum" in text for text in plain.assumptions)
     assert not any("write momentum" in text for text in other.assumptions)
+
+
+class Own(nn.Module):
+    """A network that casts its products itself, as `how` says."""
+
+    def __init__(self, how: Callable[[], Any]) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Softmax(-1), nn.Linear(8, 8))
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.how():
+            y: Tensor = self.net(x)
+            return y
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # no CUDA here, an older name
+@pytest.mark.parametrize(
+    ("how", "on_cpu", "on_gpu"),
+    [
+        (lambda: torch.autocast("cpu"), torch.bfloat16, torch.bfloat16),
+        (lambda: torch.autocast("cpu", dtype=torch.float16), torch.float16, torch.float16),
+        (lambda: torch.autocast("cuda", dtype=torch.bfloat16), None, torch.bfloat16),
+        (lambda: torch.autocast("cuda"), None, torch.float16),
+        (lambda: torch.amp.autocast("cuda", torch.bfloat16), None, torch.bfloat16),
+        (lambda: torch.cuda.amp.autocast(), None, torch.float16),
+        (lambda: torch.cuda.amp.autocast(dtype=torch.bfloat16), None, torch.bfloat16),
+        (lambda: torch.autocast("cuda", enabled=False), None, None),
+        (lambda: torch.autocast("cpu", enabled=False), None, None),
+    ],
+)
+def test_a_network_that_casts_itself_is_cast_as_one_that_is_asked_to(
+    how: Callable[[], Any], on_cpu: torch.dtype | None, on_gpu: torch.dtype | None
+) -> None:
+    own, x = Own(how).eval(), torch.zeros(2, 8)
+    for platform, dtype in ((CPU, on_cpu), (NVIDIA, on_gpu)):
+        with cast_rules(platform):
+            asked = [(call.operator, call.layer) for call in trace(own.net, (x,), autocast=dtype).calls]
+            found = [(call.operator, call.layer) for call in trace(own, (x,)).calls]
+        assert found == asked
+        steps = [
+            training_lifetimes(model, (x,), {}, platform=platform, optimizer=None, autocast=low)
+            for model, low in ((own, None), (own.net, dtype))
+        ]
+        needed = [peak(step.storages)[0] for step in steps]
+        assert needed[0] == pytest.approx(needed[1], abs=256)  # copies of weights are freed with the block
+
+
+def test_a_block_without_casts_is_left_alone_by_a_block_around_it() -> None:
+    model = Own(lambda: torch.autocast("cpu", enabled=False))
+    with cast_rules(NVIDIA):
+        found = trace(model, (torch.zeros(2, 8),), autocast=torch.bfloat16)
+    assert {call.layer.dtype for call in found.calls} == {"float32"}

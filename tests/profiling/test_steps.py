@@ -13,8 +13,17 @@ from neuralpower.errors import InputError, ModelError, OutOfMemory
 from neuralpower.networks.inputs import Inputs
 from neuralpower.profiling.stopwatch import HostClock
 from neuralpower.suites.bench.network import Scores
-from neuralpower.suites.precision import Precision, lacking, precision, with_masters
-from neuralpower.suites.steps import Batch, StepTimer, Times, Work, make_optimizer
+from neuralpower.suites.steps import (
+    Batch,
+    Precision,
+    StepTimer,
+    Times,
+    Work,
+    lacking,
+    make_optimizer,
+    precision,
+    with_masters,
+)
 
 CPU, SCORES = torch.device("cpu"), Scores(3)
 

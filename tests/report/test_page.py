@@ -17,9 +17,9 @@ from neuralpower.errors import InputError
 from neuralpower.files.csv_files import write_csv
 from neuralpower.report.axes import axis, limits, logarithmic, scaled
 from neuralpower.report.axes import texts as texts_of
+from neuralpower.report.chart_files import save
 from neuralpower.report.charts import XY, Bars, BarSeries, Chart, Heatmap, Pie, Pies, Series, slug
 from neuralpower.report.labels import Plot, along, place
-from neuralpower.report.matplotlib_charts import save
 from neuralpower.report.page import (
     Nested,
     Page,

@@ -28,8 +28,19 @@ from neuralpower.prediction.compose import compose, question_of
 from neuralpower.prediction.memory.peak import forward_memory, memory_of
 from neuralpower.prediction.request import Request
 from neuralpower.prediction.timeline import UNPLACED, Omitted, Stage, memory_bytes, timed
-from neuralpower.report.chrome import Counter, Process, Row, Slice, document, microseconds, write
-from neuralpower.report.perfetto import WAIT, Leaf, nested, predicted
+from neuralpower.report.perfetto import (
+    WAIT,
+    Counter,
+    Leaf,
+    Process,
+    Row,
+    Slice,
+    document,
+    microseconds,
+    nested,
+    predicted,
+    write,
+)
 from neuralpower.trace.passes import applied
 from neuralpower.trace.recipe import RECIPE, Recipe
 from neuralpower.trace.step_lifetimes import training_lifetimes

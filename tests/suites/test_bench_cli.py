@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from neuralpower.cli.bench import with_booleans
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.suites.bench.datum import Datum
-from neuralpower.suites.bench.logs import PATTERN, parse
+from neuralpower.suites.bench.command import with_booleans
+from neuralpower.suites.bench.data import Datum
 from neuralpower.suites.bench.options import Options
+from neuralpower.suites.bench.results import PATTERN, parse
 from neuralpower.suites.bench.run import benchmark
 from tests import caffe
 from tests.networks.test_zoo import GOLDEN

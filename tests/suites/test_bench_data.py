@@ -20,18 +20,22 @@ from torch import Tensor
 
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.networks.inputs import Inputs
-from neuralpower.suites.bench.datum import Datum, parse_datum
-from neuralpower.suites.bench.distributed import World
-from neuralpower.suites.bench.images import (
+from neuralpower.suites.bench.data import (
     CaffeStore,
+    Datum,
+    Endless,
     FolderStore,
     Images,
+    Lane,
+    Loaded,
+    Synthetic,
     augmented,
     crop_box,
     open_store,
+    parse_datum,
     picture,
 )
-from neuralpower.suites.bench.loading import Endless, Lane, Loaded, Synthetic
+from neuralpower.suites.bench.distributed import World
 from tests import caffe
 
 CPU = torch.device("cpu")

@@ -20,17 +20,34 @@ from neuralpower.measure.meters import MeterUnavailable, Reading
 from neuralpower.measure.meters.base import Description
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.processes.tether import python, tethered
-from neuralpower.suites.bench.config import IMAGE, SETTINGS, container_command, read_config
 from neuralpower.suites.bench.distributed import World, device_of, failure_of, torchrun, world_of
-from neuralpower.suites.bench.grid import Ended, axes_of, points_of, run_grid
-from neuralpower.suites.bench.logs import Log, parse, read_logs, result_line, values_of, write_csv
-from neuralpower.suites.bench.monitor import Monitor, PowerReader, ProcessReader
 from neuralpower.suites.bench.network import Case, Network, Scores, TooLarge, check_host_memory
-from neuralpower.suites.bench.options import Options, arguments, boolean, options_of
-from neuralpower.suites.bench.run import Bench, results
-from neuralpower.suites.bench.summaries import SUMMARIES, exploration
-from neuralpower.suites.precision import Precision
-from neuralpower.suites.steps import Times
+from neuralpower.suites.bench.options import (
+    IMAGE,
+    SETTINGS,
+    Options,
+    arguments,
+    boolean,
+    container_command,
+    options_of,
+    read_config,
+)
+from neuralpower.suites.bench.results import (
+    SUMMARIES,
+    Ended,
+    Log,
+    axes_of,
+    exploration,
+    parse,
+    points_of,
+    read_logs,
+    result_line,
+    run_grid,
+    values_of,
+    write_csv,
+)
+from neuralpower.suites.bench.run import Bench, Monitor, PowerReader, ProcessReader, results
+from neuralpower.suites.steps import Precision, Times
 
 # ---- options ----
 

@@ -13,26 +13,34 @@ from torch.utils.flop_counter import FlopCounterMode
 from neuralpower.errors import DeviceError, InputError, OutOfMemory
 from neuralpower.networks.sources import resolve
 from neuralpower.suites.paradnn import run as running
-from neuralpower.suites.paradnn.formulas import counted, counted_model, described, phi
-from neuralpower.suites.paradnn.learning import (
+from neuralpower.suites.paradnn.points import (
+    FAMILIES,
+    Point,
+    counted,
+    counted_model,
+    described,
+    grid,
+    phi,
+    sampled,
+    sharded,
+    walk,
+)
+from neuralpower.suites.paradnn.run import (
     COMPAT,
     TensorFlowRMSprop,
-    learning_rate,
-    optimizer_of,
-    optimizer_settings,
-    scheduled,
-)
-from neuralpower.suites.paradnn.points import FAMILIES, Point, grid, sampled, sharded, walk
-from neuralpower.suites.paradnn.result import STATES, Result, Setup, single_text
-from neuralpower.suites.paradnn.run import (
     affordable,
     check_room,
     check_setup,
     drawing,
+    learning_rate,
     measure,
     needed_bytes,
     operator_times,
+    optimizer_of,
+    optimizer_settings,
+    scheduled,
 )
+from neuralpower.suites.paradnn.sweep import STATES, Result, Setup, single_text
 
 FC = {"layers": 4, "nodes": 1024, "input_size": 2000, "output_size": 200, "batch_size": 64}
 TINY = {"layers": 2, "nodes": 8, "input_size": 6, "output_size": 3, "batch_size": 4}

@@ -12,18 +12,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from neuralpower.cli.paradnn import KMP, TPU_FLAGS, intel_openmp
 from neuralpower.data.dataset import Dataset
 from neuralpower.layers import KINDS
 from neuralpower.layers.optimizer import Optimizer
 from neuralpower.learn.predictor import Predictor
-from neuralpower.learn.predictor_writing import save
+from neuralpower.learn.predictor_json import save
 from neuralpower.learn.train import train
 from neuralpower.measure.collect.plan import draw
+from neuralpower.suites.paradnn.command import KMP, TPU_FLAGS, intel_openmp
 from neuralpower.suites.paradnn.points import Point
-from neuralpower.suites.paradnn.predicted import predict_point, predictable
-from neuralpower.suites.paradnn.result import Setup
-from neuralpower.suites.paradnn.sweep import read_results
+from neuralpower.suites.paradnn.run import predict_point, predictable
+from neuralpower.suites.paradnn.sweep import Setup, read_results
 from tests.program import done, run
 
 HEADER = "device,input_type,layers,nodes,batch_size,input_size,output_size,#params,duration,tflops"

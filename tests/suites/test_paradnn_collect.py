@@ -11,7 +11,7 @@ import pytest
 from neuralpower.measure.collect import networks as networks_module
 from neuralpower.measure.collect.networks import SWEPT, swept
 from neuralpower.measure.collect.plan import kinds_named, make_plan
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.networks.zoo.paradnn import SWEEPS
 
 QUICK = dataclasses.replace(PRESETS["quick"], sweep=1)

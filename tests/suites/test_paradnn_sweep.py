@@ -18,11 +18,21 @@ import pytest
 
 from neuralpower.data.journal import Journal
 from neuralpower.errors import DatasetError, DeviceError, InputError
-from neuralpower.suites.paradnn.formulas import described
-from neuralpower.suites.paradnn.points import FAMILIES, Point, walk
-from neuralpower.suites.paradnn.result import Result, Setup
-from neuralpower.suites.paradnn.sweep import Sweep, array_script, read_results, states_of
-from neuralpower.suites.paradnn.table import HEADERS, csv_frame, csv_text, frame, merged, read_csv
+from neuralpower.suites.paradnn.points import FAMILIES, Point, described, walk
+from neuralpower.suites.paradnn.sweep import (
+    HEADERS,
+    Result,
+    Setup,
+    Sweep,
+    array_script,
+    csv_frame,
+    csv_text,
+    frame,
+    merged,
+    read_csv,
+    read_results,
+    states_of,
+)
 
 SETUP = Setup(warmup_steps=3, steps=10)
 POINTS = walk(Point.of("fc", "pytorch", {**FAMILIES["fc"].defaults, "layers": 1, "nodes": 2}))[:6]

@@ -20,7 +20,7 @@ from neuralpower.layers.reduction import Reduction
 from neuralpower.layers.softmax import Softmax
 from neuralpower.measure.calls import call_of, step_of
 from neuralpower.measure.collect.plan import draw
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.networks.running import META
 from neuralpower.trace.tracer import trace_call
 

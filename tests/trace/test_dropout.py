@@ -24,7 +24,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, kinds_named, make_plan
-from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
+from neuralpower.measure.collect.request import ACCELERATOR_PRESETS, PRESETS, Preset
 from neuralpower.networks.running import META
 from neuralpower.trace.recipe import TRAINING
 from neuralpower.trace.tracer import trace, trace_call

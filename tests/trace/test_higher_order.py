@@ -23,6 +23,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import neuralpower
 from neuralpower.errors import ModelError
 from neuralpower.layers.attention import Attention, window_of
+from neuralpower.platforms import CPU
+from neuralpower.prediction.memory.peak import peak
+from neuralpower.trace.step_lifetimes import training_lifetimes
 from neuralpower.trace.tracer import trace
 
 # torch scripts helpers when it first compiles or derives forward, and calls what it has deprecated
@@ -431,9 +434,65 @@ def test_where_no_gradient_is_taken_composite_operators_stay_whole() -> None:
     assert math.isclose(found.flops, PRODUCT)
 
 
-def test_a_step_through_branches_has_a_time_and_says_why_its_memory_is_not_known() -> None:
+def test_a_step_through_branches_has_a_time_and_a_memory() -> None:
     found = neuralpower.load("amd-epyc-2c").predict(Branches(), X, phase="training")
     # the costlier branch: two products of 2 x 8 x 16 x 32 FLOP, gradients of both weights and of one input
     assert found.flops > 5 * 2 * 8 * 16 * 32
-    assert found.memory is None
-    assert "its memory is not known: Branches: a training step" in " ".join(found.remarks)
+    assert not any("its memory is not known" in remark for remark in found.remarks)
+    assert found.memory is not None
+    # gradients of the layers of that branch alone: 16 x 32 + 32, 32 x 16 + 16
+    assert found.memory.parts["gradients"] == 4 * (16 * 32 + 32 + 32 * 16 + 16)
+
+
+class Weighted(nn.Module):
+    """A function of X and a weight [16, 16]."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.w, self.function = nn.Parameter(W.clone()), function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x, self.w)
+
+
+def at_the_peak(module: nn.Module, x: Tensor) -> int:
+    """Bytes at the peak of a step."""
+    return peak(training_lifetimes(module, (x,), {}, platform=CPU, optimizer=None).storages)[0]
+
+
+@pytest.mark.parametrize("name", sorted(COUNTED.keys() - {"out_dtype"}))
+def test_the_memory_of_a_step_is_followed_through_what_an_operator_is_given(name: str) -> None:
+    # input, weight and its gradient
+    assert at_the_peak(Weighted(COUNTED[name][0]), X) > X.nbytes + 2 * W.nbytes
+
+
+def test_a_branch_keeps_its_operands_and_runs_again_in_the_backward_pass() -> None:
+    def wide(y: Tensor) -> Tensor:  # 64 times as much as its input, and as its output
+        return y.repeat(1, 64).exp().sin().exp().reshape(8, 64, 16).sum(1)
+
+    def branch(y: Tensor) -> Any:
+        return torch.cond(positive(y), wide, wide, (y,))
+
+    plain = at_the_peak(Weighted(lambda x, w: wide(wide(x @ w))), X)
+    kept = at_the_peak(Weighted(lambda x, w: branch(branch(x @ w))), X)
+    # the two exponentials of one of them, 8 x 1,024 numbers each, but for the operands
+    assert plain - kept > 2 * 8 * 1024 * 4 - 4 * X.nbytes
+
+
+def test_the_fused_kernel_keeps_no_scores() -> None:
+    class Network(nn.Module):
+        def __init__(self, fused: bool) -> None:
+            super().__init__()
+            self.layer, self.fused = nn.Linear(16, 48), fused
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.layer(x).view(2, 512, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
+            if self.fused:
+                mask = create_block_mask(causal, None, None, 512, 512, device=str(x.device))
+                return flex_attention(q, k, v, block_mask=mask)
+            return torch.softmax(q @ k.mT, -1) @ v
+
+    x, scores = torch.randn(2, 512, 16), 2 * 4 * 512 * 512 * 4
+    sizes = {fused: at_the_peak(Network(fused), x) for fused in (True, False)}
+    tensor = 2 * 512 * 16 * 4  # x, q, k, v, the output, and a gradient of each, at most
+    assert sizes[True] < 16 * tensor < scores < sizes[False]

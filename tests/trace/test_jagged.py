@@ -63,10 +63,27 @@ def test_the_rows_of_a_jagged_tensor_are_counted(
     assert sum(int(call.layer.flops()) for call in calls if call.layer.multiplies) == PRODUCT
 
 
-def test_attention_over_jagged_tensors_is_refused_with_a_way_out() -> None:
-    def attention(layer: nn.Module, x: Tensor) -> Tensor:
-        heads = layer(x).unflatten(-1, (2, 8)).transpose(1, 2)
-        return F.scaled_dot_product_attention(heads, heads, heads)
+def attention(layer: nn.Module, x: Tensor) -> Tensor:
+    heads = layer(x).unflatten(-1, (2, 8)).transpose(1, 2)
+    return F.scaled_dot_product_attention(heads, heads, heads)
 
+
+def parted(x: Tensor) -> Tensor:
+    return torch.nested.as_nested_tensor([*x.split(LENGTHS)], layout=torch.jagged)
+
+
+@pytest.mark.parametrize("phase", ["forward", "training"])
+@pytest.mark.parametrize(
+    ("network", "given"),
+    [
+        (Network(attention), jagged()),
+        (Network(lambda layer, x: attention(layer, parted(x)).values()), ROWS),
+        (nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), jagged()),
+        (Network(lambda layer, x: layer(torch.nested.nested_tensor([x, x]))), ROWS),
+    ],
+)
+def test_attention_over_jagged_tensors_is_refused_with_a_way_out(
+    network: nn.Module, given: Tensor, phase: str
+) -> None:
     with pytest.raises(InputError, match="sparse or nested, .*; make them dense"):
-        neuralpower.load("amd-epyc-2c").predict(Network(attention), jagged())
+        neuralpower.load("amd-epyc-2c").predict(network, given, phase=phase)

@@ -18,14 +18,13 @@ from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.learn.keys import recurs
 from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.predictor_json import from_json, to_json
 from neuralpower.learn.predictor_lookup import load
-from neuralpower.learn.predictor_reading import from_json
-from neuralpower.learn.predictor_writing import to_json
 from neuralpower.learn.problem import FEWEST_ROWS
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import call_of
 from neuralpower.measure.collect.plan import draw, make_plan
-from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
+from neuralpower.measure.collect.request import ACCELERATOR_PRESETS, PRESETS, Preset
 from neuralpower.networks.running import META
 from neuralpower.networks.zoo import ZOO
 from neuralpower.platforms import CPU, platform_named

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from neuralpower.layers.convolution import Conv2d
+from neuralpower.learn.network_rows import _traced
 from neuralpower.platforms import CPU, PLATFORMS
 from neuralpower.trace.passes import applied
 from neuralpower.trace.passes.channels_last import turns
@@ -27,6 +28,26 @@ def network(groups: int = 1) -> nn.Sequential:
         nn.Conv2d(64, 64, 3, groups=groups),
     ]
     return nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize(("weights", "images"), [(True, True), (True, False), (False, True), (False, False)])
+def test_a_convolution_runs_in_channels_last_where_an_operand_lies_so(
+    autocast: torch.dtype | None, device: str, weights: bool, images: bool
+) -> None:
+    formats = {True: torch.channels_last, False: torch.contiguous_format}
+    model = network().to(device).to(memory_format=formats[weights])
+    x = torch.empty(8, 3, 32, 32, device=device).contiguous(memory_format=formats[images])
+    found = [layer for layer in trace(model, (x,), autocast=autocast).layers if isinstance(layer, Conv2d)]
+    assert [layer.channels_last for layer in found] == 2 * [weights or images]
+
+
+@pytest.mark.parametrize("dtype", ["amp", "float32"])
+def test_a_network_turned_to_channels_last_has_no_convolution_in_another_format(dtype: str) -> None:
+    row = {"model": "zoo:resnet18", "batch": 2, "dtype": dtype, "layout": "nhwc"}
+    found = _traced(row, PLATFORMS["nvidia"])
+    assert all(layer.channels_last for layer in found if isinstance(layer, Conv2d))
 
 
 def followed(*, last: bool, groups: int = 1) -> Trace:

@@ -16,6 +16,7 @@ from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 import neuralpower
 from neuralpower.layers import Layer
 from neuralpower.layers.linear import Linear
+from neuralpower.trace.lifetimes import WEIGHTS
 from neuralpower.trace.records import Trace
 from neuralpower.trace.tracer import trace
 
@@ -237,3 +238,82 @@ def test_a_network_that_learns_to_be_quantised_is_followed() -> None:
     x = torch.randn(2, 3, 16, 16)
     prepared = quantization.prepare_qat(network, inplace=False)
     assert flops(traced(prepared, x)) == 2 * 2 * 8 * 14 * 14 * 3 * 9
+
+
+def embeddings(four_bits: bool) -> nn.Module:
+    """A bag of 100 x 16 in rows of 8 or 4 bits."""
+    own = quantization.float_qparams_weight_only_qconfig
+    network: Any = nn.Sequential(nn.EmbeddingBag(100, 16, mode="sum"))
+    network.qconfig = None
+    network[0].qconfig = quantization.float_qparams_weight_only_qconfig_4bit if four_bits else own
+    quantization.prepare(network, inplace=True)
+    quantization.convert(network, inplace=True)
+    return network
+
+
+def dynamic(layer: nn.Module, dtype: torch.dtype = torch.qint8) -> nn.Module:
+    return quantization.quantize_dynamic(nn.Sequential(layer), {type(layer)}, dtype=dtype)
+
+
+IDS = torch.zeros(4, 3, dtype=torch.int64)
+# Bytes: weights of 1 B and a scale with a zero point of 4 + 4 B, biases of 4 B; in float16 weights of 2 B.
+PACKED = {
+    "linear": (lambda: dynamic(nn.Linear(64, 32)), torch.zeros(8, 64), 64 * 32 + 8 + 4 * 32),
+    "no bias": (lambda: dynamic(nn.Linear(64, 32, bias=False)), torch.zeros(8, 64), 64 * 32 + 8),
+    "float16": (lambda: dynamic(nn.Linear(64, 32), torch.float16), torch.zeros(8, 64), 2 * 64 * 32 + 4 * 32),
+    "lstm": (
+        lambda: dynamic(nn.LSTM(16, 32)),
+        torch.zeros(5, 4, 16),
+        128 * 16 + 8 + 128 * 32 + 8 + 2 * 4 * 128,
+    ),
+    "gru, float16": (
+        lambda: dynamic(nn.GRU(16, 32), torch.float16),
+        torch.zeros(5, 4, 16),
+        2 * (96 * 16 + 96 * 32) + 2 * 4 * 96,
+    ),
+    "gru cell": (
+        lambda: dynamic(nn.GRUCell(16, 32)),
+        torch.zeros(4, 16),
+        96 * 16 + 8 + 96 * 32 + 8 + 2 * 4 * 96,
+    ),
+    "bags": (lambda: embeddings(False), IDS, 100 * (16 + 8)),
+    "bags of 4 bits": (lambda: embeddings(True), IDS, 100 * (16 // 2 + 4)),
+    # each channel has its scale and its zero point
+    "static": (
+        lambda: converted(Static(nn.Linear(64, 32), nn.Identity()), torch.zeros(8, 64), [], False),
+        torch.zeros(8, 64),
+        64 * 32 + 32 * 8 + 4 * 32,
+    ),
+    "convolution": (
+        lambda: converted(Static(nn.Conv2d(8, 16, 3), nn.Identity()), torch.zeros(2, 8, 16, 16), [], False),
+        torch.zeros(2, 8, 16, 16),
+        16 * 8 * 9 + 16 * 8 + 4 * 16,
+    ),
+    "convolution of a line": (
+        lambda: converted(Static(nn.Conv1d(8, 16, 3), nn.Identity()), torch.zeros(2, 8, 32), [], False),
+        torch.zeros(2, 8, 32),
+        16 * 8 * 3 + 16 * 8 + 4 * 16,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_weights_are_parameters_and_in_memory(name: str) -> None:
+    make, x, size = PACKED[name]
+    made = make()
+    found = traced(made, x)
+    assert found.parameter_bytes == size
+    assert sum(one.bytes for one in found.storages if one.part == WEIGHTS) >= size
+    memory = neuralpower.load("amd-epyc-2c").predict(made, x).memory
+    # buffers: a scale of float32 and a zero point of int64 where numbers are turned into 8 bits
+    assert memory is not None
+    assert memory.weights_bytes in (size, size + 12)
+
+
+def test_a_quantised_network_has_the_parameters_that_it_was_made_from() -> None:
+    network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.LSTM(64, 32, bidirectional=True))
+    made = quantization.quantize_dynamic(copy.deepcopy(network), {nn.Linear, nn.LSTM})
+    x = torch.zeros(5, 4, 64)
+    assert traced(made, x).parameters == sum(p.numel() for p in network.parameters())
+    twice = nn.Sequential(made[0], nn.ReLU(), made[0])  # a shared layer counts once
+    assert traced(twice, x).parameters == 64 * 64 + 64

@@ -13,7 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import neuralpower
 from neuralpower.errors import InputError, ModelError
+from neuralpower.networks.running import WAYS
 from neuralpower.networks.sources import InputRequest, resolve
+from neuralpower.trace import tracer
 from neuralpower.trace.numerics import FLOPS_PER_BYTE
 from neuralpower.trace.records import Trace
 from neuralpower.trace.step_lifetimes import training_lifetimes
@@ -356,13 +358,6 @@ class _Stepping(nn.Module):
         self.optimizer.step()
 
 
-@pytest.mark.filterwarnings("ignore")  # that this way to quantize is deprecated
-def test_packed_weights_are_said_not_to_be_counted() -> None:
-    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
-    said = " ".join(neuralpower.load("amd-epyc-2c").predict(model, torch.zeros(2, 8)).remarks)
-    assert "packed weights of quantized layers (2) have an unknown size: parameters and memory" in said
-
-
 class Inside(nn.Linear):
     """Makes a tensor of its own by a function, before its product."""
 
@@ -378,6 +373,15 @@ RAGGED = [torch.zeros(2, 4), torch.zeros(3, 4)]
 PLAIN = torch.zeros(2, 4)
 
 
+def held(module: nn.Module, tensor: Tensor) -> nn.Module:
+    """The module with a parameter, or a buffer."""
+    if isinstance(tensor, nn.Parameter):
+        module.register_parameter("held", tensor)
+    else:
+        module.register_buffer("held", tensor)
+    return module
+
+
 @pytest.mark.filterwarnings(
     "ignore"
 )  # that TorchScript is deprecated, nested tensors and lazy layers are new
@@ -390,9 +394,23 @@ PLAIN = torch.zeros(2, 4)
             "0.weight has no shape before its layer has seen an input",
         ),
         (lambda: (nn.Sequential(nn.LazyBatchNorm2d()), PLAIN), "0.weight has no shape before"),
-        (
-            lambda: (nn.Linear(4, 4), torch.eye(4).to_sparse()),
-            r"a tensor of \(4, 4\) is torch.sparse_coo, and only dense",
+        *(
+            (
+                lambda make=make, hold=hold: hold(make(torch.eye(4))),
+                rf"a tensor of \(4, 4\) is torch.{name}, and only dense",
+            )
+            for name, make in {
+                "sparse_coo": Tensor.to_sparse,
+                "sparse_csr": Tensor.to_sparse_csr,
+                "sparse_csc": Tensor.to_sparse_csc,
+                "sparse_bsr": lambda x: x.to_sparse_bsr((2, 2)),
+                "sparse_bsc": lambda x: x.to_sparse_bsc((2, 2)),
+            }.items()
+            for hold in (
+                lambda x: (nn.Linear(4, 4), x),
+                lambda x: (held(nn.Linear(4, 4), x), PLAIN),
+                lambda x: (held(nn.Linear(4, 4), nn.Parameter(x)), PLAIN),
+            )
         ),
         (
             lambda: (nn.Linear(4, 4), torch.nested.nested_tensor(RAGGED)),
@@ -496,3 +514,31 @@ def test_the_work_of_a_decomposition_counts_beside_its_bytes(function: Any, flop
         assert call.work_bytes == pytest.approx(max(call.bytes, work), abs=1)
     small = trace(Returned(function), (torch.empty(2, 2, device="meta"),)).unmodelled
     assert [call.work_bytes >= call.bytes for call in small] == [True]
+
+
+class Faulty(nn.Module):
+    """Raises what values do not change."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, features, bias=False, device="meta")
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError(f"{self.linear(x).dim()} axes are too few")
+
+
+@pytest.mark.parametrize(("features", "drawn"), [(16, True), (2**15, False)])
+def test_a_large_network_is_not_run_with_values_to_see_an_error_again(
+    features: int, drawn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def on_cpu(*_: object) -> None:
+        seen.append("cpu")
+        raise ValueError("2 axes are too few")
+
+    monkeypatch.setattr(tracer, "on_cpu", on_cpu)
+    ways = [*WAYS[:2], ("cpu", on_cpu)]
+    with pytest.raises(ModelError, match="2 axes are too few"):
+        trace(Faulty(features), (torch.ones(2, features, device="meta"),), ways=ways)
+    assert bool(seen) == drawn

@@ -30,7 +30,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.train import train
 from neuralpower.measure.calls import Backward, call_of
 from neuralpower.measure.collect.plan import affordable, draw, kinds_named, make_plan
-from neuralpower.measure.collect.presets import PRESETS
+from neuralpower.measure.collect.request import PRESETS
 from neuralpower.measure.cpu.timer import Sentinel, Timing, time_calls
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.phases import Phase
@@ -346,7 +346,7 @@ def test_what_was_not_measured_backward_does_what_its_formulas_say() -> None:
     tasks = backward_tasks(CHAIN, lambda kind, phase: False)
     # two products each, grad x and grad W, of 4 x 8 x 8 multiply-adds
     assert [(task.path, task.layer.phase, task.layer.flops()) for task in tasks] == [
-        (path, "forward", 512)
+        (path, "gradient", 512)
         for path in ("two", "two", "one")  # nobody asks for the gradient of the input
     ]
     assert [task.share for task in tasks] == [1.0, 1.0, 1.0]

@@ -1,10 +1,12 @@
-"""One run of a collection: it resumes where an earlier run ended, and measures what fits its time."""
+"""A collection, from the lock to the sealed tables: one run resumes the last, and keeps its time."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import platform
 import sys
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,16 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from neuralpower.data.journal import Journal
-from neuralpower.data.sealing import kept_rows
+from neuralpower.data.schema import write_meta
+from neuralpower.data.sealing import kept_rows, seal
 from neuralpower.devices.machine import read_machine, up_since
-from neuralpower.measure.collect.checkout import checkout
-from neuralpower.measure.collect.keys import PROTOCOL_VERSION, device_key, plan_hash, software_key
-from neuralpower.measure.collect.presets import preset_named
-from neuralpower.measure.collect.recover import Executor
-from neuralpower.measure.collect.request import Progress, Request
-from neuralpower.measure.collect.resume import Unfinished, row_key
+from neuralpower.errors import DeviceError, LostDeviceError, NeuralPowerError
+from neuralpower.measure import ROUNDS
+from neuralpower.measure.collect.process import Executor
+from neuralpower.measure.collect.request import Progress, Request, preset_named
+from neuralpower.measure.collect.resume import (
+    Unfinished,
+    checkout,
+    description,
+    planned,
+    row_key,
+    sessions,
+    unfinished,
+)
 from neuralpower.measure.collect.schedule import (
     POWER,
+    PROTOCOL_VERSION,
     RUNTIME,
     Batch,
     BatchSizes,
@@ -30,12 +41,14 @@ from neuralpower.measure.collect.schedule import (
     Schedule,
     Task,
     batched,
+    device_key,
     estimate,
     make_schedule,
     margin_s,
+    plan_hash,
+    software_key,
 )
 from neuralpower.measure.meters.base import no_power
-from neuralpower.measure.rounds import ROUNDS
 
 ATTEMPTS = 3  # of a noisy configuration
 ENDED = "the machine went down twice while only this was measured"
@@ -66,7 +79,6 @@ class Collection:
     started: float
 
     def __post_init__(self, plan: Sequence[dict[str, Any]], earlier: Sequence[Mapping[str, Any]]) -> None:
-        """Find the remaining tasks."""
         request = self.request
         self.session = uuid.uuid4().hex[:12]
         self.attempts: Counter[tuple[str, int]] = Counter()  # at a runtime, also those of earlier runs
@@ -182,7 +194,6 @@ class Collection:
         self.owed_s = 0.0
 
     def _powers(self, tasks: Iterable[Task]) -> None:
-        """Measure their power, where their runtime is known."""
         for batch, results, seconds in self.executor.run(self._issued(tasks, 1, fresh=False)):
             self._powered(batch.tasks[0], results[0], seconds)
         self.owed_s = 0.0
@@ -226,24 +237,24 @@ class Collection:
 
     def _issued(self, tasks: Iterable[Task], attempt: int, fresh: bool) -> Iterator[Batch]:
         """Batches, each announced in the journal, as long as there is time."""
-        for number, some in enumerate(batched(tasks, self.sizes, self.unfinished.suspects)):
+        for number, batch in enumerate(batched(tasks, self.sizes, self.unfinished.suspects)):
             anew = fresh and number < self.executor.lanes
             left_s = self._left_s() - self.owed_s - self.costs.restart_s * anew
-            if self.begun and left_s < self.costs.of(some):
+            if self.begun and left_s < self.costs.of(batch):
                 return
-            if some[0].tier == POWER and (self.meter_lost or some[0].key not in self.rows):
+            if batch[0].tier == POWER and (self.meter_lost or batch[0].key not in self.rows):
                 continue
-            issued = some
+            issued = batch
             # as much of the first batch as fits, to within a factor of 2, and one task in any case
             while not self.begun and len(issued) > 1 and self.costs.of(issued) > left_s:
                 issued = issued[: len(issued) // 2]
             self.begun = True
             names = [list(task.key) for task in issued]
             self.journal.append(
-                {"type": "start", "tier": some[0].tier, "attempt": attempt, "tasks": names}, sync=False
+                {"type": "start", "tier": batch[0].tier, "attempt": attempt, "tasks": names}, sync=False
             )
             yield Batch(tuple(issued), self.costs.patience(issued), anew)
-            if len(issued) < len(some):
+            if len(issued) < len(batch):
                 return
 
     def _left_s(self) -> float:
@@ -315,3 +326,78 @@ def _power_settled(row: Mapping[str, Any]) -> bool:
     reason = row.get("power_reason") or OF_THE_CALL[0]
     tried = row.get("power_wall_s") is not None and reason.partition(":")[0] in OF_THE_CALL
     return row.get("power_w") is not None or tried or row.get("status") != "ok"
+
+
+# ---- Collect a dataset ----
+#     session     who measures, on what, with which software; what the meter can do
+#     start       the configurations of a batch, before it is measured
+#     result      a row, as soon as it is there; only then it counts as measured
+#     event       stop, device_lost, meter_lost
+#
+# The supervisor holds the journal and never imports torch. A resumed run measures the plan minus the
+# results.
+
+
+def collect(
+    request: Request,
+    show: Callable[[Progress], None],
+    executor: Executor,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, int]:
+    """Measure what the dataset lacks of the plan, within the budget; rows per kind in the sealed dataset.
+
+    Raises:
+        DatasetError: the folder cannot be written, is written by another, or holds another device's dataset.
+        InputError: another collection measures on the device.
+        DeviceError: no process measures; the device, the disk, or the requested meter is lost.
+    """
+    folder = request.folder
+    with Journal(folder) as journal:
+        with contextlib.closing(executor):
+            executor.hold()
+            started = clock()  # the time that others have the device is not the collection's
+            opened = executor.ask({"do": "open"})
+            records = journal.records()
+            meta = description(folder, opened, records)
+            if request.power not in ("auto", "none") and opened["power_reason"]:
+                raise DeviceError(
+                    f"power {request.power}: {opened['power_reason']}; "
+                    "correct that, or give --power auto for runtime alone"
+                )
+            plan = planned(folder, request.plan_key(), executor)
+            if not (folder / "dataset.json").exists():  # whatever is refused so far leaves no file behind
+                write_meta(folder, meta)
+            left, before = unfinished(records, up_since()), sessions(meta, records)
+            collection = Collection(
+                request, journal, executor, opened, plan, left, before, show, clock, started
+            )
+            with _noted(journal):
+                answer = executor.ask({"do": "self_test"})
+                tested = answer["self_test"]
+                collection.begin(answer)
+                collection.run()
+            if tested.get("idle_w") is not None:
+                meta["hardware"] = {**meta["hardware"], "idle_w": tested["idle_w"]}
+        meta["sessions"] = sessions(meta, journal.records())
+        write_meta(folder, meta)  # before the journal, which holds the new ones, is put away
+        counts = seal(folder)
+        write_meta(folder, {**meta, "rows": counts})
+    if collection.meter_lost and request.power not in ("auto", "none"):
+        raise DeviceError(
+            f"power {request.power}: the meter has stopped answering; runtimes are kept in {folder}, "
+            "check the meter, then run the same command again"
+        )
+    return counts
+
+
+@contextlib.contextmanager
+def _noted(journal: Journal) -> Iterator[None]:
+    """Write how the run ended, also where it ended badly."""
+    try:
+        yield
+        journal.append({"type": "event", "event": "stop", "reason": "finished or out of time"})
+    except BaseException as error:
+        event = "device_lost" if isinstance(error, LostDeviceError) else "stop"
+        with contextlib.suppress(NeuralPowerError):  # the disk is full: the error itself says so
+            journal.append({"type": "event", "event": event, "reason": str(error) or type(error).__name__})
+        raise

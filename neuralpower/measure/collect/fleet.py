@@ -23,11 +23,8 @@ from typing import Any
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.errors import DeviceError, InputError, LostDeviceError, NeuralPowerError, first_line
-from neuralpower.measure.collect.keys import device_key, software_key
-from neuralpower.measure.collect.lock import DeviceLock
-from neuralpower.measure.collect.process import Worker
-from neuralpower.measure.collect.recover import Local, Results
-from neuralpower.measure.collect.schedule import Batch
+from neuralpower.measure.collect.process import DeviceLock, Local, Results, Worker
+from neuralpower.measure.collect.schedule import Batch, device_key, software_key
 
 RESOURCE = "neuralpower"
 CONNECT_S = 5.0
@@ -65,7 +62,6 @@ class Fleet:
 
     @property
     def lanes(self) -> int:
-        """Devices that answer."""
         return len(self._lanes)
 
     def hold(self) -> None:
@@ -166,14 +162,14 @@ class Fleet:
     def _compare(self) -> None:
         """Open all devices; raises InputError unless they are of one model, with the same software."""
         self._abouts = [self._got(lane.ask.remote({"do": "open"})) for lane in self._lanes]
-        found: dict[tuple[str, str], str] = {}
+        names: dict[tuple[str, str], str] = {}
         for about in self._abouts:
             hardware = about["hardware"]
-            found[device_key(hardware), software_key(hardware, about["versions"])] = hardware["name"]
-        if len(found) > 1:
+            names[device_key(hardware), software_key(hardware, about["versions"])] = hardware["name"]
+        if len(names) > 1:
             raise InputError(
                 f"Ray cluster {self.address}: its devices or their software differ "
-                f"({', '.join(found.values())}); offer the resource {RESOURCE} on nodes of one kind"
+                f"({', '.join(names.values())}); offer the resource {RESOURCE} on nodes of one kind"
             )
 
     def _got(self, reference: Any) -> Any:

@@ -383,9 +383,9 @@ def _distinct(
     seed: int,
 ) -> list[Layer]:
     draw = Draw(f"{topic.draw.__name__} {seed}")
-    found: dict[Layer, None] = {}
+    layers: dict[Layer, None] = {}
     for attempt in range(ATTEMPTS * count):
-        if len(found) >= count or (attempt == FRUITLESS and not found):
+        if len(layers) >= count or (attempt == FRUITLESS and not layers):
             break
         cluster = topic.draw(draw)
         phase = BACKWARD if FORWARD not in phases or draw.chance(topic.backward) else FORWARD
@@ -396,8 +396,8 @@ def _distinct(
             variant = _variant(layer, dtype, phase)
             fits = planned_s(variant) <= topic.call_s and expanded_bytes(variant) <= EXPANDED_BYTES
             if type(variant) in kinds and variant.possible() and fits:
-                found[variant] = None
-    return list(found)[:count]
+                layers[variant] = None
+    return list(layers)[:count]
 
 
 def _variant(layer: Layer, dtype: str, phase: str) -> Layer:

@@ -40,17 +40,17 @@ def _listed(entry: str) -> Network:
     """The network of an entry of `networks.txt`; raises InputError for an unknown word."""
     head, *overrides = entry.splitlines()
     model, *words = head.split()
-    given = {name: value for name, _, value in (word.partition("=") for word in words)}
-    for name in given:
+    values = {name: value for name, _, value in (word.partition("=") for word in words)}
+    for name in values:
         if name not in WORDS:
             raise unknown(f"word of {model} in networks.txt", name, WORDS)
     changes = dict(override.split("=", 1) for override in " ".join(overrides).split())
     return Network(
         with_overrides(model, changes) if changes else model,
-        _numbers(given["batch"]),
-        _numbers(given["text"]) if "text" in given else (None,),
-        (_numbers(given["step"], "x"),) if "step" in given else (),
-        "quick" in given,
+        _numbers(values["batch"]),
+        _numbers(values["text"]) if "text" in values else (None,),
+        (_numbers(values["step"], "x"),) if "step" in values else (),
+        "quick" in values,
     )
 
 
@@ -67,14 +67,14 @@ def swept(model: str, generator: random.Random) -> list[Network]:
     ranges = index_ranges(model)
     if ranges is None:
         return []
-    found: dict[str, Network] = {}
+    drawn_networks: dict[str, Network] = {}
     for _ in range(4 * SWEPT):
-        if len(found) < SWEPT:
+        if len(drawn_networks) < SWEPT:
             chosen = {key: generator.choice(values) for key, values in ranges.items()}
             batch = int(chosen.pop("batch_size", 1))
             drawn = with_overrides(model, chosen)
-            found.setdefault(drawn, Network(drawn, (batch,)))
-    return list(found.values())
+            drawn_networks.setdefault(drawn, Network(drawn, (batch,)))
+    return list(drawn_networks.values())
 
 
 def jittered(network: Network, generator: random.Random) -> Network:

@@ -19,7 +19,7 @@ from neuralpower.layers import KINDS, Draw, Layer
 from neuralpower.layers.base import BACKWARD, FORWARD, NEAR_BYTES, RECURRING, torch_dtype, typed
 from neuralpower.measure.collect.gaps import gap_layers
 from neuralpower.measure.collect.networks import NETWORKS, Network, jittered, swept
-from neuralpower.measure.collect.presets import PRESETS, Preset
+from neuralpower.measure.collect.request import PRESETS, Preset
 from neuralpower.measure.collect.schedule import NETWORK, NETWORK_BLOCK
 from neuralpower.measure.cpu.rig import BLOCK
 from neuralpower.networks.decoder import Decoder
@@ -71,7 +71,6 @@ class Traced:
 
     @property
     def size(self) -> tuple[str, int, int | None]:
-        """Its model, batch size and length."""
         return self.model, self.batch_size, self.seq_len
 
 
@@ -108,15 +107,15 @@ def make_plan(
     turns: Counter[tuple[str, bool]] = Counter()
     networks = list(_networks(preset, models, seed))
     for source, layers in (("sweep", sweep), *((one.model, one.trace.layers) for one in networks)):
-        found: dict[str, dict[str, Any]] = {}
+        items_by_id: dict[str, dict[str, Any]] = {}
         for layer in dict.fromkeys(layers):
             if type(layer) in kinds and affordable(layer, preset) and (preset.loops or not layer.recurs):
                 turns[layer.kind, layer.recurs] += 1
                 for variant in _variants(layer, dtypes, phases, preset, turns[layer.kind, layer.recurs]):
                     item = _item(variant, source)
-                    found.setdefault(item["config_id"], item)
-        sources.append([item for name, item in found.items() if name not in seen])
-        seen.update(found)
+                    items_by_id.setdefault(item["config_id"], item)
+        sources.append([item for name, item in items_by_id.items() if name not in seen])
+        seen.update(items_by_id)
     sources[1:] = _thinned(sources[1:], preset.traced, generator)
     blocks = [block for items in sources for block in _blocks(items, BLOCK)]
     floats = [dtype for dtype in dtypes if dtype in preset.network_dtypes]

@@ -1,18 +1,27 @@
-"""The measuring process as its owner sees it: ask, wait for the answer, end it for good."""
+"""The measuring process as its owner sees it: its device, its answers, its end, and its results."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import re
 import selectors
 import signal
+import socket
 import subprocess
-from collections.abc import Sequence
-from typing import Any
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
-from neuralpower.devices.host import worker_environment
+from neuralpower.devices.host import card_uuid, index_of, worker_environment
 from neuralpower.errors import DeviceError, InputError, LostDeviceError
+from neuralpower.measure import NETWORK_ROUNDS, ROUNDS
+from neuralpower.measure.collect.schedule import NETWORK, POWER, Batch, Task
+from neuralpower.measure.meters.base import no_power
 from neuralpower.processes.tether import environment, python
 
 START_S = 120.0  # the longest time to import torch and open the device
@@ -141,3 +150,202 @@ def _ended(process: subprocess.Popen[str], number: signal.Signals, patience_s: f
     except subprocess.TimeoutExpired:
         return False
     return True
+
+
+# ---- One collection per device of a host, whatever folders they write to ----
+# A GPU is known by its UUID. A processor is one device per host: measurements on its other cores share its
+# memory and its power. The lock belongs to the process (flock) and vanishes with it, however it ends; the
+# empty
+# file stays. Collections see each other if they share TMPDIR.
+
+
+def lock_name(device: str, uuid_of: Callable[[str], str | None] = card_uuid) -> str:
+    """The host's name of "cpu" or "cuda:0": its UUID, else its place in CUDA_VISIBLE_DEVICES."""
+    if device == "cpu":
+        return device
+    index = index_of(device)
+    visible = [place for place in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if place]
+    return uuid_of(device) or f"cuda-{visible[index] if index < len(visible) else index}"
+
+
+class DeviceLock:
+    """A device to oneself, from `acquire` to `release`."""
+
+    def __init__(
+        self,
+        device: str,
+        wait: bool = False,
+        folder: Path | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        uuid_of: Callable[[str], str | None] = card_uuid,
+    ) -> None:
+        self.device, self.wait, self.say, self.uuid_of = device, wait, say, uuid_of
+        self.folder = folder or Path(tempfile.gettempdir())
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the device; with `wait` as soon as another collection has given it back.
+
+        Raises:
+            InputError: another collection has it, or no lock can be kept in the folder.
+        """
+        name = re.sub(r"[^A-Za-z0-9]+", "-", lock_name(self.device, self.uuid_of))
+        path = self.folder / f"neuralpower-{name}.lock"
+        try:
+            descriptor = _opened(path)
+        except OSError as error:
+            raise InputError(
+                f"{path}: no lock can be kept there ({error.strerror}); "
+                "set TMPDIR to a folder that can be written"
+            ) from None
+        try:
+            self._locked(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _locked(self, descriptor: int) -> None:
+        where = f"host {socket.gethostname()}, device {self.device}"
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not self.wait:
+                raise InputError(
+                    f"{where}: another collection is measuring on it; wait for it, or add --wait-for-device"
+                ) from None
+            self.say(f"{where}: waiting for another collection to end")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _opened(path: Path) -> int:
+    """The file, also another user's: to read it is enough to lock it. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    with contextlib.suppress(OSError):  # another made it in between
+        os.fchmod(descriptor, 0o644)  # whatever the umask
+    return descriptor
+
+
+# ---- Results of a batch, whatever it does to the process that measures it ----
+# A process that dies or hangs takes its batch with it: the batch is then measured one by one, and a task
+# that
+# ends the process alone is the culprit. A task that ran out of memory, or left the device unusable, is
+# tried
+# once more, alone, in a fresh process.
+
+
+Results = list[dict[str, Any]]  # in the order of the batch's tasks
+SUSPECT = ("oom", "poisoned")  # after which a process is not trusted
+TRIED_TWICE = (*SUSPECT, "crashed")
+
+
+class Executor(Protocol):
+    """The place where measuring processes run."""
+
+    @property
+    def lanes(self) -> int:
+        """Batches that are measured at the same time."""
+
+    def hold(self) -> None:
+        """Take the devices until `close`; raises InputError where another collection measures on one."""
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One process's answer to a request that measures nothing; raises DeviceError where there is none."""
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
+        """Batches as they are done, their results, and the seconds that each took; raises LostDeviceError."""
+
+    def close(self) -> None:
+        """End the processes, and give the devices back."""
+
+
+class Local:
+    """One measuring process on this machine."""
+
+    lanes = 1
+
+    def __init__(self, worker: Worker, lock: DeviceLock | None = None) -> None:
+        self.worker, self.lock = worker, lock
+
+    def hold(self) -> None:
+        """As in the protocol; without a lock nobody is kept out."""
+        if self.lock is not None:
+            self.lock.acquire()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self.worker.ask(request)
+        except Ended as end:
+            how = "gave no answer" if end.status == "timeout" else "died"
+            raise DeviceError(
+                f"the measuring process {how} at {request['do']!r}; "
+                "run `neuralpower devices` to see what works here"
+            ) from None
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Results, float]]:
+        """As in the protocol, one after the other."""
+        for batch in batches:
+            start = time.monotonic()
+            results = self.measure(batch)
+            yield batch, results, time.monotonic() - start
+
+    def close(self) -> None:
+        try:
+            self.worker.stop()
+        finally:
+            if self.lock is not None:
+                self.lock.release()
+
+    def measure(self, batch: Batch) -> Results:
+        """A result with a `status`, or the columns of power, per task; raises LostDeviceError."""
+        if batch.fresh:
+            self.worker.stop()
+        alone = len(batch.tasks) == 1
+        again = TRIED_TWICE if alone else (*TRIED_TWICE, "timeout")
+        results = [
+            self._once(batch, (task,))[0] if result.get("status") in again else result
+            for task, result in zip(batch.tasks, self._once(batch, batch.tasks), strict=True)
+        ]
+        if any(result.get("status") in ("crashed", "timeout") for result in results):
+            self._probe()
+        return [
+            {**result, "status": "crashed"} if result.get("status") == "poisoned" else result
+            for result in results
+        ]
+
+    def _once(self, batch: Batch, tasks: tuple[Task, ...]) -> Results:
+        """The answer for some of a batch's tasks, or for each of them how the process ended."""
+        items = [task.item for task in tasks]
+        rounds = NETWORK_ROUNDS if items[0]["kind"] == NETWORK else ROUNDS  # these come apart
+        request = {"do": batch.tier, "items": items, "rounds": rounds}
+        try:
+            answer = self.worker.ask(request, batch.patience_s)
+        except Ended as end:
+            return [{"config_id": task.item["config_id"], "status": end.status} for task in tasks]
+        if answer.get("lost"):
+            raise LostDeviceError(
+                "the device has stopped answering; check it, then run the same command again"
+            )
+        results: Results = answer["results"]
+        if any(result.get("status") in SUSPECT for result in results):
+            self.worker.stop()
+        if self.worker.meter_lost and batch.tier == POWER:  # whatever the rig calls it
+            return [{**result, **no_power("meter_lost")} for result in results]
+        return results
+
+    def _probe(self) -> None:
+        """Raise LostDeviceError unless the device works in a fresh process."""
+        try:
+            self.worker.ask({"do": "open"})
+        except Ended as end:
+            raise LostDeviceError(
+                f"no measuring process starts any more ({end.status}); "
+                "run `neuralpower devices` to see what works here"
+            ) from None

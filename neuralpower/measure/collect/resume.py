@@ -1,8 +1,9 @@
-"""State of an earlier run of a collection: its dataset, its plan, its sessions, the cause of its end."""
+"""What a collection resumes: the state that an earlier run left, and the commit that measures."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,33 @@ from neuralpower.devices.host import unlike
 from neuralpower.errors import DatasetError, ModelError
 from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text, read_json
-from neuralpower.measure.collect.keys import PROTOCOL_VERSION, software_key
-from neuralpower.measure.collect.recover import Executor
-from neuralpower.measure.collect.schedule import RUNTIME
+from neuralpower.measure.collect.process import Executor
+from neuralpower.measure.collect.schedule import PROTOCOL_VERSION, RUNTIME, software_key
 from neuralpower.networks.trust import check_model
 from neuralpower.version import __version__
+
+SOURCES = Path(__file__).parents[3]
+
+
+def checkout(folder: Path = SOURCES) -> dict[str, str | bool | None]:
+    """`git_sha`, and `git_dirty` where tracked files differ from it; both None outside a checkout."""
+    sha = _git(folder, "rev-parse", "HEAD") if (folder / ".git").exists() else None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no") if sha else None
+    return {"git_sha": sha, "git_dirty": None if changed is None else bool(changed)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """The output of git; None where there is no git, or it refuses the folder."""
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+# ---- State of an earlier run of a collection ----
+
 
 UNFINISHED = 2  # starts without a result that make a configuration a suspect, and alone the culprit
 

@@ -1,24 +1,64 @@
-"""In which order to measure a plan, in which batches, and how long that takes; needs no torch.
-
-    runtime     every configuration; whole networks in the second third
-    power       a part, stratified by kind, dtype, phase and size
-    again       some of both in another process (of another shard): the difference is the noise floor
-
-Wherever it is cut off, it leaves a smaller collection of the same make-up. Power gives way when time is
-short: before every batch, as much of it is planned as fits, judged by the time of the tasks so far.
-"""
+"""What to measure in which order, in which batches, how long it takes; keys of equal measurements."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import random
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from neuralpower.measure.collect.keys import share
+from neuralpower.devices.host import MODEL
+from neuralpower.devices.machine import installed
+from neuralpower.version import __version__
+
+PROTOCOL_VERSION = 5
+LIBRARIES = ("torch", "transformers", "numpy", "scikit-learn")
+MEASURED = ("torch", "cuda", "driver")  # software that decides how long a call takes
+
+
+def versions() -> dict[str, str]:
+    """Versions of neuralpower and of the installed libraries."""
+    return {"neuralpower": __version__, **installed(LIBRARIES)}
+
+
+def device_key(hardware: Mapping[str, Any]) -> str:
+    """Equal for all devices of one model and size."""
+    told_by = ("type", "name", *MODEL) if hardware.get("type") == "cpu" else ("type", "name", "cores")
+    return _key({name: hardware.get(name) for name in told_by})
+
+
+def software_key(hardware: Mapping[str, Any], libraries: Mapping[str, Any]) -> str:
+    """Equal where torch and the device's driver are the same."""
+    return _key({name: libraries.get(name, hardware.get(name)) for name in MEASURED})
+
+
+def plan_hash(plan: Sequence[Mapping[str, Any]]) -> str:
+    """Equal for the same configurations in the same order."""
+    return _key({"plan": [item["config_id"] for item in plan]})
+
+
+def share(config_id: str, purpose: str) -> float:
+    """A number in [0, 1) that depends on the configuration's name and on the purpose alone."""
+    return int.from_bytes(hashlib.sha256(f"{purpose} {config_id}".encode()).digest()[:6], "big") / 2**48
+
+
+def _key(about: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
+
+
+# ---- In which order to measure a plan, in which batches, and how long that takes; needs no torch ----
+#     runtime     every configuration; whole networks in the second third
+#     power       a part, stratified by kind, dtype, phase and size
+#     again       some of both in another process (of another shard): the difference is the noise floor
+#
+# Wherever it is cut off, it leaves a smaller collection of the same make-up. Power gives way when time is
+# short: before every batch, as much of it is planned as fits, judged by the time of the tasks so far.
+
 
 RUNTIME, POWER, NETWORK = "runtime", "power", "network"
 REPLICATES = 0.07  # share of the configurations that are measured twice
@@ -42,7 +82,6 @@ class Task:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The key of its row within a dataset."""
         return self.item["config_id"], self.replicate
 
 
@@ -56,7 +95,6 @@ class Batch:
 
     @property
     def tier(self) -> str:
-        """The one tier of its tasks."""
         return self.tasks[0].tier
 
 
@@ -71,7 +109,6 @@ class Schedule:
 
     @property
     def tasks(self) -> list[Task]:
-        """All of them, in order."""
         return [*self.runtime, *self.power, *self.runtime_again, *self.power_again]
 
     def without(self, timed: Set[tuple[str, int]], metered: Set[tuple[str, int]]) -> Schedule:
@@ -157,7 +194,6 @@ def stratified(items: Sequence[dict[str, Any]], count: int) -> list[dict[str, An
 
 
 def _by_size(items: Sequence[dict[str, Any]], generator: random.Random) -> list[dict[str, Any]]:
-    """Sizes in turn."""
     cells: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for item in items:
         flops, size = (int(math.log2(max(item[name], 1)) / CELL_OCTAVES) for name in ("flops", "bytes"))
@@ -267,7 +303,6 @@ class Costs:
         return [seconds * self.of([task]) / total for task in tasks]
 
     def of(self, tasks: Iterable[Task]) -> float:
-        """Seconds that the tasks take."""
         seconds: dict[str, float] = defaultdict(float)
         for task in tasks:
             seconds[_group(task)] += self._planned(task)

@@ -18,31 +18,30 @@ import argparse
 import importlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import threadpoolctl
 import torch
 
 from neuralpower.devices.machine import read_machine
 from neuralpower.errors import NeuralPowerError
 from neuralpower.files.json_files import json_text, nullable
-from neuralpower.files.terminal import Visible
+from neuralpower.files.terminal import Visible, quiet
 from neuralpower.layers import KINDS, Call
 from neuralpower.layers.base import torch_dtype
+from neuralpower.measure import ROUNDS
 from neuralpower.measure.calls import call_of
-from neuralpower.measure.collect.keys import versions
 from neuralpower.measure.collect.plan import check_dtypes, kinds_named, make_plan
-from neuralpower.measure.collect.presets import preset_named
-from neuralpower.measure.collect.schedule import NETWORK
-from neuralpower.measure.collect.settings import read_settings
+from neuralpower.measure.collect.request import preset_named
+from neuralpower.measure.collect.schedule import NETWORK, versions
 from neuralpower.measure.rig import Rig, failure, open_rig
-from neuralpower.measure.rounds import ROUNDS
 from neuralpower.measure.steps import TrainingStep
 from neuralpower.networks.decoder import cached_call
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.sources import InputRequest, resolve
-from neuralpower.processes.text_streams import quiet
 from neuralpower.trace.recipe import RECIPE, TRAINING
 
 
@@ -116,7 +115,6 @@ class Answers:
         self.asked = 0
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one request; raises NeuralPowerError."""
         if request["do"] == "plan":
             return {"plan": self._plan(request)}
         rig = self._opened(first=request["do"] == "open" and not request.get("tested"))
@@ -180,3 +178,39 @@ def main() -> None:
             print(json_text(nullable(answer)), file=answers, flush=True)
         except BrokenPipeError:  # the supervisor has ended: nobody waits for an answer
             os._exit(1)
+
+
+# ---- How the measuring process is set up, for a session record ----
+
+
+VARIABLES = r"(OMP|MKL|KMP|GOMP|MALLOC|ONEDNN|DNNL|CUDA|CUBLAS|CUDNN|NVIDIA|PYTORCH|TORCH)_|LD_PRELOAD$"
+DENORMAL = 1e-40  # of float32
+SDPA = ("flash", "mem_efficient", "math", "cudnn")
+POOL = ("user_api", "prefix", "version", "num_threads", "threading_layer")
+
+
+def read_settings() -> dict[str, Any]:
+    """Torch's build and switches, threads, and variables that libraries read; None for a missing library.
+
+    TF32 is as the process starts: each call is timed under the setting of its own dtype.
+    """
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    built = torch.__config__.show().splitlines()[1:]
+    return {
+        "torch_git": torch.version.git_version,
+        "torch_build": [line.strip(" -") for line in built if "Build settings" not in line],
+        "cudnn": cudnn.version(),  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        "tf32_matmul": cuda.matmul.allow_tf32,
+        "tf32_cudnn": cudnn.allow_tf32,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "sdpa": [name for name in SDPA if getattr(cuda, f"{name}_sdp_enabled")()],
+        "compiled": False,  # nothing is measured that torch.compile made
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_benchmark": cudnn.benchmark,
+        "cudnn_deterministic": cudnn.deterministic,
+        "flush_denormals": float(torch.tensor(DENORMAL) * 0.5) == 0.0,
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "threadpools": [{name: pool.get(name) for name in POOL} for pool in threadpoolctl.threadpool_info()],
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if re.match(VARIABLES, name)},
+    }

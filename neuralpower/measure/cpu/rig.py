@@ -10,11 +10,11 @@ import torch
 
 from neuralpower.devices.host import read_cpu
 from neuralpower.layers.call import Call
+from neuralpower.measure import ROUNDS
 from neuralpower.measure.cpu.timer import Sentinel, power_columns, prepare_process, steady_load, time_calls
 from neuralpower.measure.meters import NullMeter, PowerMeter, open_meter
 from neuralpower.measure.power.selftest import SelfTest, run_self_test
 from neuralpower.measure.rig import failure
-from neuralpower.measure.rounds import ROUNDS
 
 BLOCK = 60  # configurations that a CPU measures in turn
 
@@ -47,7 +47,6 @@ class CpuRig:
         ]
 
     def power(self, call: Call) -> dict[str, Any]:
-        """As in the protocol."""
         prepare_process(self.threads)
         return power_columns(
             call,
@@ -68,7 +67,6 @@ class CpuRig:
         return self.tested.to_json()
 
     def resume(self, tested: Mapping[str, Any]) -> None:
-        """As in the protocol."""
         self.tested = SelfTest.from_json(tested)
 
     def hardware(self) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from neuralpower.devices.host import steal_ticks
 from neuralpower.dtypes import FLOATING
 from neuralpower.errors import NeuralPowerError
 from neuralpower.layers.call import Call
+from neuralpower.measure import ROUNDS
 from neuralpower.measure.calls import (
     Backward,
     Gradient,
@@ -53,7 +54,6 @@ from neuralpower.measure.calls import (
 )
 from neuralpower.measure.meters import NullMeter, PowerMeter
 from neuralpower.measure.power.energy import Clock, PowerWindow, measure_power
-from neuralpower.measure.rounds import ROUNDS
 from neuralpower.networks.users_code import raised, users_code
 
 SENTINEL_EVERY = 12  # calls
@@ -99,7 +99,6 @@ class Timing:
         return self.steal > STEAL_LIMIT or self.switches_per_call > SWITCH_LIMIT + expected
 
     def to_row(self) -> dict[str, Any]:
-        """Columns of a dataset row."""
         q25, median, q75 = (float(q) for q in np.percentile(self.samples_s, (25, 50, 75)))
         return {
             "runtime_s": self.runtime_s,
@@ -149,9 +148,7 @@ class Sentinel:
     def _time(self, number: int) -> float:
         weight = self.weights[number % self.MATRICES]
         self.x.neg_()
-        start = self.clock_ns()
-        F.linear(self.x, weight)
-        return (self.clock_ns() - start) / 1e9
+        return _seconds(partial(F.linear, self.x, weight), self.clock_ns)
 
     def settle(self, calls: int = 50) -> Sentinel:
         """Warm up, so that the first times count as much as later ones."""
@@ -193,14 +190,12 @@ class Autograd:
 
 
 def _views(count: int, x: torch.Tensor) -> torch.Tensor:
-    """A chain of nodes that do nothing."""
     for _ in range(count):
         x = x.view(-1)
     return x
 
 
 def _seconds(step: Step, clock_ns: Callable[[], int]) -> float:
-    """The time of one run (s)."""
     start = clock_ns()
     step()
     return (clock_ns() - start) / 1e9
@@ -300,30 +295,32 @@ def time_calls(
     """
     with torch.inference_mode():
         begun = [_begun(call, clock_ns) for call in calls]
-        alive = [one for one in begun if isinstance(one, _Sampled)]
+        alive = [sampled for sampled in begun if isinstance(sampled, _Sampled)]
         sentinels: list[list[tuple[float, float]]] = []  # by round
-        backward = any(isinstance(one.step, Gradient) for one in alive)
+        backward = any(isinstance(sampled.step, Gradient) for sampled in alive)
         with torch.inference_mode(False):
             autograd = Autograd(clock_ns).settle() if backward else None
         stolen, ticks = steal_ticks()
         for number in range(rounds):
-            order = [one for one in alive if number % 3 == 0 or not one.slow]
+            order = [sampled for sampled in alive if number % 3 == 0 or not sampled.slow]
             generator.shuffle(order)
             sentinels.append([])
             due = 0
-            for position, one in enumerate(order):
+            for position, sampled in enumerate(order):
                 if position % SENTINEL_EVERY == 0 or clock_ns() > due:
                     sentinels[-1].append(sentinel())
                     due = clock_ns() + round(SENTINEL_EVERY_S * 1e9)
-                one.sample(autograd, clock_ns)
+                sampled.sample(autograd, clock_ns)
         stolen_after, ticks_after = steal_ticks()
     steal = (stolen_after - stolen) / max(ticks_after - ticks, 1)
     usual_s = float(np.percentile(sentinel.times, 10)) if alive else 1.0
     rounds_of = sentinels, sentinels[::3]  # of quick calls, and of slow ones
     speeds = [np.array(list(itertools.chain.from_iterable(some))).reshape(-1, 2) for some in rounds_of]
     return [
-        one.timing(speeds[one.slow], usual_s, steal, autograd) if isinstance(one, _Sampled) else one
-        for one in begun
+        sampled.timing(speeds[sampled.slow], usual_s, steal, autograd)
+        if isinstance(sampled, _Sampled)
+        else sampled
+        for sampled in begun
     ]
 
 

@@ -210,7 +210,6 @@ class CudaRig:
         return Queue(self.timer.cuda, block, min(max(ahead, QUEUED), MOST_QUEUED))
 
     def _load(self) -> Queue:
-        """A queue of large products, warmed up."""
         queue = self._queue(self.timer.block(product(self.device)))
         for _ in range(math.ceil(WARMUP_S / queue.block.replay_s)):
             queue.block.replay()

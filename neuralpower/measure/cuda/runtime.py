@@ -49,7 +49,6 @@ class Mark:
     event: torch.cuda.Event
 
     def done(self) -> bool:
-        """Whether the device has passed it."""
         return bool(self.event.query())  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
@@ -61,7 +60,6 @@ class Cuda:
     side: torch.cuda.Stream
 
     def properties(self) -> Properties:
-        """The driver's answers."""
         p = torch.cuda.get_device_properties(self.device)
         uuid = str(getattr(p, "uuid", ""))
         return Properties(

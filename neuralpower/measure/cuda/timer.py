@@ -90,7 +90,6 @@ class Block:
     eager_s: float = BLOCK_S  # of one call, about
 
     def replay(self) -> None:
-        """Queue all calls."""
         if self.graph is not None:
             self.graph.replay()
             return
@@ -129,7 +128,6 @@ class CudaTiming:
         return self.before.throttled or self.after.throttled
 
     def to_row(self) -> dict[str, Any]:
-        """Columns of a dataset row."""
         q25, q75 = (float(q) for q in np.percentile(self.samples_s, (25, 75)))
         low, high = median_interval(self.samples_s) or (None, None)
         return {
@@ -169,7 +167,6 @@ class CudaTimer:
 
     @cached_property
     def properties(self) -> Properties:
-        """The device's."""
         return self.cuda.properties()
 
     def time(self, call: Call) -> CudaTiming:

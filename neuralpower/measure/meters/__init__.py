@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 
 from neuralpower.measure.meters.base import (
+    CHOICES,
     METERS,
     Description,
     MeterStatus,
@@ -22,6 +23,7 @@ for _name in sorted(METERS):  # whichever file imports which
     METERS[_name] = METERS.pop(_name)
 
 __all__ = [
+    "CHOICES",
     "METERS",
     "Description",
     "MeterStatus",

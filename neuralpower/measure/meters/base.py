@@ -83,11 +83,9 @@ class NullMeter:
         """Nothing to open."""
 
     def read(self) -> list[Reading]:
-        """Nothing."""
         return []
 
     def describe(self) -> Description:
-        """No source."""
         return Description(source="none", scope="none")
 
     def close(self) -> None:
@@ -172,7 +170,6 @@ class MeterStatus:
 
     @property
     def works(self) -> bool:
-        """Whether power can be measured with it."""
         return self.reason is None
 
 

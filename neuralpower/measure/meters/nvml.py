@@ -21,7 +21,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from neuralpower.devices.card import card_uuid, index_of
+from neuralpower.devices.host import card_uuid, index_of
 from neuralpower.measure.meters.base import Description, MeterUnavailable, Reading, power_meter
 
 ENERGY, POWER_INSTANT, POWER_AVERAGE = 83, 186, 185  # NVML_FI_DEV_*
@@ -64,7 +64,6 @@ def _failure(code: int, what: str, text: str) -> MeterUnavailable:
 
 @contextmanager
 def _translated(nvml: Any, what: str = "") -> Iterator[None]:
-    """NVML's errors as MeterUnavailable."""
     try:
         yield
     except nvml.NVMLError as error:
@@ -160,7 +159,6 @@ class NvmlMeter:
 
     @classmethod
     def for_device(cls, device: str) -> Self | None:
-        """The meter of a CUDA device."""
         return cls(device) if device.startswith(("cuda", "GPU-", "MIG-")) else None
 
     def open(self) -> None:
@@ -211,7 +209,6 @@ class NvmlMeter:
         return listed
 
     def _running(self) -> set[int]:
-        """The processes on this GPU now."""
         return {process.pid for process in self._asked("nvmlDeviceGetComputeRunningProcesses") or ()}
 
     def refuse_others(self, running: Set[int], begun: bool) -> None:
@@ -277,7 +274,6 @@ class NvmlMeter:
         return Description("nvml_energy_counter", "board", limit_w, "nvml_power_integrated", ("board",))
 
     def close(self) -> None:
-        """Let go of the library."""
         if self.initialised:
             self.initialised = False
             self.nvml.nvmlShutdown()

@@ -64,7 +64,6 @@ class RaplMeter:
 
     @classmethod
     def for_device(cls, device: str) -> Self | None:
-        """The meter of "cpu"."""
         return cls() if device == "cpu" else None
 
     def open(self) -> None:
@@ -104,7 +103,6 @@ class RaplMeter:
             return None
 
     def _number(self, file: Path) -> int | None:
-        """A positive number, or None."""
         text = self._text(file)
         return int(text) if text is not None and text.isdecimal() and int(text) > 0 else None
 

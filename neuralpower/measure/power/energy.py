@@ -59,12 +59,10 @@ class PowerWindow:
 
     @property
     def power_w(self) -> float | None:
-        """Mean power of the busy device."""
         return self.power.power_w if self.power is not None else None
 
     @property
     def energy_j(self) -> float | None:
-        """Energy of one call."""
         power_w, runtime_s = self.power_w, self.runtime_s
         return None if power_w is None or runtime_s is None else power_w * runtime_s
 
@@ -82,7 +80,6 @@ class PowerWindow:
 
     @property
     def flags(self) -> list[str]:
-        """Warnings to a reader."""
         return ["alias_risk"] if self.alias_risk else []
 
     def to_row(self) -> dict[str, Any]:

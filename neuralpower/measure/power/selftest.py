@@ -104,7 +104,6 @@ class SelfTest:
         return None if self.nonlinearity is None else self.nonlinearity <= NONLINEARITY
 
     def to_json(self) -> dict[str, Any]:
-        """Fields and verdicts."""
         verdicts = ("meter_quality", "use_counter", "square_spread", "part_time", "nonlinearity", "linear")
         lists = {"square_w": list(self.square_w), "linearity_w": list(self.linearity_w)}
         return {**asdict(self), **lists, **{name: getattr(self, name) for name in verdicts}}
@@ -166,18 +165,18 @@ def run_self_test(
         wake()
         return SelfTest(meter.reason)
     test = _Test(meter, load, drain, clock or Clock(), durations or Durations())
-    found: dict[str, Any] = {}
+    tested: dict[str, Any] = {}
     try:
-        found["source"] = meter.describe().source
-        found.update(test.deep_idle() if asleep else {})
+        tested["source"] = meter.describe().source
+        tested.update(test.deep_idle() if asleep else {})
         wake()
         for part in (test.idle, test.spin, test.agreement, test.square, test.lengths):
-            found.update(part())
+            tested.update(part())
     except MeterUnavailable as error:
-        found["reason"] = error.reason
+        tested["reason"] = error.reason
         if drain is not None:
             drain()
-    return SelfTest(**found)
+    return SelfTest(**tested)
 
 
 @dataclass
@@ -192,7 +191,6 @@ class _Test:
     ticking: Ticking | None = None
 
     def empty(self) -> None:
-        """Let the device come to rest."""
         if self.drain is not None:
             self.drain()
 

@@ -15,7 +15,9 @@ from neuralpower.devices.layout import EXPERT, GROUP, TENSOR, Layout
 from neuralpower.errors import InputError
 from neuralpower.networks.inputs import Inputs
 from neuralpower.networks.sharding import exchanges, heads, styles
+from neuralpower.networks.sharding.chosen_experts import compute_choices
 from neuralpower.networks.sharding.plan import (
+    ENGINE,
     FEW,
     OWN,
     RULE,
@@ -66,6 +68,8 @@ def sharded(
     if not asked.needed:
         return module, asked
     layout = asked.layout
+    if asked.use == ENGINE or layout.expert > 1:
+        compute_choices(module)
     rank = Rank(layout, asked.group(TENSOR), asked.group(EXPERT), getattr(module, "config", None))
     work = _Work(rank, type(module).__name__)
     whole = sum(p.numel() for p in module.parameters())

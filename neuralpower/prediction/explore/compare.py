@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.errors import InputError
+from neuralpower.files.json_files import named
 from neuralpower.layers import Layer
 from neuralpower.learn.estimates import ROOFLINE_FACTOR
 from neuralpower.learn.predictor import Predictor
@@ -41,15 +42,18 @@ class Comparison(Shown):
     warnings: tuple[str, ...] = ()  # of either side, as text
     about: str = ""  # what both sides share: phase, dtype, way to run, device
 
+    @property
+    def faster(self) -> tuple[str, float]:
+        """("A" or "B", the probability that it is faster, never shown as certain)."""
+        chance = max(self.a_faster, 1 - self.a_faster)
+        return "A" if self.a_faster >= 0.5 else "B", min(chance, 0.999)
+
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         return {
             "schema": 1,
             "a": {"name": self.a, "runtime_s": self.a_s.to_json()},
             "b": {"name": self.b, "runtime_s": self.b_s.to_json()},
-            "ratio": self.ratio.to_json(),
-            "a_faster": self.a_faster,
-            "warnings": list(self.warnings),
+            **named(self, "ratio a_faster warnings"),
         }
 
 

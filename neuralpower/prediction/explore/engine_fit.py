@@ -21,6 +21,7 @@ from neuralpower.prediction.memory.engines import (
     check_ranks,
     check_stages,
     served,
+    served_note,
 )
 from neuralpower.prediction.memory.peak import Memory, MemoryLine
 
@@ -66,8 +67,7 @@ def served_in(request: Request) -> tuple[Request, tuple[str, ...]]:
     dtype = asked.dtype(own, str(getattr(getattr(model, "config", None), "model_type", "")))
     if dtype == own:
         return request, ()
-    note = f"{asked.engine} serves it in {dtype} (dtype auto), not in {own}; --dtype {own} keeps that"
-    return replace(request, dtype=dtype), (note,)
+    return replace(request, dtype=dtype), (served_note(asked.engine, dtype, own),)
 
 
 def check_ranks_of(request: Request, module: nn.Module, name: str) -> None:

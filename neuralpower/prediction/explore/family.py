@@ -71,8 +71,12 @@ class Example:
             tuple((key, reason) for key, reason, _ in self.unmodelled),
             tuple(slot for slot, _, _ in self.parameters),
             tuple((s.birth, s.death, s.part) for s in self.storages),
-            tuple(size == 0 for size in self._sizes),
         )
+
+    @cached_property
+    def zeros(self) -> tuple[bool, ...]:
+        """Which numbers are zero: they stand for another case, unless a bound says when."""
+        return tuple(number == 0 for number in self.numbers)
 
     @cached_property
     def numbers(self) -> list[float]:
@@ -326,6 +330,9 @@ def _search_class(
                 return  # tracing them all is as quick
             alike = [j for j in apart if apart[j].structure == apart[i].structure]
             table = _solved(alike, apart, members, notes) if len(alike) >= needed else None
+            if table is None:
+                alike = [j for j in alike if apart[j].zeros == apart[i].zeros]
+                table = _solved(alike, apart, members, notes) if len(alike) >= needed else None
             if table is None:
                 continue
             new = Found(apart[i].structure, table)

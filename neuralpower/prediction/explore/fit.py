@@ -18,6 +18,7 @@ from typing import Any
 from neuralpower.ask.options import Training, given_in
 from neuralpower.ask.spread import Given
 from neuralpower.errors import InputError, unknown
+from neuralpower.files.json_files import named
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, TRAINING
 from neuralpower.networks.inputs import check_count
@@ -96,28 +97,17 @@ class Fit(Shown):
         return self.memory.cache_bytes / self.request.batch_size
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         return {
             "schema": 1,
-            "fits": self.fits,
-            "verdict": self.verdict,
-            "probability": self.probability,
-            "room_bytes": self.room_bytes,
-            "process_bytes": self.process_bytes,
-            "margin": self.margin,
-            "notes": list(self.notes),
-            "memory_bytes": self.memory.bounds_json(),
-            "memory": self.memory.to_json(),
-            "largest_batch_size": self.largest_batch,
-            "longest_seq_len": self.longest,
-            "longest_reason": self.longest_reason or None,
-            "likely_batch_size": self.likely_batch,
-            "likely_seq_len": self.likely_longest,
-            "concurrent_sequences": self.sequences,
-            "sequence_cache_bytes": self.sequence_bytes,
-            "remedies": [one.to_json() for one in self.remedies],
-            "traces": self.traces,
-            "weights": None if self.weights is None else self.weights.to_json(),
+            **named(
+                self,
+                """
+                fits verdict probability room_bytes process_bytes margin notes memory_bytes=memory.bounds
+                memory largest_batch_size=largest_batch longest_seq_len=longest longest_reason?
+                likely_batch_size=likely_batch likely_seq_len=likely_longest concurrent_sequences=sequences
+                sequence_cache_bytes=sequence_bytes remedies traces weights
+                """,
+            ),
             **self._layout_json(),
             **({} if self.engine is None else {"engine": self.engine.to_json()}),
         }
@@ -126,13 +116,10 @@ class Fit(Shown):
         """What is said of several devices; nothing for one."""
         if self.request is None or self.request.layout.alone:
             return {}
-        stages = [memory.bounds_json() for memory in self.stages]
-        return {
-            "layout": vars(self.request.layout),
-            "ranks": self.request.layout.ranks,
-            "largest_whole_batch_size": self.largest_whole_batch,
-            "stages_memory_bytes": stages,
-        }
+        names = (
+            "layout=request.layout ranks=request.layout.ranks largest_whole_batch_size=largest_whole_batch"
+        )
+        return {**named(self, names), "stages_memory_bytes": [memory.bounds for memory in self.stages]}
 
     @property
     def largest_whole_batch(self) -> int | None:

@@ -2,6 +2,7 @@
 
     c * prod_i f_i^e_i, e in -1, 0, 1, 2          such as batch * heads * length^2
     c1 * monomial + c2 * monomial (or constant)   such as hidden + 2 * key_heads * hidden / heads
+    c * monomial up to a bound, beyond it zero    such as a head's size where a longer run is as good as none
 
 The simplest form that reproduces every example is used.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +22,7 @@ SIMPLE = 2  # complexity of monomials that sums are made of
 LARGEST = 6  # complexity of a single monomial
 MOST_FIELDS = 5  # in one monomial
 TOLERANCE = 1e-9  # of a number, relative
+FEWEST = 3  # examples that are not zero, from which a bound is believed
 
 
 @dataclass(frozen=True)
@@ -29,17 +31,23 @@ class Form:
 
     coefficients: tuple[float, ...]
     exponents: tuple[tuple[int, ...], ...]
+    most: float = np.inf  # from more than this the examples say nothing until
+    zero_from: float = np.inf  # this, from which it is zero
 
     def __call__(self, fields: Array) -> Array:
-        """[rows] for fields [rows, number of fields]."""
+        """[rows] for fields [rows, number of fields]; nan between `most` and `zero_from`."""
         total = np.zeros(len(fields))
         for coefficient, exponent in zip(self.coefficients, self.exponents, strict=True):
             total += coefficient * _power(fields, exponent)
-        return total
+        beyond = np.where(total < self.zero_from * (1 - TOLERANCE), np.nan, 0.0)
+        return np.where(total > self.most * (1 + TOLERANCE), beyond, total)
 
     def scaled(self, factor: float) -> Form:
         """The form multiplied by a number."""
-        return Form(tuple(factor * c for c in self.coefficients), self.exponents)
+        coefficients = tuple(factor * c for c in self.coefficients)
+        return replace(
+            self, coefficients=coefficients, most=factor * self.most, zero_from=factor * self.zero_from
+        )
 
 
 def constant(value: float, fields: int) -> Form:
@@ -70,12 +78,28 @@ class Solver:
         if np.ptp(values) == 0:
             return constant(float(values[0]), self.fields.shape[1])
         if (values == 0).any():
-            return None  # zero stands for "all of it" or for "none": another case, not a number that shrinks
+            return self._up_to_a_bound(values)
         ratio = values / self._values
         fits = np.flatnonzero(np.ptp(ratio, axis=1) <= TOLERANCE * np.abs(ratio[:, 0]))
         if len(fits):
             return Form((_neat(float(ratio[fits[0], 0])),), (self._exponents[fits[0]],))
         return self._sum_of_two(values)
+
+    def _up_to_a_bound(self, values: Array) -> Form | None:
+        """A monomial where it is small, zero where it is large: there zero stands for "all of it"."""
+        there = values > 0
+        if there.sum() < FEWEST or (values < 0).any():
+            return None
+        ratio = values[there] / self._values[:, there]
+        factors = ratio[:, 0]
+        beyond = (factors[:, None] * self._values[:, ~there]).min(axis=1)
+        fits = np.ptp(ratio, axis=1) <= TOLERANCE * factors
+        fits &= beyond > values.max() * (1 + TOLERANCE)
+        if not fits.any():
+            return None
+        i = int(np.argmax(fits))
+        most, zero_from = float(values.max()), float(beyond[i])
+        return Form((_neat(float(factors[i])),), (self._exponents[i],), most, zero_from)
 
     def _sum_of_two(self, values: Array) -> Form | None:
         """Least squares over all pairs of simple monomials at once; None without a pair that fits."""

@@ -16,6 +16,7 @@ from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import SHARDED, Layout
 from neuralpower.devices.memory_size import gib
 from neuralpower.errors import InputError, NeuralPowerError, one_line, unknown
+from neuralpower.files.json_files import named, plain
 from neuralpower.files.stages import stage
 from neuralpower.layers.base import FORWARD, torch_dtype
 from neuralpower.learn.predictor import Predictor
@@ -110,10 +111,8 @@ class Laid:
     cost: float | None = None  # of a million tokens, or samples where there are no tokens
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        shown = {name: value for name, value in vars(self).items() if name not in ("layout", "runtime_s")}
-        time = None if self.runtime_s is None else self.runtime_s.to_json()
-        return {"layout": vars(self.layout), "runtime_s": time, **shown}
+        shown = {"layout": self.layout, "runtime_s": self.runtime_s, **vars(self)}
+        return {name: plain(value) for name, value in shown.items()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,20 +137,13 @@ class Layouts(Shown):
         return dict(Counter(one.sort for one in self.found if one.reason).most_common())
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         wanted = self.wanted
         return {
             "schema": 1,
             "model": wanted.request.called,
-            "device": self.device,
-            "per_node": wanted.cluster.per_node,
-            "nodes": wanted.cluster.nodes,
+            **named(self, "device per_node=wanted.cluster.per_node nodes=wanted.cluster.nodes"),
             "phase": wanted.request.phase.name,
-            "ranked_by": wanted.by,
-            "traces": self.traces,
-            "notes": list(self.notes),
-            "reasons": self.reasons,
-            "layouts": [one.to_json() for one in self.found],
+            **named(self, "ranked_by=wanted.by traces notes reasons layouts=found"),
         }
 
 

@@ -20,7 +20,7 @@ from neuralpower.prediction.explore.doubts import doubts
 from neuralpower.prediction.explore.space import TRACED
 from neuralpower.prediction.explore.sweep import Grid, Sweep, SweepPoint, left_bytes, pareto_front, sweep
 from neuralpower.prediction.prediction import Prediction
-from neuralpower.prediction.request import Request, dtype_for, phase_in, request_of
+from neuralpower.prediction.request import Request, dtype_for, phase_in, request_of, run_of
 from neuralpower.trace.routing import ROUTING
 
 SAID = {"batch_size": "batch size", "seq_len": "seq-len"}  # in messages
@@ -53,15 +53,15 @@ def sweep_grid(request: Request, predictors: Sequence[Predictor], grid: Grid) ->
     return sweep_phases(points, predictors, memory_bytes=grid.memory_bytes)
 
 
-def grid_of(model: Any, options: Given, predictor: Predictor) -> tuple[Request, Grid]:
-    """What is the same in all points of a sweep's options, and what differs; raises InputError."""
+def grid_of(model: Any, options: Given, predictor: Predictor) -> tuple[Request, Grid, tuple[str, ...]]:
+    """What is the same in all points of a sweep's options, what differs, and notes; raises InputError."""
 
     def several(name: str) -> Any:
         given = options.get(name)
         return texts.sizes(given, SAID.get(name, name)) if isinstance(given, str) else given
 
     asked = options.get("phase", FORWARD)
-    lists = {name: (None,) if several(name) is None else several(name) for name in ("context", "prompt")}
+    tokens = {name: (None,) if several(name) is None else several(name) for name in ("context", "prompt")}
     named = asked if isinstance(asked, (list, tuple)) else [asked]
     for phase in named:
         if not isinstance(phase, (str, Phase)):
@@ -70,11 +70,14 @@ def grid_of(model: Any, options: Given, predictor: Predictor) -> tuple[Request, 
             )
     phases = [
         phase_in({**options, "phase": phase, "context": context, "prompt": prompt, **dict.fromkeys(SAID)})
-        for phase, context, prompt in itertools.product(named, *lists.values())
+        for phase, context, prompt in itertools.product(named, *tokens.values())
     ]
     dtypes, batches, lengths = options.get("dtype"), several("batch_size"), several("seq_len")
+    notes: tuple[str, ...] = ()
     if dtypes is None:
-        dtypes = [dtype_for(model, None, predictor)[0]]
+        run = run_of(options.get("run"), phases[0].name if phases else FORWARD, predictor.platform)
+        usual, notes = dtype_for(model, None, predictor, run)
+        dtypes = [usual]
     elif isinstance(dtypes, (str, list, tuple)):  # other values are refused later
         listed = texts.names(dtypes, "dtype") if isinstance(dtypes, str) else dtypes
         dtypes = [dtype_for(model, name)[0] for name in listed or ()]
@@ -83,7 +86,7 @@ def grid_of(model: Any, options: Given, predictor: Predictor) -> tuple[Request, 
     more = {} if batches is None else {"batch_size": 1}
     request = request_of(model, {**same, "phase": phases[0]}, **more) if phases else Request(model)
     memory = options.get("memory")
-    return request, Grid(
+    lists = Grid(
         (request.batch_size,) if batches is None else batches,
         (None,) if lengths is None else lengths,
         dtypes,
@@ -91,6 +94,7 @@ def grid_of(model: Any, options: Given, predictor: Predictor) -> tuple[Request, 
         layouts_in(options),
         None if memory is None else bytes_of(memory),
     )
+    return request, lists, notes
 
 
 def _checked(phases: Sequence[Phase]) -> str:

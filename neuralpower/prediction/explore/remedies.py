@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuralpower.errors import InputError, ModelError
+from neuralpower.files.json_files import Declared
 from neuralpower.networks.phases import DECODE
 from neuralpower.optimizers.registry import FOREACH, FUSED, KNOWN
 from neuralpower.platforms import CPU
@@ -51,8 +52,10 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Remedy:
+class Remedy(Declared):
     """One change, or several together, and the memory with it."""
+
+    in_json = "change options? cost saved_bytes memory_bytes=memory.bounds fits verdict probability"
 
     change: str
     options: str  # of the command
@@ -66,19 +69,6 @@ class Remedy:
     def fits(self) -> bool:
         """Whether the upper bound is within the memory with it."""
         return self.verdict == FITS
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object; sizes in bytes."""
-        return {
-            "change": self.change,
-            "options": self.options or None,
-            "cost": self.cost,
-            "saved_bytes": self.saved_bytes,
-            "memory_bytes": self.memory.bounds_json(),
-            "fits": self.fits,
-            "verdict": self.verdict,
-            "probability": self.probability,
-        }
 
 
 def _trained(request: Request, **changes: Any) -> Request:

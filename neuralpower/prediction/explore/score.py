@@ -58,7 +58,6 @@ class Score:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
         return {"schema": 1, **{name: v for name, v in vars(self).items() if name != "error" or v}}
 
 

@@ -197,13 +197,13 @@ def tables_of(members: Members) -> tuple[list[Served], int, dict[str, None]]:
 
 
 def whole(table: Table, fields: Array) -> Array:
-    """Which members' numbers all come out whole and above 0 (or 0 for all) [members]."""
+    """Which members' numbers all come out known, whole and above 0 (or 0 for all or by a bound) [members]."""
     good = np.ones(len(fields), dtype=bool)
-    for row in table.rows:
-        for form in row.forms.values():
-            if any(any(e) for e in form.exponents):
-                value = form(fields)
-                good &= (np.abs(value - np.round(value)) < 1e-6 * np.maximum(value, 1)) & (value > 0.5)
+    for form in table.forms:
+        if any(any(e) for e in form.exponents):
+            value = form(fields)
+            good &= np.abs(value - np.round(value)) < 1e-6 * np.maximum(value, 1)
+            good &= value > (0.5 if np.isinf(form.zero_from) else -0.5)
     return good
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError, is_count
+from neuralpower.files.json_files import Declared
 from neuralpower.layers.base import FORWARD
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import Phase
@@ -69,10 +70,15 @@ class SweepPoint:
         """Whether the host's launches set the pace, so that a larger batch hardly takes longer."""
         return (self.launch_share or 0.0) > 1 - 1 / HOST_BOUND
 
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "error" or value}
+
 
 @dataclass(frozen=True, repr=False)
-class Sweep(Shown):
+class Sweep(Declared, Shown):
     """All points, in the order of the grid. `print` gives the command's table."""
+
+    in_json = "schema front traces notes warnings points"
 
     points: tuple[SweepPoint, ...]
     front: str  # what the front is of
@@ -222,11 +228,3 @@ def pareto(first: np.ndarray, second: np.ndarray) -> list[int]:
             found.append(i)
             best = here
     return sorted(found)
-
-
-def to_json(result: Sweep) -> dict[str, Any]:
-    """As a JSON object."""
-    points = [{name: v for name, v in vars(point).items() if name != "error" or v} for point in result.points]
-    head = {"schema": 1, "front": result.front, "traces": result.traces}
-    said = {"notes": list(result.notes), "warnings": list(result.warnings)}
-    return {**head, **said, "points": points}

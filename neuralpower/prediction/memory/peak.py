@@ -124,8 +124,9 @@ class Memory:
         lines = [vars(line) for line in self.lines]
         return {"phase": self.phase, **parts, "assumed": self.assumed, **({"lines": lines} if lines else {})}
 
-    def bounds_json(self) -> dict[str, int]:
-        """(value, low, high) as a JSON object."""
+    @property
+    def bounds(self) -> dict[str, int]:
+        """Its value, low and high bytes."""
         return {"value": self.value_bytes, "low": self.low_bytes, "high": self.high_bytes}
 
 

@@ -2,12 +2,13 @@
 
 from neuralpower.prediction.parallel.composition import Shared, lanes, predict_layout, predict_work
 from neuralpower.prediction.parallel.fitting import serving_memories, stage_memories
-from neuralpower.prediction.parallel.pieces import one_micro_batch
+from neuralpower.prediction.parallel.pieces import one_micro_batch, pieces_of
 
 __all__ = [
     "Shared",
     "lanes",
     "one_micro_batch",
+    "pieces_of",
     "predict_layout",
     "predict_work",
     "serving_memories",

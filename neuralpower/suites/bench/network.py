@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,8 +19,15 @@ from neuralpower.networks.zoo import ZOO
 from neuralpower.prediction.explore.largest import largest
 from neuralpower.profiling.steps import accounted, clock_of, told
 from neuralpower.profiling.stopwatch import HostClock
-from neuralpower.suites.precision import Autocasting, Precision
-from neuralpower.suites.steps import Batch, StepTimer, Work, make_optimizer
+from neuralpower.suites.steps import (
+    Autocasting,
+    Batch,
+    Precision,
+    StepTimer,
+    Work,
+    largest_within,
+    make_optimizer,
+)
 from neuralpower.trace.recipe import default_loss
 
 LEARNING = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}
@@ -97,7 +103,6 @@ class Case:
         return self.precision.cast(model).train(self.training)
 
     def inputs(self, model: nn.Module) -> Inputs:
-        """Random inputs of one batch in host memory."""
         own = model.model if isinstance(model, Autocasting) else model
         return self.network.source.inputs(own, self.request)
 
@@ -163,8 +168,7 @@ def check_host_memory(
         return needed
     low = min(2, batch_size - 1)
     less = peak(low) if low else None
-    each = 0.0 if less is None else (needed - less) / (batch_size - low)
-    fits = max(0, math.floor(batch_size - (needed - room) / each)) if each > 0 else 0
+    fits = 0 if less is None else largest_within(room, needed, batch_size, less, low)
     text = f"takes about {needed / 1e9:.3g} GB, {available / 1e9:.3g} GB of memory are free"
     raise TooLarge(f"batch size {batch_size} of {name}: {text}", fits)
 
@@ -181,7 +185,6 @@ class Scores:
         self._drawn: Tensor | None = None
 
     def __call__(self, output: Any, target: Tensor | None) -> Tensor:
-        """The mean loss."""
         scores = self._by_class(output)
         if scores is None:
             return default_loss(output)

@@ -1,14 +1,16 @@
-"""Measure one benchmark: it prints result lines while it runs, also when it fails.
+"""Measure one benchmark: it prints result lines while it runs, also when it fails; and its monitor.
 
 header | find, build, load | fits? | warm-up | timed | results
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,21 +18,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralpower.devices.host import read_cpu
+from neuralpower.devices.host import PROC, read_cpu, text_of
 from neuralpower.devices.machine import available_bytes, installed, read_machine
-from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line
-from neuralpower.measure.meters import MeterUnavailable
+from neuralpower.errors import InputError, NeuralPowerError, OutOfMemory, one_line, writing
+from neuralpower.files.atomic import aside
+from neuralpower.measure.meters import MeterUnavailable, PowerMeter, Reading, open_meter
 from neuralpower.measure.meters.nvml import list_gpus
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.profiling.steps import clock_of, title_of, told
+from neuralpower.suites.bench.data import Images, Loaded, Synthetic, open_store
 from neuralpower.suites.bench.distributed import World, device_of, joined, parallel
-from neuralpower.suites.bench.images import Images, open_store
-from neuralpower.suites.bench.loading import Loaded, Synthetic
-from neuralpower.suites.bench.monitor import Monitor
 from neuralpower.suites.bench.network import Case, Network, TooLarge, check_host_memory
 from neuralpower.suites.bench.options import DATA, Options
-from neuralpower.suites.precision import precision
-from neuralpower.suites.steps import StepTimer, Times, Work
+from neuralpower.suites.steps import StepTimer, Times, Work, precision
 from neuralpower.version import __version__
 
 FEW_WARMUPS = 2
@@ -88,7 +88,7 @@ class Bench:
 
     def _head(self) -> None:
         o = self.options
-        given = {
+        asked = {
             "exp.model": o.model,
             "exp.phase": o.phase,
             "exp.replica_batch": o.batch_size,
@@ -111,7 +111,7 @@ class Bench:
             "results.start_time": _now(),
             "results.proc_pid": os.getpid(),
         }
-        self._emit_all({**described(), **given})
+        self._emit_all({**described(), **asked})
         if o.cudnn_fastest:
             text = "has no effect in PyTorch; use cudnn_benchmark, which chooses the fastest"
             self.warn(f"cudnn_fastest {text}")
@@ -260,3 +260,114 @@ def described() -> dict[str, Any]:
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+# ---- Monitor a process and its devices during a benchmark, from /proc and the power meters ----
+
+
+COLUMNS = ("process_pid", "time", "virt", "res", "shrd", "cpu", "mem", "power")
+"""Processor time (s), virtual, resident, shared memory (bytes), % of a core, % of memory, CPU packages' W."""
+
+Sample = tuple[float | int | None, ...]
+
+
+class ProcessReader:
+    """The kernel's counters of one process; `cpu` counts since the last sample."""
+
+    def __init__(self, pid: int, proc: Path = PROC, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.pid, self.folder, self.clock = pid, proc / str(pid), clock
+        self.tick_s, self.page = 1 / os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+        self._before: tuple[float, float] | None = None
+        self.memory = read_cpu(proc).memory_bytes
+
+    def read(self) -> Sample:
+        """Pid, time, virt, res, shrd, cpu, mem; None for a value that cannot be read."""
+        fields = text_of(self.folder / "stat").rpartition(")")[2].split()  # a name may hold blanks
+        used_s = (int(fields[11]) + int(fields[12])) * self.tick_s if len(fields) > 12 else None
+        now, cpu = self.clock(), None
+        sizes = [int(pages) * self.page for pages in text_of(self.folder / "statm").split()[:3]]
+        virt, res, shared = sizes if len(sizes) == 3 else (None, None, None)
+        if used_s is not None:
+            if self._before is not None and now > self._before[1]:
+                cpu = 100 * (used_s - self._before[0]) / (now - self._before[1])
+            self._before = (used_s, now)
+        mem = 100 * res / self.memory if res is not None and self.memory else None
+        return (self.pid, used_s, virt, res, shared, cpu, mem)
+
+
+class PowerReader:
+    """Watts of a meter: its own reading, or its counter's joules since the last sample."""
+
+    def __init__(self, meter: PowerMeter) -> None:
+        self.meter = meter
+        self._before: dict[str, Reading] = {}
+
+    def read(self) -> float | None:
+        """Watts of all its domains except memory within another; None if unknown."""
+        try:
+            readings = self.meter.read()
+        except MeterUnavailable:
+            return None
+        watts = [w for r in readings if not r.domain.startswith("dram") and (w := self._watts(r)) is not None]
+        self._before = {r.domain: r for r in readings}
+        return sum(watts) if watts else None
+
+    def _watts(self, reading: Reading) -> float | None:
+        if reading.power_w is not None:
+            return reading.power_w
+        joules, before = reading.energy_j, self._before.get(reading.domain)
+        if joules is None or before is None or before.energy_j is None or reading.t_ns <= before.t_ns:
+            return reading.average_w
+        return (joules - before.energy_j) / (reading.t_ns - before.t_ns) * 1e9
+
+
+@dataclass
+class Monitor:
+    """Sample in a separate thread, between `start` and `stop`; a frequency of 0 does nothing."""
+
+    frequency: float  # samples per second
+    gpus: Sequence[str] = ()  # "cuda:0" and so on
+    process: ProcessReader | None = None  # reader of the process; None: of this process
+    meters: Sequence[PowerMeter] | None = None  # of the CPU and of each GPU; None: the first that works
+    samples: list[Sample] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.columns = (*COLUMNS, *(f"gpu{number}_power" for number in range(len(self.gpus))))
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if not self.frequency:
+            return
+        if self.meters is None:
+            self.meters = [open_meter("auto", device) for device in ("cpu", *self.gpus)]
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        process = self.process or ProcessReader(os.getpid())
+        powers = [PowerReader(meter) for meter in self.meters or ()]
+        while not self.samples or not self._ended.wait(1 / self.frequency):
+            self.samples.append((*process.read(), *(power.read() for power in powers)))
+
+    def stop(self) -> None:
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join()
+        self._thread = None
+        for meter in self.meters or ():
+            with contextlib.suppress(MeterUnavailable):
+                meter.close()
+
+    def write(self, path: Path) -> None:
+        """Write a line of names, then one per sample, "-" for an unknown value; raises InputError."""
+        lines = [self.columns, *(map(_cell, sample) for sample in self.samples)]
+        with writing(path, "--monitor-file"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with aside(path) as new:
+                new.write_text("".join(" ".join(line) + "\n" for line in lines))
+
+
+def _cell(value: float | int | None) -> str:
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from neuralpower.errors import DeviceError, InputError, writing
 from neuralpower.processes.tether import environment, tethered
-from neuralpower.suites.lab.images import SIDE, Split, normalised
-from neuralpower.suites.lab.training import Point
+from neuralpower.suites.lab.training import SIDE, Point, Split, normalised
 
 EXPERIMENT = Path("logs/mnist_experiment_1")
 GRID = 8  # images a side
@@ -53,7 +52,6 @@ class Board:
         model.train(training)
 
     def add(self, point: Point) -> None:
-        """A point of the curves."""
         loss, accuracy = TAGS[point.part]
         self.writer.add_scalar(loss, point.loss, point.step)
         self.writer.add_scalar(accuracy, point.accuracy, point.step)

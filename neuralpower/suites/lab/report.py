@@ -1,14 +1,25 @@
-"""The lab's report from its folder: environment, network, curves, operators, comparison."""
+"""A lab's folder, in which each step reads and writes its files and can resume, and the report of it.
+
+settings.json   inputs of the curves            curves.csv        points, written as they come
+checkpoint.pt   after each epoch               environment.json  machine and software
+operators_DEVICE_batch_N.json and .csv         trace_DEVICE_batch_N.json, images.png, report.md, report.html
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
-from neuralpower.errors import InputError
+from neuralpower.errors import InputError, writing
+from neuralpower.files import json_files
+from neuralpower.files.csv_files import csv_text
 from neuralpower.networks.zoo.mnist import MnistCnn
 from neuralpower.profiling import profile
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
@@ -23,10 +34,130 @@ from neuralpower.report.page import (
     write_html,
     write_markdown,
 )
-from neuralpower.suites.lab import comparison
-from neuralpower.suites.lab.folder import Folder
-from neuralpower.suites.lab.operators import TOP, Operator, OperatorTable
-from neuralpower.suites.lab.training import Point
+from neuralpower.suites.lab.operators import COLUMNS as COMPARED
+from neuralpower.suites.lab.operators import TOP, Operator, OperatorTable, compare
+from neuralpower.suites.lab.training import Digits, Point, Settings, written
+
+COLUMNS = tuple(field.name for field in fields(Point))
+OPERATOR_HEADER = (
+    *("name", "shapes", "self_cpu_share", "self_cpu_s", "cpu_share", "cpu_s", "average_s", "calls"),
+    *("self_memory_bytes", "memory_bytes", "self_device_s", "device_s"),
+)
+
+
+class Folder:
+    """Paths of a lab's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / "checkpoint.pt"  # of the last complete epoch
+        self.curves = path / "curves.csv"
+        self.images = path / "images.png"  # the first training images, as one picture
+
+    def make(self) -> None:
+        with writing(self.path, "--out"):
+            self.path.mkdir(parents=True, exist_ok=True)
+
+    def claim(self, settings: Settings, digits: Digits) -> None:
+        """Keep the settings; raises InputError if the folder has a training with other settings.
+
+        More epochs can follow later, so the number of epochs can differ.
+        """
+        self.make()
+        sizes = {"train": len(digits.train), "test": len(digits.test)}
+        wanted = {**asdict(settings), "data": digits.name, **sizes}
+        found = self.read_json("settings.json")
+        if found is not None:
+            other = [f"{k} {found.get(k)}" for k, v in wanted.items() if k != "epochs" and found.get(k) != v]
+            if other:
+                text = f"has a training with {', '.join(other)}; choose another --out"
+                raise InputError(f"{self.path}: {text}")
+        self.write_json("settings.json", wanted)
+
+    def write_json(self, name: str, data: Mapping[str, Any]) -> None:
+        text = json_files.json_text(data, indent=1) + "\n"
+        written(self.path / name, lambda aside: aside.write_text(text, encoding="utf-8"))
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """The content of a file; None if it is missing; raises InputError for a damaged one."""
+        path = self.path / name
+        try:
+            content = json_files.read_json(path)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); remove it") from None
+        if not isinstance(content, dict):
+            raise InputError(f"{path}: contains a {type(content).__name__}, not a mapping; remove it")
+        return content
+
+    # ---- curves ----
+
+    def points(self) -> list[Point]:
+        """The curves so far, by step; a last line that was cut off is skipped. Raises InputError."""
+        try:
+            lines = self.curves.read_text(encoding="utf-8").splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{self.curves}: cannot be read ({error}); remove it") from None
+        points = []
+        for number, row in enumerate(csv.DictReader(line for line in lines if line.endswith("\n")), 2):
+            try:
+                points.append(msgspec.convert(row, Point, strict=False))
+            except msgspec.ValidationError:
+                wanted = ", ".join(COLUMNS)
+                raise InputError(
+                    f"{self.curves}:{number}: not a point with {wanted}; remove the line"
+                ) from None
+        return points
+
+    @contextmanager
+    def recorder(self, epochs: int) -> Iterator[Callable[[Point], None]]:
+        """A function that appends a point to the curves' file; points after `epochs` are removed first."""
+        kept = [COLUMNS, *(astuple(point) for point in self.points() if point.epoch <= epochs)]
+        written(self.curves, lambda aside: _write_rows(aside, kept))
+        with self.curves.open("a", encoding="utf-8", buffering=1) as file:
+
+            def add(point: Point) -> None:
+                file.write(csv_text([astuple(point)]))
+
+            yield add
+
+    # ---- operators ----
+
+    def keep_table(self, table: OperatorTable) -> None:
+        """Write a table of operators as JSON and CSV."""
+        shares = {"self_cpu_share": "self_cpu_s", "cpu_share": "cpu_s"}
+        rows = [
+            [table.share(getattr(o, shares[n])) if n in shares else getattr(o, n) for n in OPERATOR_HEADER]
+            for o in table.top(len(table.operators))
+        ]
+        file = self.file_of("operators", table.device, table.batch_size)
+        written(file.with_suffix(".csv"), lambda aside: _write_rows(aside, [OPERATOR_HEADER, *rows]))
+        self.write_json(file.name, {"schema": 1, **asdict(table)})
+
+    def file_of(self, what: str, device: str, batch_size: int) -> Path:
+        """The JSON file of operators or of a trace, at a batch size on a device."""
+        return self.path / f"{what}_{device.replace(':', '')}_batch_{batch_size}.json"
+
+    def tables(self) -> list[OperatorTable]:
+        """All tables of operators, by device and batch size; raises InputError for a damaged one."""
+        tables = []
+        for path in self.path.glob("operators_*_batch_*.json"):
+            try:
+                tables.append(msgspec.convert(self.read_json(path.name), OperatorTable))
+            except msgspec.ValidationError:
+                raise InputError(f"{path}: not a table of operators; remove it and profile again") from None
+        return sorted(tables, key=lambda table: (table.device, table.batch_size))
+
+
+def _write_rows(path: Path, rows: list[Any]) -> None:
+    path.write_text(csv_text(rows), encoding="utf-8", newline="")
+
+
+# ---- The lab's report from its folder: environment, network, curves, operators, comparison ----
+
 
 TITLE = "A network that reads digits: its training and its time"
 NOTE = (
@@ -61,20 +192,22 @@ def report(folder: Folder) -> Page:
     return Page(TITLE, data, (*sections, *_devices(tables)))
 
 
-def _machine(found: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """(name, value) of each fact that `run.environment` found."""
-    names = found["gpus"]
+def _machine(facts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    names = facts["gpus"]
     gpus = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
-    virtual = " (virtual)" if found["virtual"] else ""
-    cpu = f"{found['cpu']}, {found['vcpus']} vCPUs on {found['cores']} cores{virtual}"
+    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items() if version)
+    virtual = " (virtual)" if facts["virtual"] else ""
+    cpu = f"{facts['cpu']}, {facts['vcpus']} vCPUs on {facts['cores']} cores{virtual}"
     return (
         ("CPU", cpu),
         ("GPU", gpus or "none"),
-        ("operating system", found["system"]),
-        ("Python and packages", f"Python {found['python']}, neuralpower {found['neuralpower']}, {packages}"),
-        ("CUDA", found["cuda"] or "none (torch was built without)"),
-        ("threads", str(found["threads"])),
+        ("operating system", facts["system"]),
+        (
+            "Python and packages",
+            f"Python {facts['python']}, neuralpower {facts['neuralpower']}, {packages}",
+        ),
+        ("CUDA", facts["cuda"] or "none (torch was built without)"),
+        ("threads", str(facts["threads"])),
     )
 
 
@@ -82,10 +215,10 @@ def _network() -> Section:
     """The data-flow graph as a table, counted on meta tensors: parameters and FLOP of one image."""
     with torch.device("meta"):
         model, image = MnistCnn().eval(), torch.empty(1, 1, 28, 28)
-    found = profile(model, image, runtime=False, convention="matmul")
+    profiled = profile(model, image, runtime=False, convention="matmul")
     table = Table.of(
         "Data-flow graph",
-        [row for row in found.rows if row.explains and row.count],
+        [row for row in profiled.rows if row.explains and row.count],
         {
             "module": lambda row: row.path or "(function)",
             "operator": lambda row: row.operator or row.kind,
@@ -96,7 +229,7 @@ def _network() -> Section:
         },
     )
     text = (
-        f"{found.total.parameters:,} parameters; {found.total.flops:,} FLOP forward for one image "
+        f"{profiled.total.parameters:,} parameters; {profiled.total.flops:,} FLOP forward for one image "
         "(2 per multiply-add, products only). Calls in the order of the data flow:"
     )
     return Section("Network", (text,), (table,))
@@ -152,10 +285,10 @@ def _operators(tables: Sequence[OperatorTable], device: str) -> list[Section]:
             Table.of(f"By self time, {name}", table.top(TOP, "self_cpu_s"), own),
         )
         sections.append(Section(f"Operators: {name}{images}", (), parts))
-    found = comparison.compare(tables)
-    compared = Table.of(f"{found.operator} on {device}", found.entries, comparison.COLUMNS)
+    found = compare(tables)
+    compared = Table.of(f"{found.operator} on {device}", found.entries, COMPARED)
     bars = _parts([table for table in tables if table.images], device)
-    return [*sections, Section(f"Batch sizes compared on {device}", found.sentences(), (compared, *bars))]
+    return [*sections, Section(f"Batch sizes compared on {device}", (), (compared, *bars))]
 
 
 def _parts(tables: Sequence[OperatorTable], device: str) -> tuple[Bars, ...]:
@@ -178,7 +311,6 @@ def _parts(tables: Sequence[OperatorTable], device: str) -> tuple[Bars, ...]:
 
 
 def _columns(table: OperatorTable, memory: bool = False, gpu: bool = False) -> Columns[Operator]:
-    """Columns of a table of operators."""
 
     def scaled(name: str, factor: float) -> Callable[[Operator], Cell]:
         return lambda o: None if (value := getattr(o, name)) is None else f"{value * factor:,.3f}"

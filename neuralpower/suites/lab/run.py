@@ -18,11 +18,17 @@ from neuralpower.devices.machine import installed
 from neuralpower.errors import DeviceError, InputError
 from neuralpower.networks.zoo.mnist import MnistCnn
 from neuralpower.suites.lab import board
-from neuralpower.suites.lab.folder import Folder
-from neuralpower.suites.lab.images import Digits, bundled_digits, read_mnist
 from neuralpower.suites.lab.operators import profile_inference
-from neuralpower.suites.lab.report import write_report
-from neuralpower.suites.lab.training import Settings, Training, read_state, written
+from neuralpower.suites.lab.report import Folder, write_report
+from neuralpower.suites.lab.training import (
+    Digits,
+    Settings,
+    Training,
+    bundled_digits,
+    read_mnist,
+    read_state,
+    written,
+)
 from neuralpower.version import __version__
 
 STEPS = ("all", "train", "profile", "report")
@@ -48,7 +54,6 @@ class Request:
     port: int | None = None  # port of a TensorBoard to start
 
     def __post_init__(self) -> None:
-        """Raise InputError for impossible options."""
         if not self.batches or min(self.batches) < 1 or len(set(self.batches)) < len(self.batches):
             raise InputError(f"profile-batches {self.batches}: one or more different sizes of 1 or more")
         if self.images is not None and self.images < 1:

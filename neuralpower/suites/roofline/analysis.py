@@ -5,9 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from neuralpower.suites.roofline.records import OK, Data, Device, Network, Point, Roof, Work
+from neuralpower.suites.roofline.records import (
+    OK,
+    Data,
+    Device,
+    Network,
+    Point,
+    Work,
+)
+from neuralpower.suites.roofs import Roof
 
 Method = Literal["Spearman", "Kendall"]
 FEWEST = 5  # fewest networks for a rank correlation: with fewer, any order is likely by chance
@@ -27,7 +35,6 @@ class Correlation:
     networks: int
 
     def of(self, a: str, b: str) -> float | None:
-        """The correlation of two names."""
         return self.values[self.names.index(a)][self.names.index(b)]
 
 
@@ -43,7 +50,6 @@ class Placement:
 
     @property
     def intensity(self) -> float:
-        """FLOP per byte moved."""
         return self.work.intensity or 0.0
 
     @property
@@ -54,16 +60,10 @@ class Placement:
     @property
     def memory_share(self) -> float:
         """Share of the time on the roof that calls below the ridge take."""
-        return self.roof.memory_share(self.work)
-
-    @property
-    def mixture(self) -> float:
-        """Share of the time on the roof that the smaller of both bounds takes."""
-        return min(self.memory_share, 1 - self.memory_share)
+        return self.work.memory_share(self.roof)
 
     @property
     def flops_per_s(self) -> float:
-        """FLOP/s that the network reaches."""
         return self.work.flops / self.runtime_s
 
     @property
@@ -98,7 +98,6 @@ class Pair:
 
     @property
     def parameters(self) -> float:
-        """Ratio of parameters."""
         return self.first.parameters / max(self.second.parameters, 1)
 
     @property
@@ -118,11 +117,9 @@ class View:
 
     @property
     def networks(self) -> list[Network]:
-        """The networks in the report's order."""
         return [n for m in self.models if (n := self.data.find(Network, m)) is not None]
 
     def work(self, network: Network, batch_size: int) -> Work:
-        """Work of a network at a batch size."""
         return self.data.get(Work, network.model, batch_size)
 
     def point(self, network: Network, device: Device, batch_size: int) -> Point | None:
@@ -180,16 +177,6 @@ def gaps(view: View, device: Device, batch_size: int, roof: Roof) -> list[Placem
     return found
 
 
-def growth(view: View) -> list[dict[str, Any]]:
-    """Networks by rising intensity at the smallest batch, with its growth to the largest one."""
-    found: list[dict[str, Any]] = []
-    for network in view.networks:
-        small, large = (view.work(network, view.batch_sizes[i]).intensity for i in (0, -1))
-        if small:
-            found.append({"label": network.label, "intensity": small, "growth": (large or 0) / small})
-    return sorted(found, key=lambda one: one["intensity"])
-
-
 def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
     """Every pair of networks whose times are known well, the one with more FLOP first."""
     known = [
@@ -203,38 +190,21 @@ def pairs(view: View, device: Device, batch_size: int) -> list[Pair]:
     return [Pair(a[0], b[0], a[1] / b[1], a[2] / b[2]) for a, b in itertools.combinations(ordered, 2) if b[1]]
 
 
-def is_guess(view: View, device: Device, batch_size: int, *networks: Network) -> bool:
-    """Whether most FLOP of one network are of kinds that the device's predictor was not trained on."""
-    works = [view.work(network, batch_size) for network in networks]
-    unknown = [sum(c.flops for c in work.calls if c.kind in device.unknown_kinds) for work in works]
-    return any(2 * flops > work.flops for flops, work in zip(unknown, works, strict=True))
+def examples(view: View, device: Device) -> list[tuple[str, Pair, int]]:
+    """(lesson, pair, batch size) of the pairs that show how times follow FLOP and parameters.
 
-
-def examples(view: View, device: Device) -> dict[str, Any]:
-    """Pairs that show how times follow FLOP and parameters; empty if no two networks can be compared.
-
-    good: (pair, batch size) of at least threefold FLOP whose ratio of times is nearest to that of FLOP.
-    bad: (pair, batch size) whose order FLOP get wrong by the largest factor.
-    misled: the pair of the latter's batch size whose order parameters get wrong by the largest factor.
+    First the pair of at least threefold FLOP whose ratio of times is nearest to that of FLOP, then that whose
+    order FLOP get wrong by the largest factor, and, of its batch size, that whose order parameters do.
     """
     known = [(pair, batch) for batch in view.batch_sizes for pair in pairs(view, device, batch)]
-    if not known:
-        return {}
     alike = [item for item in known if item[0].flops >= 3 and item[0].error <= NEAR]
     wrong = [item for item in known if item[0].runtime < 1 < item[0].flops]
-    good = min(alike, key=lambda item: item[0].error, default=None)
-    bad = max(wrong, key=lambda item: item[0].error, default=None)
-    _, batch = bad or good or known[-1]
-    misled = [pair for pair in pairs(view, device, batch) if pair.misleads]
-    return {"good": good, "bad": bad, "misled": max(misled, key=lambda pair: pair.misleads, default=None)}
-
-
-def gains(view: View, device: Device) -> list[tuple[str, float]]:
-    """The factor by which each network's throughput grows from the smallest batch to the largest."""
-    first, last = view.batch_sizes[0], view.batch_sizes[-1]
-    found = []
-    for network in view.networks:
-        small, large = (view.runtime_s(network, device, batch) for batch in (first, last))
-        if small and large and last > first:
-            found.append((network.label, (last / large) / (first / small)))
-    return found
+    good = sorted(alike, key=lambda item: item[0].error)[:1]
+    bad = sorted(wrong, key=lambda item: -item[0].error)[:1]
+    if not known:
+        return []
+    batch = (bad or good or known[-1:])[0][1]
+    misled = [item for item in known if item[1] == batch and item[0].misleads]
+    misled = sorted(misled, key=lambda item: -item[0].misleads)[:1]
+    shown = {"time follows FLOP": good, "FLOP mislead": bad, "parameters mislead": misled}
+    return [(what, *item) for what, items in shown.items() for item in items]

@@ -9,12 +9,11 @@ from neuralpower.devices.spec import DeviceSpec, known_specs, read_spec
 from neuralpower.dtypes import DTYPES, PEAK, PEAKS
 from neuralpower.report.charts import XY, Series
 from neuralpower.report.page import Cell, Columns, Table
-from neuralpower.suites.roofline.records import Roof
+from neuralpower.suites.roofs import BANDWIDTH, Roof, sheet_roof
 
 CLASS_NAMES = {"gpu": "GPU", "cpu": "CPU", "tpu": "ASIC (TPU)", "soc": "SoC"}
 FILLERS = re.compile("(NVIDIA|Google Cloud|Google|AMD Instinct|AMD|Intel|AWS|GeForce|Platinum|Tesla) ")
 MIXED = ("bfloat16", "float16", "float32")  # the dtype in which chips are compared: the first that a chip has
-BANDWIDTH = "memory_bytes_per_s"
 
 DATA_CENTRE = """
     nvidia-t4 nvidia-v100-sxm2-32gb nvidia-a100-sxm4-80gb nvidia-h100-sxm5-80gb
@@ -29,19 +28,10 @@ MOBILE = """
 """.split()
 
 
-def sheets() -> list[DeviceSpec]:
+def chip_sheets() -> list[DeviceSpec]:
     """All shipped ones, by class and year."""
     found = [read_spec(path) for path in known_specs().values()]
     return sorted(found, key=lambda s: (s.device_class, s.year or 0, s.name))
-
-
-def sheet_roof(sheet: DeviceSpec, dtype: str, device: str, origin: str = "data sheet") -> Roof | None:
-    """A sheet's roof in that dtype, named `device`; None if the sheet lacks a number."""
-    peak, bandwidth = (sheet.values.get(key) for key in (PEAK + dtype, BANDWIDTH))
-    if peak is None or bandwidth is None:
-        return None
-    how = f"FLOP/s: {peak.source}; B/s: {bandwidth.source}"
-    return Roof(device, origin, peak.value, bandwidth.value, how)
 
 
 def compared_roof(sheet: DeviceSpec) -> Roof:
@@ -62,7 +52,7 @@ def _peak(dtype: str) -> Callable[[DeviceSpec], Cell]:
     return lambda chip: chip.peak_flops[dtype] / 1e12 if dtype in chip.peak_flops else None
 
 
-def table(chips: Sequence[DeviceSpec]) -> Table:
+def chip_table(chips: Sequence[DeviceSpec]) -> Table:
     """One row per chip; FLOP/s in 1e12, B/s in 1e9."""
     dtypes = [dtype for dtype in PEAKS if any(dtype in chip.peak_flops for chip in chips)]
     note = (
@@ -80,7 +70,7 @@ def table(chips: Sequence[DeviceSpec]) -> Table:
     return Table.of("Peak FLOP/s and memory bandwidth of chips", chips, columns, note)
 
 
-def sources(chips: Sequence[DeviceSpec]) -> Table:
+def chip_sources(chips: Sequence[DeviceSpec]) -> Table:
     """Sources or derivations of the compared peak and the bandwidth."""
     columns: Columns[DeviceSpec] = {
         "chip": lambda chip: chip.name,
@@ -91,7 +81,7 @@ def sources(chips: Sequence[DeviceSpec]) -> Table:
     return Table.of("Sources of the peaks and bandwidths", chips, columns)
 
 
-def roofline(title: str, chips: Sequence[DeviceSpec], measured: Sequence[Roof] = ()) -> XY:
+def chip_roofline(title: str, chips: Sequence[DeviceSpec], measured: Sequence[Roof] = ()) -> XY:
     """Roofs of chips, and measured ones, over the operational intensity, with names at their ridges."""
     roofs = [*map(compared_roof, chips), *measured]
     ridges = [roof.ridge for roof in roofs]

@@ -30,12 +30,12 @@ from neuralpower.networks.sources import resolve
 from neuralpower.prediction.compose import compose
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.profiling.result import NetworkProfile
-from neuralpower.report.tables import short
+from neuralpower.report.number_format import short
 from neuralpower.suites.roofline import records
-from neuralpower.suites.roofline.chips import sheet_roof
-from neuralpower.suites.roofline.records import Data, Device, Network, Point, Roof, Training, Work
+from neuralpower.suites.roofline.records import Data, Device, Network, Point, Sketch, Training, Work, kinds_of
 from neuralpower.suites.roofline.runs import TRAINING_REPEATS, Runner
-from neuralpower.suites.roofline.work import Sketch, kinds_of
+from neuralpower.suites.roofs import HERE, Roof, sheet_roof
+from neuralpower.suites.steps import largest_within
 from neuralpower.trace.records import Trace
 
 Tried = TypeVar("Tried", Point, Training)
@@ -72,7 +72,6 @@ class Request:
     budget_s: float = 600.0
 
     def check(self) -> None:
-        """Raises InputError for impossible settings."""
         sizes = {"--batch-size": min(self.batch_sizes), "--train-batch-size": self.training_batch}
         for option, size in sizes.items():
             if size < 1:
@@ -100,7 +99,6 @@ class Gathering:
     _predicted: dict[tuple[str, int], float] = field(default_factory=dict)  # s, by model and batch
 
     def run(self) -> Data:
-        """Gather everything; raises InputError, DeviceError."""
         self.started = self.clock()
         self.request.check()
         for model in self.request.models:
@@ -122,7 +120,6 @@ class Gathering:
         return self.data
 
     def save(self) -> None:
-        """Write the results so far."""
         records.write(self.data, self.folder)
 
     def left_s(self) -> float:
@@ -140,15 +137,15 @@ class Gathering:
             "training_batch": self.request.training_batch,
             "torch": torch_version,
         }
-        found = records.read(self.folder)
-        if found is not None:
+        earlier = records.read(self.folder)
+        if earlier is not None:
             for key, value in settings.items():
-                if found.settings.get(key) != value:
-                    theirs, ours = found.settings.get(key) or "none", value or "none"
+                if earlier.settings.get(key) != value:
+                    theirs, ours = earlier.settings.get(key) or "none", value or "none"
                     text = f"has a report with {key} {theirs}, this one has {ours}"
                     raise InputError(f"{self.folder}: {text}; choose another folder with --out")
-            self.data = found
-            self.show(f"{self.folder}: resumes with {len(found.points)} points of an earlier run")
+            self.data = earlier
+            self.show(f"{self.folder}: resumes with {len(earlier.points)} points of an earlier run")
         self.data.settings, self.data.notes = settings, []
         self.data.environment = {"threads": torch.get_num_threads(), "torch": torch_version}
         self.save()
@@ -180,7 +177,7 @@ class Gathering:
         if runner.place.type == "cpu":
             own = default_predictor(read_cpu())
             self.own = own if dtype in own.dtypes else None
-        if self.data.find(Roof, runner.name, records.HERE) is None:
+        if self.data.find(Roof, runner.name, HERE) is None:
             self.show(f"measuring the roof of {runner.name}")
             runner.prepare()
             self.data.put(runner.roof(dtype))
@@ -219,7 +216,6 @@ class Gathering:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Networks of this report, in their order."""
         return tuple(self.sketches)
 
     # ---- one batch size ----
@@ -280,13 +276,12 @@ class Gathering:
                 self._predicted[key] = self._composed(self.own, model, batch).runtime_s.value
             else:
                 work = self.data.get(Work, model, batch)
-                roof = next(roof for roof in self.data.roofs if roof.origin == records.HERE)
+                roof = next(roof for roof in self.data.roofs if roof.origin == HERE)
                 least = max(work.flops / roof.flops_per_s, work.bytes_moved / roof.bytes_per_s)
                 self._predicted[key] = least / GUESS
         return self._predicted[key]
 
     def _composed(self, predictor: Predictor, model: str, batch: int) -> Prediction:
-        """Prediction for the current batch size."""
         dtype = self.request.dtype
         return compose(self.traces[model], predictor, model=model, batch_size=batch, dtype=dtype)
 
@@ -308,8 +303,7 @@ class Gathering:
         if needed is None or free is None or needed <= (room := free * MEMORY_SHARE):
             return ""
         weights = self.data.get(Network, point.model).parameter_bytes
-        each = (needed - weights) / batch
-        largest = int((room - weights) / each) if each > 0 else 0
+        largest = largest_within(room, needed, batch, weights)
         fits = f"the largest batch that fits is about {largest}"
         fits = fits if largest > 0 else "not even a batch of 1 fits"
         return f"needs {needed / 1e9:.1f} GB of {room / 1e9:.1f} GB; {fits}"

@@ -1,48 +1,104 @@
-"""The report's page: sections, tables and charts of the gathered data.
-
-`comments.jinja` has the sentences; if there are too few numbers, they say so.
-"""
+"""The page of a report: sections, tables and charts of the gathered data."""
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import Any
 
 from neuralpower.report.charts import XY, Bars, BarSeries, Heatmap, Pie, Pies, Series
 from neuralpower.report.page import Cell, Columns, Page, Part, Section, Share, Table
-from neuralpower.suites.roofline import analysis, chips
-from neuralpower.suites.roofline.analysis import Placement, View
-from neuralpower.suites.roofline.records import MEASURED, OK, Device, Network, Point, Training, Work
-from neuralpower.suites.words import template
+from neuralpower.suites.roofline.analysis import (
+    FEWEST,
+    Correlation,
+    Method,
+    Pair,
+    Placement,
+    View,
+    correlation,
+    examples,
+    gaps,
+    verdicts,
+)
+from neuralpower.suites.roofline.chips import (
+    DATA_CENTRE,
+    MOBILE,
+    chip_roofline,
+    chip_sheets,
+    chip_sources,
+    chip_table,
+)
+from neuralpower.suites.roofline.records import (
+    BUDGET,
+    MEASURED,
+    OK,
+    Device,
+    Network,
+    Point,
+    Training,
+    Work,
+)
 
 PIES = 3  # most networks with times by kind
 MINOR = 0.02  # share below which a kind is "other" in every pie
-METHODS: tuple[analysis.Method, ...] = ("Spearman", "Kendall")
+METHODS: tuple[Method, ...] = ("Spearman", "Kendall")
 INTENSITY = "operational intensity, FLOP/B"
 
 
-WORDS: Any = template("neuralpower.suites.roofline", "comments.jinja", median=statistics.median).make_module(
-    {"analysis": analysis}
+RIDGE = "The ridge is the number of FLOP per byte from which arithmetic is the limit."
+METHOD = (
+    "Networks have random weights and inputs; they run in eval mode, without gradients, warmed up, and the "
+    "device is synchronised. A measured time is the 10th percentile of its runs on a CPU, since other load "
+    "only makes it slower, and the median on a GPU. A predicted time adds up the layers; where no regressor "
+    "was trained, it is a roofline estimate.",
+    "FLOP and bytes are from traced layers; each batch size has its own trace. Bytes moved: inputs, weights "
+    "and outputs of every layer, once each. Memory footprint: the most bytes of tensors that live at once, "
+    "including weights.",
 )
-
-
-def comments(macro: str, *figures: Any) -> tuple[str, ...]:
-    """The paragraphs that a macro of the template makes from some numbers."""
-    text = getattr(WORDS, macro)(*figures)
-    return tuple(" ".join(part.split()) for part in text.split("\n\n") if part.strip())
+LATE = (
+    "No backward pass was timed: the time budget was too short for one (the table has the estimates). "
+    "Fix: run again in the same folder, with a longer --time-budget."
+)
 
 
 def page(view: View) -> Page:
     """The networks and their machine first, then times and utilisation; method and chips at the end."""
     missing = _missing(view)
-    text = (*comments("method", view), *view.data.notes)
-    method = Section("How this was made", text, (missing,) if missing.rows else ())
+    tables = (_devices(view), *((missing,) if missing.rows else ()))
+    method = Section("How this was made", (*METHOD, *view.data.notes), tables)
     parts = (_networks, _benchmark, _utilisation, _training)
     sections = (*(section for part in parts for section in part(view)), method, _chips(view))
-    return Page("Rooflines and runtimes", " ".join(comments("lead", view)), sections)
+    lead = (
+        f"{len(view.networks)} networks in {view.data.settings['dtype']} on "
+        f"{' and '.join(device.label for device in view.data.devices)}: their work and traffic, the devices' "
+        "peaks, and their times. 1 multiply-add = 2 FLOP; all tensors are random."
+    )
+    return Page("Rooflines and runtimes", lead, sections)
+
+
+def _devices(view: View) -> Table:
+    """How the times of each device came about."""
+
+    def points(device: Device) -> list[Point]:
+        return [point for point in view.data.points if point.device == device.name]
+
+    def trained(device: Device) -> Cell:
+        shares = [point.coverage for point in points(device) if point.coverage is not None]
+        return f"{min(shares):.0%} to {max(shares):.0%}" if shares else None
+
+    def runs(device: Device) -> Cell:
+        counts = sorted({len(point.samples_s) for point in points(device) if point.samples_s})
+        return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else None
+
+    columns: Columns[Device] = {
+        "device": lambda device: device.name,
+        "times": lambda device: device.basis,
+        "runs each": runs,
+        "predictor": lambda device: device.predictor,
+        "trained share of the time": trained,
+        "not trained on": lambda device: ", ".join(device.unknown_kinds) or None,
+    }
+    return Table.of("Devices", view.data.devices, columns)
 
 
 def _cases(view: View) -> list[tuple[Network, Point]]:
@@ -52,7 +108,6 @@ def _cases(view: View) -> list[tuple[Network, Point]]:
 
 
 def _missing(view: View) -> Table:
-    """Points that have no time, with the reason."""
     late = [case for case in _cases(view) if case[1].status != OK]
     by_device = [case for device in view.data.devices for case in late if case[1].device == device.name]
     columns: Columns[tuple[Network, Point]] = {
@@ -66,20 +121,15 @@ def _missing(view: View) -> Table:
 
 
 def _chips(view: View) -> Section:
-    """All chips with a data sheet."""
-    every = chips.sheets()
+    every = chip_sheets()
     known = {chip.slug: chip for chip in every}
-    centre, mobile = ([known[s] for s in some if s in known] for some in (chips.DATA_CENTRE, chips.MOBILE))
-    roofs = [(chip.device_class, chips.compared_roof(chip)) for chip in (*centre, *mobile)]
-    titles = {"CPUs": "cpu", "GPUs": "gpu", "TPUs": "tpu", "SoCs": "soc"}
-    ridges = {title: [roof.ridge for of, roof in roofs if of == key] for title, key in titles.items()}
+    centre, mobile = ([known[s] for s in some if s in known] for some in (DATA_CENTRE, MOBILE))
     own = [r for r in view.data.roofs if r.samples]
     charts = (
-        chips.roofline("Rooflines of data-centre chips", centre),
-        chips.roofline("Rooflines of mobile, edge and consumer chips", mobile, own),
+        chip_roofline("Rooflines of data-centre chips", centre),
+        chip_roofline("Rooflines of mobile, edge and consumer chips", mobile, own),
     )
-    on_chips = comments("on_chips", [roof for _, roof in roofs], ridges)
-    return Section("Appendix: chips", on_chips, (*charts, chips.table(every), chips.sources(every)))
+    return Section("Appendix: chips", (RIDGE,), (*charts, chip_table(every), chip_sources(every)))
 
 
 def _roofs(view: View) -> Section:
@@ -97,16 +147,16 @@ def _roofs(view: View) -> Section:
             "how": lambda r: r.how,
         },
     )
-    return Section("The roof of the machine", comments("on_roof", view.data.roofs), (table,), level=3)
+    return Section("The roof of the machine", (), (table,), level=3)
 
 
 def _networks(view: View) -> list[Section]:
     overlays = tuple(c for d in view.data.devices if (c := _overlay(view, d)) is not None)
     parts: tuple[Part, ...] = (_work_table(view), *_work_bars(view))
-    verdicts = [v for batch in view.batch_sizes for v in analysis.verdicts(view, batch)]
+    placed = [v for batch in view.batch_sizes for v in verdicts(view, batch)]
     table = Table.of(
         "Bound by memory or by compute",
-        verdicts,
+        placed,
         {
             "network": lambda v: v.network.label,
             "device": lambda v: v.device.name,
@@ -118,12 +168,11 @@ def _networks(view: View) -> list[Section]:
         },
         "Against the measured roof if there is one, else the data sheet's.",
     )
-    on_networks, on_verdicts = (comments(f"on_{what}", view) for what in ("networks", "verdicts"))
     return [
-        Section("1 Networks: work and memory", on_networks, parts),
+        Section("1 Networks: work and memory", (), parts),
         _roofs(view),
         Section("Networks on the rooflines", ("The roof above each network.",), overlays, level=3),
-        Section("Bound by memory or by compute", on_verdicts, (table,), level=3),
+        Section("Bound by memory or by compute", (), (table,), level=3),
     ]
 
 
@@ -206,20 +255,26 @@ def _overlay(view: View, device: Device) -> XY | None:
 def _benchmark(view: View) -> list[Section]:
     devices = view.data.devices
     scatter = [_scatter(view, d, what) for what in ("FLOP", "parameters") for d in devices]
-    found = [analysis.correlation(view, b, m) for b in view.batch_sizes for m in METHODS]
-    enough = [c for c in found if c.networks >= analysis.FEWEST]
-    few = {c.batch_size: " ".join(comments("too_few", c)) for c in found if c not in enough}
+    found = [correlation(view, b, m) for b in view.batch_sizes for m in METHODS]
+    enough = [c for c in found if c.networks >= FEWEST]
+    few = {
+        c.batch_size: f"Batch {c.batch_size}: too few networks for a rank correlation. {c.networks} "
+        f"{'has' if c.networks == 1 else 'have'} a time on every device; {FEWEST} are needed."
+        for c in found
+        if c not in enough
+    }
     heat = [_heatmap(c) for c in enough]
     ranks = [_rank_table(enough)] if enough else []
     throughput = tuple(_throughput(view, d) for d in devices)
     legend = "Colour and symbol: batch size; name: network."
-    on_prediction = comments("on_prediction", view)
-    on_throughput = comments("on_throughput", view)
+    shown = _pair_table(view)
     return [
         Section("2 Runtimes", (legend,), (*scatter, _time_table(view))),
         Section("Rank correlations", tuple(few.values()), (*heat, *ranks), level=3),
-        Section("Do FLOP or parameters predict a network's time?", on_prediction, (), level=3),
-        Section("Throughput", on_throughput, throughput, level=3),
+        Section(
+            "Do FLOP or parameters predict a network's time?", (), (shown,) if shown.rows else (), level=3
+        ),
+        Section("Throughput", (), throughput, level=3),
     ]
 
 
@@ -274,13 +329,13 @@ def _time_table(view: View) -> Table:
     return Table.of("Runtimes and throughput", _cases(view), columns)
 
 
-def _heatmap(found: analysis.Correlation) -> Heatmap:
+def _heatmap(found: Correlation) -> Heatmap:
     title = f"{found.method}'s rank correlation, batch {found.batch_size}"
     note = f"Over {found.networks} networks that have a time on every device."
     return Heatmap(title, "", "", found.names, found.names, found.values, found.method, note)
 
 
-def _rank_table(found: Sequence[analysis.Correlation]) -> Table:
+def _rank_table(found: Sequence[Correlation]) -> Table:
     rows = tuple(
         (str(c.batch_size), c.method, a, b, c.of(a, b), c.networks)
         for c in found
@@ -288,6 +343,25 @@ def _rank_table(found: Sequence[analysis.Correlation]) -> Table:
         for b in c.names[:i]
     )
     return Table("Rank correlations", ("batch", "method", "of", "and", "correlation", "networks"), rows)
+
+
+def _pair_table(view: View) -> Table:
+    """Pairs of networks whose times FLOP and parameters order correctly, or do not."""
+    cases = [(device, *example) for device in view.data.devices for example in examples(view, device)]
+    columns: Columns[tuple[Device, str, Pair, int]] = {
+        "device": lambda case: case[0].name,
+        "batch": lambda case: str(case[3]),
+        "it shows": lambda case: case[1],
+        "first": lambda case: case[2].first.label,
+        "second": lambda case: case[2].second.label,
+        "ratio of FLOP": lambda case: case[2].flops,
+        "of parameters": lambda case: case[2].parameters,
+        "of times": lambda case: case[2].runtime,
+    }
+    note = (
+        "The pair nearest to its ratio of FLOP; those whose order FLOP and parameters get wrong by the most."
+    )
+    return Table.of("Pairs of networks", cases, columns, note)
 
 
 def _throughput(view: View, device: Device) -> XY:
@@ -302,12 +376,12 @@ def _throughput(view: View, device: Device) -> XY:
 
 
 def _utilisation(view: View) -> list[Section]:
-    gaps = [
+    under = [
         gap
         for device in view.data.devices
         if (roof := view.roof(device)) is not None
         for batch in view.batch_sizes
-        for gap in analysis.gaps(view, device, batch, roof)
+        for gap in gaps(view, device, batch, roof)
     ]
     columns: Columns[Placement] = {
         "network": lambda g: g.network.label,
@@ -321,10 +395,14 @@ def _utilisation(view: View) -> list[Section]:
         "of the attainable": lambda g: Share(g.of_attainable),
         "clipped": lambda g: "yes" if g.clipped else "",
     }
-    note = "Against the roof measured here if there is one, else the data sheet's; clipped at 100 %."
-    table = Table.of("Achieved against peak and against the attainable roof", gaps, columns, note)
+    note = (
+        "Against the roof measured here if there is one, else the data sheet's; clipped at 100 %. Bytes are "
+        "counted without caches: a network whose results stay in a cache can exceed the roof. A fitted roof "
+        "is the average rate of layers, not a peak."
+    )
+    table = Table.of("Achieved against peak and against the attainable roof", under, columns, note)
     charts = (_achieved(view, device) for device in view.data.devices)
-    return [Section("3 Utilisation", comments("on_gaps", view), (*charts, table))]
+    return [Section("3 Utilisation", (), (*charts, table))]
 
 
 def _achieved(view: View, device: Device) -> XY:
@@ -339,7 +417,7 @@ def _training(view: View) -> list[Section]:
     labels = {n.model: n.label for n in view.networks}
     every = product(view.data.devices, view.networks)
     steps = [t for d, n in every if (t := view.data.find(Training, n.model, d.name))]
-    own = [t for t in steps if t.basis == MEASURED] or steps
+    shown = [t for t in steps if t.basis == MEASURED] or steps
     columns: Columns[Training] = {
         "network": lambda t: labels[t.model],
         "device": lambda t: t.device,
@@ -354,19 +432,19 @@ def _training(view: View) -> list[Section]:
         "status": lambda t: t.reason or t.status,
     }
     ratios = (
-        BarSeries("FLOP", tuple(t.flops_ratio for t in own)),
-        BarSeries("time", tuple(t.time_ratio for t in own)),
+        BarSeries("FLOP", tuple(t.flops_ratio for t in shown)),
+        BarSeries("time", tuple(t.time_ratio for t in shown)),
     )
-    several = len({t.device for t in own}) > 1
-    names = tuple(f"{labels[t.model]}, {t.device}" if several else labels[t.model] for t in own)
+    several = len({t.device for t in shown}) > 1
+    names = tuple(f"{labels[t.model]}, {t.device}" if several else labels[t.model] for t in shown)
     bars = Bars("Backward over forward pass", "backward : forward", names, ratios)
-    table = Table.of("Forward and backward pass", own, columns)
-    apart = _taken_apart(own)
+    table = Table.of("Forward and backward pass", shown, columns)
+    apart = _taken_apart(shown)
     pies = tuple(_pies(t, labels[t.model]) for t in apart)
-    on_training, on_kinds = comments("on_training", own, labels), comments("on_kinds", apart, labels)
+    late = any(t.status == BUDGET for t in shown) and not any(t.time_ratio for t in shown)
     return [
-        Section("4 Inference and training", on_training, (bars, table)),
-        Section("Time, FLOP and memory by layer kind", on_kinds, (*pies, _kind_table(own, labels)), level=3),
+        Section("4 Inference and training", (LATE,) if late else (), (bars, table)),
+        Section("Time, FLOP and memory by layer kind", (), (*pies, _kind_table(shown, labels)), level=3),
     ]
 
 
@@ -411,4 +489,5 @@ def _kind_table(steps: Sequence[Training], labels: dict[str, str]) -> Table:
         for t in steps
         for k in t.kinds
     )
-    return Table("By layer kind", ("network", "phase", "kind", "time, ms", "GFLOP", "memory, MB"), rows)
+    header = ("network", "phase", "kind", "time, ms", "GFLOP", "memory, MB")
+    return Table("By layer kind", header, rows, "Memory: bytes of the calls' results.")

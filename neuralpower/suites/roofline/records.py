@@ -1,23 +1,35 @@
-"""The data of a report, and its JSON file."""
+"""The data of a report, its JSON file, and the work of a network that it holds."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import torch
 
 from neuralpower.errors import InputError
 from neuralpower.files.atomic import replace_file
 from neuralpower.files.json_files import json_text, read_json
 from neuralpower.files.paths import check_regular
+from neuralpower.layers import KINDS
+from neuralpower.networks.inputs import InputRequest, Inputs
+from neuralpower.networks.promised_values import tensors_of
+from neuralpower.networks.sources import resolve
+from neuralpower.prediction.memory.peak import peak
+from neuralpower.profiling import profile
+from neuralpower.profiling.result import NetworkProfile
+from neuralpower.suites.roofs import Roof
+from neuralpower.trace.lifetimes import WORKSPACE
+from neuralpower.trace.records import Trace
+from neuralpower.trace.tracer import trace
 
 SCHEMA = 1
 MEASURED, PREDICTED = "measured", "predicted"
 OK, MEMORY, BUDGET, FAILED = "ok", "out of memory", "over the time budget", "failed"
-HERE = "measured here"  # origin of a roof; others are the data sheet's, or fitted
 FILE = "data.json"
 
 
@@ -55,45 +67,22 @@ class Work:
 
     @property
     def intensity(self) -> float | None:
-        """FLOP per byte moved."""
         return self.flops / self.bytes_moved if self.bytes_moved else None
+
+    def memory_share(self, roof: Roof) -> float:
+        """Share of the least time on the roof, summed over calls, that goes to calls below the ridge."""
+        seconds = [max(c.flops / roof.flops_per_s, c.bytes / roof.bytes_per_s) for c in self.calls]
+        memory = sum(s for s, c in zip(seconds, self.calls, strict=True) if c.flops < c.bytes * roof.ridge)
+        return memory / sum(seconds) if sum(seconds) else 0.0
 
     @property
     def call_count(self) -> int:
-        """Number of layer calls."""
         return sum(c.count for c in self.calls)
 
     @property
     def footprint_intensity(self) -> float | None:
         """FLOP per byte of the memory footprint."""
         return self.flops / self.peak_bytes if self.peak_bytes else None
-
-
-@dataclass(frozen=True)
-class Roof:
-    """Peak FLOP/s and B/s of a device, and where they come from."""
-
-    device: str
-    origin: str
-    flops_per_s: float
-    bytes_per_s: float
-    how: str
-    samples: int = 0  # of each, where measured
-
-    @property
-    def ridge(self) -> float:
-        """FLOP per byte from which a kernel can reach the peak."""
-        return self.flops_per_s / self.bytes_per_s
-
-    def attainable(self, intensity: float) -> float:
-        """FLOP/s of the roof above an intensity (Williams, Waterman, Patterson, CACM 52(4), 2009)."""
-        return min(self.flops_per_s, intensity * self.bytes_per_s)
-
-    def memory_share(self, work: Work) -> float:
-        """Share of the least time on the roof, summed over calls, that goes to calls below the ridge."""
-        seconds = [max(c.flops / self.flops_per_s, c.bytes / self.bytes_per_s) for c in work.calls]
-        memory = sum(s for s, c in zip(seconds, work.calls, strict=True) if c.flops < c.bytes * self.ridge)
-        return memory / sum(seconds) if sum(seconds) else 0.0
 
 
 @dataclass(frozen=True)
@@ -175,11 +164,6 @@ class Training:
             for what, name in (("time", "runtime_s"), ("FLOP", "flops"), ("memory", "memory_bytes"))
         }
 
-    @property
-    def distance(self) -> float:
-        """Factor between the ratio of times and the ratio of FLOP."""
-        return abs((self.time_ratio or 0) - (self.flops_ratio or 0))
-
 
 Record = Device | Roof | Network | Work | Point | Training
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -256,3 +240,72 @@ def read(folder: Path) -> Data | None:
         return msgspec.convert({f.name: content[f.name] for f in fields(Data)}, Data)
     except (KeyError, msgspec.ValidationError) as error:
         raise InputError(f"{path}: has missing or unknown fields ({error}); {way_out}") from None
+
+
+# ---- FLOP, traffic and memory of a network, from a pass over meta tensors ----
+
+
+class Sketch:
+    """One network on the meta device, traced at any batch size."""
+
+    def __init__(self, model: str, dtype: torch.dtype) -> None:
+        self.model, self.dtype = model, dtype
+        self.source = resolve(model)
+        self.module = self.source.build("meta", dtype)
+
+    def inputs(self, batch_size: int) -> Inputs:
+        return self.source.inputs(self.module, InputRequest(batch_size, dtype=self.dtype), "meta")
+
+    def trace(self, batch_size: int) -> Trace:
+        inputs = self.inputs(batch_size)
+        return trace(self.module, inputs.args, inputs.kwargs)
+
+    def network(self, label: str) -> Network:
+        inputs = self.inputs(1)
+        first = next(iter(tensors_of((inputs.args, inputs.kwargs))), None)
+        shape = "" if first is None else "x".join(map(str, first.shape[1:]))
+        tokens = "tokens" if first is not None and not first.is_floating_point() else ""
+        parameters = list(self.module.parameters())
+        return Network(
+            self.model,
+            label,
+            f"{shape} {tokens}".strip(),
+            sum(p.numel() for p in parameters),
+            sum(p.numel() * p.element_size() for p in parameters),
+        )
+
+    def work(self, batch_size: int, traced: Trace) -> Work:
+        """Work of a traced forward pass; its memory is unknown if meta tensors fail."""
+        calls = [
+            Calls(la.kind, n, n * int(la.flops()), n * int(sum(la.bytes())))
+            for la, n in Counter(traced.layers).items()
+        ]
+        calls += [Calls("unmodelled", 1, 0, u.bytes) for u in traced.unmodelled]
+        flops, moved = sum(c.flops for c in calls), sum(c.bytes for c in calls)
+        tensors = [storage for storage in traced.storages if storage.part != WORKSPACE]
+        most = peak(tensors)[0] if traced.method == "meta" else None
+        return Work(self.model, batch_size, flops, moved, most, tuple(calls))
+
+    def training(self, batch_size: int) -> NetworkProfile:
+        """A training step, counted and not run."""
+        inputs = self.inputs(batch_size)
+        module = self.source.build("meta", self.dtype).train()
+        return profile(module, inputs.args, inputs.kwargs, phase="training", runtime=False, name=self.model)
+
+
+def kinds_of(profile: NetworkProfile) -> tuple[Kind, ...]:
+    """FLOP, time and memory by phase and kind; operators that are not layers are "other"."""
+    timed = profile.runs is not None
+    kinds: dict[tuple[str, str], Kind] = {}
+    for row in profile.rows:
+        if row.phase not in ("forward", "backward") or not row.explains:
+            continue
+        key = (row.phase, row.kind if row.kind in KINDS else "other")
+        known = kinds.get(key, Kind(*key, 0.0 if timed else None, 0, 0))
+        kinds[key] = Kind(
+            *key,
+            (known.runtime_s or 0.0) + max(row.runtime_s or 0.0, 0.0) if timed else None,
+            known.flops + (row.matmul_flops or 0) + (row.elementwise_flops or 0),
+            known.memory_bytes + ((row.activation_bytes if timed else row.bytes_written) or 0),
+        )
+    return tuple(kinds.values())

@@ -5,30 +5,27 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from neuralpower.devices.host import read_cpu
-from neuralpower.devices.machine import available_bytes
 from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import InputError, ModelError, first_line, quoted
 from neuralpower.layers.base import torch_dtype
 from neuralpower.layers.call import Call
+from neuralpower.measure import ROUNDS
 from neuralpower.measure.cpu.timer import SLOW_CALL_S, Sentinel, prepare_process, time_calls
 from neuralpower.measure.rig import failure
-from neuralpower.measure.rounds import ROUNDS
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.sources import resolve
 from neuralpower.networks.users_code import raised, users_code
-from neuralpower.profiling import profile
+from neuralpower.profiling import Keywords, profile
 from neuralpower.profiling.result import NetworkProfile
-from neuralpower.profiling.settings import Keywords
 from neuralpower.profiling.steps import clock_of, title_of
-from neuralpower.suites.roofline.measured_roof import measured_roof
-from neuralpower.suites.roofline.records import HERE, Roof
+from neuralpower.suites.roofs import Roof, measured_roof
+from neuralpower.suites.steps import elapsed_s, free_bytes
 
 CUDA_SAMPLES = 20
 CUDA_LIMIT_S = 2.0  # after which no further sample begins, once there are five
@@ -49,7 +46,6 @@ class Runner:
 
     @property
     def name(self) -> str:
-        """The device's name as the system reports it."""
         return title_of(self.place)
 
     def check(self, dtype: str) -> None:
@@ -74,12 +70,9 @@ class Runner:
 
     def free_bytes(self) -> int | None:
         """Memory that a run can take; None if unknown."""
-        if self.place.type == "cuda":
-            return int(torch.cuda.mem_get_info(self.place)[0])
-        return available_bytes()
+        return free_bytes(self.place)
 
     def cost(self, runtime_s: float) -> float:
-        """Seconds that timing a network takes."""
         if self.place.type == "cuda":
             return runtime_s * (2 + max(5, min(CUDA_SAMPLES, CUDA_LIMIT_S / max(runtime_s, 1e-9))))
         return runtime_s * (1 + ROUNDS // 3 if runtime_s > SLOW_CALL_S else 2 + ROUNDS)
@@ -98,20 +91,15 @@ class Runner:
 
     def _cuda_samples(self, call: Call) -> tuple[float, ...]:
         clock = clock_of(self.place)
-        marks: list[tuple[Any, Any]] = []
+        samples: list[float] = []
         with torch.inference_mode():
-            for _ in range(2):
-                call()
-            clock.wait()
+            elapsed_s(call, clock, 2)
             begun = time.perf_counter()
-            while len(marks) < 5 or (
-                len(marks) < CUDA_SAMPLES and time.perf_counter() - begun < CUDA_LIMIT_S
+            while len(samples) < 5 or (
+                len(samples) < CUDA_SAMPLES and time.perf_counter() - begun < CUDA_LIMIT_S
             ):
-                start = clock.mark()
-                call()
-                marks.append((start, clock.mark()))
-                clock.wait()
-        return tuple(clock.seconds(a, b) for a, b in marks)
+                samples.append(elapsed_s(call, clock))
+        return tuple(samples)
 
     def statistic(self, samples: Sequence[float]) -> float:
         """10th percentile on a CPU, since other load only makes it slower; median on a GPU."""
@@ -151,6 +139,5 @@ class Runner:
         return resolve(model).call(request, device=str(self.place))
 
     def roof(self, dtype: str) -> Roof:
-        """The device's roof, measured here."""
-        found = measured_roof(self.samples, self.place, torch_dtype(dtype), self.products, self.triads)
-        return Roof(self.name, HERE, found.flops_per_s, found.bytes_per_s, found.how, found.samples)
+        sizes = self.products, self.triads
+        return measured_roof(self.name, self.samples, self.place, torch_dtype(dtype), *sizes)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from neuralpower.layers.base import BACKWARD, FORWARD
+from neuralpower.layers.base import BACKWARD, GRADIENT
 from neuralpower.trace.passes.base import trace_pass
 from neuralpower.trace.paths import block_of
 from neuralpower.trace.question import Knows, Question
@@ -68,5 +68,5 @@ def _reversed(call: LayerCall, knows: Knows) -> Iterator[Task]:
         yield Task(call.path, whole, BACKWARD, share, operator=call.operator, asked=call.asked)
         return
     for part in parts:
-        single = replace(part, phase=FORWARD)
+        single = replace(part, phase=GRADIENT)
         yield Task(call.path, single, BACKWARD, share if call.asked is None else 1.0, operator=call.operator)

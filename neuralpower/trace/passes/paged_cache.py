@@ -135,9 +135,10 @@ def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
     chain = _before(flow, [i for i in (query, keys.source, values.source) if i is not None], {at, *copies})
     masked = layer.masked and any(source is not None for source in node.sources[3:])
     layer = _by_heads(layer, flow.trace.about)
+    repeats = keys.repeats * _expanded(layer, node.flow.reads[1].bytes)
     served = replace(
         layer,
-        key_heads=layer.key_heads // keys.repeats if layer.key_heads % keys.repeats == 0 else layer.key_heads,
+        key_heads=layer.key_heads // repeats if layer.key_heads % repeats == 0 else layer.key_heads,
         masked=masked,
         causal=layer.causal or (not masked and _is_causal(layer, flow.trace.about, keys)),
         window=layer.window or _window(layer, flow.trace.about, call.path),
@@ -157,6 +158,12 @@ def _serve(flow: Dataflow, at: int, edit: _Edit) -> None:
             edit.drop(flow.nodes[i])
         if one.written is not None:  # the cache has the new part in addition to the old one
             edit.sizes[one.written.storage] = one.written.bytes
+
+
+def _expanded(layer: Attention, read_bytes: int) -> int:
+    """How many heads see one of the keys, where a view shows it to each of them: 1 without such a view."""
+    numbers = layer.batch * layer.key_heads * layer.key_length * layer.head_size
+    return max(numbers * layer.itemsize // read_bytes, 1) if read_bytes else 1
 
 
 def _by_heads(layer: Attention, about: PassShape) -> Attention:

@@ -23,18 +23,14 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.movement import ALIAS
 from neuralpower.learn.network_rows import read_totals
 from neuralpower.measure.collect import collection
-from neuralpower.measure.collect.checkout import checkout
-from neuralpower.measure.collect.collection import ATTEMPTS
-from neuralpower.measure.collect.keys import plan_hash
+from neuralpower.measure.collect.collection import ATTEMPTS, collect
 from neuralpower.measure.collect.networks import NETWORKS
 from neuralpower.measure.collect.plan import affordable, check_dtypes, draw, kinds_named, make_plan
-from neuralpower.measure.collect.presets import KERNELS, PRESETS, preset_named
-from neuralpower.measure.collect.process import Worker
+from neuralpower.measure.collect.process import Local, Worker
 from neuralpower.measure.collect.process import command as worker_command
-from neuralpower.measure.collect.recover import Local
-from neuralpower.measure.collect.request import Progress, Request
-from neuralpower.measure.collect.schedule import Estimate, make_schedule
-from neuralpower.measure.collect.supervisor import collect
+from neuralpower.measure.collect.request import KERNELS, PRESETS, Progress, Request, preset_named
+from neuralpower.measure.collect.resume import checkout
+from neuralpower.measure.collect.schedule import Estimate, make_schedule, plan_hash
 from neuralpower.measure.collect.worker import measure_items
 from neuralpower.measure.cpu.rig import CpuRig
 from neuralpower.measure.meters import NullMeter
@@ -586,7 +582,7 @@ def test_the_command_ends_well_when_the_budget_is_spent(
 ) -> None:
     out = tmp_path / "data"
     faked(fake(count=200, item_s=0.005, block=5))
-    monkeypatch.setattr("neuralpower.measure.collect.schedule.shortest_budget_s", lambda device_type: 0.1)
+    monkeypatch.setattr("neuralpower.measure.collect.shortest_budget_s", lambda device_type: 0.1)
     ran = command("collect-data", "--out", out, "--time-budget", "0.5s")
     assert ran.code == 0, ran.err
     assert ran.out == f"{out}\n"

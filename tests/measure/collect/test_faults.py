@@ -19,10 +19,8 @@ import pytest
 from neuralpower.data.dataset import read_dataset
 from neuralpower.data.journal import Journal, read_journal
 from neuralpower.errors import DatasetError, DeviceError, LostDeviceError
-from neuralpower.measure.collect.keys import PROTOCOL_VERSION
-from neuralpower.measure.collect.process import Worker
-from neuralpower.measure.collect.recover import Local
-from neuralpower.measure.collect.schedule import RUNTIME, Batch, Task
+from neuralpower.measure.collect.process import Local, Worker
+from neuralpower.measure.collect.schedule import PROTOCOL_VERSION, RUNTIME, Batch, Task
 from tests.fake_worker import Fake, is_gone, names, rows, run, statuses, waited
 
 ROOT = Path(__file__).parents[3]
@@ -463,7 +461,7 @@ import resource, sys
 from pathlib import Path
 from neuralpower import cli
 from neuralpower.measure.collect.process import Worker
-from neuralpower.measure.collect.recover import Local
+from neuralpower.measure.collect.process import Local
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, 80_000))
 out, *command = sys.argv[1:]
@@ -572,15 +570,15 @@ layers.KINDS = {"softmax": None}
 sys.modules["neuralpower.layers"] = layers
 
 from neuralpower.measure.collect.process import Worker
-from neuralpower.measure.collect.recover import Local
+from neuralpower.measure.collect.process import Local
 from neuralpower.measure.collect.request import Request
-from neuralpower.measure.collect.supervisor import collect
+from neuralpower.measure.collect.collection import collect
 from neuralpower.data.journal import Journal
 
 if "MACHINE_RESTARTS" in os.environ:  # between two collections
-    from neuralpower.measure.collect import collection, supervisor
+    from neuralpower.measure.collect import collection
 
-    collection.up_since = supervisor.up_since = lambda started=os.urandom(4).hex(): started
+    collection.up_since = lambda started=os.urandom(4).hex(): started
 
 out, acknowledged, budget_s, failpoint, nth, *command = sys.argv[1:]
 file = os.open(acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -752,7 +750,7 @@ import sys
 import neuralpower.cli.collect as collect
 from neuralpower import cli
 from neuralpower.measure.collect.process import Worker
-from neuralpower.measure.collect.recover import Local
+from neuralpower.measure.collect.process import Local
 
 out, *command = sys.argv[1:]
 collect._executor = lambda *_: Local(Worker(1, command))
@@ -800,9 +798,9 @@ def test_the_supervisor_does_not_import_torch_while_it_measures(
 import os, sys
 from pathlib import Path
 from neuralpower.measure.collect.process import Worker
-from neuralpower.measure.collect.recover import Local
+from neuralpower.measure.collect.process import Local
 from neuralpower.measure.collect.request import Request
-from neuralpower.measure.collect.supervisor import collect
+from neuralpower.measure.collect.collection import collect
 
 out, *command = sys.argv[1:]
 

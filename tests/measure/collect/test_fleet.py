@@ -15,10 +15,10 @@ import pytest
 
 from neuralpower.data.dataset import read_dataset
 from neuralpower.errors import InputError
+from neuralpower.measure.collect.collection import collect
 from neuralpower.measure.collect.fleet import RESOURCE, Fleet
-from neuralpower.measure.collect.lock import DeviceLock
+from neuralpower.measure.collect.process import DeviceLock
 from neuralpower.measure.collect.request import Progress
-from neuralpower.measure.collect.supervisor import collect
 from tests.fake_worker import TESTED, Fake, asked, names, statuses
 from tests.program import run
 from tests.strangers import strangers

@@ -14,12 +14,10 @@ import pytest
 
 from neuralpower.cli.collect import _executor
 from neuralpower.data.journal import read_journal
-from neuralpower.devices.card import card_uuid
+from neuralpower.devices.host import card_uuid
 from neuralpower.errors import InputError
-from neuralpower.measure.collect.lock import DeviceLock, lock_name
-from neuralpower.measure.collect.process import Worker
-from neuralpower.measure.collect.recover import Local
-from neuralpower.measure.collect.supervisor import collect
+from neuralpower.measure.collect.collection import collect
+from neuralpower.measure.collect.process import DeviceLock, Local, Worker, lock_name
 from tests.fake_worker import Fake, asked, names, statuses, waited
 from tests.program import run
 
@@ -137,7 +135,7 @@ def test_who_waits_gets_the_device_when_it_is_free(tmp_path: Path) -> None:
 
 def test_a_lock_vanishes_with_its_process(tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\nfrom neuralpower.measure.collect.lock import DeviceLock\n"
+        "import sys\nfrom pathlib import Path\nfrom neuralpower.measure.collect.process import DeviceLock\n"
         "DeviceLock('cpu', folder=Path(sys.argv[1])).acquire()\n"
         "print('taken', flush=True)\nsys.stdin.read()\n"
     )

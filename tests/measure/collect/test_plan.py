@@ -14,7 +14,7 @@ from neuralpower.layers import KINDS
 from neuralpower.measure.collect.gaps import TOPICS, gap_layers
 from neuralpower.measure.collect.networks import _listed
 from neuralpower.measure.collect.plan import kinds_named, make_plan
-from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, preset_named
+from neuralpower.measure.collect.request import ACCELERATOR_PRESETS, PRESETS, preset_named
 from neuralpower.measure.collect.worker import Answers
 from tests.simulated_cuda import SimulatedCuda, rig_of
 

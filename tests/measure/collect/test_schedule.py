@@ -10,8 +10,8 @@ import pytest
 from neuralpower.data.dataset import merge, read_dataset
 from neuralpower.data.schema import config_id
 from neuralpower.layers import KINDS
-from neuralpower.measure.collect.presets import ACCELERATOR_PRESETS, PRESETS, Preset
-from neuralpower.measure.collect.request import Progress, Request
+from neuralpower.measure.collect.collection import collect
+from neuralpower.measure.collect.request import ACCELERATOR_PRESETS, PRESETS, Preset, Progress, Request
 from neuralpower.measure.collect.schedule import (
     BATCH_S,
     LEAST_PATIENCE_S,
@@ -27,7 +27,6 @@ from neuralpower.measure.collect.schedule import (
     margin_s,
     stratified,
 )
-from neuralpower.measure.collect.supervisor import collect
 from neuralpower.measure.cuda.timer import COOL_S, COOLINGS
 from tests.simulated_rig import Simulated, power_w, runtime_s
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from neuralpower.devices.machine import cgroup_limits, read_machine
-from neuralpower.measure.collect.checkout import checkout
-from neuralpower.measure.collect.keys import plan_hash
-from neuralpower.measure.collect.settings import read_settings
+from neuralpower.measure.collect.resume import checkout
+from neuralpower.measure.collect.schedule import plan_hash
+from neuralpower.measure.collect.worker import read_settings
 from tests.fake_worker import Fake, run
 
 

@@ -21,8 +21,8 @@ from neuralpower.prediction.memory.engines.engine_memory import (
     Settings,
 )
 from neuralpower.prediction.memory.engines.llama_cpp import LlamaCppSettings
-from neuralpower.prediction.memory.engines.served import Served, served
-from neuralpower.prediction.memory.engines.served_dtype import served_dtype
+from neuralpower.prediction.memory.engines.network import Served, served
+from neuralpower.prediction.memory.engines.served_dtype import served_dtype, served_note
 from neuralpower.prediction.memory.engines.sglang import SglangSettings
 from neuralpower.prediction.memory.engines.shares import check_layout, check_ranks, check_stages
 from neuralpower.prediction.memory.engines.vllm import VllmSettings
@@ -45,6 +45,7 @@ __all__ = [
     "check_ranks",
     "check_stages",
     "served",
+    "served_note",
 ]
 
 ENGINES: Mapping[str, type[Any]] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from neuralpower.prediction.memory.engines.board import Board
-from neuralpower.prediction.memory.engines.served import Served
+from neuralpower.prediction.memory.engines.network import Served
 
 LONGEST = 2**30  # tokens: beyond, nobody asks
 # Bytes of a number in the cache of vLLM and SGLang; 0: as the model

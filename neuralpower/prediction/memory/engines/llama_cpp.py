@@ -24,7 +24,7 @@ from neuralpower.prediction.memory.engines.engine_memory import (
     Pool,
     longest_held,
 )
-from neuralpower.prediction.memory.engines.served import Served
+from neuralpower.prediction.memory.engines.network import Served
 
 FOLLOWS = "llama.cpp b6500"
 DTYPES = {

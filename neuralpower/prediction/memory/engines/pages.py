@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from neuralpower.prediction.memory.engines.caches import CROSS, FULL, SLIDING, STATE, CacheLayer
 from neuralpower.prediction.memory.engines.engine_memory import Pool
-from neuralpower.prediction.memory.engines.served import Served
+from neuralpower.prediction.memory.engines.network import Served
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from neuralpower.prediction.memory.engines.board import Board
-from neuralpower.prediction.memory.engines.served import Served
+from neuralpower.prediction.memory.engines.network import Served
 from neuralpower.prediction.memory.engines.shares import PADDED
 
 CHUNK = 16 * 1024  # tokens that a mixture's kernel takes at once (VLLM_FUSED_MOE_CHUNK_SIZE)

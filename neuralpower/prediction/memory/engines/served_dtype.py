@@ -20,6 +20,11 @@ NEVER_HALF = ("gemma2", "gemma3", "gemma3_text", "glm4")  # numbers of these lea
 GEMMA = "gemma"
 
 
+def served_note(engine: str, served: str, published: str) -> str:
+    """What an answer says of a type that the engine has chosen."""
+    return f"{engine} serves it in {served} (dtype auto), not in {published}; --dtype {published} keeps that"
+
+
 def served_dtype(engine: str, published: str, model_type: str, has_bfloat16: bool) -> str:
     """The type in which the engine serves weights of the `published` type on a device."""
     if engine == LLAMA_CPP:

@@ -28,7 +28,7 @@ from neuralpower.prediction.memory.engines.engine_memory import (
     Part,
     Pool,
 )
-from neuralpower.prediction.memory.engines.served import Served
+from neuralpower.prediction.memory.engines.network import Served
 from neuralpower.prediction.memory.engines.shares import last_more
 
 FOLLOWS = "SGLang 0.5"

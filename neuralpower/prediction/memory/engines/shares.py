@@ -7,7 +7,7 @@ from typing import Any
 
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import InputError
-from neuralpower.prediction.memory.engines.served import Served
+from neuralpower.prediction.memory.engines.network import Served
 
 PADDED = 64  # engines pad vocabularies to a multiple of it
 Shares = Callable[[int, int], list[int]]

@@ -34,9 +34,9 @@ from neuralpower.prediction.memory.engines.engine_memory import (
     EngineMemory,
     Part,
 )
+from neuralpower.prediction.memory.engines.network import Served
 from neuralpower.prediction.memory.engines.pages import Pages, usual_block
 from neuralpower.prediction.memory.engines.profile_run import profile_run
-from neuralpower.prediction.memory.engines.served import Served
 from neuralpower.prediction.memory.engines.shares import middle_first
 
 USUAL = "0.19.0"

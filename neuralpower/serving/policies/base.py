@@ -1,0 +1,114 @@
+"""What a policy sees and decides."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from neuralpower.errors import InputError, unknown
+from neuralpower.serving.pool import BlockPool
+
+Array = np.ndarray
+
+
+@dataclass
+class State:
+    """The engine between two steps; arrays are [requests], lists hold requests by number."""
+
+    prompt: Array  # tokens
+    made: Array  # tokens that each has been given
+    computed: Array  # tokens in the cache
+    held: Array  # blocks
+    pool: BlockPool
+    block: int  # tokens
+    budget: int  # most new tokens of a step
+    most: int  # most requests of a step
+    prefix: Array  # tokens of each prompt that others have left in the cache
+    waiting: deque[int] = field(default_factory=deque)
+    running: list[int] = field(default_factory=list)  # in the order of their admission
+    preemptions: int = 0
+    recomputed: int = 0  # tokens
+
+    def needed(self, request: int) -> int:
+        """Tokens that a request has to compute before it gets the next one."""
+        return int(self.prompt[request] + self.made[request] - self.computed[request])
+
+    def grows(self, request: int, tokens: int) -> int:
+        """Blocks that a request lacks for its next tokens."""
+        return -(-int(self.computed[request] + tokens) // self.block) - int(self.held[request])
+
+    def takes(self, request: int, tokens: int) -> bool:
+        """Take the blocks for the next tokens of a request; False where too few are free."""
+        count = max(self.grows(request, tokens), 0)
+        if not self.pool.take(count):
+            return False
+        self.held[request] += count
+        return True
+
+    def admits(self, request: int, tokens: int) -> bool:
+        """Admit a waiting request that computes `tokens` of those that the cache lacks."""
+        if not self.takes(request, tokens):
+            return False
+        self.running.append(request)
+        return True
+
+    def finds(self, request: int) -> None:
+        """Let a waiting request find what the cache still holds of it, all but its last token at most."""
+        whole = int(self.prompt[request] + self.made[request])
+        shared = min(int(self.prefix[request]), whole - 1) // self.block
+        most = max((whole - 1) // self.block - shared, 0)
+        own = self.pool.reuse(request, most) if self.pool.found(request) > shared else 0
+        lacking = 0 if own else shared
+        if lacking and not self.pool.take(lacking):
+            lacking = 0
+        self.held[request] = own + lacking
+        self.computed[request] = self.held[request] * self.block
+
+    def leaves(self, request: int) -> None:
+        """Take back what `finds` has given: the request stays outside."""
+        self.pool.give(int(self.held[request]), request)
+        self.held[request] = self.computed[request] = 0
+
+    def preempts(self, request: int) -> None:
+        """Stop a running request; it waits in front, and computes its tokens again."""
+        self.running.remove(request)
+        self.preemptions += 1
+        self.recomputed += int(self.computed[request])
+        self.leaves(request)
+        self.waiting.appendleft(request)
+
+
+@dataclass
+class Planned:
+    """A step: the new tokens of each request in it."""
+
+    tokens: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """New tokens of all."""
+        return sum(self.tokens.values())
+
+
+class Policy(Protocol):
+    """How an engine chooses what its next step holds."""
+
+    name: str
+
+    def plan(self, state: State) -> Planned:
+        """The next step; requests are admitted and preempted in `state`. An empty one waits for arrivals."""
+        ...
+
+
+POLICIES: dict[str, type[Policy]] = {}
+"""By the engine's name."""
+
+
+def policy_of(name: str) -> Policy:
+    """A policy by its engine's name; raises InputError."""
+    if name not in POLICIES:
+        raise InputError(unknown("policy", name, POLICIES))
+    return POLICIES[name]()

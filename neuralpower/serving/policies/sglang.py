@@ -1,0 +1,59 @@
+"""SGLang's scheduler: prompts first, in steps of their own, then decodes.
+
+A prompt enters if the pool holds what all running requests may still make, at a share of their answers
+(`new_token_ratio`, 0.7 at first). Where a decode step lacks blocks, requests are retracted, the one with the
+fewest made tokens first. (python/sglang/srt/managers/schedule_policy.py, 0.5.)
+"""
+
+from __future__ import annotations
+
+from neuralpower.serving.policies.base import POLICIES, Planned, State
+
+RATIO = 0.7  # of an answer's tokens that are expected: init_new_token_ratio
+CLIPPED = 4_096  # tokens of an answer that are expected at most: CLIP_MAX_NEW_TOKENS
+
+
+class SGLang:
+    """The policy of SGLang without mixed chunks."""
+
+    name = "sglang"
+
+    def plan(self, state: State) -> Planned:
+        """The next step."""
+        planned = Planned()
+        budget = self._prompts(state, planned, state.budget)
+        expected = round(RATIO * CLIPPED) * len(state.running)
+        while state.waiting and budget > 0 and len(state.running) < state.most:
+            request = state.waiting[0]
+            state.finds(request)
+            tokens = min(state.needed(request), budget)
+            room = state.pool.free * state.block - min(expected, state.pool.blocks * state.block // 4)
+            if state.running and state.needed(request) > room or not state.admits(request, tokens):
+                state.leaves(request)
+                break
+            state.waiting.popleft()
+            planned.tokens[request] = tokens
+            budget -= tokens
+        return planned if planned.tokens else self._decodes(state)
+
+    @staticmethod
+    def _prompts(state: State, planned: Planned, budget: int) -> int:
+        """Resume prompts that are read in part."""
+        for request in state.running:
+            needed = state.needed(request)
+            if needed > 1 and budget > 0 and state.takes(request, min(needed, budget)):
+                planned.tokens[request] = min(needed, budget)
+                budget -= planned.tokens[request]
+        return budget
+
+    @staticmethod
+    def _decodes(state: State) -> Planned:
+        """One token for each request."""
+        while sum(max(state.grows(request, 1), 0) for request in state.running) > state.pool.free:
+            state.preempts(min(state.running, key=lambda request: int(state.made[request])))
+        for request in state.running:
+            state.takes(request, 1)
+        return Planned(dict.fromkeys(state.running, 1))
+
+
+POLICIES[SGLang.name] = SGLang

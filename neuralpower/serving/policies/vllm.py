@@ -1,0 +1,72 @@
+"""vLLM's V1 scheduler: one budget of tokens for decodes and chunks of prompts, first come first served.
+
+Running requests come first, in the order of their admission; where blocks run out, the last one is preempted.
+Waiting ones follow while budget, requests and blocks allow, unless one was preempted in this step.
+(vllm/v1/core/sched/scheduler.py, 0.19; `scheduler_reserve_full_isl`: a prompt enters if all of it fits.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neuralpower.serving.policies.base import POLICIES, Planned, State
+
+
+class VLLM:
+    """The policy of vLLM V1."""
+
+    name = "vllm"
+
+    def plan(self, state: State) -> Planned:
+        """The next step."""
+        planned = Planned()
+        budget, preempted = self._running(state, planned)
+        while not preempted and state.waiting and budget > 0 and len(state.running) < state.most:
+            request = state.waiting[0]
+            state.finds(request)
+            tokens = min(state.needed(request), budget)
+            whole = state.grows(request, state.needed(request))
+            if whole > state.pool.free or not state.admits(request, tokens):
+                state.leaves(request)
+                break
+            state.waiting.popleft()
+            planned.tokens[request] = tokens
+            budget -= tokens
+        return planned
+
+    def _running(self, state: State, planned: Planned) -> tuple[int, bool]:
+        """Plan running requests; returns the budget that is left, and whether one was preempted."""
+        running = np.array(state.running, dtype=int)
+        if not len(running):
+            return state.budget, False
+        need = state.prompt[running] + state.made[running] - state.computed[running]
+        before = np.cumsum(need) - need
+        tokens = np.clip(state.budget - before, 0, need)
+        lacking = np.maximum(-(-(state.computed[running] + tokens) // state.block) - state.held[running], 0)
+        if state.pool.take(int(lacking.sum())):
+            state.held[running] += lacking
+            planned.tokens = {r: n for r, n in zip(state.running, tokens.tolist(), strict=True) if n}
+            return state.budget - int(tokens.sum()), False
+        return self._one_by_one(state, planned)
+
+    def _one_by_one(self, state: State, planned: Planned) -> tuple[int, bool]:
+        """The same where blocks run out."""
+        budget, at, preempted = state.budget, 0, False
+        while at < len(state.running) and budget > 0:
+            request = state.running[at]
+            tokens = min(state.needed(request), budget)
+            while not state.takes(request, tokens):
+                last = state.running[-1]
+                state.preempts(last)
+                preempted = True
+                budget += planned.tokens.pop(last, 0)
+                if last == request:
+                    break
+            else:
+                planned.tokens[request] = tokens
+                budget -= tokens
+                at += 1
+        return budget, preempted
+
+
+POLICIES[VLLM.name] = VLLM

@@ -1,0 +1,465 @@
+"""An engine's steps as functions of the requests in them: a few passes are traced, all others follow.
+
+    shared       products, norms, exchanges: sizes follow from the tokens of all requests together
+    ends         logits and sampling: from the sequences that end in a token
+    requests     attention and scans: from each request's new and cached tokens
+
+Each whole number of a shared layer is a form of these sizes: a constant, a multiple of one size, or a sum of
+two or three; it has to give back one traced pass more than it has terms. Attention is priced as one kernel
+for all requests at one request's length, in the share of the requests that have that length.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from neuralpower.devices.cluster import Cluster
+from neuralpower.devices.layout import ONE, Layout
+from neuralpower.errors import InputError, ModelError
+from neuralpower.layers import Layer
+from neuralpower.layers.experts import Experts
+from neuralpower.learn.predictor import Predictor
+from neuralpower.networks.phases import Phase
+from neuralpower.networks.source import Source
+from neuralpower.networks.sources import resolve
+from neuralpower.prediction.compose import check
+from neuralpower.prediction.explore.outcomes import Outcomes, Pool
+from neuralpower.prediction.parallel import one_micro_batch, pieces_of
+from neuralpower.prediction.request import Request
+from neuralpower.prediction.weights import with_weights
+from neuralpower.trace.follow import Followed, follow
+from neuralpower.trace.lifetimes import WEIGHTS
+from neuralpower.trace.paths import pattern
+from neuralpower.trace.question import ENGINE
+from neuralpower.trace.records import Trace
+from neuralpower.trace.routing import ROUTING, Routing
+from neuralpower.trace.stages import cut
+
+Array = np.ndarray
+SIZES = ("1", "tokens", "sequences", "length", "tokens x length", "context", "sequences x context")
+PROMPTS = ((2, 384), (3, 640), (5, 272), (7, 448))  # (requests, tokens of each) of traced prefills
+STEPS = (
+    (11, 40),
+    (7, 300),
+    (13, 1_100),
+)  # (requests, tokens beyond the largest window) of traced decode steps
+REQUESTS, NEW, SEEN = "batch", ("query_length", "length"), "key_length"  # sizes of what works by request
+LOADS = ("hit", "fullest")  # numbers of experts that follow from the routing
+CAPTURED = 512  # tokens of the largest graph that vLLM captures by default (`max_cudagraph_capture_size`)
+MOST_TERMS = 3  # of a form
+TOLERANCE = 1e-9  # of a number, relative
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of an engine: some requests get their next token, and chunks of prompts are read."""
+
+    contexts: tuple[int, ...] = ()  # cached tokens of each request that gets its next token
+    chunks: tuple[tuple[int, int], ...] = ()  # (new, cached) tokens of each prompt that is read
+    ending: int | None = None  # chunks that end a prompt, which get their first token; None: all of them
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a step without requests, or with sizes that it cannot have."""
+        if not self.contexts and not self.chunks:
+            raise InputError("a step without requests: give contexts, chunks or both")
+        for context in self.contexts:
+            if context < 1:
+                raise InputError(f"context {context}: a request that decodes has 1 cached token or more")
+        for new, cached in self.chunks:
+            if new < 1 or cached < 0:
+                raise InputError(
+                    f"chunk {new}@{cached}: 1 new token or more against 0 cached tokens or more; write 512@0"
+                )
+        if self.ending is not None and not 0 <= self.ending <= len(self.chunks):
+            raise InputError(f"ending {self.ending}: from 0 to the {len(self.chunks)} chunks of the step")
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of all requests."""
+        return len(self.contexts) + sum(new for new, _ in self.chunks)
+
+    @property
+    def sequences(self) -> int:
+        """Requests that get a token."""
+        return len(self.contexts) + (len(self.chunks) if self.ending is None else self.ending)
+
+    @property
+    def positions(self) -> int:
+        """Places whose rotations are looked up: prompts of one length that start at 0 share them."""
+        if not self.chunks:
+            return 1
+        alike = len(set(self.chunks)) == 1 and not self.contexts
+        return self.chunks[0][0] if alike else self.tokens
+
+    @property
+    def context(self) -> int:
+        """Mean of the cached tokens of the requests that get their next token."""
+        return round(sum(self.contexts) / len(self.contexts)) if self.contexts else 0
+
+
+@dataclass(frozen=True)
+class Form:
+    """A whole number as sum_i coefficients[i] * size_i, over `SIZES`."""
+
+    coefficients: tuple[float, ...]
+
+    def __call__(self, sizes: Array) -> Array:
+        """[rows] for sizes [rows, sizes]."""
+        return np.asarray(np.rint(sizes @ np.array(self.coefficients)))
+
+
+@dataclass(frozen=True)
+class SharedLayer:
+    """A layer whose numbers follow from all requests together."""
+
+    example: Layer
+    forms: Mapping[str, Form]
+    count: float = 0.0  # calls in a pass
+
+    @property
+    def of_ends(self) -> bool:
+        """Whether its sizes follow from the requests that get a token alone, as those of logits do."""
+        used = {i for form in self.forms.values() for i, part in enumerate(form.coefficients) if part}
+        return SIZES.index("sequences") in used and SIZES.index("tokens") not in used
+
+    def numbers(self, sizes: Array, routing: Routing) -> dict[str, Array]:
+        """Its numbers [rows] at sizes [rows, sizes]."""
+        numbers = {name: form(sizes) for name, form in self.forms.items()}
+        if isinstance(self.example, Experts):
+            experts = self.example.routed or self.example.experts
+            loads = [routing.load(int(pairs), self.example.top_k, experts) for pairs in numbers["pairs"]]
+            numbers |= {name: np.array([float(getattr(load, name)) for load in loads]) for name in LOADS}
+        return numbers
+
+
+@dataclass(frozen=True)
+class RequestLayer:
+    """A layer that works request by request: attention, a scan."""
+
+    example: Layer
+    window: int  # keys that a query sees at most; 0: all
+    count: float = 0.0  # calls in a pass
+
+    def numbers(self, requests: Array, new: Array, seen: Array, *, decodes: bool) -> dict[str, Array]:
+        """Its numbers [rows] for a kernel of `requests`, each with `new` tokens and keys of `seen` tokens."""
+        names = self.example.field_names()
+        numbers = {REQUESTS: requests}
+        numbers |= {name: new for name in NEW if name in names}
+        if SEEN in names:
+            numbers[SEEN] = np.minimum(seen, self.window) if decodes and self.window else seen
+        if self.window and not decodes and "window" in names:
+            numbers["window"] = np.where(self.window < seen, self.window, 0)
+        return numbers
+
+
+@dataclass(frozen=True)
+class Family:
+    """The passes of one phase: their layers, and calls that no kind describes."""
+
+    shared: tuple[SharedLayer, ...]
+    requests: tuple[RequestLayer, ...]
+    unmodelled: tuple[Form, ...]  # bytes of each call
+
+
+@dataclass(frozen=True)
+class StepSurface:
+    """The steps of a model under an engine on one group of devices.
+
+    Building one traces a few passes; pricing a step traces nothing.
+    """
+
+    model: str
+    predictor: Predictor = field(repr=False)
+    dtype: str
+    prompts: Family = field(repr=False)
+    decodes: Family = field(repr=False)
+    routing: Routing = ROUTING
+    layout: Layout = ONE
+    traces: int = 0
+    module: nn.Module | None = field(default=None, repr=False, compare=False)  # of a rank, on the meta device
+    weights_bytes: int = 0  # of a rank
+    captured: int = CAPTURED  # most tokens of a step that is launched as a graph
+
+    def at(self, steps: Sequence[Step]) -> Outcomes:
+        """Seconds with bounds, and joules, of each step [steps]."""
+        graphed = np.array([step.tokens <= self.captured for step in steps])
+        parts = [
+            (index, self._at([steps[int(i)] for i in index], graphed=ways))
+            for ways in (True, False)
+            if len(index := np.flatnonzero(graphed == ways))
+        ]
+        order = np.argsort(np.concatenate([index for index, _ in parts]))
+        names = Outcomes.__dataclass_fields__
+        return Outcomes(
+            **{name: np.concatenate([getattr(o, name) for _, o in parts])[order] for name in names}
+        )
+
+    def _at(self, steps: Sequence[Step], *, graphed: bool) -> Outcomes:
+        pool = Pool(len(steps), graphed=graphed)
+        reads = np.array([bool(step.chunks) for step in steps])
+        for family, where in ((self.decodes, np.flatnonzero(~reads)), (self.prompts, np.flatnonzero(reads))):
+            if len(where):
+                self._add_shared(pool, family, where, [steps[int(i)] for i in where])
+        self._add_requests(
+            pool, self.decodes, [[(1, context) for context in step.contexts] for step in steps]
+        )
+        self._add_requests(pool, self.prompts, [step.chunks for step in steps])
+        return pool.work(self.predictor, self.dtype).outcomes(self.predictor)
+
+    def _add_shared(self, pool: Pool, family: Family, where: Array, steps: Sequence[Step]) -> None:
+        """Add what follows from all requests of `steps` [where] together."""
+        sizes = np.array(
+            [sizes_of(step.tokens, step.sequences, step.positions, step.context) for step in steps]
+        )
+        ends = np.flatnonzero(sizes[:, SIZES.index("sequences")])  # steps in which a request gets a token
+        for layer in family.shared:
+            at = ends if layer.of_ends else np.arange(len(where))
+            if len(at):
+                numbers = layer.numbers(sizes[at], self.routing)
+                pool.add(layer.example, numbers, where[at], np.full(len(at), layer.count))
+        for form in family.unmodelled:
+            pool.unmodelled_bytes[where] += form(sizes)
+            pool.unmodelled_calls[where] += 1
+
+    def _add_requests(self, pool: Pool, family: Family, asked: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Add what works request by request: (new, cached) tokens of the requests of each step."""
+        rows = [
+            (i, len(requests), new, new + cached, alike / len(requests))
+            for i, requests in enumerate(asked)
+            for (new, cached), alike in Counter(requests).items()
+        ]
+        if rows:
+            where, requests, new, seen, shares = np.array(rows, dtype=float).T
+            for layer in family.requests:
+                numbers = layer.numbers(requests, new, seen, decodes=family is self.decodes)
+                pool.add(layer.example, numbers, where.astype(int), layer.count * shares)
+
+
+def surface_of(
+    model: str | Source,
+    predictor: Predictor,
+    *,
+    dtype: str,
+    layout: Layout = ONE,
+    cluster: Cluster | None = None,
+    weights: str | None = None,
+    routing: Routing = ROUTING,
+) -> StepSurface:
+    """Trace a language model's passes under an engine, and solve their sizes.
+
+    Raises:
+        InputError: pipeline stages, or a model without a cache.
+        ModelError: the model cannot be built or traced, or a size follows no form.
+    """
+    if layout.pipeline > 1:
+        raise InputError(
+            f"pipeline {layout.pipeline}: steps are priced for ranks that work at once; choose tensor ranks"
+        )
+    source = resolve(model) if isinstance(model, str) else model
+    tracer = _Tracer(source, predictor, dtype, layout, cluster, weights, routing)
+    prompts = [tracer.prompt(*size) for size in PROMPTS[:2]]
+    decodes = [tracer.decode(*STEPS[0])]
+    shared = _shared([*prompts, *decodes])  # most decoders make the same calls in both phases
+    if shared is None:  # one form has three terms, or the phases differ
+        prompts.append(tracer.prompt(*PROMPTS[2]))
+        shared = _shared([*prompts, *decodes])
+    known = shared, shared
+    if shared is None:
+        prompts.append(tracer.prompt(*PROMPTS[3]))
+        decodes += [tracer.decode(*size) for size in STEPS[1:]]
+        known = _shared(prompts), _shared(decodes)
+    families = []
+    for phase, layers, passes in zip(("a prefill", "a decode step"), known, (prompts, decodes), strict=True):
+        requests = _requests(passes, tracer.windows)
+        if layers is None or requests is None:
+            raise ModelError(f"{source.name}: the sizes of {phase} follow no form of its tokens and requests")
+        families.append(Family(layers[0], requests, layers[1]))
+    return StepSurface(
+        model=str(source.name),
+        predictor=predictor,
+        dtype=dtype,
+        prompts=families[0],
+        decodes=families[1],
+        routing=routing,
+        layout=layout,
+        traces=len(prompts) + len(decodes),
+        module=tracer.module,
+        weights_bytes=sum(s.bytes for s in decodes[0].work.storages if s.part == WEIGHTS),
+    )
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A traced pass with its sizes."""
+
+    work: Trace
+    requests: int
+    new: int
+    cached: int
+
+    @property
+    def sizes(self) -> Array:
+        """The values of `SIZES`."""
+        return sizes_of(self.requests * self.new, self.requests, self.new, self.cached)
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """What passes whose numbers correspond have in common."""
+        shared = (task for task in self.work.tasks if not _by_request(task.layer))
+        tasks = tuple(
+            (pattern(task.path), task.layer.kind, _words(task.layer), task.share) for task in shared
+        )
+        return tasks, tuple((call.operator, call.reason) for call in self.work.unmodelled)
+
+
+@dataclass
+class _Tracer:
+    """Traces passes of a model under an engine."""
+
+    source: Source
+    predictor: Predictor
+    dtype: str
+    layout: Layout
+    cluster: Cluster | None
+    weights: str | None
+    routing: Routing
+    windows: dict[str, int] = field(default_factory=dict)  # by path
+    module: nn.Module | None = None
+
+    def prompt(self, requests: int, tokens: int) -> _Traced:
+        """A prefill of some prompts of one length."""
+        return _Traced(self._followed(Phase.prefill(tokens, batch=requests), requests), requests, tokens, 0)
+
+    def decode(self, requests: int, beyond: int) -> _Traced:
+        """A step against a context that no window holds."""
+        context = max(self.windows.values(), default=0) + beyond
+        phase = Phase.decode(batch=requests, context=context)
+        return _Traced(self._followed(phase, requests), requests, 1, context)
+
+    def _followed(self, phase: Phase, requests: int) -> Trace:
+        """The work of one rank."""
+        request = Request(
+            self.source,
+            requests,
+            dtype=self.dtype,
+            phase=phase,
+            routing=self.routing,
+            run=ENGINE,
+            weights=self.weights,
+            layout=self.layout,
+            cluster=self.cluster,
+        )
+        question = request.question(self.predictor.platform, knows=self.predictor.knows)
+        check(self.predictor, question)
+        asked = request.asked(self.source, ENGINE)
+        question = with_weights(question, asked.weights, self.predictor, getattr(asked, "module", None))
+        alone = question.layout.alone
+        found = follow(asked, question if alone else one_micro_batch(question))
+        assert isinstance(found, Followed)  # a prefill or a step is one pass
+        self.windows.update(found.work.about.windows)
+        self.module = found.asked.module
+        if alone:
+            return found.work
+        (piece,) = pieces_of(cut(found.work, self.layout), self.predictor, question)
+        return piece.work
+
+
+def sizes_of(tokens: int, sequences: int, length: int, context: int) -> Array:
+    """The values of `SIZES`."""
+    return np.array(
+        [1, tokens, sequences, length, tokens * length, context, sequences * context], dtype=float
+    )
+
+
+def _by_request(layer: Layer) -> bool:
+    """Whether a layer works request by request."""
+    names = layer.field_names()
+    return REQUESTS in names and (SEEN in names or any(name in names for name in NEW))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _words(layer: Layer) -> tuple[object, ...]:
+    """The values of a layer's fields that are no numbers."""
+    return tuple(value for value in layer.to_row().values() if not _is_number(value))
+
+
+def _shared(passes: Sequence[_Traced]) -> tuple[tuple[SharedLayer, ...], tuple[Form, ...]] | None:
+    """The layers that all passes share, and unmodelled calls; None where a number follows no form."""
+    if len({one.structure for one in passes}) > 1:
+        return None
+    solver = _Solver(np.array([one.sizes for one in passes]))
+    grouped: dict[tuple[object, ...], SharedLayer] = {}
+    kept = [[task for task in one.work.tasks if not _by_request(task.layer)] for one in passes]
+    for tasks in zip(*kept, strict=True):
+        rows = [task.layer.to_row() for task in tasks]
+        numbers = {
+            name: tuple(row[name] for row in rows)
+            for name, value in rows[0].items()
+            if _is_number(value) and not (name in LOADS and isinstance(tasks[0].layer, Experts))
+        }
+        key = tasks[0].layer.kind, _words(tasks[0].layer), tuple(numbers.items())
+        if key not in grouped:
+            forms = {name: solver.form(values) for name, values in numbers.items()}
+            if None in forms.values():
+                return None
+            solved = {name: form for name, form in forms.items() if form is not None}
+            grouped[key] = SharedLayer(tasks[0].layer, solved)
+        grouped[key] = replace(grouped[key], count=grouped[key].count + tasks[0].share)
+    calls = zip(*(one.work.unmodelled for one in passes), strict=True)
+    sizes = [solver.form(tuple(call.work_bytes for call in some)) for some in calls]
+    if None in sizes:
+        return None
+    return tuple(grouped.values()), tuple(form for form in sizes if form is not None)
+
+
+def _requests(passes: Sequence[_Traced], windows: Mapping[str, int]) -> tuple[RequestLayer, ...] | None:
+    """The layers that work request by request; None where a pass has other numbers than they say."""
+    found = Counter[RequestLayer]()
+    for task in passes[0].work.tasks:
+        if _by_request(task.layer):
+            found[RequestLayer(task.layer, windows.get(task.path, 0))] += 1
+    for one in passes:
+        requests, new, seen = (np.array([float(n)]) for n in (one.requests, one.new, one.new + one.cached))
+        told, met = Counter[Layer](), Counter(t.layer for t in one.work.tasks if _by_request(t.layer))
+        for layer, count in found.items():
+            numbers = layer.numbers(requests, new, seen, decodes=one.cached > 0)
+            changes: dict[str, Any] = {name: int(value[0]) for name, value in numbers.items()}
+            told[replace(layer.example, **changes)] += count
+        if told != met:
+            return None
+    return tuple(replace(layer, count=float(count)) for layer, count in found.items())
+
+
+class _Solver:
+    """Finds forms of numbers over passes whose `sizes` are [passes, sizes]; equal numbers are solved once."""
+
+    def __init__(self, sizes: Array) -> None:
+        self.sizes = sizes
+        self._known: dict[tuple[int, ...], Form | None] = {}
+
+    def form(self, values: tuple[int, ...]) -> Form | None:
+        """The simplest form that gives all values [passes]; None where there is none."""
+        if values not in self._known:
+            self._known[values] = self._solved(np.array(values, dtype=float))
+        return self._known[values]
+
+    def _solved(self, values: Array) -> Form | None:
+        for terms in range(1, min(MOST_TERMS + 1, len(values))):
+            for chosen in itertools.combinations(range(len(SIZES)), terms):
+                columns = self.sizes[:, chosen]
+                solution, _, rank, _ = np.linalg.lstsq(columns, values, rcond=None)
+                if rank == terms and np.allclose(columns @ solution, values, rtol=TOLERANCE, atol=1e-6):
+                    coefficients = np.zeros(len(SIZES))
+                    coefficients[list(chosen)] = solution
+                    return Form(tuple(coefficients.tolist()))
+        return None

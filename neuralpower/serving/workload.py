@@ -1,0 +1,246 @@
+"""Requests as they arrive: drawn at a rate, kept at a number of users, or read from a file.
+
+Files: CSV or JSON lines. Columns are known by the names of vLLM's and LLMServingSim's logs, Mooncake,
+BurstGPT and Azure's traces; `timestamp` of Mooncake is in milliseconds, all others are seconds or dates.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neuralpower.errors import InputError
+
+Array = np.ndarray
+MOST_REQUESTS = 2_000_000
+ARRIVAL = {
+    "arrival_s": 1.0,
+    "arrival": 1.0,
+    "created_time": 1.0,
+    "Timestamp": 1.0,
+    "TIMESTAMP": 1.0,
+    "timestamp": 1e-3,
+}
+"""Columns of arrivals, and seconds of a unit of each."""
+INPUT = ("input_toks", "input_length", "input_tokens", "prompt_len", "Request tokens", "ContextTokens")
+OUTPUT = ("output_toks", "output_length", "output_tokens", "output_len", "Response tokens", "GeneratedTokens")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests in the order of their arrival, each array [requests]."""
+
+    arrival_s: Array  # from the first one's; empty where `users` decides
+    prompt: Array  # tokens
+    output: Array  # tokens, 1 or more
+    users: int = 0  # of a closed loop: each sends its next request when the last one has ended; 0: open
+    prefixes: tuple[tuple[int, ...], ...] = ()  # of each request: what names its prompt's blocks, in order
+
+    def __post_init__(self) -> None:
+        """Raise InputError for requests that cannot be."""
+        if not len(self.prompt) and not self.users:
+            raise InputError("no requests: give a count of 1 or more, or a file with a line")
+        if len(self.prompt) > MOST_REQUESTS:
+            raise InputError(f"{len(self.prompt):,} requests: at most {MOST_REQUESTS:,}; give a part of them")
+        for name in ("prompt", "output"):
+            least = int(getattr(self, name).min())
+            if least < 1:
+                raise InputError(f"{name} of {least} tokens: each request has 1 or more")
+
+    @property
+    def count(self) -> int:
+        """Number of requests."""
+        return len(self.prompt)
+
+    def part(self, place: int, replicas: int) -> Workload:
+        """The requests that one of several replicas gets, in turn; users are shared out alike."""
+        users = self.users // replicas + (place < self.users % replicas)
+        arrival = self.arrival_s[place::replicas]
+        prefixes = self.prefixes[place::replicas]
+        return Workload(arrival, self.prompt[place::replicas], self.output[place::replicas], users, prefixes)
+
+    def at_rate(self, rate: float) -> Workload:
+        """The same requests, arriving in the mean at another rate (per second)."""
+        span = float(self.arrival_s[-1]) or 1.0
+        return replace(
+            self, arrival_s=self.arrival_s * ((self.count - 1) / rate / span if self.count > 1 else 1.0)
+        )
+
+
+def drawn(
+    count: int,
+    prompt: int,
+    output: int,
+    *,
+    rate: float | None = None,
+    users: int = 0,
+    burstiness: float = 1.0,
+    spread: float = 0.0,
+    seed: int = 0,
+) -> Workload:
+    """Draw requests.
+
+    Args:
+        count: requests.
+        prompt: tokens of each prompt, in the mean.
+        output: tokens of each answer, in the mean.
+        rate: requests per second; None with `users`.
+        users: of a closed loop.
+        burstiness: shape of the gamma distribution of gaps: 1 is a Poisson process, below 1 burstier,
+            infinite a constant rate.
+        spread: lengths are drawn evenly from 1 - spread to 1 + spread of the mean.
+        seed: of the draw.
+
+    Raises:
+        InputError: numbers out of their ranges, or both or none of `rate` and `users`.
+    """
+    if (rate is None) == (users == 0):
+        raise InputError("traffic needs a rate (requests per second) or users (of a closed loop), not both")
+    if rate is not None and not (np.isfinite(rate) and rate > 0):
+        raise InputError(f"rate {rate:g}: requests per second, above 0 and finite")
+    if users < 0:
+        raise InputError(f"users {users}: 1 or more")
+    if not burstiness > 0:
+        raise InputError(f"burstiness {burstiness:g}: above 0; 1 is a Poisson process, inf a constant rate")
+    if not 0 <= spread < 1:
+        raise InputError(f"spread {spread:g}: from 0 to below 1")
+    random = np.random.default_rng(seed)
+    prompts, outputs = (
+        np.maximum(1, np.rint(mean * random.uniform(1 - spread, 1 + spread, count))).astype(np.int64)
+        if spread
+        else np.full(count, mean, dtype=np.int64)
+        for mean in (prompt, output)
+    )
+    if rate is None:
+        return Workload(np.zeros(0), prompts, outputs, users)
+    gaps = (
+        np.full(count, 1 / rate)
+        if np.isinf(burstiness)
+        else random.gamma(burstiness, 1 / rate / burstiness, count)
+    )
+    arrival = np.cumsum(gaps) - gaps[0] if count else gaps
+    return Workload(arrival, prompts, outputs)
+
+
+def requested(
+    *,
+    rate: float | None = None,
+    users: int | None = None,
+    trace: str | Path | None = None,
+    input: int = 1024,
+    output: int = 256,
+    requests: int | None = None,
+    scale: float = 1.0,
+    **draw: Any,
+) -> Workload:
+    """The requests that a command or a call asks for; without rate, users and trace, one a second.
+
+    Raises:
+        InputError: two of rate, users and trace; as `drawn` and `read`.
+    """
+    given = [name for name, way in (("rate", rate), ("users", users), ("trace", trace)) if way is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)}: each says which requests come; leave one out")
+    for name, tokens in (("input", input), ("output", output), ("requests", requests), ("users", users)):
+        if tokens is not None and tokens < 1:
+            raise InputError(f"{name} {tokens}: 1 or more")
+    if trace is not None:
+        return read(Path(trace), scale=scale, first=requests)
+    arrives = None if users else 1.0 if rate is None else rate
+    usual = max(256, 8 * (users or 0), round(60 * arrives) if arrives and np.isfinite(arrives) else 0)
+    return drawn(requests or usual, input, output, rate=arrives, users=users or 0, **draw)
+
+
+def read(path: Path, *, scale: float = 1.0, first: int | None = None) -> Workload:
+    """Read requests from a file.
+
+    Args:
+        path: CSV with a header, or JSON lines.
+        scale: arrivals come this many times as fast.
+        first: take the first requests only.
+
+    Raises:
+        InputError: there is no such file; a line that is broken or has no length, by its number; arrivals
+            that go back in time.
+    """
+    if not scale > 0 or not np.isfinite(scale):
+        raise InputError(f"scale {scale:g}: above 0 and finite")
+    times: list[float] = []
+    prompts: list[int] = []
+    outputs: list[int] = []
+    prefixes: list[tuple[int, ...]] = []
+    for number, row in _rows(path):
+        if first is not None and len(prompts) >= first:
+            break
+        where = f"{path}, line {number}"
+        times.append(_arrival(row, where))
+        prompts.append(_length(row, INPUT, where))
+        outputs.append(_length(row, OUTPUT, where))
+        named = row.get("hash_ids") or ()
+        prefixes.append(tuple(json.loads(named) if isinstance(named, str) else named))
+        if times[-1] < times[0] or (len(times) > 1 and times[-1] < times[-2]):
+            raise InputError(f"{where}: arrives before the line above it; sort the file by arrival")
+    if not prompts:
+        raise InputError(f"{path} has no requests")
+    arrival = (np.array(times) - times[0]) / scale
+    known = tuple(prefixes) if any(prefixes) else ()
+    return Workload(arrival, np.array(prompts), np.array(outputs), prefixes=known)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """(number of the line, its fields)."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}; give a CSV or JSON lines") from error
+    if not text.lstrip().startswith("{"):
+        lines = csv.DictReader(text.splitlines())
+        yield from ((lines.line_num, row) for row in lines)
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}: is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {number}: is not an object; write one request a line")
+        yield number, row
+
+
+def _arrival(row: Mapping[str, Any], where: str) -> float:
+    name = next((name for name in ARRIVAL if row.get(name) not in (None, "")), None)
+    if name is None:
+        raise InputError(f"{where}: no arrival; name its column one of {', '.join(ARRIVAL)}")
+    value = row[name]
+    try:
+        seconds = float(value) * ARRIVAL[name]
+    except (TypeError, ValueError):
+        try:
+            seconds = datetime.fromisoformat(str(value)[:26]).timestamp()
+        except ValueError as error:
+            raise InputError(f"{where}: {name} {value!r} is not a time: a number or a date") from error
+    if not np.isfinite(seconds) or seconds < 0:
+        raise InputError(f"{where}: {name} {value}: a time is 0 or more")
+    return seconds
+
+
+def _length(row: Mapping[str, Any], names: Sequence[str], where: str) -> int:
+    name = next((name for name in names if row.get(name) not in (None, "")), None)
+    if name is None:
+        raise InputError(f"{where}: no length; name its column one of {', '.join(names)}")
+    try:
+        value = float(row[name])
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: {name} {row[name]!r} is not a number of tokens") from error
+    if not value >= 1 or value % 1:
+        raise InputError(f"{where}: {name} {row[name]}: a whole number of tokens, 1 or more")
+    return int(value)

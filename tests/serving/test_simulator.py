@@ -1,0 +1,186 @@
+"""Continuous batching: requests, tokens and blocks are never lost, and times are in order."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from neuralpower.errors import InputError
+from neuralpower.serving.pool import BlockPool
+from neuralpower.serving.simulator import Engine, Served, simulate
+from neuralpower.serving.step_times import StepTimes
+from neuralpower.serving.workload import Workload, drawn
+
+
+class Linear:
+    """Steps of 1 ms, 10 us a token and 0.1 us a cached token of a decode."""
+
+    budget, requests, longest = 10_000, 1_000, 100_000
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, int]] = []
+
+    def seconds(self, contexts: np.ndarray, chunks: list[tuple[int, int]], ending: int) -> float:
+        tokens = len(contexts) + sum(new for new, _ in chunks)
+        assert ending <= len(chunks)
+        self.steps.append((len(contexts) + len(chunks), tokens))
+        return 1e-3 + 1e-5 * tokens + 1e-7 * float(contexts.sum())
+
+
+def served(workload: Workload, engine: Engine, times: Linear | None = None) -> Served:
+    return simulate(workload, engine, cast(StepTimes, times or Linear()))
+
+
+def random_case(seed: int) -> tuple[Workload, Engine]:
+    random = np.random.default_rng(seed)
+    count = int(random.integers(1, 60))
+    prompt, output = random.integers(1, 400, count), random.integers(1, 60, count)
+    arrival = np.sort(random.exponential(1.0, count)) * random.choice([0.0, 0.1, 10.0])
+    users = int(random.choice([0, 0, 1, 5]))
+    block = int(random.choice([1, 16, 32]))
+    least = int(-(-(prompt + output).max() // block))
+    engine = Engine(
+        blocks=least + int(random.choice([0, 3, 1_000])),
+        block=block,
+        budget=int(random.choice([16, 64, 2_048])),
+        requests=int(random.choice([1, 4, 256])),
+        policy=str(random.choice(["vllm", "sglang"])),
+        overlaps=bool(random.integers(2)),
+        prefix_hit=float(random.choice([0.0, 0.0, 0.5])),
+    )
+    return Workload(np.zeros(0) if users else arrival, prompt, output, users), engine
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_request_is_lost_and_each_ones_times_are_in_order(seed: int) -> None:
+    workload, engine = random_case(seed)
+    times = Linear()
+    found = served(workload, engine, times)
+    assert np.isfinite(found.first_s).all() and np.isfinite(found.last_s).all()
+    assert (found.first_s > found.arrival_s).all() and (found.last_s >= found.first_s).all()
+    assert ((found.last_s == found.first_s) == (workload.output == 1)).all()
+    assert max(requests for requests, _ in times.steps) <= engine.requests
+    assert max(tokens for _, tokens in times.steps) <= max(engine.budget, engine.requests)
+    least = int((workload.prompt + workload.output - 1).sum())
+    if not engine.prefix_hit:  # a preempted request may find its own blocks again
+        assert least <= found.tokens <= least + found.recomputed
+    assert found.tokens == sum(tokens for _, tokens in times.steps)
+    assert 0 <= found.cache_share <= 1
+
+
+@pytest.mark.parametrize("policy", ["vllm", "sglang"])
+def test_a_request_alone_takes_its_prefill_and_its_steps(policy: str) -> None:
+    workload = Workload(np.zeros(1), np.array([100]), np.array([3]))
+    found = served(workload, Engine(100, policy=policy, host_s=(0.0, 0.0)))
+    assert found.ttft_s[0] == pytest.approx(1e-3 + 100e-5)
+    assert found.tpot_s[0] == pytest.approx(1e-3 + 1e-5 + 1e-7 * 100.5)
+    assert found.steps == 3
+
+
+def test_a_prompt_longer_than_the_budget_is_read_in_chunks() -> None:
+    times = Linear()
+    served(Workload(np.zeros(1), np.array([100]), np.array([1])), Engine(100, budget=40), times)
+    assert times.steps == [(1, 40), (1, 40), (1, 20)]
+
+
+def test_the_host_is_added_or_hidden() -> None:
+    workload = Workload(np.zeros(1), np.array([10]), np.array([2]))
+    alone, hidden, added = (
+        served(workload, Engine(10, host_s=(host, 0.0), overlaps=overlaps)).last_s[0]
+        for host, overlaps in ((0.0, True), (5e-4, True), (5e-4, False))
+    )
+    assert hidden == pytest.approx(alone)
+    assert added == pytest.approx(alone + 2 * 5e-4)
+
+
+def test_littles_law_holds_over_a_long_run() -> None:
+    workload = drawn(1_500, 64, 32, rate=20.0, spread=0.5, seed=3)
+    found = served(workload, Engine(100_000))
+    inside = np.concatenate([np.ones(1_500), -np.ones(1_500)])
+    events = np.concatenate([found.arrival_s, found.last_s])
+    order = np.argsort(events)
+    there = np.cumsum(inside[order])[:-1]
+    mean = float((there * np.diff(events[order])).sum() / found.duration_s)
+    assert mean == pytest.approx(1_500 / found.duration_s * found.latency_s.mean(), rel=0.02)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:
+    one, again, other = (drawn(200, 64, 16, rate=30.0, spread=0.3, seed=s) for s in (1, 1, 2))
+    assert (served(one, Engine(1_000)).last_s == served(again, Engine(1_000)).last_s).all()
+    assert not (served(one, Engine(1_000)).last_s == served(other, Engine(1_000)).last_s).all()
+
+
+@pytest.mark.parametrize("change", [{"budget": 512}, {"blocks": 400}, {"requests": 64}])
+def test_more_of_anything_serves_no_fewer(change: dict[str, int]) -> None:
+    workload = drawn(300, 100, 40, rate=200.0, spread=0.5, seed=5)
+    small = Engine(120, budget=256, requests=32)
+    less, more = served(workload, small), served(workload, dataclasses.replace(small, **change))
+    assert more.duration_s <= 1.01 * less.duration_s
+
+
+def test_at_a_rate_of_nearly_0_each_request_is_alone() -> None:
+    workload = drawn(20, 50, 10, rate=1e-3)
+    found = served(workload, Engine(1_000, host_s=(0.0, 0.0)))
+    assert found.ttft_s == pytest.approx(np.full(20, 1e-3 + 50e-5))
+
+
+def test_users_of_a_closed_loop_wait_for_their_answers() -> None:
+    found = served(drawn(30, 20, 5, users=3), Engine(1_000))
+    order = np.argsort(found.arrival_s, kind="stable")
+    last = np.sort(found.last_s)
+    assert (found.arrival_s[order][:3] == 0).all()
+    assert found.arrival_s[order][3:] == pytest.approx(last[:27])
+
+
+def test_a_preempted_request_finds_its_first_blocks_again() -> None:
+    pool = BlockPool(10)
+    assert pool.take(8)
+    pool.give(6, name=1)  # 2 blank ones and its 6 are free
+    assert pool.take(4)  # the 2 blank ones, and its last 2
+    assert pool.found(1) == 4
+    assert pool.reuse(1, most=3) == 3
+    assert pool.free == 1 and not pool.take(2)
+
+
+def test_a_request_that_the_cache_cannot_hold_is_named() -> None:
+    workload = Workload(np.zeros(2), np.array([10, 400]), np.array([5, 5]))
+    with pytest.raises(InputError, match="request 2 takes 405 tokens, and the cache holds 160"):
+        served(workload, Engine(10))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"rate": 0.0}, "rate 0"),
+        ({"rate": float("nan")}, "rate nan"),
+        ({"rate": -1.0}, "rate -1"),
+        ({}, "not both"),
+        ({"rate": 1.0, "users": 2}, "not both"),
+        ({"users": -3}, "users -3"),
+        ({"rate": 1.0, "burstiness": 0.0}, "burstiness 0"),
+        ({"rate": 1.0, "spread": 1.0}, "spread 1"),
+    ],
+)
+def test_traffic_that_cannot_be_is_refused(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        drawn(10, 10, 10, **how)
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    for change in ({"blocks": 0}, {"budget": 0}, {"requests": 0}, {"prefix_hit": 1.0}):
+        with pytest.raises(InputError):
+            Engine(**{"blocks": 10, **change})
+    with pytest.raises(InputError, match="unknown policy 'orca'"):
+        served(drawn(1, 1, 1, rate=1.0), Engine(10, policy="orca"))
+
+
+def test_a_constant_rate_is_even_and_bursts_are_not() -> None:
+    even, poisson, bursts = (
+        np.diff(drawn(2_000, 1, 1, rate=4.0, burstiness=shape).arrival_s) for shape in (np.inf, 1.0, 0.25)
+    )
+    assert even == pytest.approx(np.full(1_999, 0.25))
+    assert poisson.mean() == pytest.approx(0.25, rel=0.1) and bursts.mean() == pytest.approx(0.25, rel=0.2)
+    assert bursts.std() > 1.5 * poisson.std()

@@ -1,0 +1,171 @@
+"""A surface prices steps that were not traced as a prediction of them does."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+import neuralpower
+from neuralpower.errors import InputError
+from neuralpower.serving.step_times import StepTimes
+from neuralpower.serving.surface import Step, StepSurface, surface_of
+from neuralpower.serving.traffic import Target, deployed, highest_rate, targets_of, traffic, with_link
+from neuralpower.serving.workload import drawn
+
+SMALL = "num_hidden_layers=2&vocab_size=5000&hidden_size=256&num_attention_heads=8&num_key_value_heads=2"
+MODELS = {
+    "dense": f"transformers:LlamaForCausalLM?{SMALL}&intermediate_size=512",
+    "experts": f"transformers:MixtralForCausalLM?{SMALL}&intermediate_size=512&num_local_experts=8",
+    "windows": f"transformers:Gemma3ForCausalLM?{SMALL}&intermediate_size=512&head_dim=64&sliding_window=512",
+}
+
+
+@functools.cache
+def surface(name: str) -> StepSurface:
+    return surface_of(MODELS[name], neuralpower.load("h100-sxm").predictor, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_decode_steps_that_were_not_traced_take_what_is_predicted_of_them(name: str) -> None:
+    sizes = [(1, 300), (5, 1_000), (64, 1_500)]
+    found = surface(name).at([Step(contexts=(context,) * count) for count, context in sizes])
+    for i, (count, context) in enumerate(sizes):
+        phase = neuralpower.Phase.decode(batch=count, context=context)
+        alone = neuralpower.predict(MODELS[name], phase=phase, device="h100-sxm", dtype="bfloat16")
+        assert found.runtime_s[i] == pytest.approx(alone.runtime_s.value, rel=1e-6)
+        assert found.low_s[i] < found.runtime_s[i] < found.high_s[i]
+
+
+def test_requests_of_different_lengths_take_what_is_predicted_of_them() -> None:
+    lengths = (100, 700, 700, 1_900)
+    found = surface("dense").at([Step(contexts=lengths)])
+    phase = neuralpower.Phase.decode(lengths=lengths)
+    alone = neuralpower.predict(MODELS["dense"], phase=phase, device="h100-sxm", dtype="bfloat16")
+    assert found.runtime_s[0] == pytest.approx(alone.runtime_s.value, rel=1e-3)
+
+
+def test_a_chunk_of_a_prompt_takes_longer_with_more_before_it() -> None:
+    steps = [Step(chunks=((256, cached),), ending=0) for cached in (0, 1_000, 16_000)]
+    times = surface("dense").at(steps).runtime_s
+    assert (np.diff(times) > 0).all()
+    whole = surface("dense").at([Step(chunks=((256, 0),))]).runtime_s[0]
+    assert whole > times[0]  # logits and sampling
+
+
+def test_a_step_with_a_window_reads_no_more_than_that() -> None:
+    times = surface("windows").at([Step(contexts=(n,) * 64) for n in (600, 1_200)]).runtime_s
+    dense = surface("dense").at([Step(contexts=(n,) * 64) for n in (600, 1_200)]).runtime_s
+    assert times[1] / times[0] < dense[1] / dense[0]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"contexts": (0,)},
+        {"chunks": ((0, 5),)},
+        {"chunks": ((5, -1),)},
+        {"chunks": ((5, 0),), "ending": 2},
+    ],
+)
+def test_steps_that_cannot_be_are_refused(sizes: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        Step(**sizes)
+
+
+def test_stages_of_a_pipeline_are_refused() -> None:
+    predictor = neuralpower.load("h100-sxm").predictor
+    with pytest.raises(InputError, match="choose tensor ranks"):
+        surface_of(MODELS["dense"], predictor, dtype="bfloat16", layout=neuralpower.Layout(pipeline=2))
+
+
+@functools.cache
+def times(device: str = "h100-sxm") -> StepTimes:
+    known = surface_of(MODELS["dense"], neuralpower.load(device).predictor, dtype="bfloat16")
+    return StepTimes(known, budget=512, requests=32, longest=2_048)
+
+
+def test_tables_give_the_times_of_the_surface() -> None:
+    for contexts in ((300,), (100,) * 7, (2_000,) * 32):
+        exact = surface("dense").at([Step(contexts=contexts)]).runtime_s[0]
+        assert times().seconds(np.array(contexts), [], 0) == pytest.approx(exact, rel=0.01)
+    for new, cached in ((100, 0), (512, 0), (300, 700)):
+        exact = surface("dense").at([Step(chunks=((new, cached),))]).runtime_s[0]
+        assert times().seconds(np.zeros(0), [(new, cached)], 1) == pytest.approx(exact, rel=0.03)
+
+
+def test_decodes_beside_a_prompt_take_longer_than_alone_where_the_kernel_does_not_pack_them() -> None:
+    contexts, chunks = np.full(31, 2_000), [(400, 0)]
+    parts = {
+        device: times(device).seconds(np.zeros(0), chunks, 1) + times(device).decodes_s(contexts)
+        for device in ("rtx-4090", "h100-sxm")
+    }
+    mixed = {device: times(device).seconds(contexts, chunks, 1) for device in parts}
+    assert times("h100-sxm").packs and not times("rtx-4090").packs
+    assert mixed["rtx-4090"] - parts["rtx-4090"] > mixed["h100-sxm"] - parts["h100-sxm"]
+
+
+def test_no_cache_is_read_faster_than_memory_gives_it() -> None:
+    known = surface("dense")
+    key_bytes = 2 * 2 * 2 * 32 * 2  # layers, keys and values, heads, width, bytes
+    seconds = StepTimes(known, budget=64, requests=256, longest=8_192).decodes_s(np.full(256, 8_000))
+    assert seconds >= 256 * 8_000 * key_bytes / 3.35e12
+
+
+def test_a_link_carries_what_is_said_of_it() -> None:
+    from neuralpower.layers.collective import Collective
+
+    predictor = with_link(neuralpower.load("l40s").predictor, 5e9)
+    exchange = Collective(dtype="bfloat16", phase="forward", function="all_reduce", elements=2**27, ranks=2)
+    seconds = float(predictor.estimate([exchange]).runtime_s[0])
+    assert exchange.on_links() / seconds == pytest.approx(5e9, rel=0.2)
+    for speed in (0.0, -1.0, float("nan")):
+        with pytest.raises(InputError, match="link"):
+            with_link(predictor, speed)
+
+
+def test_a_workload_is_served_within_its_bounds_and_the_highest_rate_holds() -> None:
+    predictor = neuralpower.load("l40s").predictor
+    deployment = deployed(MODELS["dense"], predictor, longest=1_024, host_s=(0.0, 0.0))
+    workload = drawn(120, 256, 32, rate=50.0, spread=0.3)
+    found = traffic(deployment, workload, rate=50.0)
+    for measure in ("ttft_s", "tpot_s", "latency_s"):
+        mean = found.interval(measure)
+        assert 0 < mean.low < mean.value < mean.high
+    two = traffic(deployment, workload, rate=50.0, replicas=2)
+    assert two.value.latency_s["mean"] < found.value.latency_s["mean"]
+    targets = targets_of("ttft=50ms@p90")
+    rate, tried = highest_rate(deployment, workload, targets)
+    assert all(load.holds(targets) for load in tried if load.rate is not None and load.rate <= rate)
+    assert any(load.rate is not None and rate < load.rate < 1.05 * rate for load in tried)
+    with pytest.raises(InputError, match="an empty system misses its target"):
+        highest_rate(deployment, workload, targets_of("ttft=0.01ms"))
+    assert found.to_json()["value"]["ttft_s"].keys() == {"mean", "p50", "p90", "p95", "p99"}
+
+
+def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
+    from neuralpower.devices.spec import find_spec
+    from neuralpower.serving.plan import plan
+
+    devices = [(find_spec(name), neuralpower.load(name).predictor) for name in ("l40s", "h100-sxm")]
+    workload, targets = drawn(60, 256, 16, rate=1.0), targets_of("ttft=50ms@p90")
+    how = {"degrees": (1,), "longest": 1_024, "host_s": (0.0, 0.0)}
+    prices = {devices[0][0].slug: 1.0, devices[1][0].slug: 100.0}
+    found = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=prices, by="cost", **how)
+    assert [choice.device for choice in found.choices] == [devices[0][0].slug, devices[1][0].slug]
+    for choice in found.choices:
+        assert choice.replicas * choice.highest >= 5_000 > (choice.replicas - 1) * choice.highest
+    none = plan(MODELS["dense"], workload, 1.0, targets_of("ttft=0.01ms"), devices[:1], **how)
+    assert not none.choices and "misses its target" in none.skipped[0][1]
+    for rate, promise, by in ((0.0, targets, "devices"), (1.0, (), "devices"), (1.0, targets, "cost")):
+        with pytest.raises(InputError):
+            plan(MODELS["dense"], workload, rate, promise, devices, by=by, **how)
+
+
+def test_targets_are_read_and_broken_ones_refused() -> None:
+    assert targets_of("ttft=500ms, tpot=0.03s@p99") == (Target("ttft_s", 0.5), Target("tpot_s", 0.03, 99))
+    for text in ("", "ttft", "ttft=5", "speed=5ms", "ttft=-5ms", "ttft=5ms@p0", "ttft=5ms@99th", "ttft=nans"):
+        with pytest.raises(InputError, match="write ttft, tpot or latency"):
+            targets_of(text)
