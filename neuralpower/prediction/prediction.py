@@ -186,7 +186,7 @@ class Prediction(Shown):
                 f"only {percent(trained)} of the time was trained on this device; "
                 "other layers use data of related devices"
                 if trained >= TOLD
-                else "no kernel was measured on this device; other data give all times"
+                else "none of these kernels was measured here; laws and related devices give all times"
             )
         return tuple(texts)
 

@@ -92,7 +92,7 @@ def test_the_first_line_says_what_on_what_and_how_and_nothing_stands_before_it_w
         (
             (CARRIED, ROOFLINE),
             {CARRIED_BY: 0.75},
-            ["only 75% of the time is covered", "no kernel was measured on this device"],
+            ["only 75% of the time is covered", "none of these kernels was measured here"],
         ),
     ],
 )
