@@ -123,7 +123,7 @@ def test_requests_of_several_lengths_fit_as_they_are_predicted() -> None:
     assert neuralpower.fit(LLAMA, **same, lengths="8,8").memory == equal.memory
     uneven = neuralpower.fit(LLAMA, **same, lengths=(8, 200))
     phase = neuralpower.Phase.decode(lengths=(8, 200))
-    predicted = neuralpower.predict(LLAMA, device="t4", phase=phase)
+    predicted = neuralpower.predict(LLAMA, device="t4", phase=phase, dtype="float32")
     assert predicted.memory is not None
     assert uneven.memory.cache_bytes == predicted.memory.cache_bytes > equal.memory.cache_bytes
     assert uneven.largest_batch is not None and uneven.largest_batch > 2
