@@ -298,8 +298,10 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], **grid: Unpack[Sw
     phases = phases_of(asked.pop("phase", FORWARD))
     if dtypes is None:
         first = predictors[0]
-        run = run_of(first.predictor, asked.get("run"), phases[0])
-        usual, served = served_type(model, first._dtype(model, None)[0], run, first.predictor)
+        usual = first._dtype(model, None)[0]
+        if phases:  # none are refused later
+            run = run_of(first.predictor, asked.get("run"), phases[0])
+            usual, served = served_type(model, usual, run, first.predictor)
         dtypes = (usual,)
     elif isinstance(dtypes, (list, tuple)):  # other values are refused later
         dtypes = [named_dtype(dtype) for dtype in dtypes]
