@@ -83,8 +83,9 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     twins = np.array([SAME_CHIP in origin for origin in predictor.origins(found)])
     held = predictor.law is None or not predictor.law.exempt  # families whose calls are slower
     regressors = [one for some in (predictor, *predictor.others) for one in some.regressors.values()]
+    cached = "key_length" in columns.field_names()  # read once in each step: no table beats its memory
     table = np.array(
-        [number >= 0 and not len(regressors[number].measured or ()) for number in found.regressor]
+        [number >= 0 and regressors[number].unlisted and not cached for number in found.regressor]
     )
     rules = {
         FASTER: ~(table & (basis == IN_RANGE)) & (t < least_s(columns, hardware) * (1 - ROUNDING)),

@@ -44,7 +44,9 @@ def checkpoint(tmp_path: Path) -> str:
 
 def test_weights_change_memory_time_and_what_is_said(loaded: LoadedPredictor) -> None:
     phase = Phase.decode(context=64)
-    plain, found = (loaded.predict(MODEL, phase=phase, weights=weights) for weights in (None, "int4"))
+    plain, found = (
+        loaded.predict(MODEL, phase=phase, weights=weights, dtype="float32") for weights in (None, "int4")
+    )
     assert plain.memory is not None and found.memory is not None and found.weights is not None
     assert plain.memory.weights_bytes - found.memory.weights_bytes == SAVED
     assert found.memory.cache_bytes == plain.memory.cache_bytes
@@ -67,7 +69,9 @@ def test_weights_change_memory_time_and_what_is_said(loaded: LoadedPredictor) ->
 
 def test_a_generation_holds_quantised_weights(loaded: LoadedPredictor) -> None:
     phase = Phase.generate(prompt=16, new_tokens=4)
-    plain, found = (loaded.predict(MODEL, phase=phase, weights=weights) for weights in (None, "int4"))
+    plain, found = (
+        loaded.predict(MODEL, phase=phase, weights=weights, dtype="float32") for weights in (None, "int4")
+    )
     assert plain.memory is not None and found.memory is not None
     assert plain.memory.weights_bytes - found.memory.weights_bytes == SAVED
     assert found.weights is not None

@@ -716,7 +716,9 @@ LLAMA = "transformers:llama?num_hidden_layers=2&hidden_size=64&intermediate_size
 )
 def test_a_cache_has_the_heads_of_keys_and_their_size(fields: str, numbers: int) -> None:
     predictor = neuralpower.load("nvidia-t4")
-    memory = predictor.predict(f"{LLAMA}&{fields}", batch_size=3, phase=Phase("decode", context=50)).memory
+    memory = predictor.predict(
+        f"{LLAMA}&{fields}", batch_size=3, dtype="float32", phase=Phase("decode", context=50)
+    ).memory
     assert memory is not None
     # keys and values of 2 blocks, 3 samples, 50 positions and that of the token
     assert memory.parts["cache"] in {2 * 2 * 3 * length * numbers * 4 for length in (50, 51)}
