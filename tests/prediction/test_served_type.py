@@ -75,6 +75,10 @@ def test_time_follows_the_type_that_is_served_and_the_answer_says_it(h100: Any) 
     assert loaded.predict(GPT2, phase=step, run="graph").dtype == "float32"
     (point,) = loaded.sweep(GPT2, phase=step).points
     assert point.dtype == "bfloat16"
+    ranked = neuralpower.parallel(GPT2, devices="2xh100-sxm", phase="decode", context=64)
+    assert ranked.wanted.request.dtype == "bfloat16" and ranked.notes[0].startswith("vllm serves it")
+    with_itself = loaded.compare(GPT2, GPT2, phase=step)
+    assert "bfloat16" in with_itself.about
 
 
 def test_engines_are_of_run_engine() -> None:
@@ -94,3 +98,7 @@ def test_the_command_says_it_too() -> None:
     swept = run("sweep", *asked)
     assert "bfloat16" in swept.out
     assert "vllm serves it in bfloat16" in swept.err
+    against = run("compare", GPT2, f"{GPT2}@h100-sxm", *asked[1:])
+    assert "vllm serves it in bfloat16" in against.err
+    devices = ["--devices", "2xh100-sxm", "--phase", "decode", "--context", "64"]
+    assert "vllm serves it in bfloat16" in run("parallel", GPT2, *devices).err
