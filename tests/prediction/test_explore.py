@@ -159,7 +159,15 @@ def assert_each_is_what_it_is_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", SEVERAL.values(), ids=SEVERAL)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(
+            model, id=name, marks=[pytest.mark.full] if name == "switch" else []
+        )  # takes the longest
+        for name, model in SEVERAL.items()
+    ],
+)
 def test_depths_of_blocks_of_several_sorts_are_what_each_is_alone(model: str, predictor: Predictor) -> None:
     points = [Point(model, 1, 16, changes={"num_hidden_layers": depth}) for depth in (2, 4, 6)]
     assert assert_each_is_what_it_is_alone(points, predictor).basis == ("traced",) * 3

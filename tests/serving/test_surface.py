@@ -128,7 +128,9 @@ def test_a_link_carries_what_is_said_of_it() -> None:
 
 def test_a_workload_is_served_within_its_bounds_and_the_highest_rate_holds() -> None:
     predictor = neuralpower.load("l40s").predictor
-    deployment = deployed(MODELS["dense"], predictor, longest=1_024, host_s=(0.0, 0.0))
+    deployment = deployed(
+        MODELS["dense"], predictor, longest=1_024, host_s=(0.0, 0.0), budget=256, requests=16
+    )
     workload = drawn(120, 256, 32, rate=50.0, spread=0.3)
     found = traffic(deployment, workload, rate=50.0)
     for measure in ("ttft_s", "tpot_s", "latency_s"):
@@ -151,7 +153,7 @@ def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
 
     devices = [(find_spec(name), neuralpower.load(name).predictor) for name in ("l40s", "h100-sxm")]
     workload, targets = drawn(60, 256, 16, rate=1.0), targets_of("ttft=50ms@p90")
-    how = {"degrees": (1,), "longest": 1_024, "host_s": (0.0, 0.0)}
+    how = {"degrees": (1,), "longest": 1_024, "host_s": (0.0, 0.0), "budget": 256, "requests": 16}
     prices = {devices[0][0].slug: 1.0, devices[1][0].slug: 100.0}
     found = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=prices, by="cost", **how)
     assert [choice.device for choice in found.choices] == [devices[0][0].slug, devices[1][0].slug]
