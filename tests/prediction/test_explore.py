@@ -485,7 +485,8 @@ class Scan(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("phase", "most_calls", "longest", "shorter"), [("forward", 1000, 249, 11), ("training", 3000, 37, 36)]
+    ("phase", "most_calls", "longest", "shorter"),
+    [("forward", 1000, 249, 11), pytest.param("training", 3000, 37, 36, marks=pytest.mark.full)],
 )  # of 4 calls a number, of 80
 def test_a_scan_is_looked_at_as_far_as_its_calls_can_be_traced(
     phase: str, most_calls: int, longest: int, shorter: int, monkeypatch: pytest.MonkeyPatch

@@ -147,6 +147,7 @@ def test_a_workload_is_served_within_its_bounds_and_the_highest_rate_holds() -> 
     assert found.to_json()["value"]["ttft_s"].keys() == {"mean", "p50", "p90", "p95", "p99"}
 
 
+@pytest.mark.full  # two devices, each at many rates
 def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
     from neuralpower.devices.spec import find_spec
     from neuralpower.serving.plan import plan
