@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from neuralpower.devices.spec import HIGHEST_W
 from neuralpower.errors import InputError, unknown
 
@@ -271,7 +273,28 @@ def _number(value: Any) -> Any:
     import pandas as pd
 
     if isinstance(value, pd.Series):
-        from neuralpower.data.screening import number_column
-
         return pd.Series(number_column(value), index=value.index)
     return value
+
+
+def number_column(values: pd.Series, truths: bool = False) -> np.ndarray:
+    """A column as float64, NaN where it holds no number; `truths`: true and false, as text too, count."""
+    import pandas as pd
+
+    if values.dtype.kind in "mM" or (values.dtype.kind == "b" and not truths):
+        return np.full(len(values), np.nan)  # of moments and durations the unit would be the file's
+    if values.dtype.kind not in "biuf":
+        known = {"true": 1 if truths else np.nan, "false": 0 if truths else np.nan}
+        values = values.astype(object).map(lambda value: known.get(str(value).strip().lower(), value))
+    try:
+        numbers = pd.to_numeric(values, errors="coerce")
+    except OverflowError:  # an integer of hundreds of digits
+        numbers = values.map(_float)
+    return numbers.to_numpy(dtype=np.float64, copy=True, na_value=np.nan)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

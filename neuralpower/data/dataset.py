@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from neuralpower.data.columns import COLUMNS, KEY, READ, is_samples
+from neuralpower.data.columns import COLUMNS, KEY, READ, is_samples, number_column
 from neuralpower.data.journal import NAME, read_journal
 from neuralpower.data.locations import fetched, is_remote
 from neuralpower.data.schema import ResultRecord, named, read_meta
-from neuralpower.data.screening import check_cells, number_column
+from neuralpower.data.screening import check_cells
 from neuralpower.data.tables import NETWORK, read_table
 from neuralpower.errors import DatasetError, unknown
 from neuralpower.files.json_files import shown

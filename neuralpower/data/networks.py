@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuralpower.data.columns import COLUMNS as KNOWN
-from neuralpower.data.columns import mapped, quantity_of
-from neuralpower.data.screening import Rejected, number_column
+from neuralpower.data.columns import mapped, number_column, quantity_of
+from neuralpower.data.screening import Rejected
 from neuralpower.data.tables import read_csv
 from neuralpower.devices.spec import find_spec
 from neuralpower.errors import InputError, first_line

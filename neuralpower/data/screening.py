@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from neuralpower.data.columns import COLUMNS, meant_by
+from neuralpower.data.columns import COLUMNS, meant_by, number_column
 from neuralpower.data.schema import named
 from neuralpower.devices.spec import FASTEST_FLOPS
 from neuralpower.errors import DatasetError, unknown
@@ -287,29 +286,6 @@ def _words(values: pd.Series, default: str) -> np.ndarray:
 def _optional(table: pd.DataFrame, column: str) -> np.ndarray:
     """A column of numbers that a table may leave out, [rows], NaN where it holds nothing."""
     return number_column(table[column]) if column in table else np.full(len(table), np.nan)
-
-
-def number_column(values: pd.Series, truths: bool = False) -> np.ndarray:
-    """A column as float64, NaN where it holds no number; `truths`: true and false, as text too, count."""
-    import pandas as pd
-
-    if values.dtype.kind in "mM" or (values.dtype.kind == "b" and not truths):
-        return np.full(len(values), np.nan)  # of moments and durations the unit would be the file's
-    if values.dtype.kind not in "biuf":
-        known = {"true": 1 if truths else np.nan, "false": 0 if truths else np.nan}
-        values = values.astype(object).map(lambda value: known.get(str(value).strip().lower(), value))
-    try:
-        numbers = pd.to_numeric(values, errors="coerce")
-    except OverflowError:  # an integer of hundreds of digits
-        numbers = values.map(_float)
-    return numbers.to_numpy(dtype=np.float64, copy=True, na_value=np.nan)
-
-
-def _float(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
 
 
 class Refusal(NamedTuple):

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from neuralpower.data.columns import number_column
 from neuralpower.data.networks import read_networks
-from neuralpower.data.screening import number_column, unusable
+from neuralpower.data.screening import unusable
 from neuralpower.devices.hardware import Hardware
 from neuralpower.devices.host import read_cpu
 from neuralpower.devices.names import folded
