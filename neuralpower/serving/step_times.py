@@ -184,7 +184,7 @@ class StepTimes:
         if self.bound == BOUNDS[0]:
             return 1.0
         pool = Pool(1, graphed=True)
-        self._add_requests(pool, self.surface.decodes, [(1, 1, self.longest)])
+        self.surface.decodes.add_requests(pool, [(0, 1, 1, self.longest, 1.0)])
         found = self._outcomes(pool)
         return float(getattr(found, SCALE[self.bound])[0] / found.runtime_s[0]) if found.runtime_s[0] else 1.0
 
@@ -227,28 +227,16 @@ class StepTimes:
 
     def _shared(self, family: Family, counts: Array, *, ends: bool) -> Array:
         """[counts + 1] seconds of the layers that depend on the tokens, or on the ends alone."""
-        alone = family is self.surface.decodes
-        sizes = np.array([sizes_of(int(n), int(n) if ends else 1, 1 if alone else int(n), 0) for n in counts])
-        where = np.arange(len(counts))
-
-        def add(pool: Pool) -> None:
-            for layer in family.shared:
-                if layer.of_ends == ends:
-                    numbers = layer.numbers(sizes, self.surface.routing)
-                    pool.add(layer.example, numbers, where, np.full(len(where), layer.count))
-            if not ends:
-                for form in family.unmodelled:
-                    pool.unmodelled_bytes += form(sizes)
-                    pool.unmodelled_calls += 1
-
-        return np.concatenate([[0.0], self._priced(len(counts), add)])
+        sizes = np.array(
+            [sizes_of(int(n), int(n) if ends else 1, 1 if family.decodes else int(n), 0) for n in counts]
+        )
+        where, routing = np.arange(len(counts)), self.surface.routing
+        seconds = self._priced(
+            len(counts), lambda pool: family.add_shared(pool, where, sizes, routing, ends=ends)
+        )
+        return np.concatenate([[0.0], seconds])
 
     def _requests(self, family: Family, flat: Sequence[tuple[int, int, int]]) -> Array:
         """Seconds of what works by request, (requests, new tokens, cached tokens) each."""
-        return self._priced(len(flat), lambda pool: self._add_requests(pool, family, flat))
-
-    def _add_requests(self, pool: Pool, family: Family, flat: Sequence[tuple[int, int, int]]) -> None:
-        requests, new, held = np.array(flat, dtype=float).T
-        for layer in family.requests:
-            numbers = layer.numbers(requests, new, new + held, decodes=family is self.surface.decodes)
-            pool.add(layer.example, numbers, np.arange(len(flat)), np.full(len(flat), layer.count))
+        rows = [(i, *sizes, 1.0) for i, sizes in enumerate(flat)]
+        return self._priced(len(flat), lambda pool: family.add_requests(pool, rows))

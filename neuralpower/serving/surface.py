@@ -166,6 +166,33 @@ class Family:
     shared: tuple[SharedLayer, ...]
     requests: tuple[RequestLayer, ...]
     unmodelled: tuple[Form, ...]  # bytes of each call
+    decodes: bool  # or prefills
+
+    def add_shared(
+        self, pool: Pool, where: Array, sizes: Array, routing: Routing, *, ends: bool | None = None
+    ) -> None:
+        """Add to the steps `where` [rows] what follows from all of their requests together.
+
+        `sizes` are [rows, sizes]. `ends`: only layers that depend on the requests that get a token, or only
+        the others; None: all of them.
+        """
+        every, given = np.arange(len(where)), np.flatnonzero(sizes[:, SIZES.index("sequences")])
+        for layer in self.shared:
+            at = given if layer.of_ends else every  # logits need a request that gets a token
+            if len(at) and ends in (None, layer.of_ends):
+                numbers = layer.numbers(sizes[at], routing)
+                pool.add(layer.example, numbers, where[at], np.full(len(at), layer.count))
+        for form in () if ends else self.unmodelled:
+            pool.unmodelled_bytes[where] += form(sizes)
+            pool.unmodelled_calls[where] += 1
+
+    def add_requests(self, pool: Pool, rows: Sequence[tuple[float, ...]]) -> None:
+        """Add what works request by request: (step, requests, new tokens, cached tokens, share) each."""
+        if rows:
+            where, requests, new, cached, shares = np.array(rows, dtype=float).T
+            for layer in self.requests:
+                numbers = layer.numbers(requests, new, new + cached, decodes=self.decodes)
+                pool.add(layer.example, numbers, where.astype(int), layer.count * shares)
 
 
 @dataclass(frozen=True)
@@ -203,43 +230,25 @@ class StepSurface:
 
     def _at(self, steps: Sequence[Step], *, graphed: bool) -> Outcomes:
         pool = Pool(len(steps), graphed=graphed)
-        reads = np.array([bool(step.chunks) for step in steps])
-        for family, where in ((self.decodes, np.flatnonzero(~reads)), (self.prompts, np.flatnonzero(reads))):
-            if len(where):
-                self._add_shared(pool, family, where, [steps[int(i)] for i in where])
-        self._add_requests(
-            pool, self.decodes, [[(1, context) for context in step.contexts] for step in steps]
-        )
-        self._add_requests(pool, self.prompts, [step.chunks for step in steps])
-        return pool.work(self.predictor, self.dtype).outcomes(self.predictor)
-
-    def _add_shared(self, pool: Pool, family: Family, where: Array, steps: Sequence[Step]) -> None:
-        """Add what follows from all requests of `steps` [where] together."""
         sizes = np.array(
             [sizes_of(step.tokens, step.sequences, step.positions, step.context) for step in steps]
         )
-        ends = np.flatnonzero(sizes[:, SIZES.index("sequences")])  # steps in which a request gets a token
-        for layer in family.shared:
-            at = ends if layer.of_ends else np.arange(len(where))
-            if len(at):
-                numbers = layer.numbers(sizes[at], self.routing)
-                pool.add(layer.example, numbers, where[at], np.full(len(at), layer.count))
-        for form in family.unmodelled:
-            pool.unmodelled_bytes[where] += form(sizes)
-            pool.unmodelled_calls[where] += 1
+        reads = np.array([bool(step.chunks) for step in steps])
+        for family, where in ((self.decodes, np.flatnonzero(~reads)), (self.prompts, np.flatnonzero(reads))):
+            if len(where):
+                family.add_shared(pool, where, sizes[where], self.routing)
+        self.decodes.add_requests(pool, _kernels([[(1, held) for held in step.contexts] for step in steps]))
+        self.prompts.add_requests(pool, _kernels([step.chunks for step in steps]))
+        return pool.work(self.predictor, self.dtype).outcomes(self.predictor)
 
-    def _add_requests(self, pool: Pool, family: Family, asked: Sequence[Sequence[tuple[int, int]]]) -> None:
-        """Add what works request by request: (new, cached) tokens of the requests of each step."""
-        rows = [
-            (i, len(requests), new, new + cached, alike / len(requests))
-            for i, requests in enumerate(asked)
-            for (new, cached), alike in Counter(requests).items()
-        ]
-        if rows:
-            where, requests, new, seen, shares = np.array(rows, dtype=float).T
-            for layer in family.requests:
-                numbers = layer.numbers(requests, new, seen, decodes=family is self.decodes)
-                pool.add(layer.example, numbers, where.astype(int), layer.count * shares)
+
+def _kernels(asked: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[float, ...]]:
+    """(step, requests, new and cached tokens, share) of each length of each step's (new, cached) requests."""
+    return [
+        (i, len(requests), new, cached, alike / len(requests))
+        for i, requests in enumerate(asked)
+        for (new, cached), alike in Counter(requests).items()
+    ]
 
 
 def surface_of(
@@ -280,7 +289,7 @@ def surface_of(
         requests = _requests(passes, tracer.windows)
         if layers is None or requests is None:
             raise ModelError(f"{source.name}: the sizes of {phase} follow no form of its tokens and requests")
-        families.append(Family(layers[0], requests, layers[1]))
+        families.append(Family(layers[0], requests, layers[1], decodes=passes is decodes))
     return StepSurface(
         model=str(source.name),
         predictor=predictor,
