@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import random
 from typing import Any
@@ -61,7 +62,8 @@ def flags(given: dict[str, Any]) -> list[str]:
 
 def parsed(command: str, *arguments: str) -> dict[str, Any]:
     """The options that a command takes from its arguments."""
-    found: dict[str, Any] = cli.command_of(command).make_context(command, [*arguments]).params
+    alone = copy.copy(cli.command_of(command))  # click keeps the names of --help of its first context
+    found: dict[str, Any] = alone.make_context(command, [*arguments]).params
     return found
 
 
