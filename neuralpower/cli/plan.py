@@ -10,6 +10,7 @@ from neuralpower.ask import texts
 from neuralpower.ask.options import Sizes
 from neuralpower.ask.output import Output
 from neuralpower.ask.panels import ENGINE, INPUT, OUTPUT, TARGET
+from neuralpower.ask.words import PLANNED, SCHEDULERS
 from neuralpower.cli import parsing
 from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import Model, OptionGroup, examples, flag, with_options
@@ -18,8 +19,6 @@ from neuralpower.errors import InputError
 from neuralpower.files.stages import stage
 
 app = Typer()
-ENGINES = ("vllm", "sglang")
-RANKED = ("devices", "cost")
 
 
 class Plan(OptionGroup):
@@ -40,10 +39,10 @@ class Plan(OptionGroup):
     ] = 1.0
     requests: Annotated[int, Option(help="Requests of each simulation.")] = 400
     tensor_parallel: Annotated[str, Option(help="Ranks of a replica to try.")] = "1,2,4,8"
-    engine: Annotated[str, choice("engine", ENGINES, help="Its scheduler and its pool")] = "vllm"
+    engine: Annotated[str, choice("engine", SCHEDULERS, help="Its scheduler and its pool")] = "vllm"
     dtype: Annotated[str | None, flag(Sizes, "dtype")] = None
     weights: Annotated[str | None, flag(Sizes, "weights")] = None
-    by: Annotated[str, choice("ranking", RANKED, help="What ranks them; cost needs --price")] = "devices"
+    by: Annotated[str, choice("ranking", PLANNED, help="What ranks them; cost needs --price")] = "devices"
     price: Annotated[
         str | None, Option(help="Price of a device for an hour: h100-sxm=2.49,l40s=0.79, in any currency.")
     ] = None

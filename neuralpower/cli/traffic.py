@@ -12,6 +12,7 @@ from neuralpower.ask import texts
 from neuralpower.ask.options import Sizes, Trained
 from neuralpower.ask.output import Output
 from neuralpower.ask.panels import ENGINE, INPUT, OUTPUT, SEVERAL, TARGET
+from neuralpower.ask.words import SCHEDULERS
 from neuralpower.cli import parsing
 from neuralpower.cli.choices import choice
 from neuralpower.cli.commands import Model, OptionGroup, examples, flag, with_options
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 app = Typer()
 
-ENGINES = ("vllm", "sglang")
 LINK = re.compile(r"(\d+(?:\.\d+)?)\s*(GB/s|GiB/s|MB/s)")
 UNITS = {"GB/s": 1e9, "GiB/s": 2.0**30, "MB/s": 1e6}
 
@@ -77,7 +77,7 @@ class Traffic(OptionGroup):
     link: Annotated[str | None, Option(help="What a large exchange between two devices reaches: 14GB/s.")] = (
         None
     )
-    engine: Annotated[str, choice("engine", ENGINES, help="Its scheduler and its pool")] = "vllm"
+    engine: Annotated[str, choice("engine", SCHEDULERS, help="Its scheduler and its pool")] = "vllm"
     block_size: Annotated[int | None, Option(help="Tokens of a block; default: the engine's.")] = None
     cache_dtype: Annotated[str | None, Option(help="Type of keys and values: auto, fp8.")] = None
     gpu_memory_utilization: Annotated[
@@ -113,8 +113,9 @@ def traffic(asked: Traffic) -> None:
     if asked.replicas < 1:
         raise InputError(f"--replicas {asked.replicas}: 1 or more")
     stage("importing torch and transformers")
+    from neuralpower.prediction.rows import BOUNDS
     from neuralpower.report.served import traffic_table
-    from neuralpower.serving.traffic import served_at, targets_of
+    from neuralpower.serving.traffic import MEASURES, POINTS, served_at, targets_of
 
     targets: tuple[Target, ...] = targets_of(asked.sla) if asked.sla is not None else ()
     workload = _workload(asked)
@@ -131,7 +132,6 @@ def traffic(asked: Traffic) -> None:
         curve=curve,
         find=bool(targets) and asked.rate is None and asked.users is None and asked.trace is None,
     )
-    rows = [found.value, found.low, found.high]
     give(
         Answer(
             title=f"{found.model} on {found.devices} x {found.device}",
@@ -140,10 +140,10 @@ def traffic(asked: Traffic) -> None:
             rows=lambda: [
                 ["bound", "measure", "point", "seconds"],
                 *(
-                    [bound, measure, point, getattr(load, measure)[point]]
-                    for bound, load in zip(("value", "low", "high"), rows, strict=True)
-                    for measure in ("ttft_s", "tpot_s", "latency_s")
-                    for point in ("mean", "p50", "p90", "p95", "p99")
+                    [bound, measure, point, getattr(getattr(found, bound), measure)[point]]
+                    for bound in BOUNDS
+                    for measure in MEASURES
+                    for point in POINTS
                 ),
             ],
         ),

@@ -18,6 +18,16 @@ TILE = 64  # numbers that a core computes at a time, at least; sizes up to it st
 TILES_IN_AN_OCTAVE = 8  # of large sizes
 
 
+def is_number(value: object) -> bool:
+    """Whether a field's value is a whole number, such as a size; a flag is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def words_of(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of a layer's fields that are no whole numbers."""
+    return tuple(value for value in fields.values() if not is_number(value))
+
+
 def columns_of(kind: type[L], layers: Sequence[L]) -> L:
     """A layer of `kind` whose fields are arrays, one element per layer; its formulas serve a whole table."""
     return as_columns(kind, {name: [getattr(layer, name) for layer in layers] for name in kind.field_names()})

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from neuralpower.report.grid import grid
 from neuralpower.report.number_format import many, quantity, share
 from neuralpower.serving.plan import Plan
-from neuralpower.serving.traffic import Load, Traffic
+from neuralpower.serving.traffic import POINTS, Load, Traffic
 
 NAMES = {"ttft_s": "first token", "tpot_s": "next tokens", "latency_s": "whole answer"}
-POINTS = ("mean", "p50", "p90", "p95", "p99")
 
 
 def traffic_table(found: Traffic) -> str:

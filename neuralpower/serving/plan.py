@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from neuralpower.ask.words import PLANNED
 from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import DeviceSpec
@@ -21,7 +22,6 @@ from neuralpower.serving.traffic import Load, Target, deployed, highest_rate
 from neuralpower.serving.workload import Workload
 
 DEGREES = (1, 2, 4, 8)  # tensor ranks of a replica
-RANKED = ("devices", "cost")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def plan(
     *,
     prices: Mapping[str, float] | None = None,
     degrees: Sequence[int] = DEGREES,
-    by: str = RANKED[0],
+    by: str = PLANNED[0],
     **how: Any,
 ) -> Plan:
     """Rank devices and tensor ranks that serve a rate.
@@ -113,8 +113,8 @@ def plan(
         raise InputError(f"rate {rate:g}: requests per second, above 0 and finite")
     if not targets:
         raise InputError("a plan needs a promise: ttft=500ms,tpot=30ms@p95")
-    if by not in RANKED:
-        raise InputError(f"ranking {by!r}: choose one of {', '.join(RANKED)}")
+    if by not in PLANNED:
+        raise InputError(f"ranking {by!r}: choose one of {', '.join(PLANNED)}")
     if by == "cost" and not prices:
         raise InputError("a ranking by cost needs prices: --price h100-sxm=2.49,l40s=0.79")
     tries = [(spec, predictor, ranks) for spec, predictor in devices for ranks in degrees]

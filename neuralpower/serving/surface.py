@@ -24,6 +24,7 @@ from neuralpower.devices.cluster import Cluster
 from neuralpower.devices.layout import ONE, Layout
 from neuralpower.errors import InputError, ModelError
 from neuralpower.layers import Layer
+from neuralpower.layers.columns import is_number, words_of
 from neuralpower.layers.experts import Experts
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import Phase
@@ -323,7 +324,8 @@ class _Traced:
         """What passes whose numbers correspond have in common."""
         shared = (task for task in self.work.tasks if not _by_request(task.layer))
         tasks = tuple(
-            (pattern(task.path), task.layer.kind, _words(task.layer), task.share) for task in shared
+            (pattern(task.path), task.layer.kind, words_of(task.layer.to_row()), task.share)
+            for task in shared
         )
         return tasks, tuple((call.operator, call.reason) for call in self.work.unmodelled)
 
@@ -393,15 +395,6 @@ def _by_request(layer: Layer) -> bool:
     return REQUESTS in names and (SEEN in names or any(name in names for name in NEW))
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _words(layer: Layer) -> tuple[object, ...]:
-    """The values of a layer's fields that are no numbers."""
-    return tuple(value for value in layer.to_row().values() if not _is_number(value))
-
-
 def _shared(passes: Sequence[_Traced]) -> tuple[tuple[SharedLayer, ...], tuple[Form, ...]] | None:
     """The layers that all passes share, and unmodelled calls; None where a number follows no form."""
     if len({one.structure for one in passes}) > 1:
@@ -414,9 +407,9 @@ def _shared(passes: Sequence[_Traced]) -> tuple[tuple[SharedLayer, ...], tuple[F
         numbers = {
             name: tuple(row[name] for row in rows)
             for name, value in rows[0].items()
-            if _is_number(value) and not (name in LOADS and isinstance(tasks[0].layer, Experts))
+            if is_number(value) and not (name in LOADS and isinstance(tasks[0].layer, Experts))
         }
-        key = tasks[0].layer.kind, _words(tasks[0].layer), tuple(numbers.items())
+        key = tasks[0].layer.kind, words_of(rows[0]), tuple(numbers.items())
         if key not in grouped:
             forms = {name: solver.form(values) for name, values in numbers.items()}
             if None in forms.values():

@@ -29,7 +29,7 @@ from neuralpower.serving.surface import StepSurface, surface_of
 from neuralpower.serving.workload import Workload
 
 Array = np.ndarray
-POINTS = (50, 90, 95, 99)
+POINTS = ("mean", "p50", "p90", "p95", "p99")  # that are shown of each measure
 MEASURES = ("ttft_s", "tpot_s", "latency_s")
 BUDGETS = {"vllm": (2_048, 256), "sglang": (8_192, 256)}
 """New tokens and requests of a step, by default (vLLM 0.19; SGLang 0.5 on cards of 35 to 60 GB)."""
@@ -161,9 +161,10 @@ class Load:
         return all(getattr(self, one.measure)[f"p{one.percentile}"] <= one.seconds for one in targets)
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """As a JSON object; of each measure the points that are shown."""
         return {
-            name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()
+            name: {point: value[point] for point in POINTS} if isinstance(value, Mapping) else value
+            for name, value in vars(self).items()
         }
 
 
@@ -231,19 +232,10 @@ class Traffic:
             "block_size": self.block,
             "targets": [str(target) for target in self.targets],
             "highest_rate": self.highest,
-            **{bound: _short(getattr(self, bound)) for bound in BOUNDS},
-            "curve": [_short(load) for load in self.curve],
+            **{bound: getattr(self, bound).to_json() for bound in BOUNDS},
+            "curve": [load.to_json() for load in self.curve],
             "notes": list(self.notes),
         }
-
-
-def _short(load: Load) -> dict[str, Any]:
-    """A load with the usual percentiles alone."""
-    kept = {"mean", *(f"p{point}" for point in POINTS)}
-    return {
-        name: {point: value[point] for point in value if point in kept} if isinstance(value, dict) else value
-        for name, value in load.to_json().items()
-    }
 
 
 def deployed(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.layers import Layer
+from neuralpower.layers.columns import is_number
 from neuralpower.layers.movement import APPENDED
 from neuralpower.networks.decoder import Pass
 from neuralpower.networks.requests import Generating
@@ -110,7 +111,7 @@ def _mixed(one: Layer, other: Layer, share: float) -> Layer:
     changes: dict[str, Any] = {}
     for name in (f.name for f in fields(one)):
         a, b = getattr(one, name), getattr(other, name)
-        if isinstance(a, int) and not isinstance(a, bool) and a != b:
+        if is_number(a) and a != b:
             changes[name] = round(a + share * (b - a))
     return replace(one, **changes)
 

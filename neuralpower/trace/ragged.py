@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from neuralpower.layers import Layer
+from neuralpower.layers.columns import is_number
 from neuralpower.networks.decoder import Pass
 from neuralpower.networks.phases import DECODE, mean_length
 from neuralpower.trace.decoder_steps import alike, between
@@ -105,7 +106,7 @@ def _sizes(one: Layer, longer: Layer) -> Iterator[tuple[str, int, int]]:
     """(name, value, value of the longer one) of each field that is a size."""
     for field in fields(one):
         a, b = getattr(one, field.name), getattr(longer, field.name)
-        if isinstance(a, int) and not isinstance(a, bool):
+        if is_number(a):
             yield field.name, a, b
 
 

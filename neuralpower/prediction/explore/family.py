@@ -25,6 +25,7 @@ from neuralpower.dtypes import TENSORFLOAT32
 from neuralpower.errors import NeuralPowerError, one_line
 from neuralpower.layers import Layer
 from neuralpower.layers.base import in_tf32
+from neuralpower.layers.columns import is_number, words_of
 from neuralpower.platforms import CPU, Platform
 from neuralpower.prediction.explore.forms import Form, Solver, constant
 from neuralpower.prediction.memory.peak import peak
@@ -61,13 +62,13 @@ class Example:
     @cached_property
     def _sizes(self) -> list[int]:
         """The numbers among these."""
-        return [value for row in self.fields for value in row.values() if _is_number(value)]
+        return [value for row in self.fields for value in row.values() if is_number(value)]
 
     @cached_property
     def structure(self) -> tuple[object, ...]:
         """The parts that must be equal in two examples, so that their numbers correspond."""
         return (
-            tuple((key, _words(row)) for (key, _), row in zip(self.layers, self.fields, strict=True)),
+            tuple((key, words_of(row)) for (key, _), row in zip(self.layers, self.fields, strict=True)),
             tuple((key, reason) for key, reason, _ in self.unmodelled),
             tuple(slot for slot, _, _ in self.parameters),
             tuple((s.birth, s.death, s.part) for s in self.storages),
@@ -449,8 +450,8 @@ def _table(
         return None
     rows: dict[tuple[object, ...], RowForms] = {}
     for (key, layer), fields in zip(example.layers, example.fields, strict=True):
-        own = {name: next(left) for name, value in fields.items() if _is_number(value)}
-        same = (layer.kind, _words(fields), tuple(own.values()))
+        own = {name: next(left) for name, value in fields.items() if is_number(value)}
+        same = (layer.kind, words_of(fields), tuple(own.values()))
         row = rows.get(same, RowForms(0, 0, layer, own))
         rows[same] = replace(row, count=row.count + 1, deeper=row.deeper + more.pop(key, 0))
     missing = Counter(key for key, _, _ in example.unmodelled)
@@ -524,12 +525,3 @@ def _seen(example: Example) -> Content:
     parameters = sum(count for (_, _, is_parameter), count, _ in example.parameters if is_parameter)
     sizes = [size for _, _, size in example.unmodelled]
     return Counter(layer for _, layer in example.layers), parameters, len(sizes), sum(sizes)
-
-
-def _words(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The values of a layer's fields that are no numbers."""
-    return tuple(value for value in fields.values() if not _is_number(value))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
