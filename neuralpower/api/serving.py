@@ -7,9 +7,10 @@ from typing import Any
 
 from neuralpower.api.apart import apart
 from neuralpower.api.loaded import chosen
+from neuralpower.ask.keywords import check_names
 from neuralpower.devices.cluster import cluster_of
 from neuralpower.devices.layout import Layout
-from neuralpower.errors import InputError, unknown
+from neuralpower.errors import InputError
 from neuralpower.serving.traffic import Traffic, deployed, served_at, targets_of
 from neuralpower.serving.workload import requested
 
@@ -23,9 +24,7 @@ SERVED = "sla curve replicas".split()
 @apart
 def asked_traffic(model: str, device: str, predictor: Any, settings: Mapping[str, Any]) -> Traffic:
     """Serve what the settings name on the devices; raises InputError."""
-    for name in settings:
-        if name not in (*DRAWN, *DEPLOYED, *SERVED):
-            raise unknown("option of traffic", name, (*DRAWN, *DEPLOYED, *SERVED))
+    check_names("option of traffic", settings, dict.fromkeys((*DRAWN, *DEPLOYED, *SERVED)))
     given = {name: value for name, value in settings.items() if value is not None}
     targets = targets_of(given["sla"]) if "sla" in given else ()
     comes = bool(given.keys() & {"rate", "users", "trace"})
