@@ -38,10 +38,10 @@ PACKAGES: Mapping[str, str] = {
         source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """
-        casts deepening exchanges follow gradients lifetimes master_weights memory_formats modules passes
-        passes.accumulation passes.data_parallel passes.quantisation paths quantised_step question recipe
-        recorder records routing sparse_gradients stages step_lifetimes step_settings tracer undisturbed
-        weights
+        by_request casts deepening exchanges follow gradients lifetimes master_weights memory_formats modules
+        passes passes.accumulation passes.data_parallel passes.graph passes.quantisation paths quantised_step
+        question recipe recorder records routing sparse_gradients stages step_lifetimes step_settings tracer
+        undisturbed weights
     """,
     "traces": "calls",
     "ask": "keywords options output panels spread texts words",
@@ -54,9 +54,9 @@ PACKAGES: Mapping[str, str] = {
         pace predictor predictor_files predictor_lookup predictor_json regressor remembering rows train
     """,
     "prediction": """
-        case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
-        on_gpu parallel prediction rows served_type several_devices shown timeline tree weights
-        request explore.compare explore.fit explore.largest explore.layouts explore.outcomes
+        beside case compose evaluate generation measured memory.engines memory.over_time memory.peak
+        memory.snapshot on_gpu parallel prediction rows served_type several_devices shown timeline tree
+        weights request explore.compare explore.fit explore.largest explore.layouts explore.outcomes
         explore.phases explore.remedies explore.score explore.sweep explore.verdict
     """,
     "serving": "plan simulator step_times surface traffic workload",

@@ -136,7 +136,6 @@ class Sizes(TypedDict, Generic[Number, Dtype], total=False):
             default="forward",
             what="phase",
             words=words.PHASES,
-            meant=words.HISTORIC.get,
             of={
                 "predict": {"help": "Phase: one pass, a training step, or a language model's phase"},
                 "fit": {"words": words.FITTED_PHASES},
@@ -263,6 +262,22 @@ class Tokens(Beginning[Number], Made, Generic[Number], total=False):
             "Tokens of each request (prompt, or context of a decode): 812,95,4076, or a file of numbers.",
             LANGUAGE,
         ),
+    ]
+
+
+class Stepped(TypedDict, total=False):
+    """The requests of one step of an engine."""
+
+    contexts: Annotated[
+        Sequence[int] | str | None,
+        Option(
+            "step: cached tokens of each request that gets its next token: 812,95,4076, or a file.",
+            LANGUAGE,
+        ),
+    ]
+    chunks: Annotated[
+        Sequence[tuple[int, int]] | str | None,
+        Option("step: new@cached tokens of each prompt that is read: 512@0,256@1024.", LANGUAGE),
     ]
 
 
@@ -548,7 +563,7 @@ class Options(
     """One question about a network."""
 
 
-class Predicting(Options, Served, Coverage, total=False):
+class Predicting(Options, Stepped, Served, Coverage, total=False):
     """Keywords of `predict`."""
 
 

@@ -25,7 +25,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import nearest_dtype
 from neuralpower.networks.adapters import with_lora
 from neuralpower.networks.inputs import InputRequest
-from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, Phase, listed
+from neuralpower.networks.phases import DECODE, PHASES, PREDICTED, STEP, Phase, listed
 from neuralpower.networks.requests import Asked, asked_of
 from neuralpower.networks.sharding import ENGINE, INFERENCE, TRAINING, Sharding
 from neuralpower.networks.source import Source
@@ -248,11 +248,19 @@ def phase_in(options: Given) -> Phase:
     given: dict[str, Any] = {name: options.get(name) for name in ("context", "prompt", "new_tokens")}
     lengths = options.get("lengths")
     given["lengths"] = texts.lengths(lengths) if isinstance(lengths, str) else listed(lengths)
+    contexts, chunks = options.get("contexts"), options.get("chunks")
+    read = texts.lengths(contexts, "contexts") if isinstance(contexts, str) else listed(contexts, "contexts")
+    given["contexts"] = read
+    given["chunks"] = texts.chunks(chunks) if isinstance(chunks, str) else listed(chunks, "chunks")
     given = {name: value for name, value in given.items() if value is not None}
     phase = replace(asked if isinstance(asked, Phase) else Phase(asked), **given)
     phase.check(PREDICTED)
     phase.applied(InputRequest(seq_len=options.get("seq_len")))  # refuses two lengths
     batch, count = options.get("batch_size"), len(given.get("lengths", ()))
+    if phase.name == STEP and batch is not None:
+        raise InputError(
+            f"--batch-size {batch}: a step has the requests of --contexts and --chunks; leave it out"
+        )
     if count and batch not in (None, count):
         raise InputError(
             f"--batch-size {batch} and {count} lengths: each request has one length; leave --batch-size out"

@@ -10,7 +10,7 @@ from typing import Any
 from neuralpower.files.terminal import styled, visible
 from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE, TOLD
 from neuralpower.learn.regressor import Regressor
-from neuralpower.networks.phases import spelled
+from neuralpower.networks.phases import STEP, spelled
 from neuralpower.prediction import rows
 from neuralpower.prediction.generation import Generation, Step
 from neuralpower.prediction.memory.peak import Memory
@@ -206,6 +206,8 @@ def tokens(prediction: Prediction) -> Iterator[str]:
     elif isinstance(about, Step) and about.lengths:
         what = "contexts" if about.context else "prompts"
         yield f"{what} {spelled(about.lengths)} of {counted(len(about.lengths), 'request')}"
+    elif isinstance(about, Step) and prediction.phase == STEP:
+        yield f"{counted(about.tokens, 'new token')} of {counted(prediction.batch_size, 'request')}"
     elif isinstance(about, Step):
         yield f"context {about.context}, {counted(about.tokens, 'token')} of each sample"
     if isinstance(about, (Generation, Step)):

@@ -5,38 +5,25 @@
     decodes   of a number of decodes, by their cached tokens
     chunks    of new tokens of a prompt, by its cached tokens
 
-Between grid points attention is linear in the cached tokens. Two laws of real steps are added, which passes
-of one phase with one repeated cache do not show:
-
-    cold caches         attention reads no cache faster than memory delivers it
-    decodes next to a   run in the prompt's kernel, which reads the keys of a group once for each query head,
-    prompt              in a block of threads of its own; the longest block ends last
+Between grid points attention is linear in the cached tokens. Laws of real steps are added
+(`neuralpower.prediction.beside`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
-from neuralpower.layers.attention import Attention
+from neuralpower.prediction.beside import Beside
 from neuralpower.prediction.explore.outcomes import Outcomes, Pool
 from neuralpower.prediction.rows import BOUNDS
-from neuralpower.serving.surface import Family, RequestLayer, StepSurface, sizes_of
+from neuralpower.serving.surface import Family, StepSurface, sizes_of
 
 Array = np.ndarray
-COLD = 0.8  # share of memory bandwidth at which a step reads caches that were not read just before
-# Fitted to 16,000 mixed calls of FlashAttention-2 under vLLM 0.19 on an RTX 4090 and an RTX PRO 6000 with 4
-# and eight query heads a key: median error 12 %.
-BLOCK_S = 4e-6  # of a block of threads, besides reading its keys
-SHARED_READS = 2.1  # times memory bandwidth at which blocks read keys that others have brought into the cache
-BESIDE = 1.15  # times as long as alone takes the prompt's part
-PACKING = ("GH",)  # chips for which engines' kernel packs the query heads of a key: FlashAttention-3
 SCALE = {"value": "runtime_s", "low": "low_s", "high": "high_s"}
 
 
@@ -83,14 +70,7 @@ class StepTimes:
             raise InputError(f"unknown bound {bound!r}: choose one of {', '.join(SCALE)}")
         self.surface, self.bound = surface, bound
         self.budget, self.requests, self.longest = budget, requests, longest
-        spec = surface.predictor.sheet or known_spec(surface.predictor.device)
-        if spec is None or spec.get("memory_bytes_per_s") is None:
-            raise InputError(
-                f"{surface.predictor.device} has no sheet with its memory bandwidth; add --device-spec"
-            )
-        self.bytes_per_s = float(spec.get("memory_bytes_per_s") or 0)
-        self.processors = float(spec.get("cores") or 1)
-        self.packs = str(spec.chip or "").startswith(PACKING)
+        self.laws = Beside.of(surface.prompts.requests, surface.decodes.requests, surface.predictor)
 
     # ---- tables ----
 
@@ -151,32 +131,14 @@ class StepTimes:
     def decodes_s(self, contexts: Array) -> float:
         """Attention and scans of decodes alone."""
         row = self.decodes.row(len(contexts))
-        return max(float(np.interp(contexts, self.decodes.cached, row).mean()), self._cold_s(contexts))
+        return max(
+            float(np.interp(contexts, self.decodes.cached, row).mean()),
+            self.laws.cold_s(contexts) * self._ratio,
+        )
 
     def beside_s(self, contexts: Array, reading_s: float) -> float:
         """Attention and scans of prompts, which take `reading_s` alone, and of decodes next to them."""
-        if self.packs or not self._heads:
-            return reading_s + self.decodes_s(contexts)
-        total = longest = 0.0
-        for heads, width, window, layers in self._heads:
-            held = np.minimum(contexts, window) if window else contexts
-            rate = SHARED_READS * self.bytes_per_s
-            blocks = BLOCK_S + width * held * self.processors / rate
-            total += layers * heads / self.processors * float(blocks.sum())
-            longest += layers * float(blocks.max())
-        return max(
-            BESIDE * reading_s + total * self._ratio,
-            longest * self._ratio,
-            reading_s + self._cold_s(contexts),
-        )
-
-    def _cold_s(self, contexts: Array) -> float:
-        """Least time in which memory delivers the caches."""
-        size = sum(
-            share * float((np.minimum(contexts, window) if window else contexts).sum())
-            for share, window in self._cached_bytes
-        )
-        return size / (COLD * self.bytes_per_s) * self._ratio
+        return self.laws.mixed_s(contexts, reading_s, self.decodes_s(contexts), self._ratio)
 
     @cached_property
     def _ratio(self) -> float:
@@ -187,32 +149,6 @@ class StepTimes:
         self.surface.decodes.add_requests(pool, [(0, 1, 1, self.longest, 1.0)])
         found = self._outcomes(pool)
         return float(getattr(found, SCALE[self.bound])[0] / found.runtime_s[0]) if found.runtime_s[0] else 1.0
-
-    @cached_property
-    def _heads(self) -> list[tuple[int, float, int, float]]:
-        """(query heads, bytes of a token's keys and values that each reads, window, layers) of attention."""
-        found = []
-        for layer in self.surface.prompts.requests:
-            example = layer.example
-            if isinstance(example, Attention):
-                width = 2.0 * example.itemsize * example.head_size
-                found.append((example.query_heads, width, layer.window, layer.count))
-        return found
-
-    @cached_property
-    def _cached_bytes(self) -> list[tuple[float, int]]:
-        """(bytes of a token's cache in all such layers, window)."""
-        found = []
-        for layer in self.surface.decodes.requests:
-            if "key_length" in layer.example.field_names():
-                sizes = [self._moved(layer, held) for held in (1_000, 2_000)]
-                found.append((layer.count * (sizes[1] - sizes[0]) / 1_000, layer.window))
-        return found
-
-    @staticmethod
-    def _moved(layer: RequestLayer, held: int) -> float:
-        changes: dict[str, Any] = {"batch": 1, "key_length": held}
-        return float(sum(replace(layer.example, **changes).bytes()))
 
     # ---- pricing ----
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
 
 import neuralpower
 from neuralpower.errors import InputError
+from neuralpower.networks.phases import Step
 from neuralpower.serving.step_times import StepTimes
-from neuralpower.serving.surface import Step, StepSurface, surface_of
+from neuralpower.serving.surface import StepSurface, surface_of
 from neuralpower.serving.traffic import Target, deployed, highest_rate, targets_of, traffic, with_link
 from neuralpower.serving.workload import drawn
 
@@ -103,7 +105,7 @@ def test_decodes_beside_a_prompt_take_longer_than_alone_where_the_kernel_does_no
         for device in ("rtx-4090", "h100-sxm")
     }
     mixed = {device: times(device).seconds(contexts, chunks, 1) for device in parts}
-    assert times("h100-sxm").packs and not times("rtx-4090").packs
+    assert times("h100-sxm").laws.packs and not times("rtx-4090").laws.packs
     assert mixed["rtx-4090"] - parts["rtx-4090"] > mixed["h100-sxm"] - parts["h100-sxm"]
 
 
@@ -172,3 +174,66 @@ def test_targets_are_read_and_broken_ones_refused() -> None:
     for text in ("", "ttft", "ttft=5", "speed=5ms", "ttft=-5ms", "ttft=5ms@p0", "ttft=5ms@99th", "ttft=nans"):
         with pytest.raises(InputError, match="write ttft, tpot or latency"):
             targets_of(text)
+
+
+MIXED = [
+    ((), ((400, 0),)),
+    ((), ((300, 100), (100, 700))),
+    ((700,) * 20, ((400, 0),)),
+    ((300, 700, 1_900), ((100, 0), (50, 700))),
+    ((300, 700, 1_900), ()),
+]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_is_predicted_as_the_surface_prices_it(name: str) -> None:
+    found = surface(name).at([Step(*requests) for requests in MIXED])
+    for i, requests in enumerate(MIXED):
+        phase = neuralpower.Phase.step(*requests)
+        alone = neuralpower.predict(MODELS[name], phase=phase, device="h100-sxm", dtype="bfloat16")
+        assert alone.runtime_s.value == pytest.approx(found.runtime_s[i], rel=5e-3)
+        assert alone.batch_size == sum(map(len, requests))
+        assert alone.coverage <= 1
+
+
+def test_a_step_whose_decodes_run_in_the_prompts_kernel_says_so_in_a_row() -> None:
+    from neuralpower.prediction.beside import KIND
+
+    phase = neuralpower.Phase.step([1_900] * 64, [(400, 0)])
+    model = MODELS["dense"]
+    rows = {
+        device: neuralpower.predict(model, phase=phase, device=device, dtype="bfloat16").rows
+        for device in ("rtx-4090", "h100-sxm")
+    }
+    assert [sum(row.kind == KIND for row in rows[device]) for device in rows] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "a step without requests"),
+        ({"contexts": [0]}, "context 0"),
+        ({"contexts": [1.5]}, "context 1.5"),
+        ({"contexts": 5}, "contexts 5: must be a list"),
+        ({"chunks": [(0, 3)]}, "chunk 0@3"),
+        ({"chunks": [(5, -1)]}, "chunk 5@-1"),
+        ({"chunks": [5]}, "chunk 5:"),
+        ({"chunks": [(5, 1, 2)]}, "chunk 5@1@2"),
+        ({"contexts": [1] * 5_000}, "a step of 5000 requests"),
+    ],
+)
+def test_steps_of_a_phase_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        neuralpower.Phase.step(**given)
+
+
+def test_requests_of_a_step_belong_to_its_phase_and_fit_the_positions() -> None:
+    for options, said in (
+        ({"phase": "decode", "contexts": "5"}, "--contexts belongs to --phase step"),
+        ({"phase": "step", "chunks": "512"}, "chunk '512'"),
+        ({"phase": "step", "chunks": "512@0", "batch_size": 2}, "--batch-size 2"),
+        ({"phase": "step", "contexts": "3000"}, "3001 positions"),
+        ({"phase": "step", "chunks": "512@0", "prompt": 5}, "--prompt 5 belongs to"),
+    ):
+        with pytest.raises(InputError, match=said):
+            neuralpower.predict(MODELS["dense"], device="h100-sxm", **options)
