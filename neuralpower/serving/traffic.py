@@ -105,7 +105,8 @@ class Deployment:
         """Serve a workload; requests go to the replicas in turn. Raises InputError as `simulate`."""
         longest = int((workload.prompt + workload.output).max())
         parts = [workload] if replicas == 1 else [workload.part(i, replicas) for i in range(replicas)]
-        return [simulate(part, self.engine, self.times(longest, bound)) for part in parts if part.count]
+        times = self.times(longest + self.engine.draft, bound)
+        return [one for part in parts if part.count for one in simulate(part, self.engine, times)]
 
 
 @dataclass(frozen=True)

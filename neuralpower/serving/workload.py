@@ -41,7 +41,8 @@ class Workload:
     prompt: Array  # tokens
     output: Array  # tokens, 1 or more
     users: int = 0  # of a closed loop: each sends its next request when the last one has ended; 0: open
-    prefixes: tuple[tuple[int, ...], ...] = ()  # of each request: what names its prompt's blocks, in order
+    prefixes: tuple[tuple[int, ...], ...] = ()  # of each request: what names its prompt's parts, in order
+    named: int = 0  # tokens of a part
 
     def __post_init__(self) -> None:
         """Raise InputError for requests that cannot be."""
@@ -64,7 +65,9 @@ class Workload:
         users = self.users // replicas + (place < self.users % replicas)
         arrival = self.arrival_s[place::replicas]
         prefixes = self.prefixes[place::replicas]
-        return Workload(arrival, self.prompt[place::replicas], self.output[place::replicas], users, prefixes)
+        return Workload(
+            arrival, self.prompt[place::replicas], self.output[place::replicas], users, prefixes, self.named
+        )
 
     def at_rate(self, rate: float) -> Workload:
         """The same requests, arriving in the mean at another rate (per second)."""

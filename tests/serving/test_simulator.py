@@ -31,7 +31,8 @@ class Linear:
 
 
 def served(workload: Workload, engine: Engine, times: Linear | None = None) -> Served:
-    return simulate(workload, engine, cast(StepTimes, times or Linear()))
+    (found,) = simulate(workload, engine, cast(StepTimes, times or Linear()))
+    return found
 
 
 def random_case(seed: int) -> tuple[Workload, Engine]:
