@@ -20,7 +20,7 @@ import neuralpower
 from neuralpower.devices.cluster import cluster_of
 from neuralpower.devices.layout import Layout
 from neuralpower.errors import NeuralPowerError
-from neuralpower.serving.traffic import Deployment, deployed
+from neuralpower.serving.deployment import Deployment, deployed
 from neuralpower.serving.workload import Workload, drawn, read
 
 LOGS = {

@@ -8,6 +8,7 @@
     parallel    all layouts over several devices
     score       rank thousands of candidates
     traffic     serve users at a rate: waiting times, and how many there can be
+    plan        rank the devices that serve a rate and keep a promise
     load        load a predictor for many calls
     profile     measure a network on this machine
     evaluate    predict networks, run them here, and compare
@@ -33,6 +34,7 @@ from neuralpower.api.functions import (
     load,
     memory,
     parallel,
+    plan,
     predict,
     profile,
     score,
@@ -73,6 +75,7 @@ __all__ = [
     "predict",
     "profile",
     "score",
+    "plan",
     "sweep",
     "traffic",
     "train",

@@ -59,14 +59,14 @@ PACKAGES: Mapping[str, str] = {
         weights request explore.compare explore.fit explore.largest explore.layouts explore.outcomes
         explore.phases explore.remedies explore.score explore.sweep explore.verdict
     """,
-    "serving": "plan simulator step_times surface traffic workload",
+    "serving": "deployment load plan policies results simulator step_times surface traffic workload",
     "report": """
         cards charts explored grid inspection measured memory_pictures layouts number_format
         page perfetto
         pictures served shown tables training
     """,
     "profiling": "cases conventions result rows steps stopwatch",
-    "api": "functions loaded",
+    "api": "functions loaded serving",
     "integrations": "",
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

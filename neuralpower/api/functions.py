@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.ask.keywords import documented, keywords
-from neuralpower.ask.options import Evaluating, Fitting, Laying, Predicting, Sweeping
+from neuralpower.ask.options import Evaluating, Fitting, Laying, Planning, Predicting, Serving, Sweeping
 from neuralpower.ask.spread import device_in
 from neuralpower.errors import InputError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from neuralpower.prediction.memory.peak import Memory
     from neuralpower.prediction.prediction import Prediction
     from neuralpower.profiling import Keywords, NetworkProfile
+    from neuralpower.serving.plan import Plan
     from neuralpower.serving.traffic import Traffic
 
     Model = str | Path | nn.Module | Callable[..., Any]
@@ -273,33 +274,18 @@ def parallel(model: Model, *, predictor: Named | None = None, **options: Unpack[
     return chosen(device_in(given), predictor).parallel(model, **options)
 
 
+@documented(Serving, "traffic")
 def traffic(
-    model: str,
-    *,
-    device: str,
-    rate: float | None = None,
-    users: int | None = None,
-    trace: str | Path | None = None,
-    sla: str | None = None,
-    predictor: Named | None = None,
-    **settings: Any,
+    model: str, *, device: str, predictor: Named | None = None, **options: Unpack[Serving]
 ) -> Traffic:
     """Serve a language model's users without running anything: what they wait for, and how many there can be.
 
     Args:
         model: a name, as in `predict`.
         device: of one replica: "l40s", or several that share it: "4xh100-sxm".
-        rate: requests per second, drawn as a Poisson process.
-        users: instead of a rate: users who each wait for their answer.
-        trace: instead of both: a CSV or JSON lines of requests.
-        sla: a promise, "ttft=500ms,tpot=30ms@p95"; without rate, users and trace the highest rate that keeps
-            it is found.
         predictor: same as in `predict`.
-        **settings: `input` and `output` (tokens of a prompt and of an answer), `requests`, `spread`,
-            `burstiness`, `seed`, `scale` (of a trace), `curve` (further rates), `replicas`; `engine` ("vllm"
-            or "sglang"), `dtype`, `weights`, `layout`, `link_bytes_per_s`, `options` (of the engine's
-            memory), `budget` (new tokens of a step), `most` (requests of a step), `overlaps`, `host_s`,
-            `prefix_hit`.
+        **options: as on the command line:
+            {options}
 
     Raises:
         InputError: sizes that cannot be; a model that leaves no memory for a cache; a target that an empty
@@ -313,9 +299,31 @@ def traffic(
     """
     from neuralpower.api.serving import asked_traffic
 
-    return asked_traffic(
-        model, device, predictor, {"rate": rate, "users": users, "trace": trace, "sla": sla, **settings}
-    )
+    return asked_traffic(model, device, predictor, keywords("option of traffic", options, Serving, "traffic"))
+
+
+@documented(Planning, "plan")
+def plan(model: str, **options: Unpack[Planning]) -> Plan:
+    """Rank the devices that serve a rate and keep a promise.
+
+    Args:
+        model: a name, as in `predict`.
+        **options: as on the command line:
+            {options}
+
+    Raises:
+        InputError: a rate that is none, no promise, or a ranking by cost without prices.
+
+    Example:
+        >>> import neuralpower
+        >>> asked = {"rate": 20, "sla": "ttft=500ms", "requests": 30, "tensor_parallel": "1"}
+        >>> found = neuralpower.plan("qwen2.5-0.5b", devices="l40s", **asked)
+        >>> found.choices[0].devices
+        1
+    """
+    from neuralpower.api.serving import asked_plan
+
+    return asked_plan(model, keywords("option of plan", options, Planning, "plan"))
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:

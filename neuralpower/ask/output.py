@@ -15,8 +15,10 @@ from neuralpower.ask.options import (
     Laying,
     Option,
     Options,
+    Planning,
     Predicting,
     Room,
+    Serving,
     Sweeping,
     Trained,
 )
@@ -128,6 +130,18 @@ class Sweep(Device, Trained, Sweeping, Top, Output, Lines, Plot, total=False):
 
 class Parallel(Trained, Laying, Top, Output, total=False):
     """The command `parallel`."""
+
+
+class Traffic(Trained, Serving, Output, total=False):
+    """The command `traffic`."""
+
+    device: Annotated[
+        str, Option("Devices of one replica: l40s, 2xh100-sxm.", TARGET, metavar="<[Nx]DEVICE>")
+    ]
+
+
+class Plan(Planning, Output, total=False):
+    """The command `plan`."""
 
 
 class Trust(TypedDict, total=False):

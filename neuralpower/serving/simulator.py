@@ -106,6 +106,7 @@ class Served:
     cache_share: float  # of the pool that requests held, over time
     batch: float  # requests in a step, over time
     reused: int = 0  # tokens of prompts that were found in the cache
+    engines: int = 1  # that have served them
     gaps_s: Array = field(
         default_factory=lambda: np.zeros(0)
     )  # between two outputs of a request, all of them
@@ -125,6 +126,11 @@ class Served:
     def itl_s(self) -> Array:
         """Gaps between two outputs of a request: one token, or those that a step has accepted."""
         return self.gaps_s
+
+    @property
+    def per_token_s(self) -> Array:
+        """Latency over all tokens."""
+        return np.asarray(self.latency_s / self.output)
 
     @property
     def tpot_s(self) -> Array:

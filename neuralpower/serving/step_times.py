@@ -24,7 +24,8 @@ from neuralpower.prediction.rows import BOUNDS
 from neuralpower.serving.surface import Family, StepSurface, sizes_of
 
 Array = np.ndarray
-SCALE = {"value": "runtime_s", "low": "low_s", "high": "high_s"}
+JOULES = "joules"  # instead of a bound: what steps draw, of one device
+SCALE = {"value": "runtime_s", "low": "low_s", "high": "high_s", JOULES: "energy_j"}
 
 
 def _grid(most: int, first: int = 1) -> Array:
@@ -52,7 +53,7 @@ class Table:
 
 
 class StepTimes:
-    """The times of steps in one bound: "value", "low" or "high".
+    """The times of steps in one bound: "value", "low" or "high"; or their joules.
 
     Args:
         surface: of the model on its devices.
@@ -60,16 +61,30 @@ class StepTimes:
         requests: most requests of a step.
         longest: most tokens of a request.
         bound: which of them.
+        verified: drafted tokens that each decode verifies.
+        drafter: the times of the model that drafts them; None: drafting takes no time.
+        known: what has been priced, for all bounds.
     """
 
     def __init__(
-        self, surface: StepSurface, *, budget: int, requests: int, longest: int, bound: str = BOUNDS[0]
+        self,
+        surface: StepSurface,
+        *,
+        budget: int,
+        requests: int,
+        longest: int,
+        bound: str = BOUNDS[0],
+        verified: int = 0,
+        drafter: StepTimes | None = None,
+        known: dict[str, Outcomes] | None = None,
     ) -> None:
         """Raise InputError for an unknown bound."""
         if bound not in SCALE:
             raise InputError(f"unknown bound {bound!r}: choose one of {', '.join(SCALE)}")
         self.surface, self.bound = surface, bound
         self.budget, self.requests, self.longest = budget, requests, longest
+        self.drafter, self.each = drafter, 1 + verified
+        self.known = {} if known is None else known
         self.laws = Beside.of(surface.prompts.requests, surface.decodes.requests, surface.predictor)
 
     # ---- tables ----
@@ -77,51 +92,62 @@ class StepTimes:
     @cached_property
     def prompt_tokens_s(self) -> Array:
         """[tokens + 1] what all requests share in a step that reads prompts, but for the ends."""
-        return self._shared(self.surface.prompts, np.arange(1, self.budget + 1), ends=False)
+        return self._shared(self.surface.prompts, self.budget, ends=False)
 
     @cached_property
     def decode_tokens_s(self) -> Array:
         """[requests + 1] the same in a step of decodes alone."""
-        return self._shared(self.surface.decodes, np.arange(1, self.requests + 1), ends=False)
+        return self._shared(self.surface.decodes, self.requests * self.each, ends=False)
 
     @cached_property
     def ends_s(self) -> Array:
         """[requests + 1] logits and sampling."""
-        return self._shared(self.surface.prompts, np.arange(1, self.requests + 1), ends=True)
+        return self._shared(self.surface.prompts, self.requests * self.each, ends=True)
 
     @cached_property
     def decode_ends_s(self) -> Array:
         """[requests + 1] the same in a step of decodes alone."""
-        return self._shared(self.surface.decodes, np.arange(1, self.requests + 1), ends=True)
+        return self._shared(self.surface.decodes, self.requests * self.each, ends=True)
 
     @cached_property
     def decodes(self) -> Table:
         """Seconds of attention and scans of decodes alone, all with as many cached tokens."""
         counts, cached = _grid(self.requests), _grid(self.longest)
         flat = [(count, 1, held) for count in counts for held in cached]
-        return Table(counts, cached, self._requests(self.surface.decodes, flat).reshape(len(counts), -1))
+        seconds = self._requests("decodes", self.surface.decodes, flat)
+        return Table(counts, cached, seconds.reshape(len(counts), -1))
 
     @cached_property
     def chunks(self) -> Table:
         """Seconds of attention and scans of one prompt's chunk."""
         counts, cached = _grid(self.budget), np.concatenate([[0], _grid(self.longest)])
         flat = [(1, new, held) for new in counts for held in cached]
-        return Table(counts, cached, self._requests(self.surface.prompts, flat).reshape(len(counts), -1))
+        seconds = self._requests("chunks", self.surface.prompts, flat)
+        return Table(counts, cached, seconds.reshape(len(counts), -1))
 
     # ---- times ----
 
     def seconds(self, contexts: Array, chunks: Sequence[tuple[int, int]], ending: int) -> float:
-        """Seconds of a step.
+        """Seconds of a step, or its joules.
 
         Args:
             contexts: cached tokens of each request that gets its next token [requests].
             chunks: (new, cached) tokens of each prompt that is read.
             ending: chunks that end their prompts.
         """
-        count = len(contexts)
+        seconds = self._verified(contexts, chunks, ending)
+        if self.drafter is not None and self.each > 1:
+            seconds += self.drafter.seconds(contexts, chunks, ending)
+            if len(contexts):
+                seconds += (self.each - 2) * self.drafter.seconds(contexts, (), 0)
+        return seconds
+
+    def _verified(self, contexts: Array, chunks: Sequence[tuple[int, int]], ending: int) -> float:
+        """The same without drafting."""
+        count = len(contexts) * self.each
         if not chunks:
             return float(self.decode_tokens_s[count] + self.decode_ends_s[count] + self.decodes_s(contexts))
-        tokens = count + sum(new for new, _ in chunks)
+        tokens = min(count + sum(new for new, _ in chunks), self.budget)
         reading = sum(
             float(np.interp(held, self.chunks.cached, self.chunks.row(new))) for new, held in chunks
         )
@@ -148,7 +174,8 @@ class StepTimes:
         pool = Pool(1, graphed=True)
         self.surface.decodes.add_requests(pool, [(0, 1, 1, self.longest, 1.0)])
         found = self._outcomes(pool)
-        return float(getattr(found, SCALE[self.bound])[0] / found.runtime_s[0]) if found.runtime_s[0] else 1.0
+        whole = float(found.runtime_s[0])
+        return float(getattr(found, SCALE[self.bound])[0] / whole) if whole else 1.0
 
     # ---- pricing ----
 
@@ -156,23 +183,27 @@ class StepTimes:
         surface = self.surface
         return pool.work(surface.predictor, surface.dtype).outcomes(surface.predictor)
 
-    def _priced(self, count: int, add: Callable[[Pool], None]) -> Array:
-        pool = Pool(count, graphed=True)
-        add(pool)
-        return np.asarray(getattr(self._outcomes(pool), SCALE[self.bound]))
+    def _priced(self, name: str, count: int, add: Callable[[Pool], None]) -> Array:
+        if name not in self.known:
+            pool = Pool(count, graphed=True)
+            add(pool)
+            self.known[name] = self._outcomes(pool)
+        return np.asarray(getattr(self.known[name], SCALE[self.bound]))
 
-    def _shared(self, family: Family, counts: Array, *, ends: bool) -> Array:
-        """[counts + 1] seconds of the layers that depend on the tokens, or on the ends alone."""
+    def _shared(self, family: Family, most: int, *, ends: bool) -> Array:
+        """[most + 1] seconds of the layers that depend on the tokens, or on the ends alone."""
+        counts = np.arange(1, most + 1)
         sizes = np.array(
             [sizes_of(int(n), int(n) if ends else 1, 1 if family.decodes else int(n), 0) for n in counts]
         )
         where, routing = np.arange(len(counts)), self.surface.routing
+        name = f"{'decode' if family.decodes else 'prompt'} {'ends' if ends else 'tokens'}"
         seconds = self._priced(
-            len(counts), lambda pool: family.add_shared(pool, where, sizes, routing, ends=ends)
+            name, len(counts), lambda pool: family.add_shared(pool, where, sizes, routing, ends=ends)
         )
         return np.concatenate([[0.0], seconds])
 
-    def _requests(self, family: Family, flat: Sequence[tuple[int, int, int]]) -> Array:
+    def _requests(self, name: str, family: Family, flat: Sequence[tuple[int, int, int]]) -> Array:
         """Seconds of what works by request, (requests, new tokens, cached tokens) each."""
         rows = [(i, *sizes, 1.0) for i, sizes in enumerate(flat)]
-        return self._priced(len(flat), lambda pool: family.add_requests(pool, rows))
+        return self._priced(name, len(flat), lambda pool: family.add_requests(pool, rows))

@@ -29,6 +29,7 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import Phase, Step
 from neuralpower.networks.source import Source
 from neuralpower.networks.sources import resolve
+from neuralpower.prediction.beside import Beside
 from neuralpower.prediction.compose import check
 from neuralpower.prediction.explore.outcomes import Outcomes, Pool
 from neuralpower.prediction.parallel import one_micro_batch, pieces_of
@@ -147,6 +148,17 @@ class StepSurface:
     weights_bytes: int = 0  # of a rank
     captured: int = CAPTURED  # most tokens of a step that is launched as a graph
 
+    @property
+    def mixes(self) -> bool:
+        """Whether it has experts."""
+        return any(isinstance(layer.example, Experts) for layer in self.prompts.shared)
+
+    @property
+    def cache_bytes(self) -> float:
+        """Bytes of a token in the caches of all layers without a window."""
+        laws = Beside.of(self.prompts.requests, self.decodes.requests, self.predictor)
+        return sum(size for size, window in laws.cached_bytes if not window)
+
     def at(self, steps: Sequence[Step]) -> Outcomes:
         """Seconds with bounds, and joules, of each step [steps]."""
         graphed = np.array([step.tokens <= self.captured for step in steps])
@@ -161,7 +173,19 @@ class StepSurface:
             **{name: np.concatenate([getattr(o, name) for _, o in parts])[order] for name in names}
         )
 
+    def by_kind(self, steps: Sequence[Step]) -> dict[str, Array]:
+        """Seconds of the layers of each kind, each [steps]."""
+        pools = self._pool(steps, graphed=True).by_kind()
+        return {
+            kind: pool.work(self.predictor, self.dtype).outcomes(self.predictor).runtime_s
+            for kind, pool in pools.items()
+        }
+
     def _at(self, steps: Sequence[Step], *, graphed: bool) -> Outcomes:
+        pool = self._pool(steps, graphed=graphed)
+        return pool.work(self.predictor, self.dtype).outcomes(self.predictor)
+
+    def _pool(self, steps: Sequence[Step], *, graphed: bool) -> Pool:
         pool = Pool(len(steps), graphed=graphed)
         sizes = np.array(
             [sizes_of(step.tokens, step.sequences, step.positions, step.context) for step in steps]
@@ -172,7 +196,7 @@ class StepSurface:
                 family.add_shared(pool, where, sizes[where], self.routing)
         self.decodes.add_requests(pool, _kernels([[(1, held) for held in step.contexts] for step in steps]))
         self.prompts.add_requests(pool, _kernels([step.chunks for step in steps]))
-        return pool.work(self.predictor, self.dtype).outcomes(self.predictor)
+        return pool
 
 
 def _kernels(asked: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[float, ...]]:

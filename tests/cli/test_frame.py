@@ -37,7 +37,7 @@ from neuralpower.prediction.measured import BEST, ROOFLINE
 from neuralpower.profiling.conventions import CONVENTIONS, UNITS
 from neuralpower.profiling.result import SORTS, VIEWS
 from neuralpower.profiling.steps import PHASES as RAN
-from neuralpower.serving.traffic import BUDGETS
+from neuralpower.serving.policies import POLICIES
 from neuralpower.suites.bench.results import SUMMARIES
 from neuralpower.suites.lab.run import STEPS
 from neuralpower.suites.paradnn.run import COMPAT, LAYER_FUNCTIONS
@@ -128,7 +128,7 @@ def test_help_of_a_command_by_its_name() -> None:
         (choices.OPTIMIZERS, KNOWN),
         (choices.TABLES, [*sorted(KINDS), "network"]),
         (choices.SCORES, BY),
-        (choices.SCHEDULERS, [*BUDGETS]),
+        (choices.SCHEDULERS, [*POLICIES]),
         (choices.LEARNERS, LEARNERS),
         (choices.BASELINES, (BEST, ROOFLINE)),
         (choices.PRESETS, ACCELERATOR_PRESETS),

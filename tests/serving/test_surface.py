@@ -11,9 +11,11 @@ import pytest
 import neuralpower
 from neuralpower.errors import InputError
 from neuralpower.networks.phases import Step
+from neuralpower.serving.deployment import deployed, with_link
+from neuralpower.serving.load import Target, targets_of
 from neuralpower.serving.step_times import StepTimes
 from neuralpower.serving.surface import StepSurface, surface_of
-from neuralpower.serving.traffic import Target, deployed, highest_rate, targets_of, traffic, with_link
+from neuralpower.serving.traffic import highest_rate, traffic
 from neuralpower.serving.workload import drawn
 
 SMALL = "num_hidden_layers=2&vocab_size=5000&hidden_size=256&num_attention_heads=8&num_key_value_heads=2"
@@ -156,7 +158,7 @@ def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
 
     devices = [(find_spec(name), neuralpower.load(name).predictor) for name in ("l40s", "h100-sxm")]
     workload, targets = drawn(60, 256, 16, rate=1.0), targets_of("ttft=50ms@p90")
-    how = {"degrees": (1,), "longest": 1_024, "host_s": (0.0, 0.0), "budget": 256, "requests": 16}
+    how = {"degrees": (1,), "host_s": (0.0, 0.0), "budget": 256, "requests": 16}
     prices = {devices[0][0].slug: 1.0, devices[1][0].slug: 100.0}
     found = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=prices, by="cost", **how)
     assert [choice.device for choice in found.choices] == [devices[0][0].slug, devices[1][0].slug]
@@ -172,7 +174,7 @@ def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
 def test_targets_are_read_and_broken_ones_refused() -> None:
     assert targets_of("ttft=500ms, tpot=0.03s@p99") == (Target("ttft_s", 0.5), Target("tpot_s", 0.03, 99))
     for text in ("", "ttft", "ttft=5", "speed=5ms", "ttft=-5ms", "ttft=5ms@p0", "ttft=5ms@99th", "ttft=nans"):
-        with pytest.raises(InputError, match="write ttft, tpot or latency"):
+        with pytest.raises(InputError, match="write ttft, tpot, itl or latency"):
             targets_of(text)
 
 
