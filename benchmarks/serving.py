@@ -72,7 +72,7 @@ def _log(file: Path, model: str, device: str, ranks: int, most: int, link: float
     workload, measured = read(file), pd.read_csv(file)
     how = {"link_bytes_per_s": link * 1e9} if ranks > 1 else {}
     longest = int((workload.prompt + workload.output).max())
-    deployment = _deployed(model, device, ranks, requests=most, longest=longest, **how)
+    deployment = _deployed(model, device, ranks, requests=most, budget=2_048, longest=longest, **how)
     (found,) = deployment.serves(workload)
     several = measured.output_toks > 1
     pairs = (

@@ -18,12 +18,14 @@ from neuralpower.devices.layout import Layout
 from neuralpower.devices.spec import find_spec
 from neuralpower.dtypes import full_name
 from neuralpower.errors import InputError
+from neuralpower.layers.base import torch_dtype
+from neuralpower.networks.sources import resolve
 from neuralpower.serving.deployment import deployed
 from neuralpower.serving.load import targets_of
 from neuralpower.serving.plan import Plan, plan
 from neuralpower.serving.results import read_result
 from neuralpower.serving.traffic import AUTO, Traffic, served_at
-from neuralpower.serving.workload import requested
+from neuralpower.serving.workload import Workload, requested
 
 POOL = "engine_version block_size cache_dtype gpu_memory_utilization mem_fraction_static "
 POOL_OPTIONS = (POOL + "kv_cache_memory_bytes enforce_eager").split()
@@ -58,7 +60,7 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
         chosen(cluster.spec.slug, predictor).predictor,
         layout=layout,
         cluster=None if layout.alone else cluster,
-        longest=int((workload.prompt + workload.output).max()) + given.get("draft_tokens", 0),
+        longest=_longest(model, workload, given.get("draft_tokens", 0)),
         prefills=given.get("prefill_replicas", 0),
         price=_price(given.get("price")),
         **_deployed(given),
@@ -75,6 +77,20 @@ def asked_traffic(model: str, device: str, predictor: Any, options: Given) -> Tr
     if result is None:
         return found
     return replace(found, tool=result.tool, compared=result.against(found.value))
+
+
+def _longest(model: str, workload: Workload, more: int) -> int:
+    """Tokens of the longest request; raises InputError where the model has fewer positions."""
+    tokens = workload.prompt + workload.output + more
+    config = getattr(resolve(model).build("meta", torch_dtype("float32")), "config", None)
+    limit = getattr(config, "max_position_embeddings", None)
+    if isinstance(limit, int) and (too_long := int((tokens > limit).sum())):
+        which = int(tokens.argmax())
+        raise InputError(
+            f"{too_long} of {workload.count} requests are longer than the {limit} positions of {model}; the "
+            f"longest, request {which + 1}, takes {tokens[which]}: give shorter ones"
+        )
+    return int(tokens.max())
 
 
 @apart

@@ -148,9 +148,9 @@ class Phase:
 
     @classmethod
     def step(cls, contexts: Iterable[int] = (), chunks: Iterable[tuple[int, int]] = ()) -> Phase:
-        """One step: a token for each request with so many cached ones, and (new, cached) of each chunk.
+        """One step: the cached tokens of each request that decodes, and (new, cached) of each chunk.
 
-        Each chunk ends its prompt. Raises InputError for what is no list.
+        Each chunk ends its prompt. Raises InputError for what is not a list.
         """
         found = cls(STEP, contexts=listed(contexts, "contexts"), chunks=listed(chunks, "chunks"))
         found.check()

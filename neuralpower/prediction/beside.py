@@ -32,7 +32,7 @@ BLOCK_S = 4e-6  # of a block of threads, besides reading its keys
 SHARED_READS = 2.1  # times memory bandwidth at which blocks read keys that others have brought into the cache
 BESIDE = 1.15  # times as long as alone takes the prompt's part
 PACKING = ("GH",)  # chips for which engines' kernel packs the query heads of a key: FlashAttention-3
-KIND = "attention beside a prompt"  # of the row of what it takes longer
+KIND = "attention next to a prompt"  # of the row of what it takes longer
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Deployment:
 
     @property
     def devices(self) -> int:
-        """Of a replica."""
+        """Devices of a replica."""
         return self.layout.ranks
 
     def times(self, longest: int, bound: str = BOUNDS[0]) -> StepTimes:
@@ -210,7 +210,7 @@ def _simulated(workload: Workload, replicas: int, engine: Engine, times: StepTim
 
 
 def _mean(served: Sequence[Served], name: str) -> float:
-    """Of engines, by the time in which their steps run."""
+    """The mean of engines, by the time in which their steps run."""
     busy = sum(part.busy_s for part in served)
     return float(sum(getattr(part, name) * part.busy_s for part in served) / max(busy, 1e-30))
 

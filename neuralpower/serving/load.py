@@ -65,7 +65,7 @@ class Drawn:
 
     @property
     def power_w(self) -> float:
-        """Of all devices together."""
+        """Watts of all devices together."""
         return self.energy_j / self.duration_s
 
     @property

@@ -50,7 +50,7 @@ class Candidate:
 
     @property
     def devices(self) -> int:
-        """Of one such group of replicas."""
+        """Devices of one such group of replicas."""
         return (self.prefills + self.decodes) * self.layout.ranks
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Choice:
 
     @property
     def layout(self) -> Layout:
-        """Of a replica."""
+        """The layout of a replica."""
         return self.candidate.layout
 
     @property
@@ -100,7 +100,7 @@ class Choice:
 
     @property
     def power_w(self) -> float | None:
-        """Of all devices at their highest rate; None where it is not known."""
+        """Watts of all devices at their highest rate; None where it is not known."""
         drawn = self.load.drawn
         return None if drawn is None else drawn.power_w * self.mean_devices / self.candidate.devices
 

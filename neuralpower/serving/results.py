@@ -50,7 +50,7 @@ POINTS = {
 
 @dataclass(frozen=True)
 class Compared:
-    """One figure of a benchmark, and the predicted one."""
+    """One number of a benchmark, and the predicted one."""
 
     measure: str
     point: str
@@ -74,7 +74,7 @@ class Result:
     workload: Workload | None = None  # the requests as they came, where the file lists them
 
     def against(self, load: Load) -> tuple[Compared, ...]:
-        """Each figure next to the predicted one."""
+        """Each number next to the predicted one."""
         own = {"tpot_s": WITHOUT_FIRST, "per_token_s": OF_ALL}
         found = [
             Compared(measure, point, seconds, getattr(load, measure)[point], own.get(measure, ""))
@@ -129,7 +129,7 @@ def _loaded(path: Path) -> dict[str, Any]:
         except (ValueError, IndexError) as error:
             raise InputError(f"{path} is not JSON: {error}; give the JSON of a benchmark") from error
     if not isinstance(data, dict):
-        raise InputError(f"{path}: {_unknown('it is no object')}")
+        raise InputError(f"{path}: {_unknown('it is not an object')}")
     return data
 
 

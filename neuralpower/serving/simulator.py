@@ -353,7 +353,7 @@ class _Rank:
         state, output = self.state, self.workload.output
         fresh = requests[state.made[requests] == 0]
         if len(fresh):
-            self.first_s[fresh] = self.latest_s[fresh] = now  # a gap of 0, which is left out below
+            self.first_s[fresh] = self.latest_s[fresh] = now  # a gap of 0, which does not count
             for request in fresh.tolist() if state.names else ():
                 state.read(request)
         self.gaps.append(now - self.latest_s[requests])
