@@ -34,7 +34,7 @@ PACKAGES: Mapping[str, str] = {
     "data": "columns dataset importing journal locations networks schema screening sealing",
     "networks": """
         adapters caches call_cache callables catalogue decoder families given_shapes hub inputs known_names
-        mixed_dtypes phases promised_values refusals requests running sharding shortened size_limits
+        mixed_dtypes phases promised_values refusals requests running sameness sharding shortened size_limits
         source sources sources.base trust users_code zoo zoo.mnist zoo.paradnn
     """,
     "trace": """

@@ -22,8 +22,9 @@ from neuralpower.networks.source import Source
 from neuralpower.networks.sources import published_dtype, resolve
 from neuralpower.prediction.beside import KIND
 from neuralpower.prediction.explore.outcomes import Outcomes
-from neuralpower.prediction.memory.engines import EngineMemory, EngineRequest, board_of, check_ranks, served
+from neuralpower.prediction.memory.engines import EngineRequest, board_of, check_ranks, served
 from neuralpower.prediction.rows import BOUNDS
+from neuralpower.serving.kept import Facts, Made, kept
 from neuralpower.serving.load import Drawn, Load, Target
 from neuralpower.serving.policies import POLICIES
 from neuralpower.serving.simulator import Engine, Ran, Served, simulate
@@ -273,12 +274,66 @@ def deployed(
         raise InputError(
             f"engine {engine!r}: its steps are known for {', '.join(POLICIES)}; choose one of them"
         )
+    linked = predictor if link_bytes_per_s is None else with_link(predictor, link_bytes_per_s)
+    sizes = {"max_model_len": longest, "max_num_batched_tokens": settings.get("budget")}
+    sizes |= {"max_num_seqs": settings.get("requests")}
+    given = {**(options or {}), **{name: value for name, value in sizes.items() if value is not None}}
+
+    def make() -> Made:
+        return _made(model, linked, engine, dtype, layout, cluster, weights, given)
+
+    if isinstance(model, str):
+        spread = {"layout": str(layout), "cluster": str(cluster), "weights": weights, "dtype": dtype}
+        surface, facts = kept(model, linked, {"engine": engine, **given, **spread}, make)
+        surface = replace(surface, layout=replace(layout, pipeline=1))
+    else:
+        surface, facts = make()
+    notes, blocks, drafter = facts.notes, facts.blocks, None
+    asked = {name: value for name, value in settings.items() if value is not None}
+    if drafts is not None:
+        if not asked.get("draft"):
+            raise InputError(f"draft {drafts}: say how many tokens it drafts: --draft-tokens 3")
+        drafter = surface_of(drafts, predictor, dtype=facts.dtype)
+        blocks = _beside_draft(facts, drafter)
+    elif asked.get("draft"):
+        notes = (*notes, "drafting takes no time, as by looking up n-grams; with a model: --draft MODEL")
+    replica = Engine(
+        blocks,
+        facts.block,
+        policy=engine,
+        data=layout.data,
+        stages=layout.pipeline,
+        **{"budget": facts.most_tokens, "requests": facts.most_requests, **asked},
+    )
+    return Deployment(
+        surface=surface,
+        engine=replica,
+        layout=layout,
+        cache_bytes=facts.block_bytes / facts.block,
+        prefills=prefills,
+        drafts=drafter,
+        price=price,
+        notes=notes,
+    )
+
+
+def _made(
+    model: str | Source,
+    predictor: Predictor,
+    engine: str,
+    dtype: str | None,
+    layout: Layout,
+    cluster: Cluster | None,
+    weights: str | None,
+    options: Mapping[str, Any],
+) -> Made:
+    """Trace the model, and ask what the engine's pool holds; raises as `deployed`."""
     source = resolve(model) if isinstance(model, str) else model
     spec = predictor.sheet or known_spec(predictor.device)
     room = None if spec is None else spec.get("memory_bytes")
     if spec is None or room is None:
         raise InputError(f"{predictor.device}: its memory is not known; add --device-spec FILE")
-    request = EngineRequest(engine, dict(options or {}), None, board_of(spec, room, predictor.device))
+    request = EngineRequest(engine, options, None, board_of(spec, room, predictor.device))
     published = published_dtype(str(source.name)) or "float32"
     whole = source.build("meta", torch_dtype(dtype or published))
     config: Any = getattr(whole, "config", None)
@@ -288,23 +343,17 @@ def deployed(
         notes = () if dtype == published else (f"{engine} serves it in {dtype}, not in {published}",)
     if hasattr(config, "get_text_config"):
         check_ranks(config.get_text_config(decoder=True), layout, engine, str(source.name))
-    linked = predictor if link_bytes_per_s is None else with_link(predictor, link_bytes_per_s)
     within = replace(layout, pipeline=1)  # stages have a part of each step's time
-    surface = surface_of(source, linked, dtype=dtype, layout=within, cluster=cluster, weights=weights)
+    surface = surface_of(source, predictor, dtype=dtype, layout=within, cluster=cluster, weights=weights)
     if layout.data > 1 and not surface.mixes:
         raise InputError(
             f"data ranks {layout.data} of a model without experts need not wait for one another; "
             "choose replicas"
         )
-    sizes = {"max_model_len": longest, "max_num_batched_tokens": settings.get("budget")}
-    sizes |= {"max_num_seqs": settings.get("requests")}
-    given = {name: value for name, value in sizes.items() if value is not None}
-    request = replace(request, options={**request.options, **given})
-    about = InputRequest(dtype=torch_dtype(dtype))
     assert surface.module is not None  # as `surface_of` has kept it
     network = served(
         surface.module,
-        about,
+        InputRequest(dtype=torch_dtype(dtype)),
         str(source.name),
         surface.weights_bytes,
         layout,
@@ -313,44 +362,23 @@ def deployed(
     memory = request.memory(network, room)
     if not memory.fits:
         raise InputError(f"{source.name} on {layout} of {predictor.device}: {memory.reason}")
-    usual = {"budget": memory.most_tokens, "requests": memory.most_sequences}
-    asked = {name: value for name, value in settings.items() if value is not None}
-    blocks, drafter = memory.pool.blocks, None
-    if drafts is not None:
-        if not asked.get("draft"):
-            raise InputError(f"draft {drafts}: say how many tokens it drafts: --draft-tokens 3")
-        drafter = surface_of(drafts, predictor, dtype=dtype)
-        blocks = _beside_draft(memory, drafter)
-    elif asked.get("draft"):
-        notes = (
-            *notes,
-            "drafting takes no time, as by looking up n-grams; a model that drafts: --draft MODEL",
-        )
-    replica = Engine(
-        blocks,
-        memory.pool.block_size,
-        policy=engine,
-        data=layout.data,
-        stages=layout.pipeline,
-        **{**usual, **asked},
+    pool = memory.pool
+    facts = Facts(
+        dtype,
+        pool.blocks,
+        pool.block_size,
+        pool.block_bytes,
+        memory.most_tokens,
+        memory.most_sequences,
+        notes,
     )
-    return Deployment(
-        surface=surface,
-        engine=replica,
-        layout=layout,
-        cache_bytes=memory.pool.block_bytes / memory.pool.block_size,
-        prefills=prefills,
-        drafts=drafter,
-        price=price,
-        notes=notes,
-    )
+    return surface, facts
 
 
-def _beside_draft(memory: EngineMemory, drafter: StepSurface) -> int:
+def _beside_draft(facts: Facts, drafter: StepSurface) -> int:
     """Blocks of the pool where a drafting model's weights and cache share it; raises InputError."""
-    token = drafter.cache_bytes
-    left = memory.pool.blocks * memory.pool.block_bytes - drafter.weights_bytes
-    blocks = int(left // (memory.pool.block_bytes + memory.pool.block_size * token))
+    left = facts.blocks * facts.block_bytes - drafter.weights_bytes
+    blocks = int(left // (facts.block_bytes + facts.block * drafter.cache_bytes))
     if blocks < 1:
         raise InputError(f"draft {drafter.model}: its weights leave no pool; choose a smaller one")
     return blocks

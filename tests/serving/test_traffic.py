@@ -182,3 +182,19 @@ def test_a_plan_of_a_day_has_replicas_over_time(tmp_path: Path) -> None:
 def test_plans_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         neuralpower.plan(SMALL, **options)
+
+
+def test_a_deployment_is_kept_on_the_disk_and_traced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEURALPOWER_CACHE", str(tmp_path))
+    predictor = neuralpower.load("h100-sxm").predictor
+    workload = drawn(30, 64, 8, rate=50.0)
+    first = deployed(MIXTURE, predictor, **SIZES)
+    monkeypatch.setattr("neuralpower.serving.deployment._made", lambda *_: pytest.fail("traced again"))
+    again = deployed(MIXTURE, predictor, **SIZES)
+    assert again.surface.prompts == first.surface.prompts and again.surface.decodes == first.surface.decodes
+    assert again.engine == first.engine and again.cache_bytes == first.cache_bytes
+    assert again.load(workload, 50.0).latency_s == first.load(workload, 50.0).latency_s
+    with pytest.raises(pytest.fail.Exception, match="traced again"):
+        deployed(MIXTURE, predictor, **{**SIZES, "longest": 2_000})
