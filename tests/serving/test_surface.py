@@ -239,3 +239,23 @@ def test_requests_of_a_step_belong_to_its_phase_and_fit_the_positions() -> None:
     ):
         with pytest.raises(InputError, match=said):
             neuralpower.predict(MODELS["dense"], device="h100-sxm", **options)
+
+
+def test_ranks_wait_for_the_slowest_of_them_at_exchanges() -> None:
+    from neuralpower.devices.cluster import cluster_of
+
+    predictor, sizes = neuralpower.load("h100-sxm").predictor, {"budget": 64, "requests": 8, "longest": 512}
+    known = surface_of(
+        MODELS["dense"],
+        predictor,
+        dtype="bfloat16",
+        layout=neuralpower.Layout(tensor=2),
+        cluster=cluster_of("2xh100-sxm"),
+    )
+    steps = StepTimes(known, **sizes)
+    exact = known.at([Step(contexts=(300,) * 4)]).runtime_s[0]
+    exchanges = known.by_kind([Step(contexts=(300,) * 4)])["collective"][0]
+    found = steps.seconds(np.full(4, 300), [], 0)
+    assert 0 < steps.skew < 0.1
+    assert found == pytest.approx(exact + steps.skew * (exact - exchanges), rel=0.01)
+    assert times().skew == 0
