@@ -665,7 +665,7 @@ class Planning(Drawn, Deployed, total=False):
     executor: Annotated[
         str, Option("Where candidates are simulated", TARGET, "local", what="executor", words=words.EXECUTORS)
     ]
-    keep: Annotated[Path | str | None, Option("Keep what is done in this file, and go on from it.", OUTPUT)]
+    keep: Annotated[Path | str | None, Option("Keep what is done in this file, and resume from it.", OUTPUT)]
 
 
 class Ranking(TypedDict, total=False):

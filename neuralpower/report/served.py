@@ -91,7 +91,7 @@ def _foot(found: Traffic) -> Iterator[str]:
 
 
 def _compared(found: Traffic) -> list[list[str]]:
-    """Rows of a benchmark's figures next to the predicted ones."""
+    """Rows of a benchmark's numbers next to the predicted ones."""
     rows = []
     for one in found.compared:
         unit = "s" if one.measure.endswith("_s") and not one.measure.endswith("per_s") else ""

@@ -44,7 +44,7 @@ NODE = 8  # devices of a node: caches go to others over the network
 class Deployment:
     """A model under an engine on one replica's devices.
 
-    With `prefills`, so many further replicas read the prompts, and send the caches to those that decode.
+    `prefills` further replicas read the prompts, and send the caches to those that decode.
     """
 
     surface: StepSurface

@@ -26,6 +26,7 @@ from neuralpower.files.cache import key_of
 from neuralpower.files.stages import stage
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import chosen
+from neuralpower.networks.phases import Step
 from neuralpower.processes.pool import Pool
 from neuralpower.serving.deployment import Deployment, deployed
 from neuralpower.serving.load import Load, Target
@@ -208,25 +209,35 @@ def plan(
     tries = [Candidate(spec.slug, Layout(tensor=ranks)) for spec, _ in devices for ranks in degrees]
     known = {spec.slug: predictor for spec, predictor in devices}
     skipped: list[tuple[str, str]] = []
+    costs = {spec.slug: _each(spec.slug, by, prices or {}) for spec, _ in devices}
     screened = _screened(wanted, tries, known, max(parts), apart, skipped)
-    choices = []
-    best = math.inf
-    for candidate, least, answer in _answers(wanted, screened, known, executor, keep):
+    screened.sort(key=lambda one: one[0] * costs[one[1].device])
+    choices: list[Choice] = []
+
+    def hopeless(least: float, candidate: Candidate) -> bool:
+        """Whether a candidate cannot come near the best found."""
+        best = min((one.devices * costs[one.device] for one in choices), default=math.inf)
+        return by != "energy" and least * costs[candidate.device] > WORSE * best
+
+    for candidate, least, answer in _answers(wanted, screened, executor, keep, hopeless):
         if isinstance(answer, str):
             skipped.append((str(candidate), answer))
-            continue
-        if answer is None or least > WORSE * best:
+        elif answer is None:
             skipped.append((str(candidate), f"not simulated: it takes {least:.0f} devices or more"))
-            continue
-        highest, load = answer
-        counts = tuple(max(math.ceil(part / highest), 1) for part in parts)
-        price = (prices or {}).get(candidate.device)
-        over = counts if len(counts) > 1 else ()
-        choices.append(Choice(candidate, max(counts), highest, load, price, over))
-        best = min(best, choices[-1].devices) if by == "devices" else best
+        else:
+            highest, load = answer
+            counts = tuple(max(math.ceil(part / highest), 1) for part in parts)
+            price = (prices or {}).get(candidate.device)
+            over = counts if len(counts) > 1 else ()
+            choices.append(Choice(candidate, max(counts), highest, load, price, over))
     marked = [replace(one, front=not any(_beats(other, one) for other in choices)) for one in choices]
     ranked = tuple(sorted(marked, key=_order(by)))
     return Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s)
+
+
+def _each(device: str, by: str, prices: Mapping[str, float]) -> float:
+    """How dear a device is, for the ranking; unknown prices are as high as the highest."""
+    return prices.get(device, max(prices.values())) if by == "cost" else 1.0
 
 
 def _over_time(workload: Workload) -> tuple[tuple[float, ...], float]:
@@ -256,7 +267,7 @@ def _screened(
     skipped: list[tuple[str, str]],
 ) -> list[tuple[float, Candidate, Deployment]]:
     """(least devices that it could take, candidate, its deployment), the most promising first."""
-    found = []
+    found: list[tuple[float, Candidate, Deployment]] = []
     for number, candidate in enumerate(tries):
         stage(f"screening {candidate}:", number, len(tries))
         try:
@@ -274,24 +285,20 @@ def _screened(
             most = min(prefills * prompts, decodes * answers)
             split = replace(deployment, prefills=prefills)
             found.append((math.ceil(rate / most) * group.devices, group, split))
-    return sorted(found, key=lambda one: one[0])
+    return found
 
 
 def _most(deployment: Deployment, workload: Workload) -> tuple[float, float]:
     """Requests per second whose prompts, and whose answers, a replica computes if its steps are full."""
     prompt, output = float(workload.prompt.mean()), float(workload.output.mean())
-    engine, longest = deployment.engine, int((workload.prompt + workload.output).max())
-    times = deployment.times(longest + engine.draft)
-    whole = max(int(prompt), 1)
+    engine, whole = deployment.engine, max(round(prompt), 1)
     new = min(engine.budget, whole)
-    reading = times.seconds(np.zeros(0), [(new, 0)], 1) * whole / new
-    held = prompt + output / 2
-    room = engine.blocks * engine.block / (prompt + output)
-    count = int(np.clip(room, 1, min(engine.requests, times.requests)))
-    step = times.seconds(np.full(count, held), (), 0)
-    return engine.stages * engine.data / reading, engine.stages * engine.data * count / (
-        step * max(output - 1, 1e-9)
-    )
+    count = int(np.clip(engine.blocks * engine.block / (prompt + output), 1, engine.requests))
+    held = (max(round(prompt + output / 2), 1),) * count
+    found = deployment.surface.at([Step(chunks=((new, 0),)), Step(contexts=held)])
+    reading, step = float(found.runtime_s[0]) * whole / new, float(found.runtime_s[1])
+    ways = engine.stages * engine.data * (1 + engine.draft)
+    return ways / reading, ways * count / (step * max(output - 1, 1e-9))
 
 
 def _deployed(wanted: _Wanted, candidate: Candidate, predictor: Predictor) -> Deployment:
@@ -318,9 +325,9 @@ def _tried(wanted: _Wanted, candidate: Candidate, deployment: Deployment | None 
 def _answers(
     wanted: _Wanted,
     screened: Sequence[tuple[float, Candidate, Deployment]],
-    known: Mapping[str, Predictor],
     executor: str,
     keep: Path | None,
+    hopeless: Callable[[float, Candidate], bool],
 ) -> Iterator[tuple[Candidate, float, Answer]]:
     """(candidate, least devices, answer) of each, in order; what the file keeps is not simulated again."""
     kept = _Kept(keep, wanted)
@@ -331,15 +338,12 @@ def _answers(
         found = _in_processes(wanted, left)
     else:
         found = (_tried(wanted, candidate, deployment) for _, candidate, deployment in left)
-    best = math.inf
     for number, (least, candidate, _) in enumerate(screened):
         stage(f"simulating {candidate}:", number, len(screened))
         answer = kept.answers.get(str(candidate))
-        if answer is None and least <= WORSE * best:
+        if answer is None and not hopeless(least, candidate):
             answer = next(found)
             kept.add(str(candidate), answer)
-        if answer is not None and not isinstance(answer, str):
-            best = min(best, least)
         yield candidate, least, answer
 
 

@@ -29,7 +29,13 @@ JOULES = "joules"  # instead of a bound: what steps draw, of one device
 # The standard deviation of what ranks take between two exchanges, as a share; fitted to served points of
 # SGLang 0.5 (Qwen3 32B on 2 to 8 H100s).
 SKEW = 0.08
-SLOWEST = {1: 0.0, 2: 0.564, 4: 1.029, 8: 1.424, 16: 1.766}  # of so many normal numbers, in the mean
+SLOWEST = {
+    1: 0.0,
+    2: 0.564,
+    4: 1.029,
+    8: 1.424,
+    16: 1.766,
+}  # the largest of that number of normal ones, in the mean
 SCALE = {"value": "runtime_s", "low": "low_s", "high": "high_s", JOULES: "energy_j"}
 
 
