@@ -49,10 +49,9 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     from neuralpower.api.loaded import LoadedPredictor, predicted
     from neuralpower.files.atomic import check_place
     from neuralpower.prediction.prediction import check_coverage
-    from neuralpower.prediction.request import phase_in, run_of
-    from neuralpower.prediction.served_type import check_served_by, served_type
+    from neuralpower.prediction.request import phase_in
 
-    phase = phase_in(asked)
+    phase_in(asked)
     parsing.check_plot(asked["plot"])
     parsing.check_memory_picture(asked["memory_picture"], layouts_in(asked)[0].alone)
     parsing.check_file(asked["csv"], "rows.csv")
@@ -60,11 +59,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     if asked["trace_file"] is not None:
         check_place(asked["trace_file"], "trace.json")
     stage("loading the predictor")
-    trained, dtype = _predictor(model, asked)
-    run, served = run_of(asked["run"], phase.name, trained.platform), tuple[str, ...]()
-    check_served_by(asked["engine"], run)
-    if asked["dtype"] is None:
-        dtype, served = served_type(model, dtype, run, trained, asked["engine"])
+    trained = _predictor(asked)
     stages: list[Stage | Omitted] = []
     drawn = (asked["plot"], asked["trace_file"], asked["memory_picture"]) != (
         None,
@@ -74,9 +69,7 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     seen = stages.append if drawn else None
     stage(f"tracing {model}")
     least = asked["min_coverage"]
-    options = {**asked, "dtype": dtype, "min_coverage": None}
-    prediction = predicted(LoadedPredictor(trained), model, None, options, seen)
-    prediction = replace(prediction, assumptions=(*served, *prediction.assumptions))
+    prediction = predicted(LoadedPredictor(trained), model, None, {**asked, "min_coverage": None}, seen)
     _give(asked, form, prediction, stages, trained)
     check_coverage(prediction, least, "--strict")
 
@@ -142,10 +135,9 @@ def _check(model: str, asked: Predict) -> str:
     return form_of(asked["form"], asked["out"], asked["as_json"])
 
 
-def _predictor(model: str, asked: Predict) -> tuple[Predictor, str]:
-    """The predictor for the named device, and the dtype; raises InputError."""
-    device, sheet, dtype = device_in(asked), asked["device_spec"], asked["dtype"]
+def _predictor(asked: Predict) -> Predictor:
+    """The predictor for the named device; raises InputError."""
+    device, sheet = device_in(asked), asked["device_spec"]
     if device is not None and sheet is not None:
         raise InputError(f"--device {device} and --device-spec {sheet} both name a device; leave one out")
-    trained = parsing.predictor(asked["predictor"], device or sheet, dtype)
-    return trained, parsing.usual_dtype(model, trained, dtype)
+    return parsing.predictor(asked["predictor"], device or sheet, asked["dtype"])
