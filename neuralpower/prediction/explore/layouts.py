@@ -347,7 +347,7 @@ class _Search:
         found = follow(asked, one_micro_batch(question))
         assert isinstance(found, Followed)  # a generation comes pass by pass
         self.notes |= dict.fromkeys([] if asked.sharding is None else asked.sharding.notes)
-        return Stretched(found, self.blocks, self.predictor, question)
+        return Stretched(found, self.blocks if self.blocks > SHORT else None, self.predictor, question)
 
 
 def _divisors(number: int) -> list[int]:
