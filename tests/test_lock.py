@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module, util
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -10,13 +12,11 @@ from packaging.utils import canonicalize_name
 
 from tests.tracked import ROOT
 
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    import tomli as tomllib
-
+TOML: Any = import_module(
+    "tomllib" if util.find_spec("tomllib") else "tomli"
+)  # of Python 3.11; before it, tomli
 UNHASHED = {"torch"}  # each index that serves a build of a release has another file
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = TOML.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WANTED = [Requirement(text) for text in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]]
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 

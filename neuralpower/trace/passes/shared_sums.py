@@ -24,7 +24,7 @@ from neuralpower.trace.serving import served
 
 @trace_pass(place="blocks", applies=lambda trace, asked: served(trace, asked) and bool(_mixtures(trace)))
 def shared_sums(trace: Trace, question: Question) -> Trace:
-    """Sum what the experts of a mixture make over tensor ranks once, not once for each sort of them."""
+    """Sum what the experts of a mixture make over tensor ranks in one exchange, not in two."""
     cut, same = Cut(Dataflow(trace)), dict[int, Access]()
     for path in _mixtures(trace):
         for i in [*_sums(cut.flow, path)][:-1]:
