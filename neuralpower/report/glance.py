@@ -57,8 +57,10 @@ def details(p: Prediction) -> Iterator[str]:
 def sureness(p: Prediction) -> str:
     """The error to expect, and why: whose measurements say the time."""
     here, formulas = p.trained_here, 1 - p.coverage
-    if here is None or here > MOSTLY * p.coverage:
-        why = "measured on this device"
+    if p.coverage < TOLD:
+        why = "nobody measured such layers"
+    elif here is None or here > MOSTLY * p.coverage:
+        why = "measured on this device" if p.coverage >= COVERED else "partly measured on this device"
     elif here >= TOLD:
         why = f"{percent(here)} of the time was measured on this device"
     else:
@@ -76,7 +78,9 @@ def _question(p: Prediction) -> str:
     elif isinstance(about, Step):
         what = "context" if about.context else "prompt"
         sizes = f" ({what} {spelled(about.lengths) if about.lengths else about.context or about.tokens})"
+    runs_as = p.weights and p.weights.runs_as
     weights = "" if p.weights is None else f", weights {p.weights.name}"
+    weights += f" ({runs_as})" if runs_as else ""
     layout = p.parallel and p.parallel.layout
     place = p.device if layout is None else f"{layout.ranks} x {p.device}, {layout}"
     return f"{p.model}, {p.phase}{sizes}, batch {p.batch_size}, {p.dtype}{weights}, {p.run}, on {place}"
