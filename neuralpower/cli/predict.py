@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer import Exit, Typer
 from typing_extensions import Unpack
@@ -16,7 +16,7 @@ from neuralpower.cli import parsing
 from neuralpower.cli.answers import answered
 from neuralpower.cli.commands import Model, examples, with_options
 from neuralpower.cli.formats import HTML, TABLE, Answer, check_out, form_of, give
-from neuralpower.cli.output import tell
+from neuralpower.cli.output import USUAL, level, tell, terminal_width
 from neuralpower.errors import InputError, check_share
 from neuralpower.files.stages import stage
 
@@ -118,7 +118,8 @@ def _give(
 def _table(prediction: Prediction, view: Predict) -> str:
     from neuralpower.report.tables import prediction_table
 
-    return prediction_table(prediction, view["by"], view["depth"], view["top"], marked=True)
+    how: dict[str, Any] = {"full": level() > USUAL, "width": terminal_width()}
+    return prediction_table(prediction, view["by"], view["depth"], view["top"], marked=True, **how)
 
 
 def prediction_answer(prediction: Prediction, table: Callable[[], str], by: str = "kind") -> Answer:

@@ -172,7 +172,7 @@ class _Search:
         self.known: dict[tuple[int, int, int, str], Stretched | str] = {}
         self.notes: dict[str, None] = {}
         if self.blocks > SHORT:
-            self.notes[f"followed with {SHORT} of its {self.blocks} equal blocks"] = None
+            self.notes[f"traced {SHORT} of {self.blocks} identical blocks; the others count the same"] = None
 
     def result(self) -> Layouts:
         """All layouts."""
