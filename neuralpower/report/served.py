@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neuralpower.report.charts import XY, Bars, BarSeries, Series
-from neuralpower.report.grid import grid
+from neuralpower.report.grid import grid, note_lines
 from neuralpower.report.number_format import many, quantity, share
 from neuralpower.report.page import Page, Section, Table
 from neuralpower.serving.load import POINTS, Load
@@ -87,7 +87,7 @@ def _foot(found: Traffic) -> Iterator[str]:
         yield ""
         header = [f"next to {found.tool}", "point", "measured", "predicted", "off"]
         yield grid(header, _compared(found), left=2)
-    yield from (f"Note: {note}" for note in found.notes)
+    yield from note_lines(found.notes)
 
 
 def _compared(found: Traffic) -> list[list[str]]:
@@ -187,7 +187,8 @@ def plan_table(found: Plan) -> str:
         if best.over_time:
             each = ", ".join(map(str, best.over_time))
             lines.append(f"replicas of the first in each {found.span_s:,.0f} s: {each}")
-    return "\n".join([*lines, *(f"Skipped {what}: {reason}" for what, reason in found.skipped)])
+    lines += [f"Skipped {what}: {reason}" for what, reason in found.skipped]
+    return "\n".join([*lines, *note_lines(found.notes)])
 
 
 def _cells(found: Plan, choice: Choice) -> dict[str, str]:

@@ -19,10 +19,11 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.inputs import InputRequest
 from neuralpower.networks.phases import Step
 from neuralpower.networks.source import Source
-from neuralpower.networks.sources import published_dtype, resolve
+from neuralpower.networks.sources import resolve
 from neuralpower.prediction.beside import KIND
 from neuralpower.prediction.explore.outcomes import Outcomes
 from neuralpower.prediction.memory.engines import EngineRequest, board_of, check_ranks, served
+from neuralpower.prediction.request import dtype_for
 from neuralpower.prediction.rows import BOUNDS
 from neuralpower.serving.kept import Facts, Made, kept
 from neuralpower.serving.load import Drawn, Load, Target
@@ -31,6 +32,7 @@ from neuralpower.serving.simulator import Engine, Ran, Served, simulate
 from neuralpower.serving.step_times import JOULES, StepTimes
 from neuralpower.serving.surface import StepSurface, surface_of
 from neuralpower.serving.workload import Workload
+from neuralpower.trace.question import ENGINE
 
 Array = np.ndarray
 Priced = dict[str, Outcomes]
@@ -334,13 +336,9 @@ def _made(
     if spec is None or room is None:
         raise InputError(f"{predictor.device}: its memory is not known; add --device-spec FILE")
     request = EngineRequest(engine, options, None, board_of(spec, room, predictor.device))
-    published = published_dtype(str(source.name)) or "float32"
-    whole = source.build("meta", torch_dtype(dtype or published))
+    dtype, notes = dtype_for(str(source.name), dtype, predictor, ENGINE, engine)
+    whole = source.build("meta", torch_dtype(dtype))
     config: Any = getattr(whole, "config", None)
-    notes: tuple[str, ...] = ()
-    if dtype is None:
-        dtype = request.dtype(published, str(getattr(config, "model_type", "")))
-        notes = () if dtype == published else (f"{engine} serves it in {dtype}, not in {published}",)
     if hasattr(config, "get_text_config"):
         check_ranks(config.get_text_config(decoder=True), layout, engine, str(source.name))
     within = replace(layout, pipeline=1)  # stages have a part of each step's time

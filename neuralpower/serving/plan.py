@@ -135,6 +135,7 @@ class Plan:
     skipped: tuple[tuple[str, str], ...]  # (device and layout, reason)
     by: str = PLANNED[0]
     span_s: float | None = None  # of each part of a day; None: one rate
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -147,6 +148,7 @@ class Plan:
             "targets": [str(target) for target in self.targets],
             "choices": [choice.to_json() for choice in self.choices],
             "skipped": [{"what": what, "reason": reason} for what, reason in self.skipped],
+            "notes": list(self.notes),
         }
 
 
@@ -232,7 +234,8 @@ def plan(
             choices.append(Choice(candidate, max(counts), highest, load, price, over))
     marked = [replace(one, front=not any(_beats(other, one) for other in choices)) for one in choices]
     ranked = tuple(sorted(marked, key=_order(by)))
-    return Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s)
+    notes = tuple(dict.fromkeys(note for _, _, deployment in screened for note in deployment.notes))
+    return Plan(model, max(parts), tuple(targets), ranked, tuple(skipped), by, span_s, notes)
 
 
 def _each(device: str, by: str, prices: Mapping[str, float]) -> float:
