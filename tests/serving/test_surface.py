@@ -159,9 +159,14 @@ def test_a_plan_has_enough_replicas_and_says_why_others_are_none() -> None:
     devices = [(find_spec(name), neuralpower.load(name).predictor) for name in ("l40s", "h100-sxm")]
     workload, targets = drawn(60, 256, 16, rate=1.0), targets_of("ttft=50ms@p90")
     how = {"degrees": (1,), "host_s": (0.0, 0.0), "budget": 256, "requests": 16}
-    prices = {devices[0][0].slug: 1.0, devices[1][0].slug: 100.0}
+    prices = {devices[0][0].slug: 1.0, devices[1][0].slug: 1.5}
     found = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=prices, by="cost", **how)
-    assert [choice.device for choice in found.choices] == [devices[0][0].slug, devices[1][0].slug]
+    assert {choice.device for choice in found.choices} == {spec.slug for spec, _ in devices}
+    costs = [choice.cost or 0.0 for choice in found.choices]
+    assert costs == sorted(costs)
+    dear = {devices[0][0].slug: 1.0, devices[1][0].slug: 100.0}
+    cheap = plan(MODELS["dense"], workload, 5_000.0, targets, devices, prices=dear, by="cost", **how)
+    assert len(cheap.choices) == 1 and "not simulated" in cheap.skipped[0][1]
     for choice in found.choices:
         assert choice.replicas * choice.highest >= 5_000 > (choice.replicas - 1) * choice.highest
     none = plan(MODELS["dense"], workload, 1.0, targets_of("ttft=0.01ms"), devices[:1], **how)
