@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from neuralpower.cli import answers
 from neuralpower.files import cache
 from neuralpower.networks import sameness
 from tests.program import Ran, run
@@ -132,7 +131,7 @@ def test_what_an_answer_depends_on_is_in_its_key(tmp_path: Path, monkeypatch: py
     seen.add(question("net"))
     monkeypatch.setattr(sameness, "version_of", lambda package: "another")
     seen.add(question("net"))
-    monkeypatch.setattr(answers, "stamps_of", lambda *of: [("changed", 0, 0)])
+    monkeypatch.setattr(sameness, "stamps_of", lambda *of: [("changed", 0, 0)])
     seen.add(question("net"))
     assert len(seen) == 10
     assert question("net") in seen
