@@ -10,6 +10,7 @@
     traffic     serve users at a rate: waiting times, and how many there can be
     load        load a predictor for many calls
     profile     measure a network on this machine
+    explain     say where the time of a profiler's trace went
     evaluate    predict networks, run them here, and compare
     dataset     read measured layers
     train       a predictor from datasets
@@ -29,6 +30,7 @@ from neuralpower.api.functions import (
     compare,
     dataset,
     evaluate,
+    explain,
     fit,
     load,
     memory,
@@ -66,6 +68,7 @@ __all__ = [
     "dataset",
     "errors",
     "evaluate",
+    "explain",
     "fit",
     "load",
     "memory",

@@ -556,6 +556,19 @@ class Fitting(Options, Engine, Remedies, total=False):
     """Keywords of `fit`, which takes a memory besides."""
 
 
+class Explaining(TypedDict, total=False):
+    """Keywords of `explain`."""
+
+    against: Annotated[
+        str | Path | None,
+        Option("Another trace, whose times of the same operators and sizes stand in the next column.", INPUT),
+    ]
+    capture: Annotated[
+        str | Path | None,
+        Option("The trace of the capture of its graphs, which has their operators.", INPUT),
+    ]
+
+
 class Evaluating(Sizes[int | None, OneDtype], Beginning[int | None], Training, total=False):
     """Keywords of `evaluate`."""
 

@@ -11,6 +11,7 @@ from neuralpower.ask import words
 from neuralpower.ask.options import (
     Device,
     Evaluating,
+    Explaining,
     Fitting,
     Laying,
     Option,
@@ -47,6 +48,7 @@ class Top(TypedDict, total=False):
                 "predict": {"default": 15, "least": None},
                 "parallel": {"default": 15},
                 "score": {"default": 20},
+                "explain": {"default": 15},
             },
         ),
     ]
@@ -120,6 +122,10 @@ class Compare(Device, Trained, Options, Output, Plot, total=False):
 
 class Fit(Device, Trained, Room, Fitting, Output, Picture, total=False):
     """The command `fit`."""
+
+
+class Explain(Device, Trained, Explaining, Top, Output, Plot, total=False):
+    """The command `explain`."""
 
 
 class Sweep(Device, Trained, Sweeping, Top, Output, Lines, Plot, total=False):
