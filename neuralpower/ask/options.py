@@ -312,6 +312,10 @@ class Ways(TypedDict, total=False):
             aliases="mode backend",
         ),
     ]
+    dim: Annotated[
+        str | None,
+        Option("Sizes of an ONNX file's inputs that vary, by name: batch=8,height=224.", aliases="dims"),
+    ]
     memory_format: Annotated[
         str | None,
         Option(
