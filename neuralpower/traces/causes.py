@@ -47,8 +47,9 @@ class Seen:
 
     @property
     def dtypes(self) -> list[str]:
-        """The types of its tensors."""
-        return [str(one) for one in self.operator.inputs.get("Input type", ()) if one in DTYPES]
+        """The types of its tensors that have axes: single numbers are doubles anyway."""
+        types = self.operator.inputs.get("Input type", ())
+        return [str(one) for i, one in enumerate(types) if one in DTYPES and self.dims(i)]
 
     def dims(self, i: int = 0) -> list[int]:
         """Sizes of an input; none where it is not a tensor."""

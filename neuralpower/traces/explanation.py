@@ -395,8 +395,14 @@ def _all_seen(
 def _shapes(operator: Operator) -> str:
     """Sizes of its tensors, as text."""
     sizes = operator.inputs.get("Input Dims", ())
-    shown = ["x".join(map(str, one)) for one in sizes if isinstance(one, list) and one]
+    tensors = [part for one in sizes if isinstance(one, list) and one for part in _each(one)]
+    shown = ["x".join(map(str, one)) for one in tensors]
     return ", ".join(shown)[:80]
+
+
+def _each(sizes: list[Any]) -> list[list[Any]]:
+    """The sizes of a tensor, or of each tensor in a list."""
+    return [one for one in sizes if one] if isinstance(sizes[0], list) else [sizes]
 
 
 def said_type(name: str) -> str:

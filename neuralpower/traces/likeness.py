@@ -47,16 +47,20 @@ def _by_order(ran: list[Ran], operators: list[Operator], capture: Recording) -> 
 
 def _by_likeness(ran: list[Ran], operators: list[Operator]) -> None:
     """A kernel of the name and grid of others is of their call, if it takes about as long."""
-    times: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    # (name, grid) -> call -> [its kernels' time, their number]
+    times: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0]))
     example: dict[int, Operator] = {}
-    of_call: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    of_call: dict[int, list[str]] = defaultdict(list)  # the kernels of the example
     for one in ran:
         if one.owner >= 0:
             operator = operators[one.owner]
             example.setdefault(operator.key, operator)
             for grid in {one.grid, ""}:
-                times[one.name, grid][operator.key].append(one.took)
-            of_call[operator.key][one.owner].append(one.name)
+                whole = times[one.name, grid][operator.key]
+                whole[0] += one.took
+                whole[1] += 1
+            if example[operator.key].start == operator.start:
+                of_call[operator.key].append(one.name)
     last: tuple[int, int, list[str]] | None = None  # key, position, kernels that its call still lacks
     for i, one in enumerate(ran):
         if one.owner >= 0 or one.library not in (BEFORE, GRAPHED):
@@ -71,7 +75,7 @@ def _by_likeness(ran: list[Ran], operators: list[Operator]) -> None:
             continue
         position = len(operators)
         operators.append(_moved(example[key], one))
-        left = list(next(iter(of_call[key].values())))
+        left = list(of_call[key])
         if one.name in left:
             left.remove(one.name)
         last = key, position, left
@@ -81,8 +85,8 @@ def _by_likeness(ran: list[Ran], operators: list[Operator]) -> None:
 def _nearest(one: Ran, times: dict[int, list[float]]) -> int | None:
     """The call whose kernels take most nearly as long; None where none takes about as long."""
 
-    def ratio(some: Sequence[float]) -> float:
-        mean = max(sum(some) / len(some), 1e-9)
+    def ratio(whole: Sequence[float]) -> float:
+        mean = max(whole[0] / whole[1], 1e-9)
         return max(one.took / mean, mean / max(one.took, 1e-9))
 
     key = min(times, key=lambda key: ratio(times[key]), default=None)
