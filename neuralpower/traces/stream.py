@@ -111,7 +111,7 @@ class EventStream:
                 if len(self._text) - self._at > MOST_EVENT:
                     raise ValueError(f"a value of more than {MOST_EVENT:,} letters, or no value") from None
                 if not self._more():
-                    if isinstance(error, json.JSONDecodeError) and error.pos < len(self._text) - 1:
+                    if isinstance(error, json.JSONDecodeError) and _is_within(error, len(self._text)):
                         raise ValueError(error.msg) from None
                     raise self._cut("the text ends within an event") from None
                 continue
@@ -141,3 +141,8 @@ class EventStream:
 
     def _no_events(self) -> None:
         raise InputError(f"{self.path}: has no list {EVENTS}; give a trace that torch.profiler exported")
+
+
+def _is_within(error: json.JSONDecodeError, end: int) -> bool:
+    """Whether a text is wrong before its end, rather than cut off there."""
+    return error.pos < end - 1 and not error.msg.startswith("Unterminated")

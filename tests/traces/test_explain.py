@@ -15,8 +15,9 @@ from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import chosen
 from neuralpower.report.page import html_text
 from neuralpower.report.traces import explanation_page, explanation_table
+from neuralpower.traces import calls, stream
 from neuralpower.traces.causes import CAUSES
-from neuralpower.traces.explanation import COLUMNS, Explanation, explained
+from neuralpower.traces.explanation import COLUMNS, Explanation, explained, predictor_for
 from tests.traces.made import BF16, NONE, Inputs, kernel, operator, written
 
 F32, F64 = "float", "double"
@@ -256,3 +257,113 @@ def test_a_block_is_recorded_and_explained(capsys: pytest.CaptureFixture[str]) -
 def test_a_profiler_that_has_not_run_is_refused() -> None:
     with pytest.raises(InputError, match="neither a file"):
         neuralpower.explain(3)
+
+
+def raw(folder: Path, data: bytes) -> Path:
+    file = folder / "trace.json"
+    file.write_bytes(data)
+    return file
+
+
+LATE = [
+    event
+    for i in range(30)
+    for event in [
+        operator("aten::relu", 1000 * i, 900, [tensor(BF16, 8, 8)]),
+        *({**one, "ts": 1e6 + 5e4 * i, "dur": 4e4} for one in kernel(i + 1, 1000.0 * i, 1.0)),
+    ]
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"SQLite format 3\0 and more", "a database of Nsight Systems"),
+        (b"\x0a\x8b\x01protobuf", "a protobuf of Perfetto"),
+        (b'{"traceEvents": [{"ph": "X", "na', "cut off"),
+        (b'{"traceEvents": [{"ph": "X"}', "cut off"),
+        (b'{"traceEvents": [{"ph": "X"]}', "is not a trace"),
+        (b'{"traceEvents": []}', "neither kernels nor operators"),
+        (json.dumps({"traceEvents": LATE}).encode(), "are nanoseconds"),
+        (
+            json.dumps({"traceEvents": [operator("aten::record_stream", 1, 2, [tensor(BF16, 8)])]}).encode(),
+            "no kernels are in it",
+        ),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_a_line(tmp_path: Path, data: bytes, said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        explained(raw(tmp_path, data), lambda recording: h100())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_device_without_a_name_or_a_sheet_is_asked_for(tmp_path: Path) -> None:
+    events = linear(Made(), 100, 512, 512, 512).events
+    for name, said in ((None, "add --device"), ("Imaginary X1", "say the nearest with --device")):
+        trace: dict[str, Any] = {"traceEvents": events}
+        if name is not None:
+            trace["deviceProperties"] = [{"id": 0, "name": name}]
+        with pytest.raises(InputError, match=said):
+            explained(raw(tmp_path, json.dumps(trace).encode()), predictor_for)
+
+
+def test_of_several_devices_the_busiest_is_explained(tmp_path: Path) -> None:
+    made = linear(Made(), 100, 512, 512, 512)
+    other = kernel(50, None, 30.0)[0] | {"pid": 1}
+    other["args"]["device"] = 1
+    found = asked(tmp_path, [*made.events, other])
+    assert found.priced_s + found.unpriced_s == pytest.approx(100e-6)
+    assert any("2 devices" in note for note in found.notes)
+
+
+def test_clocks_that_differ_are_named_and_gaps_then_have_no_cause(tmp_path: Path) -> None:
+    events = late("host-bound")
+    for one in events:
+        if one["cat"] == "cuda_runtime":
+            one["ts"] += 5000
+    for one in events:
+        if one["cat"] == "cpu_op":
+            one["ts"] += 5000
+    found = asked(tmp_path, events)
+    assert any("clocks differ" in note for note in found.notes)
+    assert [part.name for part in found.gaps] == ["of unknown cause"]
+
+
+def test_events_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "STEP", 7)  # bytes at once: each value is cut
+    found = asked(tmp_path, linear(Made(), 100, 512, 512, 512).events)
+    assert found.priced_s == pytest.approx(100e-6)
+    monkeypatch.setattr(stream, "MOST_BYTES", 100)
+    with pytest.raises(InputError, match="more than the 100 bytes"):
+        asked(tmp_path, linear(Made(), 100, 512, 512, 512).events)
+
+
+def test_different_calls_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MOST_REPLAYED", 2)
+    made = Made()
+    for size in range(8, 13):
+        made.call("relu", 10, tensor(BF16, size, size))
+    found = asked(tmp_path, made.events)
+    assert (found.priced_s, found.unpriced_s) == pytest.approx((20e-6, 30e-6))
+    assert any("different calls" in row.reason for row in found.rows)
+
+
+def test_the_command_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, linear(Made(), 100, 512, 512, 512).events, packed=True)
+    for ending in ("json", "csv", "md", "html", "txt"):
+        assert program("explain", str(file), "--out", str(tmp_path / f"out.{ending}")) == 0
+        assert "linear" in (tmp_path / f"out.{ending}").read_text(encoding="utf-8")
+    assert program("explain", str(tmp_path / "gone.json")) == 2
+    assert "gone.json" in capsys.readouterr().err
+
+
+def program(*arguments: str) -> int:
+    """How the command line ends."""
+    from neuralpower.cli import main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["neuralpower", *arguments])
+        try:
+            return int(main() or 0)
+        except SystemExit as stop:
+            return int(stop.code or 0)

@@ -22,18 +22,7 @@ def main_dtype(given: Given) -> str | None:
     return read_graph(given.path).main
 
 
-def check(given: Given) -> None:
-    """Raise ModelError where there is no such file."""
-    from neuralpower.errors import ModelError
-    from neuralpower.files.paths import is_file, shown
-
-    if not is_file(given.path):
-        raise ModelError(f"there is no file {shown(given.path)}; give an existing .onnx")
-
-
-@model_source(
-    "path/network.onnx", place=45, recognises=is_onnx, runs_code=False, dtype=main_dtype, check=check
-)
+@model_source("an .onnx file", place=85, recognises=is_onnx, runs_code=False, dtype=main_dtype)
 def onnx_file(given: Given) -> Source:
     """Its overrides are sizes by name: network.onnx?batch=8."""
     from neuralpower.networks.onnx_files.inputs import onnx_source
