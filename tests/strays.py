@@ -26,6 +26,7 @@ ROOT_FILES = {
     "constraints.txt",
     "mkdocs.yml",
     "pyproject.toml",
+    "requirements.lock",
 }
 LOCAL = re.compile(
     r"(?<![\w.}~/-])/(?:tmp|home|root|work|Users|mnt|media|scratch|var/(?:folders|tmp))\b[\w./-]*"

@@ -239,5 +239,5 @@ def test_a_plot_names_the_extra_that_is_missing(
     prediction: Prediction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"plot needs matplotlib: pip install 'neuralpower\[report\]'"):
+    with pytest.raises(InputError, match=r"plot needs matplotlib: pip install matplotlib"):
         prediction.plot()

@@ -22,7 +22,7 @@ def main_dtype(given: Given) -> str | None:
     return read_graph(given.path).main
 
 
-@model_source("an .onnx file", place=85, recognises=is_onnx, runs_code=False, dtype=main_dtype)
+@model_source("FILE.onnx", place=85, recognises=is_onnx, runs_code=False, dtype=main_dtype)
 def onnx_file(given: Given) -> Source:
     """Its overrides are sizes by name: network.onnx?batch=8."""
     from neuralpower.networks.onnx_files.inputs import onnx_source
