@@ -58,7 +58,7 @@ PACKAGES: Mapping[str, str] = {
         request explore.compare explore.fit explore.gate explore.largest explore.layouts explore.outcomes
         explore.phases explore.remedies explore.score explore.sweep explore.verdict
     """,
-    "traces": "calls explanation",
+    "traces": "calls explanation rows",
     "serving": "plan simulator step_times surface traffic workload",
     "report": """
         cards charts explored gates grid inspection measured memory_pictures layouts number_format

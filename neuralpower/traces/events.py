@@ -24,6 +24,7 @@ ATEN = "aten::"
 ON_DEVICE = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))  # categories of what runs on a device
 LAUNCHES = frozenset(("cuda_runtime", "cuda_driver"))  # HIP's launches have these names, too
 OVER_BUS = ("HtoD", "DtoH")  # in names of copies over the bus
+OF_TF32 = ("tf32", "s1688gemm", "tensorop_s")  # in names of kernels that use TF32
 ENGINE = "autograd::engine"  # what runs a backward pass, around its operators
 GRAPH = "GraphLaunch"  # in names of launches of a whole graph
 SYNCHRONISES = ("Synchronize", "cudaMemcpy", "hipMemcpyWithStream")  # beginnings or parts of waits' names

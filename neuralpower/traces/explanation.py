@@ -22,7 +22,7 @@ from neuralpower.prediction.rows import Column
 from neuralpower.prediction.shown import Shown
 from neuralpower.traces.calls import DTYPES, Replay, Replays
 from neuralpower.traces.causes import CAUSES, PRODUCTS, Cause, Seen
-from neuralpower.traces.events import BEFORE, GRAPHED, Operator, Ran, Recording, read_recording
+from neuralpower.traces.events import BEFORE, GRAPHED, OF_TF32, Operator, Ran, Recording, read_recording
 from neuralpower.traces.kernel_names import COMMUNICATION, kernel_kind
 from neuralpower.traces.likeness import with_owners
 from neuralpower.traces.prices import Price, Prices
@@ -31,7 +31,6 @@ from neuralpower.traces.timeline import DATA, HOST, SHORT_US, SYNC, Timeline, ti
 if TYPE_CHECKING:
     import pandas as pd
 
-OF_TF32 = ("tf32", "s1688gemm", "tensorop_s")  # in names of kernels that use TF32
 BESIDE = 4  # calls before and after one that its causes look at
 BINS = 160  # parts of the span in a drawing
 LEAST_GAP = 0.05  # share of the span below which a gap is not named

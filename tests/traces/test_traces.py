@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from neuralpower.data.dataset import read_dataset
 from neuralpower.errors import InputError
 from neuralpower.traces.calls import read_calls
+from neuralpower.traces.rows import write_profiled
 from tests.traces.made import BF16, FALSE, LIST, NONE, SCALAR, Inputs, X, kernel, operator, written
 
 LINEAR: Inputs = [X, (BF16, [16, 8], [8, 1], ""), (BF16, [16], [1], "")]
@@ -163,3 +165,17 @@ def test_a_file_that_is_no_trace_is_refused_in_a_line(tmp_path: Path, data: byte
 def test_events_of_another_form_change_nothing(tmp_path: Path, event: Any) -> None:
     usual = [operator("aten::relu", 10, 20, [X]), *kernel(1, 15, 3.0)]
     assert read_calls(written(tmp_path, [event, *usual])).calls == read_calls(written(tmp_path, usual)).calls
+
+
+def test_timed_layers_become_rows_of_a_dataset(tmp_path: Path) -> None:
+    events = [operator("aten::linear", 100 * i, 20, LINEAR) for i in range(3)]
+    for i, took in enumerate((5.0, 7.0, 90.0)):
+        events += kernel(i + 1, 100.0 * i + 3, took, name="gemm_a")
+    out = tmp_path / "rows"
+    assert write_profiled(written(tmp_path, events), out) == {"linear": 1}
+    table = read_dataset(out).tables["linear"]
+    assert read_dataset(out).device == "NVIDIA H100"
+    row = table.iloc[0]
+    assert (row["rows"], row["in_features"], row["out_features"], row["dtype"]) == (4, 8, 16, "bfloat16")
+    assert (row["runtime_s"], row["repeats"], row["source"]) == (pytest.approx(7e-6), 3, "profiled")
+    assert row["kernels"] == "gemm_a"
