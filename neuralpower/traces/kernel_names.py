@@ -19,6 +19,7 @@ KINDS: Sequence[tuple[str, str]] = (
     (r"gemm|cutlass|nvjet|xmma|_mma|matmul|^sm\d+_|ampere_|volta_|hopper_|cublas|split_?k", "product"),
     (r"conv|implicit_|winograd|igemm|cudnn|miopen", "convolution"),
     (r"norm", "norm"),
+    (r"multi_tensor_apply", "optimizer"),
     (r"rope|rotary", "rotary positions"),
     (r"quant|fp8|mxfp|per_token", "quantisation"),
     (r"reshape_and_cache|cache|paged", "cache of keys and values"),

@@ -367,3 +367,11 @@ def program(*arguments: str) -> int:
             return int(main() or 0)
         except SystemExit as stop:
             return int(stop.code or 0)
+
+
+def test_a_call_whose_numbers_were_not_recorded_is_priced_by_its_tensors(tmp_path: Path) -> None:
+    made = Made().call("clamp", 10, tensor(F32, 1024, 1024), NONE, NONE)
+    del made.events[0]["args"]["Concrete Inputs"]
+    found = asked(tmp_path, made.events)
+    assert found.priced_s == pytest.approx(10e-6)
+    assert found.rows[0].basis == "roofline" and "recorded" in found.rows[0].reason
