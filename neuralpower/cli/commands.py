@@ -181,7 +181,7 @@ HISTORIC = {
 """Other spellings of options, which --help does not list; underscores stand for hyphens anyway."""
 
 
-SHORT = "neuralpower.short"  # key of a context that was asked for -h
+SHORT = "neuralpower.short"  # key of a context whose help is -h
 
 
 class Spelled(TyperCommand):

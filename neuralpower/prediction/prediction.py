@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neuralpower.errors import CoverageError, InputError
 from neuralpower.files.json_files import Declared, named, plain
@@ -47,6 +47,12 @@ LAUNCHES = "launch overhead"  # kind of the row of what the device waits for its
 BUBBLE = "pipeline bubble"  # kind of the row of what a pipeline stage waits for others
 HOST = "host"  # bound of that row
 NEGLIGIBLE = 1e-9  # of the time: rounding of a sum
+MEANT = {  # what people try -> what it is called
+    **{"latency": "runtime_s (s, with bounds)", "latency_s": "runtime_s", "time": "runtime_s"},
+    **{"energy": "energy_j", "power": "power_w", "memory_bytes": "memory.value_bytes"},
+    **{"peak_memory": "memory.value_bytes", "by": "by_kind() or by_module()", "layers": "rows"},
+    **{"params": "parameters", "num_parameters": "parameters", "total_flops": "flops", "macs": "flops / 2"},
+}
 COVERED, TRAINED = 0.9, 0.5  # shares of the time below which a prediction warns
 HALF = 0.6745  # deviations within which half of a normal distribution lies
 HOST_BOUND = 1.3  # times the device's work: from here on a network is the host's
@@ -116,6 +122,13 @@ class Prediction(Shown):
     parallel: Parallel | None = None  # on several devices: what is said of all
     weights: Quantised | None = None  # None where they are as `dtype` says
     modules: tuple[ModuleShape, ...] = field(default=(), compare=False)  # of the network; what `tree` shows
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what an attribute is called that other tools have under another name."""
+        hint = f"; write {MEANT[name]}" if name in MEANT else ""
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self
+        )
 
     @property
     def flops(self) -> int:

@@ -41,6 +41,7 @@ from neuralpower.suites.bench.results import SUMMARIES
 from neuralpower.suites.lab.run import STEPS
 from neuralpower.suites.paradnn.run import COMPAT, LAYER_FUNCTIONS
 from neuralpower.trace.question import RUNS
+from neuralpower.version import __version__
 from tests.program import done, run
 
 ROOT = Path(__file__).parents[2]
@@ -419,3 +420,22 @@ def test_the_shell_completes_commands_words_and_names(monkeypatch: pytest.Monkey
     assert completed(monkeypatch, "predict", NETWORK, "--predictor", "nvidia@nvidia-t") == [
         *("nvidia@nvidia-t4", "nvidia@nvidia-titan-rtx")
     ]
+
+
+# ---- doctor ----
+
+
+def test_the_doctor_finds_a_sound_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = json.loads(done("doctor", "--json"))
+    findings = {finding["what"]: finding for finding in told["findings"]}
+    assert told["neuralpower_version"] == __version__
+    assert findings["prediction"]["ok"] is True and findings["predictors"]["ok"] is True
+    assert "ok" in done("doctor").splitlines()[0]
+    monkeypatch.setattr("neuralpower.cli.doctor.FLOP", 1)
+    ended = run("doctor")
+    assert ended.code == 1 and "FAILS" in ended.out
+
+
+def test_the_doctor_names_the_package_of_a_missing_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neuralpower.cli.doctor.OPTIONAL", {"not_there_at_all": ("some-package", "a use")})
+    assert "a use: pip install some-package" in done("doctor")

@@ -34,5 +34,5 @@ def doubts(
     if few := [own for own, all_ in known if own < TRAINED and (all_ or 0.0) - own > 1e-9]:
         yield (
             f"{len(few)} of {len(known)} {what}: less than {TRAINED:.0%} of the time was measured on their "
-            f"device, at least {percent(min(few))}; similar devices give the rest"
+            f"device, at least {percent(min(few))}; similar devices give the others"
         )
