@@ -11,6 +11,7 @@
     plan        rank the devices that serve a rate and keep a promise
     load        load a predictor for many calls
     profile     measure a network on this machine
+    explain     say where the time of a profiler's trace went
     evaluate    predict networks, run them here, and compare
     dataset     read measured layers
     train       a predictor from datasets
@@ -30,6 +31,7 @@ from neuralpower.api.functions import (
     compare,
     dataset,
     evaluate,
+    explain,
     fit,
     gate,
     load,
@@ -69,6 +71,7 @@ __all__ = [
     "dataset",
     "errors",
     "evaluate",
+    "explain",
     "fit",
     "gate",
     "load",

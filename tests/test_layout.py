@@ -43,7 +43,6 @@ PACKAGES: Mapping[str, str] = {
         question recipe recorder records routing sparse_gradients stages step_lifetimes step_settings tracer
         undisturbed weights
     """,
-    "traces": "calls",
     "ask": "keywords limits options output panels spread texts words",
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.nvml power.energy
@@ -59,11 +58,12 @@ PACKAGES: Mapping[str, str] = {
         weights request explore.compare explore.fit explore.gate explore.largest explore.layouts
         explore.outcomes explore.phases explore.remedies explore.score explore.sweep explore.verdict
     """,
+    "traces": "calls explanation rows",
     "serving": "deployment load plan policies results simulator step_times surface traffic workload",
     "report": """
         cards charts explored gates grid inspection measured memory_pictures layouts number_format
         page perfetto
-        pictures served shown tables training
+        pictures served shown tables traces training
     """,
     "profiling": "cases conventions result rows steps stopwatch",
     "api": "functions gates loaded serving",

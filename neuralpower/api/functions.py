@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from neuralpower.ask.keywords import documented, keywords
 from neuralpower.ask.options import (
     Evaluating,
+    Explaining,
     Fitting,
     Gating,
     Laying,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Unpack
 
+    from neuralpower.api.explained import Explaining as Block
     from neuralpower.api.loaded import LoadedPredictor
     from neuralpower.data.dataset import Dataset
     from neuralpower.prediction.evaluate import Evaluation
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from neuralpower.profiling import Keywords, NetworkProfile
     from neuralpower.serving.plan import Plan
     from neuralpower.serving.traffic import Traffic
+    from neuralpower.traces.explanation import Explanation
 
     Model = str | Path | nn.Module | Callable[..., Any]
     Device = str | Path
@@ -420,6 +423,53 @@ def profile(
     from neuralpower.api.profiled import profiled
 
     return profiled(model, args, kwargs, settings)
+
+
+@overload
+def explain(trace: None = None, **options: Any) -> Block: ...
+
+
+@overload
+def explain(trace: Any, **options: Any) -> Explanation: ...
+
+
+@documented(Explaining, "explain")
+def explain(
+    trace: Any = None,
+    *,
+    device: Device | None = None,
+    predictor: Named | None = None,
+    **options: Any,
+) -> Explanation | Block:
+    """Say where the time of a trace went: calls against what they should take, causes, gaps.
+
+    Args:
+        trace: a file that torch.profiler exported, or a profiler whose block has ended. Without one, a block
+            to run under: `with neuralpower.explain() as run: step()` prints the table; `run.explanation` has
+            it.
+        device: by default the trace's.
+        predictor: same as in `predict`.
+        **options: as on the command line:
+            {options}
+
+    Raises:
+        InputError: no trace of torch.profiler, without shapes, or of a device without a spec sheet.
+
+    Example:
+        >>> import neuralpower, torch
+        >>> with torch.profiler.profile(record_shapes=True) as profiler:
+        ...     _ = torch.ones(64, 64) @ torch.ones(64, 64)
+        >>> found = neuralpower.explain(profiler)
+        >>> [row.operator for row in found.rows if row.operator == "matmul"]
+        ['matmul']
+    """
+    from neuralpower.api.explained import Explaining as Block
+    from neuralpower.api.explained import explained_trace
+
+    keywords("option of explain", options, Explaining, "explain")
+    how: dict[str, Any] = {"against": None, "capture": None, **options}
+    how |= {"device": device, "predictor": getattr(predictor, "name", predictor)}
+    return Block(**how) if trace is None else explained_trace(trace, **how)
 
 
 @documented(Evaluating, "evaluate")

@@ -327,6 +327,10 @@ class Ways(TypedDict, total=False):
             aliases="mode backend",
         ),
     ]
+    dim: Annotated[
+        str | None,
+        Option("Sizes of an ONNX file's inputs that vary, by name: batch=8,height=224.", aliases="dims"),
+    ]
     memory_format: Annotated[
         str | None,
         Option(
@@ -751,6 +755,19 @@ class Gating(Options, Served, Limits, Strict, total=False):
 
 class Fitting(Options, Engine, Remedies, total=False):
     """Keywords of `fit`, which takes a memory besides."""
+
+
+class Explaining(TypedDict, total=False):
+    """Keywords of `explain`."""
+
+    against: Annotated[
+        str | Path | None,
+        Option("Another trace, whose times of the same operators and sizes stand in the next column.", INPUT),
+    ]
+    capture: Annotated[
+        str | Path | None,
+        Option("The trace of the capture of its graphs, which has their operators.", INPUT),
+    ]
 
 
 class Evaluating(Sizes[int | None, OneDtype], Beginning[int | None], Training, total=False):

@@ -11,6 +11,7 @@ from neuralpower.ask import words
 from neuralpower.ask.options import (
     Device,
     Evaluating,
+    Explaining,
     Fitting,
     Gating,
     Laying,
@@ -51,6 +52,7 @@ class Top(TypedDict, total=False):
                 "predict": {"default": 15, "least": None},
                 "parallel": {"default": 15},
                 "score": {"default": 20},
+                "explain": {"default": 15},
             },
         ),
     ]
@@ -135,6 +137,10 @@ class Gate(Device, Trained, Gating, Output, total=False):
 
 class Fit(Device, Trained, Room, Fitting, Output, Picture, total=False):
     """The command `fit`."""
+
+
+class Explain(Device, Trained, Explaining, Top, Output, Plot, total=False):
+    """The command `explain`."""
 
 
 class Sweep(Device, Trained, Sweeping, Top, Output, Lines, Plot, total=False):

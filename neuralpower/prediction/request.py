@@ -223,6 +223,7 @@ def request_of(model: Any, options: Given, **more: Any) -> Request:
     and for options that contradict each other, ModelError for a model that is not found.
     """
     phase, (layout, *_) = phase_in(options), layouts_in(options)
+    model = model if options.get("dim") is None else of_sizes(model, str(options["dim"]))
     shape, batch = texts.shape(options.get("input_shape")), options.get("batch_size")
     given = {name: options[name] for name in SAME if options.get(name) is not None}
     routing = options.get("routing", ROUTING)
@@ -240,6 +241,17 @@ def request_of(model: Any, options: Given, **more: Any) -> Request:
         "cluster": cluster_in(options),
     }
     return Request(model, **{**how, **given, **more})
+
+
+def of_sizes(model: Any, text: str) -> str:
+    """The name of an ONNX file with sizes such as "batch=8,height=224"; raises InputError."""
+    name = str(model) if isinstance(model, (str, Path)) else type(model).__name__
+    if not name.partition("?")[0].endswith(".onnx"):
+        raise InputError(f"--dim {text}: names sizes of an ONNX file, and {name:.200} is none; leave it out")
+    parts = texts.names(text, "dim") or ()
+    if not all("=" in part for part in parts):
+        raise InputError(f"--dim {text}: write NAME=SIZE with commas, such as batch=8,height=224")
+    return f"{name}{'&' if '?' in name else '?'}{'&'.join(parts)}"
 
 
 def phase_in(options: Given) -> Phase:
