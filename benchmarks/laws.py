@@ -33,7 +33,7 @@ from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent
 from neuralpower.layers.columns import HALF, TILE, WHOLE
 from neuralpower.learn import laws, predictor
 from neuralpower.learn.any_device import for_device
-from neuralpower.learn.estimates import BY_LAW, CARRIED, IN_RANGE, MEASURED, NETWORKS
+from neuralpower.learn.estimates import BY_LAW, BY_NETWORKS, BY_PHYSICS, CARRIED_BY, IN_RANGE, MEASURED
 from neuralpower.learn.laws import least_s, most_s
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
@@ -53,8 +53,7 @@ RULES = (FASTER, SLOWER, FALLS, JUMPS, NARROW, APART, PART)
 ROUNDING = 1e-6  # of a time
 NEIGHBOUR = 0.02  # by which one more number along a side may change a time, in one class of alignment
 LIES = ("odd sides", "sides in pairs")  # traits by which neighbours are not of one class
-SAME_CHIP = "the same chip"  # what was measured on a twin counts as measured
-CARRIED_BASES = (CARRIED, NETWORKS)
+CARRIED_ORIGINS = (CARRIED_BY, BY_NETWORKS, BY_PHYSICS)
 Breach = tuple[str, Layer]
 
 
@@ -81,7 +80,7 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     found = predictor.estimate(layers)
     t, basis = found.runtime_s, np.array(found.basis)
     free = (basis == MEASURED) | (t == 0)
-    twins = np.array([SAME_CHIP in origin for origin in predictor.origins(found)])
+    origins = predictor.origins(found)  # what was measured on a twin counts as measured
     held = predictor.law is None or not predictor.law.exempt  # families whose calls are slower
     regressors = [one for some in (predictor, *predictor.others) for one in some.regressors.values()]
     cached = "key_length" in columns.field_names()  # read once in each step: no table beats its memory
@@ -91,8 +90,7 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     rules = {
         FASTER: ~(table & (basis == IN_RANGE)) & (t < least_s(columns, hardware) * (1 - ROUNDING)),
         SLOWER: held
-        & np.isin(basis, CARRIED_BASES)
-        & ~twins
+        & np.isin(origins, CARRIED_ORIGINS)
         & (t > most_s(columns, hardware) * (1 + ROUNDING)),
     }
     for rule, broken in rules.items():
@@ -184,8 +182,8 @@ def longer(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
 
 
 @contextlib.contextmanager
-def without_clamps() -> Iterator[None]:
-    """Predictions without what holds them."""
+def without_clamps(*, tiles: bool = True) -> Iterator[None]:
+    """Predictions without what holds them; `tiles`: nor what makes sizes of a tile stand together."""
 
     def nowhere(columns: Layer) -> tuple[Layer, Array]:
         return columns, np.zeros(len(columns.dtype), dtype=bool)
@@ -193,15 +191,18 @@ def without_clamps() -> Iterator[None]:
     def free(value: float) -> object:
         return lambda columns, hardware: np.full(len(columns.dtype), value)
 
-    instead: tuple[tuple[Any, str, Any], ...] = (
+    instead: list[tuple[Any, str, Any]] = [
         (laws, "least_s", free(0.0)),
         (laws, "most_s", free(np.inf)),
         (laws, "other_types", lambda *_: ()),
         (laws, "in_more_bits", lambda *_: []),
-        (predictor, "in_tiles", nowhere),
-        (attention, "between_powers", lambda *_: None),
-        (latent_attention, "between_powers", lambda *_: None),
-    )
+    ]
+    if tiles:
+        instead += [
+            (predictor, "in_tiles", nowhere),
+            (attention, "between_powers", lambda *_: None),
+            (latent_attention, "between_powers", lambda *_: None),
+        ]
     with contextlib.ExitStack() as stack:
         for module, name, other in instead:
             stack.enter_context(mock.patch.object(module, name, other))

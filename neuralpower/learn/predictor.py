@@ -40,6 +40,7 @@ from neuralpower.learn.estimates import (
     CARRIED,
     CARRIED_BY,
     EXTRAPOLATED,
+    HELD,
     IN_RANGE,
     LIKE,
     MEASURED,
@@ -377,8 +378,9 @@ class Predictor:
             if len(asked):
                 instead = self._by_fastest(take(other, asked))
                 rows = index[asked]
-                longer = found.runtime_s[rows] > instead.runtime_s
-                found = found.with_rows(rows[longer == wider], instead.at(longer == wider))
+                held = (found.runtime_s[rows] > instead.runtime_s) == wider
+                by_type = replace(instead, basis_code=np.full(len(rows), BASES.index(HELD)))
+                found = found.with_rows(rows[held], by_type.at(held))
         return found
 
     def _standing(self, columns: Layer) -> Array:
@@ -508,14 +510,14 @@ class Predictor:
             most = laws.most_s(columns, here)
             if exact and (self.twin is not None or not self.carried):
                 most = most * _let(t / most, outside)
-        t = np.clip(t, least, np.maximum(least, most))
+        free_s, t = t, np.clip(t, least, np.maximum(least, most))
         spread = regressor.spread if exact else regressor.spread.widened(WIDE)
         low, high = _bounds(spread, t, outside, unsure)
         far = outside > EXTRAPOLATION_OCTAVES
         inside = CARRIED if self.carried else IN_RANGE
         code = np.select(
-            [np.full(rows, not exact), measured & (self.twin is None), far],
-            [BASES.index(basis) for basis in (BORROWED, MEASURED, EXTRAPOLATED)],
+            [np.full(rows, not exact), measured & (self.twin is None), t != free_s, far],
+            [BASES.index(basis) for basis in (BORROWED, MEASURED, HELD, EXTRAPOLATED)],
             BASES.index(inside),
         )
         return Estimates(

@@ -17,6 +17,7 @@ from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
 from neuralpower.learn import laws
 from neuralpower.learn.any_device import for_device
+from neuralpower.learn.estimates import HELD
 from tests.layers.made import conv3x3
 from tests.sampled import some_always
 
@@ -147,3 +148,15 @@ def test_what_a_causal_mask_hides_is_not_needed() -> None:
     assert least(8192, 8192, True) == pytest.approx(least(8192, 8192, False) / 2, rel=1e-3)
     assert least(64, 8192, True) == pytest.approx(least(64, 8192, False), rel=0.01)
     assert least(1, 8192, True) == least(1, 8192, False)
+
+
+@pytest.mark.parametrize("device", ["nvidia-h100-sxm5-80gb", "nvidia-l40s", "nvidia-rtx-4090"])
+def test_the_basis_says_which_answers_a_law_holds(device: str) -> None:
+    predictor = for_device(find_spec(device)).of_torch()
+    layers = [one for name in ("conv3d", "attention", "linear") for one in drawn(KINDS[name], "bfloat16", 20)]
+    found = predictor.estimate(layers)
+    with without_clamps(tiles=False):
+        free = predictor.estimate(layers)
+    held = np.array(found.basis) == HELD
+    assert held.any() and not held.all() and HELD not in free.basis
+    assert (held == (found.runtime_s != free.runtime_s)).all()
