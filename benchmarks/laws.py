@@ -33,7 +33,7 @@ from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent
 from neuralpower.layers.columns import HALF, TILE, WHOLE
 from neuralpower.learn import laws, predictor
 from neuralpower.learn.any_device import for_device
-from neuralpower.learn.estimates import BY_LAW, BY_NETWORKS, BY_PHYSICS, CARRIED_BY, IN_RANGE, MEASURED
+from neuralpower.learn.estimates import BY_LAW, BY_NETWORKS, BY_PHYSICS, CARRIED, CARRIED_BY, IN_RANGE, MEASURED
 from neuralpower.learn.laws import least_s, most_s
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
@@ -82,13 +82,15 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     free = (basis == MEASURED) | (t == 0)
     origins = predictor.origins(found)  # what was measured on a twin counts as measured
     held = predictor.law is None or not predictor.law.exempt  # families whose calls are slower
-    regressors = [one for some in (predictor, *predictor.others) for one in some.regressors.values()]
+    measured_here = [  # by a table that lists none of its calls
+        regressor.unlisted and (one.twin is None or one.twin.differs_in_links(hardware))
+        for one in (predictor, *predictor.others)
+        for regressor in one.regressors.values()
+    ]
     cached = "key_length" in columns.field_names()  # read once in each step: no table beats its memory
-    table = np.array(
-        [number >= 0 and regressors[number].unlisted and not cached for number in found.regressor]
-    )
+    table = np.array([number >= 0 and measured_here[number] and not cached for number in found.regressor])
     rules = {
-        FASTER: ~(table & (basis == IN_RANGE)) & (t < least_s(columns, hardware) * (1 - ROUNDING)),
+        FASTER: ~(table & np.isin(basis, (IN_RANGE, CARRIED))) & (t < least_s(columns, hardware) * (1 - ROUNDING)),
         SLOWER: held
         & np.isin(origins, CARRIED_ORIGINS)
         & (t > most_s(columns, hardware) * (1 + ROUNDING)),
