@@ -160,14 +160,19 @@ def _predictor(slug: str) -> Predictor:
 
 
 def apart(spec: DeviceSpec, layers: list[Layer]) -> Iterator[Breach]:
-    """Breaches against a board of the same chip that differs in its links alone."""
+    """Breaches against a board of the same chip that differs in its links alone.
+
+    Times that include the launches of one board's host are not compared.
+    """
     sheets = (find_spec(slug) for slug in known_specs() if slug != spec.slug)
     alike = (one for one in sheets if spec.chip and one.chip == spec.chip)
     for twin in alike:
         if octaves_apart(spec.hardware(), twin.hardware()) < ROUNDED:
             some = [layer for layer in layers if _same_units(layer, spec, twin)]
-            mine, other = (_predictor(one.slug).estimate(some).runtime_s for one in (spec, twin))
-            yield from ((APART, some[i]) for i in np.flatnonzero(abs(mine - other) > ROUNDED * mine))
+            mine, other = (_predictor(one.slug).estimate(some) for one in (spec, twin))
+            differs = abs(mine.runtime_s - other.runtime_s) > ROUNDED * mine.runtime_s
+            launched = (mine.hidden_s > 0) | (other.hidden_s > 0)
+            yield from ((APART, some[i]) for i in np.flatnonzero(differs & ~launched))
 
 
 def _same_units(layer: Layer, spec: DeviceSpec, twin: DeviceSpec) -> bool:
