@@ -33,7 +33,15 @@ from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent
 from neuralpower.layers.columns import HALF, TILE, WHOLE
 from neuralpower.learn import laws, predictor
 from neuralpower.learn.any_device import for_device
-from neuralpower.learn.estimates import BY_LAW, BY_NETWORKS, BY_PHYSICS, CARRIED, CARRIED_BY, IN_RANGE, MEASURED
+from neuralpower.learn.estimates import (
+    BY_LAW,
+    BY_NETWORKS,
+    BY_PHYSICS,
+    CARRIED,
+    CARRIED_BY,
+    IN_RANGE,
+    MEASURED,
+)
 from neuralpower.learn.laws import least_s, most_s
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
@@ -90,10 +98,9 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     cached = "key_length" in columns.field_names()  # read once in each step: no table beats its memory
     table = np.array([number >= 0 and measured_here[number] and not cached for number in found.regressor])
     rules = {
-        FASTER: ~(table & np.isin(basis, (IN_RANGE, CARRIED))) & (t < least_s(columns, hardware) * (1 - ROUNDING)),
-        SLOWER: held
-        & np.isin(origins, CARRIED_ORIGINS)
-        & (t > most_s(columns, hardware) * (1 + ROUNDING)),
+        FASTER: ~(table & np.isin(basis, (IN_RANGE, CARRIED)))
+        & (t < least_s(columns, hardware) * (1 - ROUNDING)),
+        SLOWER: held & np.isin(origins, CARRIED_ORIGINS) & (t > most_s(columns, hardware) * (1 + ROUNDING)),
     }
     for rule, broken in rules.items():
         yield from ((rule, layers[i]) for i in np.flatnonzero(broken & ~free))

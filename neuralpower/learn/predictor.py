@@ -383,7 +383,8 @@ class Predictor:
                 instead = self._by_fastest(take(other, asked))
                 rows = index[asked]
                 held = (found.runtime_s[rows] > instead.runtime_s) == wider
-                by_type = replace(instead, basis_code=np.full(len(rows), BASES.index(HELD)))
+                code = np.full(len(rows), BASES.index(HELD))
+                by_type = replace(instead, basis_code=code, regressor=found.regressor[rows])
                 found = found.with_rows(rows[held], by_type.at(held))
         return found
 
