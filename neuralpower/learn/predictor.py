@@ -383,8 +383,7 @@ class Predictor:
                 instead = self._by_fastest(take(other, asked))
                 rows = index[asked]
                 held = (found.runtime_s[rows] > instead.runtime_s) == wider
-                code = np.full(len(rows), BASES.index(HELD))
-                by_type = replace(instead, basis_code=code, regressor=found.regressor[rows])
+                by_type = replace(instead, basis_code=np.full(len(rows), BASES.index(HELD)))
                 found = found.with_rows(rows[held], by_type.at(held))
         return found
 
@@ -581,7 +580,8 @@ class Predictor:
         if between is not None:
             rows, share, *ends = between
             low, high = (self._trained(key, end, hardware)[0] for end in ends)
-            t[rows] = low + share * np.maximum(high - low, 0)
+            low = np.minimum(low, high)
+            t[rows] = low + share * (high - low)
         return t, outside, measured
 
     def _predict(
