@@ -10,7 +10,7 @@ line where a call is a chain of launches, as a recurrent layer's steps or an opt
 (`Layer.launches`). Layers are timed as bare calls of their functions. In a forward pass, Python also walks
 modules and makes views around each call: networks say how long, where some were measured. Compiled code, the
 backward pass and loops do not. A lone backward pass also starts autograd's thread, a network's does so once:
-the least that any backward call takes more than its forward call is left out.
+the least that any kind's backward call takes more than its forward call is subtracted.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Dispatch:
         for (phase, function), index in rows_by(np.asarray(measured_phase(columns.phase)), functions):
             cost = self._cost((columns.kind, phase, function))
             found[index] = cost.call_s + cost.launch_s * launches[index]
-        return self.factor * found + self.walk_s * _is_walked(columns)
+        return np.asarray(self.factor * found + self.walk_s * _is_walked(columns))
 
     def _cost(self, key: Key) -> Cost:
         """The cost of a function, else of its kind, else of kinds that were not measured."""

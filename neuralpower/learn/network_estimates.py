@@ -129,8 +129,9 @@ def as_run(predictor: Predictor, run: str) -> Predictor:
     """The predictor of a way to run (`RUNS`): torch's kernels or engines', modules walked or compiled."""
     if run == ENGINE:
         return predictor
-    compiled = predictor.dispatch is not None and run == COMPILE
-    dispatch = predictor.dispatch.of_compiled() if compiled else predictor.dispatch
+    dispatch = predictor.dispatch
+    if dispatch is not None and run == COMPILE:
+        dispatch = dispatch.of_compiled()
     return replace(predictor.of_torch(), dispatch=dispatch)
 
 
