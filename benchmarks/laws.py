@@ -97,9 +97,12 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     ]
     cached = "key_length" in columns.field_names()  # read once in each step: no table beats its memory
     table = np.array([number >= 0 and measured_here[number] and not cached for number in found.regressor])
+    sheets = [
+        one.hardware or hardware for one in (predictor, *predictor.others)
+    ]  # each rounds a chip's numbers
+    least = np.min([least_s(columns, sheet) for sheet in sheets], axis=0)
     rules = {
-        FASTER: ~(table & np.isin(basis, (IN_RANGE, CARRIED)))
-        & (t < least_s(columns, hardware) * (1 - ROUNDING)),
+        FASTER: ~(table & np.isin(basis, (IN_RANGE, CARRIED))) & (t < least * (1 - ROUNDING)),
         SLOWER: held & np.isin(origins, CARRIED_ORIGINS) & (t > most_s(columns, hardware) * (1 + ROUNDING)),
     }
     for rule, broken in rules.items():

@@ -78,7 +78,12 @@ def in_tiles(columns: L) -> tuple[L, np.ndarray]:
         tile = np.maximum(octave / TILES_IN_AN_OCTAVE, np.where(size > TILE, TILE, WHOLE))
         last = np.ceil(size / tile) * tile
         first = last - tile + np.where(size % HALF == 0, HALF, 1)
-        stands = np.where(large, np.where((size % WHOLE == 0) | paged, last, first), size)
+        stands = np.where((size % WHOLE == 0) | paged, last, first)
+        if name.endswith("channels"):  # groups have equal shares; more of them stand with the channels
+            groups = np.maximum(np.asarray(getattr(columns, "groups", 1)), 1)
+            groups = np.where(groups > TILE, 1, groups)
+            stands = np.ceil(stands / groups) * groups
+        stands = np.where(large, stands, size)
         if np.any(stands != size):
             sizes[name], differs = stands, differs | (stands != size)
     if not sizes:

@@ -506,15 +506,18 @@ class Predictor:
                 for one, seconds in zip((columns, *wider), t, strict=True)
             ]
             t, unsure = np.stack([seconds for seconds, _ in carried]), carried[0][1]
-        t, outside, known = np.where(known[0], t[0], np.min(t, axis=0)), outside[0], known[0]
-        measured = exact & known
+        same_chip = self.twin is None or self.twin.differs_in_links(
+            here
+        )  # what was measured was measured here
+        measured, outside = exact & known[0] & same_chip, outside[0]
+        t = np.where(known[0] & same_chip, t[0], np.min(t, axis=0))
         of_sums = regressor.of_sums and not self.view.pooled  # no call's own time: terms of networks' totals
         least, most = 0.0 if of_sums else self.view.least_s(columns, here), np.full(rows, np.inf)
         if self.twin is None and law is not None and self.carried and np.any(outside > 0):
             t = faded(t, law.seconds(columns), outside)
         if law is not None:
             free = measured | self._warm(columns, regressor) & (outside <= 0)
-            free &= self.twin is None or self.twin.differs_in_links(here)
+            free &= same_chip
             least = np.where(free, least, np.maximum(least, laws.least_s(columns, here)))
             most = laws.most_s(columns, here)
             if exact and (self.twin is not None or not self.carried):
@@ -525,7 +528,7 @@ class Predictor:
         far = outside > EXTRAPOLATION_OCTAVES
         inside = CARRIED if self.carried else IN_RANGE
         code = np.select(
-            [np.full(rows, not exact), measured & (self.twin is None), t != free_s, far],
+            [np.full(rows, not exact), measured, t != free_s, far],
             [BASES.index(basis) for basis in (BORROWED, MEASURED, HELD, EXTRAPOLATED)],
             BASES.index(inside),
         )
