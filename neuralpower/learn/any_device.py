@@ -250,8 +250,8 @@ def _on_the_device(pooled: Predictor, spec: DeviceSpec) -> Predictor:
     alike = _but_for_links(spec)
     twins = [sheet for sheet in alike if _levels_known(pooled, sheet.slug)]
     years = [sheet.year for sheet in (spec, *alike) if sheet.year]
-    first = dataclasses.replace(spec.hardware(), year=min(years, default=None))
-    hardware = rounded_alike(spec.hardware(), twins[0].hardware()) if twins else first
+    hardware = rounded_alike(spec.hardware(), twins[0].hardware()) if twins else spec.hardware()
+    hardware = dataclasses.replace(hardware, year=min(years, default=None))
     there = pooled.on(hardware, spec.slug)
     regressors, known = dict(there.regressors), _levels_known(pooled, spec.slug)
     for sheet in twins:
