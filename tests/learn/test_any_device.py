@@ -232,7 +232,7 @@ def test_a_host_that_is_not_known_is_less_certain_and_named() -> None:
     assert there.deviation > trained.deviation and there.seconds([linear(1, "bfloat16")])[0] == 2.5e-5
     calls = [linear(1, "bfloat16"), linear(2, "bfloat16")]
     assert not trained.note(calls) and not there.note([])
-    assert "25 us per call on average" in there.note(calls) and "factor of 2" in there.note(calls)
+    assert "25 us each" in there.note(calls) and "factor of 2" in there.note(calls)
     assert there.of_another_host() == there
 
 
