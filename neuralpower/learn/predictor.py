@@ -20,7 +20,7 @@ from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, floats_of, instead_
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
 from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, measured_phase
-from neuralpower.layers.columns import as_columns, in_tiles, of_one_type, stacked, take
+from neuralpower.layers.columns import as_columns, in_tiles, of_one_type, replaced, stacked, take
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.tiles import TiledProduct
 from neuralpower.learn import keys, laws
@@ -40,6 +40,7 @@ from neuralpower.learn.estimates import (
     CARRIED,
     CARRIED_BY,
     EXTRAPOLATED,
+    HELD,
     IN_RANGE,
     LIKE,
     MEASURED,
@@ -369,6 +370,10 @@ class Predictor:
         Where both have rows alike, it is the wider one.
         """
         free, mine = (found.basis_code == BASES.index(MEASURED)) | (found.runtime_s <= 0), None
+        if not columns.multiplies:  # trained passes over memory know that already
+            free |= found.regressor != BY_LAW
+        if free.all():
+            return found
         for index, other, wider in laws.other_types(columns, self._known_hardware()):
             mine = self._standing(columns) if mine is None else mine
             theirs, here = self._standing(other), mine[index]
@@ -377,8 +382,9 @@ class Predictor:
             if len(asked):
                 instead = self._by_fastest(take(other, asked))
                 rows = index[asked]
-                longer = found.runtime_s[rows] > instead.runtime_s
-                found = found.with_rows(rows[longer == wider], instead.at(longer == wider))
+                held = (found.runtime_s[rows] > instead.runtime_s) == wider
+                by_type = replace(instead, basis_code=np.full(len(rows), BASES.index(HELD)))
+                found = found.with_rows(rows[held], by_type.at(held))
         return found
 
     def _standing(self, columns: Layer) -> Array:
@@ -491,31 +497,39 @@ class Predictor:
             some.reshape(1 + len(wider), rows)
             for some in self._trained(found, stacked(near, *wider), hardware)
         )
-        t, outside, known = np.where(known[0], t[0], np.min(t, axis=0)), outside[0], known[0]
-        measured = exact & known
         if near is not columns:  # the roofline says what operands of other types change
             t = t * self._roofline(columns, key[1]) / self._roofline(near, key[1])
         unsure = np.zeros(rows)
+        if self.twin is not None:
+            carried = [
+                self.twin.carried(in_tiles(one)[0], seconds, here)
+                for one, seconds in zip((columns, *wider), t, strict=True)
+            ]
+            t, unsure = np.stack([seconds for seconds, _ in carried]), carried[0][1]
+        same_chip = self.twin is None or self.twin.differs_in_links(
+            here
+        )  # what was measured was measured here
+        measured, outside = exact & known[0] & same_chip, outside[0]
+        t = np.where(known[0] & same_chip, t[0], np.min(t, axis=0))
         of_sums = regressor.of_sums and not self.view.pooled  # no call's own time: terms of networks' totals
         least, most = 0.0 if of_sums else self.view.least_s(columns, here), np.full(rows, np.inf)
-        if self.twin is not None:
-            t, unsure = self.twin.carried(columns, t, here)
-        elif law is not None and self.carried and np.any(outside > 0):
+        if self.twin is None and law is not None and self.carried and np.any(outside > 0):
             t = faded(t, law.seconds(columns), outside)
         if law is not None:
             free = measured | self._warm(columns, regressor) & (outside <= 0)
+            free &= same_chip
             least = np.where(free, least, np.maximum(least, laws.least_s(columns, here)))
             most = laws.most_s(columns, here)
             if exact and (self.twin is not None or not self.carried):
                 most = most * _let(t / most, outside)
-        t = np.clip(t, least, np.maximum(least, most))
+        free_s, t = t, np.clip(t, least, np.maximum(least, most))
         spread = regressor.spread if exact else regressor.spread.widened(WIDE)
         low, high = _bounds(spread, t, outside, unsure)
         far = outside > EXTRAPOLATION_OCTAVES
         inside = CARRIED if self.carried else IN_RANGE
         code = np.select(
-            [np.full(rows, not exact), measured & (self.twin is None), far],
-            [BASES.index(basis) for basis in (BORROWED, MEASURED, EXTRAPOLATED)],
+            [np.full(rows, not exact), measured, t != free_s, far],
+            [BASES.index(basis) for basis in (BORROWED, MEASURED, HELD, EXTRAPOLATED)],
             BASES.index(inside),
         )
         return Estimates(
@@ -560,13 +574,17 @@ class Predictor:
         tiles, differs = in_tiles(columns)
         moved = np.flatnonzero(differs & ~measured)
         if len(moved):
-            alike = described(take(tiles, moved))
-            t[moved], outside[moved] = self._predict(key, regressor, problem.at(moved), LONGEST_S, alike)
+            alike, own = described(take(tiles, moved)), problem.at(moved)
+            if columns.spreads:
+                spread = {name: getattr(tiles, name)[moved] for name in columns.spreads}
+                own = described(replaced(take(columns, moved), spread))
+            t[moved], outside[moved] = self._predict(key, regressor, own, LONGEST_S, alike)
         between = columns.between(~measured)
         if between is not None:
             rows, share, *ends = between
             low, high = (self._trained(key, end, hardware)[0] for end in ends)
-            t[rows] = low + share * np.maximum(high - low, 0)
+            low = np.minimum(low, high)
+            t[rows] = low + share * (high - low)
         return t, outside, measured
 
     def _predict(

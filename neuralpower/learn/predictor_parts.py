@@ -86,6 +86,7 @@ class DispatchPart(Part, frozen=True):
     deviation: Deviation
     factor: Positive
     costs: list[CostPart]
+    walk_s: NotNegative = 0.0
 
 
 class TermPart(Part, frozen=True, kw_only=True):
