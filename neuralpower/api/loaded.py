@@ -29,6 +29,7 @@ from neuralpower.learn import predictor_lookup
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_files import known_predictors
 from neuralpower.learn.predictor_json import check_places
+from neuralpower.learn.settings import all_set, set_to
 from neuralpower.measure import target
 from neuralpower.networks.callables import as_network
 from neuralpower.networks.given_shapes import one_shape
@@ -38,6 +39,7 @@ from neuralpower.prediction.explore.compare import Comparison, Side, compare
 from neuralpower.prediction.explore.fit import Fit, assumed, check_phase, fit
 from neuralpower.prediction.explore.fit import memory as memory_of
 from neuralpower.prediction.explore.layouts import Layouts, Wanted, layouts
+from neuralpower.prediction.footprint import footprint_of
 from neuralpower.prediction.memory.engines import EngineRequest
 from neuralpower.prediction.memory.over_time import Lived
 from neuralpower.prediction.memory.peak import Memory
@@ -175,7 +177,8 @@ def predicted(
     loaded: LoadedPredictor, model: Model, inputs: Any, options: Given, seen: Seen | None = None
 ) -> Prediction:
     """The prediction that options ask for; `seen` as in `prediction.case.predict`."""
-    share, batch, predictor = options.get("min_coverage"), options.get("batch_size"), loaded.predictor
+    share, batch = options.get("min_coverage"), options.get("batch_size")
+    predictor = set_to(loaded.predictor, options.get("power_limit"), options.get("clock"))
     check_share("min_coverage", share, "min_coverage=0.95")
     loaded.check_devices(cluster_in(options))
     network = as_network(model)
@@ -200,6 +203,7 @@ def predicted(
     with explained(inputs, answered):
         found = answered(inputs)
     check_coverage(found, share, "min_coverage")
+    found = replace(found, footprint=footprint_of(found, options))
     return replace(found, assumptions=(*notes, *found.assumptions)) if notes else found
 
 
@@ -233,7 +237,8 @@ def swept(model: Model, predictors: Sequence[LoadedPredictor], options: Given) -
     """Predict a grid of sizes with several predictors; raises what `neuralpower.sweep` raises."""
     from neuralpower.prediction.explore.phases import grid_of, sweep_grid
 
-    network, known = as_network(model), [loaded.predictor for loaded in predictors]
+    network, set_as = as_network(model), (options.get("power_limit"), options.get("clock"))
+    known = [one for loaded in predictors for one in all_set(loaded.predictor, *set_as)]
     request, lists, served = grid_of(network, options, known[0])
     memory = options.get("memory")
     found = sweep_grid(request, known, lists)

@@ -12,6 +12,7 @@ from neuralpower.learn.estimates import BASES, IN_RANGE, MEASURED, ROOFLINE, TOL
 from neuralpower.learn.regressor import Regressor
 from neuralpower.networks.phases import spelled
 from neuralpower.prediction import rows
+from neuralpower.prediction.footprint import Footprint
 from neuralpower.prediction.generation import Generation, Step
 from neuralpower.prediction.memory.peak import Memory
 from neuralpower.prediction.prediction import HOST_BOUND, LAUNCHES, Prediction, Training
@@ -158,6 +159,7 @@ def _head(p: Prediction) -> Iterator[str]:
         yield f"energy unknown: {p.power_reason}"
     yield from (styled(line, "bold") if "tokens/s" in line else line for line in tokens(p))
     yield from parallel_lines(p)
+    yield from footprint_lines(p)
     if p.memory is not None:
         yield memory_line(p.memory, "memory of a device" if p.parallel else "memory")
     borrowed = f", borrowed {share(p.borrowed)}" if p.borrowed >= TOLD else ""
@@ -215,6 +217,14 @@ def tokens(prediction: Prediction) -> Iterator[str]:
         yield f"{plain(about.tokens_per_s.value)} tokens/s{joules}{held}"
 
 
+def footprint_lines(prediction: Prediction) -> Iterator[str]:
+    """Energy, money and carbon that were asked for, a line each."""
+    found = prediction.footprint
+    for line in found.lines if isinstance(found, Footprint) else ():
+        about = f" ({line.about})" if line.about else ""
+        yield visible(f"{line.name} {bounded(line.value, line.unit)}{about}")
+
+
 def joined_parts(parts: Sequence[str]) -> str:
     """The parts of one call: "add to pow mean and 5 more"."""
     shown = " ".join(parts[:PARTS])
@@ -226,7 +236,7 @@ def _trained(p: Prediction) -> str:
     trained = p.power_share_trained or 0.0
     if trained > MOSTLY:
         return ""
-    return f", power data cover {share(trained)} of the time" if trained else ", without power data"
+    return f", watts {share(trained)} trained, else by kind of work" if trained else ", watts by kind of work"
 
 
 def _foot(p: Prediction) -> Iterator[str]:

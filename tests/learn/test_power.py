@@ -17,13 +17,13 @@ from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.base import typed
 from neuralpower.layers.columns import columns_of
 from neuralpower.layers.linear import Linear
-from neuralpower.learn.carried_power import idle_power
 from neuralpower.learn.estimates import BASES
 from neuralpower.learn.keys import ANY, whole_kind
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import save
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.train import train, train_power
+from neuralpower.learn.watts import idle_power
 from neuralpower.measure.collect.plan import draw
 from neuralpower.measure.collect.request import PRESETS
 from neuralpower.prediction.compose import compose
@@ -348,11 +348,11 @@ def test_power_that_was_not_trained_is_carried_within_idle_and_limit(sparse: Pre
     (energy,) = [
         line for line in prediction_table(some, "kind", 3, 0).splitlines() if line.startswith("energy")
     ]
-    assert energy.endswith(f", power data cover {share(known)} of the time")
+    assert energy.endswith(f", watts {share(known)} trained, else by kind of work")
     nowhere = dataclasses.replace(
         some, rows=tuple(dataclasses.replace(row, power_trained=False) for row in some.rows)
     )
-    assert ", without power data" in prediction_table(nowhere, "kind", 3, 0)
+    assert ", watts by kind of work" in prediction_table(nowhere, "kind", 3, 0)
 
 
 def test_a_device_of_unknown_idle_power_idles_within_a_share_of_its_limit(sparse: Predictor) -> None:
