@@ -85,6 +85,11 @@ class Compared:
         return self.seconds * self.watts
 
 
+def rows_of(table: pd.DataFrame) -> Iterator[Any]:
+    """The rows, with their columns as attributes."""
+    yield from table.itertuples()
+
+
 def wrong(row: Any) -> bool:
     """Whether a row of the sweep is known to be faulty: faster than a batch of 1, at 56 to 93 W."""
     return bool(row.set == "dvfs" and row.model == "qwen2model" and row.batch == 8 and row.seq_len == 4096)
@@ -108,7 +113,7 @@ def predicted(device: str, model: str, **options: Any) -> Prediction:
 def energaizer(path: Path, chosen: Callable[[Any], bool], *, clocked: bool) -> list[Compared]:
     """Its forward passes that `chosen` wants; `clocked` at the clock that they were locked to."""
     found = []
-    for row in pd.read_csv(path / "power/energaizer/networks_time_energy_power.csv").itertuples():
+    for row in rows_of(pd.read_csv(path / "power/energaizer/networks_time_energy_power.csv")):
         if not chosen(row) or wrong(row):
             continue
         options: dict[str, Any] = {
@@ -129,7 +134,7 @@ def argonne(path: Path, device: str) -> list[Compared]:
     """Generations of 1,024 tokens after 1,024."""
     table = pd.read_csv(path / "power/argonne/generation_power.csv")
     found = []
-    for row in table[table.device == device].itertuples():
+    for row in rows_of(table[table.device == device]):
         options: dict[str, Any] = {"batch_size": int(row.batch), "dtype": "bfloat16", "run": "engine"}
         if device == "Nvidia H100 GPU" and row.engine == "TensorRT-LLM":
             options["power_limit"] = f"{TRT_LIMIT_W}W"
@@ -143,7 +148,7 @@ def served(path: Path, architecture: str) -> list[Compared]:
     """Decode steps of served models on one GPU whose kernels take LEAST_KERNELS of the step or more."""
     table = pd.read_csv(path / "served/energy_of_served_models.csv")
     found = []
-    for row in table[(table.architecture == architecture) & (table.num_gpus == 1)].itertuples():
+    for row in rows_of(table[(table.architecture == architecture) & (table.num_gpus == 1)]):
         context = int(row.avg_output_len / 2) + PROMPT
         options: dict[str, Any] = {"batch_size": max(round(row.avg_batch_size), 1), "run": "engine"}
         if row.weight_precision == "bfloat16":
@@ -187,27 +192,29 @@ def whole_runs(path: Path) -> Iterator[tuple[str, Callable[[], list[Compared]]]]
 def clocks(path: Path) -> Iterator[str]:
     """The sweep of an A100's clock: ratios to the run at UNBOUND_MHZ, of watts and time."""
     table = pd.read_csv(path / "power/energaizer/networks_time_energy_power.csv")
-    sweep = table[[row.set == "dvfs" and not wrong(row) for row in table.itertuples()]]
+    sweep = table[[row.set == "dvfs" and not wrong(row) for row in rows_of(table)]]
     errors: list[tuple[float, float]] = []
-    for (model, precision, batch, length), rows in sweep.groupby(["model", "precision", "batch", "seq_len"]):
+    for key, rows in sweep.groupby(["model", "precision", "batch", "seq_len"]):
+        one: Any = key
+        model, precision, batch, length = one
         how: dict[str, Any] = {
             "batch_size": int(batch),
             "seq_len": int(length),
             "dtype": DTYPES[precision],
             "run": "eager",
         }
-        (anchor,) = rows[rows.locked_clock_mhz == UNBOUND_MHZ].itertuples()
-        at = predicted("nvidia-a100-pcie-40gb", ENERGAIZER[model], clock=f"{UNBOUND_MHZ}MHz", **how)
-        for row in rows[rows.locked_clock_mhz != UNBOUND_MHZ].itertuples():
-            said = predicted(
+        (anchor,) = rows_of(rows[rows.locked_clock_mhz == UNBOUND_MHZ])
+        at: Any = predicted("nvidia-a100-pcie-40gb", ENERGAIZER[model], clock=f"{UNBOUND_MHZ}MHz", **how)
+        for row in rows_of(rows[rows.locked_clock_mhz != UNBOUND_MHZ]):
+            said: Any = predicted(
                 "nvidia-a100-pcie-40gb", ENERGAIZER[model], clock=f"{row.locked_clock_mhz}MHz", **how
             )
             time = said.runtime_s.value / at.runtime_s.value / (row.time_ms / anchor.time_ms)
             watts = said.power_w.value / at.power_w.value / (row.power_w / anchor.power_w)
             errors.append((time - 1, watts - 1))
-    for name, one in zip(("time", "watts"), np.abs(errors).T, strict=True):
-        said = f"{np.median(one):.1%} / {one.mean():.1%}"
-        yield f"| clock sweep, ratio to {UNBOUND_MHZ} MHz, {name} | {len(one)} | {said} |"
+    for name, found in zip(("time", "watts"), np.abs(errors).T, strict=True):
+        text = f"{np.median(found):.1%} / {found.mean():.1%}"
+        yield f"| clock sweep, ratio to {UNBOUND_MHZ} MHz, {name} | {len(found)} | {text} |"
 
 
 def held(watts: float, idle: float, cores: float, limit: float) -> tuple[float, float]:
@@ -240,8 +247,8 @@ def _limited(name: str, table: pd.DataFrame, by: list[str], least: float) -> Ite
     cores = 0.5  # neither compute nor memory alone sets the pace of a whole step
     errors, unchanged = [], []
     for _, rows in table.groupby(by):
-        top = rows[rows.limit == rows.limit.max()].iloc[0]
-        for row in rows[(rows.limit < top.limit) & (rows.limit >= least * top.limit)].itertuples():
+        top: Any = rows[rows.limit == rows.limit.max()].iloc[0]
+        for row in rows_of(rows[(rows.limit < top.limit) & (rows.limit >= least * top.limit)]):
             bound = top.watts > row.limit
             _, longer = (
                 held(top.watts, shipped_watts().idle * top.limit, cores, row.limit) if bound else (1.0, 1.0)
@@ -270,7 +277,7 @@ def main(
             except NeuralPowerError as error:
                 print(f"| {name} | {error} |", flush=True)
     print("\n| sweeps | n | error: median / mean |\n|---|---|---|")
-    for name, lines in (("clock", clocks), ("limit", limits)):
+    for name, lines in (("sweep of clocks", clocks), ("sweep of limits", limits)):
         if only.lower() in name:
             for text in lines(path):
                 print(text, flush=True)

@@ -369,7 +369,9 @@ class Set(TypedDict, total=False):
 class Footprints(TypedDict, total=False):
     """What a pass costs besides its time: none of it by default."""
 
-    node_overhead: Annotated[float | None, Option("Watts of the rest of the node, a device's share.", COST)]
+    node_overhead: Annotated[
+        float | None, Option("Watts of the node besides its devices, for each device.", COST)
+    ]
     pue: Annotated[float | None, Option("Energy of the site over that of its computers: 1.2.", COST)]
     price: Annotated[str | None, Option("Price of a device for an hour: 2.49/h, or a file of prices.", COST)]
     currency: Annotated[str | None, Option("Currency of --price; default: USD.", COST)]

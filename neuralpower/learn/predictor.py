@@ -151,7 +151,7 @@ class Predictor:
 
     @property
     def clock(self) -> float:
-        """Of its cores, relative to the highest."""
+        """The clock of its cores, relative to the highest."""
         return 1.0 if self.setting is None else self.setting.clock
 
     @property

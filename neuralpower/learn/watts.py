@@ -145,13 +145,17 @@ def idle_power(hardware: Hardware, clock: float = 1.0) -> tuple[float, float, fl
     return law.idle * limit * falls, law.least_idle * limit * falls, law.most_idle * limit * falls
 
 
-def longer(columns: Layer, hardware: Hardware, clock: Array | float) -> Array:
-    """Times that calls take at a clock, relative to the highest, [rows]."""
+def longer(columns: Layer, hardware: Hardware) -> Callable[[Array | float], Array]:
+    """Times that calls take at a clock, relative to the highest, [rows], as a function of the clock."""
     compute, memory = floors(columns, hardware, columns.traits())
     cores = np.maximum(compute, shipped_watts().cores_beside_memory * memory)
     cores = np.where(cores > 0, cores, 1.0)  # calls without work follow the clock
-    before, after = ((c**POWER + memory**POWER) ** (1 / POWER) for c in (cores, cores / clock))
-    return np.asarray(after / before)
+    before = (cores**POWER + memory**POWER) ** (1 / POWER)
+
+    def at(clock: Array | float) -> Array:
+        return np.asarray(((cores / clock) ** POWER + memory**POWER) ** (1 / POWER) / before)
+
+    return at
 
 
 def as_set(found: Estimates, columns: Layer, hardware: Hardware, device: str, setting: Setting) -> Estimates:
@@ -165,17 +169,17 @@ def as_set(found: Estimates, columns: Layer, hardware: Hardware, device: str, se
     by_law, cores = unlimited_w(columns, hardware, t, device)
     reached = found.power_w >= AT_LIMIT * limit
     full = np.where(reached, np.maximum(by_law, found.power_w), found.power_w)
-    law, idle = shipped_watts(), idle_power(hardware)[0]
+    law, idle, stretched_at = shipped_watts(), idle_power(hardware)[0], longer(columns, hardware)
 
     def drawn(clock: Array) -> Array:
         square = voltage(clock, law) ** 2
-        works = cores * clock * square + (1 - cores) / longer(columns, hardware, clock)
+        works = cores * clock * square + (1 - cores) / stretched_at(clock)
         return np.asarray(idle * idle_falls(clock) + np.maximum(full - idle, 0.0) * works)
 
     highest = np.ones(len(t))
     before = _clock_below(drawn, highest, limit)
     after = _clock_below(drawn, setting.clock * highest, min(setting.limit_w or limit, limit))
-    times = longer(columns, hardware, after) / longer(columns, hardware, before)
+    times = stretched_at(after) / stretched_at(before)
     ratio = drawn(after) / np.maximum(drawn(before), 1e-9)
     floor, most = idle_power(hardware, setting.clock)[1], min(setting.limit_w or limit, limit)
     watts = {

@@ -62,7 +62,7 @@ def _distance(one: Interval, bound: str) -> float:
 
 
 def _working(rows: Sequence[Row], idle: Interval, limit: float, covered: float) -> Interval:
-    """Mean power of rows of known power with its bounds; the rest of the time is within idle and limit."""
+    """Mean power of rows of known power with its bounds; at other times it is within idle and limit."""
     kinds: dict[tuple[str, bool], list[float]] = {}
     joules = 0.0
     for row in rows:

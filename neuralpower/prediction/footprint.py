@@ -21,7 +21,7 @@ ASKED = "node_overhead pue price currency region carbon_intensity tokens".split(
 
 @dataclass(frozen=True)
 class Line(Declared):
-    """One figure of a footprint."""
+    """One number of a footprint."""
 
     in_json = "name value unit about"
 
@@ -33,7 +33,7 @@ class Line(Declared):
 
 @dataclass(frozen=True)
 class Footprint(Declared):
-    """What a pass uses and costs, line by line; a line is there where it is asked for and known."""
+    """What a pass uses and costs, line by line; a line is there where options request it and it is known."""
 
     in_json = "lines warnings"
 

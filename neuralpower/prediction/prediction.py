@@ -111,7 +111,7 @@ class Prediction(Shown):
     run: str = EAGER  # one of `neuralpower.trace.question.RUNS`
     parallel: Parallel | None = None  # on several devices: what is said of all
     weights: Quantised | None = None  # None where they are as `dtype` says
-    footprint: Declared | None = None  # energy, money and carbon that were asked for
+    footprint: Declared | None = None  # energy, money and carbon, where options request them
     modules: tuple[ModuleShape, ...] = field(default=(), compare=False)  # of the network; what `tree` shows
 
     @property

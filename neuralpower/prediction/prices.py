@@ -1,4 +1,4 @@
-"""Prices of devices: an hour's, from a text or from a catalog's table. None is shipped or asked for."""
+"""Prices of devices: an hour's, from a text or from a catalog's table. None is shipped, none is fetched."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ CATALOGS = (
 
 @dataclass(frozen=True)
 class Price:
-    """Of an hour of one device."""
+    """What a device costs for an hour."""
 
     per_hour: float
     currency: str = DOLLARS
 
 
 def price_of(value: Any, currency: str | None, device: str) -> Price:
-    """Of "2.49/h", or of a device in a file of prices; raises InputError. Currencies are never converted."""
+    """Read "2.49/h", or a device's price in a file; raises InputError. Currencies are never converted."""
     if is_file(value):
         found = _of_file(Path(value), device)
         if currency is not None and currency != found.currency:
@@ -67,8 +67,8 @@ def _of_file(path: Path, device: str) -> Price:
     catalog = next((one for one in CATALOGS if one.device in columns and one.price in columns), None)
     if catalog is None:
         raise InputError(
-            f"{path}: no column says a price with its unit; it needs device, price_per_hour and currency, or "
-            "the columns of SkyPilot's or gpuhunt's catalog"
+            f"{path}: no column names a price with its unit; it needs device, price_per_hour and currency, "
+            "or the columns of SkyPilot's or gpuhunt's catalog"
         )
     found = {_price(row, catalog, path) for row in rows if _is(row[catalog.device], device)}
     if not found:

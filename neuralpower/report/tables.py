@@ -205,6 +205,9 @@ def tokens(prediction: Prediction) -> Iterator[str]:
             ends = (quantity(step.value, "s") for step in (about.first_step_s, about.last_step_s))
             each = bounded(about.time_per_output_token_s, "s")
             yield f"then {each} per token, the first {', the last '.join(ends)}"
+        if about.prefill_energy_j is not None and about.decode_energy_j is not None:
+            apart = (bounded(joules, "J") for joules in (about.prefill_energy_j, about.decode_energy_j))
+            yield "energy of the prompt {}, of the steps {}".format(*apart)
     elif isinstance(about, Step) and about.lengths:
         what = "contexts" if about.context else "prompts"
         yield f"{what} {spelled(about.lengths)} of {counted(len(about.lengths), 'request')}"
@@ -218,7 +221,7 @@ def tokens(prediction: Prediction) -> Iterator[str]:
 
 
 def footprint_lines(prediction: Prediction) -> Iterator[str]:
-    """Energy, money and carbon that were asked for, a line each."""
+    """Energy, money and carbon, where options request them, a line each."""
     found = prediction.footprint
     for line in found.lines if isinstance(found, Footprint) else ():
         about = f" ({line.about})" if line.about else ""

@@ -91,7 +91,7 @@ def test_prices_of_catalogs_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("device,price\nnvidia-h100-sxm5-80gb,2\n", "no column says a price with its unit"),
+        ("device,price\nnvidia-h100-sxm5-80gb,2\n", "no column names a price with its unit"),
         (
             "device,price_per_hour,currency\nnvidia-h100-sxm5-80gb,2,EUR\nnvidia-h100-sxm5-80gb,3,EUR\n",
             "has several prices: 2 EUR/h, 3 EUR/h",

@@ -9,6 +9,7 @@ import pytest
 import neuralpower
 from neuralpower.errors import InputError
 from neuralpower.prediction.footprint import Footprint, footprint_of
+from neuralpower.prediction.generation import Generation
 from neuralpower.prediction.prediction import Prediction
 from neuralpower.report.tables import prediction_table
 
@@ -66,6 +67,11 @@ def test_a_generation_has_prices_of_both_sides() -> None:
     whole = 2 / 3600 * found.runtime_s.value
     parts = said["price per million tokens in"] * 64 + said["price per million tokens out"] * 6
     assert parts / 1e6 == pytest.approx(whole)
+    about = found.generation
+    assert isinstance(about, Generation) and about.prefill_energy_j and about.decode_energy_j
+    assert found.energy_j is not None
+    apart = about.prefill_energy_j.value + about.decode_energy_j.value
+    assert apart == pytest.approx(found.energy_j.value)
     assert "price per million tokens out" in prediction_table(found, "kind", 3, 0)
     assert all(row.power_w is None or row.power_w.high <= 560 for row in found.rows)
 

@@ -1,6 +1,7 @@
 """Carbon intensity of electricity by country, and from tables that users bring; g CO2e per kWh.
 
-intensity.csv is adapted from CodeCarbon's; its licence and attribution lie beside it. Nothing is downloaded.
+intensity.csv is adapted from CodeCarbon's; its licence and attribution are in the same folder. Nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Intensity:
-    """Of a region's electricity."""
+    """What a kilowatt-hour of a region emits, and how that is known."""
 
     grams_per_kwh: float
     source: str  # with its year
@@ -47,7 +48,7 @@ def _countries() -> Mapping[str, Mapping[str, str]]:
 
 
 def of_region(name: str, today: datetime.date | None = None) -> Intensity:
-    """Of a country by its ISO 3166 code, DE or DEU, or its name; raises InputError.
+    """Find a country's intensity by its ISO 3166 code, DE or DEU, or its name; raises InputError.
 
     `today` says how old an entry is; None: the clock's.
     """
