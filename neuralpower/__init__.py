@@ -30,6 +30,7 @@ from neuralpower.api.functions import (
     dataset,
     evaluate,
     fit,
+    gate,
     load,
     memory,
     parallel,
@@ -67,6 +68,7 @@ __all__ = [
     "errors",
     "evaluate",
     "fit",
+    "gate",
     "load",
     "memory",
     "parallel",
@@ -108,5 +110,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """All public names, including those that are not imported yet."""
-    return sorted({*globals(), *__all__})
+    """The public names alone."""
+    return sorted(__all__)

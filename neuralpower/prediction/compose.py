@@ -103,7 +103,7 @@ def assembled(
     runtime, busy = whole.runtime_s, whole.busy_s
     rows = rows_of(answer, whole)
     hardware = predictor.hardware
-    power, energy, reason = energy_of(rows, busy, runtime, hardware, predictor.clock)
+    power, energy, reason = energy_of(rows, busy, runtime, hardware, predictor.setting)
     origins = _origins(predictor, answer)
     training = None
     if question.phase == TRAINING:
@@ -127,7 +127,7 @@ def assembled(
         power_reason=reason,
         idle_s=None if answer.issue is None else max(runtime.value - busy.value - whole.waits_s, 0.0),
         training=training,
-        assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
+        assumptions=tuple(dict.fromkeys((*work.assumptions, *answer.assumptions, *work.granted))),
         origin=in_words(origins) if predictor.answers else "",
         origins=origins,
         warned=answer.warnings,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from neuralpower.layers import Hardware
 from neuralpower.learn.regressor import NINETY
-from neuralpower.learn.watts import idle_power, shipped_watts
+from neuralpower.learn.watts import Setting, idle_power, shipped_watts
 from neuralpower.prediction.rows import BOUNDS, Interval, Row
 
 NEGLIGIBLE_IDLE = 0.02  # of the time, where idle power is not known
@@ -20,17 +20,23 @@ ENERGY_COVERAGE = 0.9
 
 
 def energy_of(
-    rows: Sequence[Row], busy: Interval, runtime: Interval, hardware: Hardware | None, clock: float = 1.0
+    rows: Sequence[Row],
+    busy: Interval,
+    runtime: Interval,
+    hardware: Hardware | None,
+    setting: Setting | None = None,
 ) -> tuple[Interval | None, Interval | None, str]:
     """(power, energy, why there is none): rows' powers weighed by their times, idle power between.
 
-    A row of unknown power draws what the others do, within idle and limit. `clock`: relative to the highest.
+    A row of unknown power draws what the others do, within idle and limit.
     """
     known = [row for row in rows if row.power_w is not None]
     if not known or hardware is None:
         return None, None, "the predictor has no power data, and the device's power limit is not known"
     covered = sum(row.runtime_s for row in known) / (sum(row.runtime_s for row in rows) or 1.0)
-    limit = hardware.board_w
+    limit, setting = hardware.board_w, setting or Setting()
+    if limit is not None:
+        limit = min(limit, setting.limit_w or limit)
     if covered < ENERGY_COVERAGE and limit is None:
         said = f"power data covers {covered:.0%} of the time ({ENERGY_COVERAGE:.0%} needed)"
         return None, None, said
@@ -38,7 +44,7 @@ def energy_of(
     if waiting > NEGLIGIBLE_IDLE and hardware.idle_w is None and limit is None:
         text = f"the device idles {waiting:.0%} of the time, and its idle power is not known"
         return None, None, text
-    idle = Interval(*idle_power(hardware, clock))
+    idle = Interval(*idle_power(hardware, setting.clock))
     working = _working(known, idle, limit or math.inf, covered)
     power = Interval(
         *(getattr(working, bound) * (1 - waiting) + waiting * getattr(idle, bound) for bound in BOUNDS)

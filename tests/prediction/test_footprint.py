@@ -73,6 +73,7 @@ def test_a_generation_has_prices_of_both_sides() -> None:
     apart = about.prefill_energy_j.value + about.decode_energy_j.value
     assert apart == pytest.approx(found.energy_j.value)
     assert "price per million tokens out" in prediction_table(found, "kind", 3, 0)
+    assert found.power_w is not None and found.power_w.high <= 560
     assert all(row.power_w is None or row.power_w.high <= 560 for row in found.rows)
 
 

@@ -378,8 +378,8 @@ class _Composed:
                 _, answer = self._whole(rank)
                 whole = self._times(rank, answer)
                 rows = rows_of(answer, whole)
-                hardware, clock = self.predictor.hardware, self.predictor.clock
-                known[key] = energy_of(rows, whole.busy_s, runtime, hardware, clock)[1]
+                hardware, setting = self.predictor.hardware, self.predictor.setting
+                known[key] = energy_of(rows, whole.busy_s, runtime, hardware, setting)[1]
             energy = known[key]
             if energy is None:
                 return None
