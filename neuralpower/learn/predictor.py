@@ -24,7 +24,6 @@ from neuralpower.layers.columns import as_columns, in_tiles, of_one_type, replac
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.tiles import TiledProduct
 from neuralpower.learn import keys, laws
-from neuralpower.learn.carried_power import carried_power
 from neuralpower.learn.device_levels import level
 from neuralpower.learn.estimates import (
     BARE,
@@ -63,6 +62,7 @@ from neuralpower.learn.prior import Law
 from neuralpower.learn.problem import Array, Problem
 from neuralpower.learn.regressor import BASE_FEATURE, NINETY, Regressor, Spread
 from neuralpower.learn.twins import Twin
+from neuralpower.learn.watts import Setting, as_set, law_power
 from neuralpower.learn.weight_only import is_weight_only, said, weights_law
 from neuralpower.platforms import (
     Platform,
@@ -119,6 +119,7 @@ class Predictor:
     engines: bool = True  # whether engines' kernels run, which predictors of related devices were trained on
     twin: Twin | None = None  # the device that it was trained on, whose chip its device has
     sheet: DeviceSpec | None = None  # a user's own, of the device that it was trained on
+    setting: Setting | None = None  # its power limit and clock; None: as it was measured
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -148,6 +149,11 @@ class Predictor:
         if self.hardware is not None:
             return platform_of(self.hardware)
         return platform_named(platform_name(self.dataset))
+
+    @property
+    def clock(self) -> float:
+        """The clock of its cores, relative to the highest."""
+        return 1.0 if self.setting is None else self.setting.clock
 
     @property
     def view(self) -> View:
@@ -362,7 +368,10 @@ class Predictor:
         Where none does, the first that knows similar calls estimates them, else a roofline.
         """
         found = self._by_fastest(columns)
-        return found if self.law is None else self._by_bits(columns, found)
+        found = found if self.law is None else self._by_bits(columns, found)
+        if self.setting is None:
+            return found
+        return as_set(found, columns, self._known_hardware(), self.device, self.setting)
 
     def _by_bits(self, columns: Layer, found: Estimates) -> Estimates:
         """The estimates, by which products take no longer in fewer bits: the better known type counts.
@@ -651,17 +660,17 @@ class Predictor:
     def _power(self, columns: Layer, key: Key, runtime_s: Array) -> Powers:
         """Watts with 90 % bounds, from idle to the limit; by the kind's regressor where the key has none.
 
-        Where neither exists, they are carried from other kinds and devices by FLOPs and bytes.
+        Where neither exists, the law of the kind of work says them (`watts.py`).
         """
         known, hardware = self.power or {}, self.hardware or Hardware()
         name = key if key in known else whole_kind(key[0])
         regressor = known.get(name)
         if regressor is None:
-            return *carried_power(columns, hardware, runtime_s), np.zeros(len(runtime_s))
+            return *law_power(columns, hardware, runtime_s, self.device), np.zeros(len(runtime_s))
         problem = describe_power(columns, hardware, runtime_s)
         power, outside = self._predict(name, regressor, problem, MOST_W)
         low, high = _bounds(regressor.spread, power, outside)
-        floor, ceiling = hardware.idle_w or 0.0, hardware.limit_w or np.inf
+        floor, ceiling = hardware.idle_w or 0.0, hardware.board_w or np.inf
         watts = power, power * np.exp(low), power * np.exp(high)
         value, low, high = (np.clip(bound, floor, ceiling) for bound in watts)
         return value, low, high, np.ones(len(runtime_s))
