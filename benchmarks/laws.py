@@ -30,6 +30,7 @@ from neuralpower.devices.spec import DeviceSpec, find_spec, known_specs
 from neuralpower.dtypes import DTYPES, FLOATING, floats_of
 from neuralpower.layers import KINDS, Draw, Layer, attention, columns_of, latent_attention
 from neuralpower.layers.columns import HALF, TILE, WHOLE
+from neuralpower.layers.rows import field_names, plain_dimensions
 from neuralpower.learn import laws, predictor
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.estimates import BY_LAW, CARRIED, IN_RANGE, MEASURED, NETWORKS
@@ -67,7 +68,9 @@ def drawn(kind: type[Layer], dtype: str, draws: int) -> list[Layer]:
     """Forward calls of a kind in a type."""
     layers = (dataclasses.replace(kind.sample(Draw(seed)), dtype=dtype) for seed in range(draws))
     return [
-        layer for layer in layers if layer.phase == "forward" and not layer.recurs and not layer.quantised()
+        layer
+        for layer in layers
+        if layer.phase == "forward" and not layer.recurs and not layer.operand_types.quantised
     ]
 
 
@@ -83,7 +86,7 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     twins = np.array([SAME_CHIP in origin for origin in predictor.origins(found)])
     held = predictor.law is None or not predictor.law.exempt  # families whose calls are slower
     regressors = [one for some in (predictor, *predictor.others) for one in some.regressors.values()]
-    cached = "key_length" in columns.field_names()  # read once in each step: no table beats its memory
+    cached = "key_length" in field_names(type(columns))  # read once in each step: no table beats its memory
     table = np.array(
         [number >= 0 and regressors[number].unlisted and not cached for number in found.regressor]
     )
@@ -105,7 +108,7 @@ def _beside(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     """Breaches against the same layer with a larger size: the last of its tile and alignment, or the next."""
     pairs: list[tuple[str, Layer, Layer]] = []
     for layer in layers:
-        for side in set(layer.dimensions) & set(layer.plain_dimensions()):
+        for side in set(layer.dimensions) & set(plain_dimensions(type(layer))):
             size = getattr(layer, side)
             left = -size % TILE if size > TILE else 0
             for rule, larger in ((FALLS, size + left // WHOLE * WHOLE), (JUMPS, size + (left > 0))):
@@ -130,7 +133,7 @@ def _grows(layer: Layer, larger: Layer) -> bool:
 
 def _lies(layer: Layer) -> list[float]:
     """How its sides lie in memory."""
-    traits = columns_of(type(layer), [layer]).traits()
+    traits = layer.law.traits(columns_of(type(layer), [layer]))
     every = {**traits.compute, **traits.memory}
     return [float(np.max(every.get(name, 0.0))) for name in LIES]
 
@@ -163,7 +166,7 @@ def apart(spec: DeviceSpec, layers: list[Layer]) -> Iterator[Breach]:
 def _same_units(layer: Layer, spec: DeviceSpec, twin: DeviceSpec) -> bool:
     """Whether memory and the units that do the layer are the same: export rules cut FP64 and links."""
     peaks = (one.peak_flops.get(layer.dtype) for one in (spec, twin))
-    return layer.bound_s(spec.hardware()) is None and len(set(peaks)) == 1
+    return layer.law.bound_s(layer, spec.hardware()) is None and len(set(peaks)) == 1
 
 
 def longer(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:

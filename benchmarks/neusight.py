@@ -38,6 +38,7 @@ from neuralpower.data.dataset import Dataset, read_dataset
 from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.columns import as_columns
+from neuralpower.layers.rows import defaults, field_names
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.rows import hardware_from
@@ -70,8 +71,8 @@ METHODS = (
 
 def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
     """The layers of a table's rows, as columns."""
-    columns: dict[str, Any] = {name: [value] * len(table) for name, value in KINDS[kind].defaults().items()}
-    given = {name: table[name].to_numpy() for name in KINDS[kind].field_names() if name in table}
+    columns: dict[str, Any] = {name: [value] * len(table) for name, value in defaults(KINDS[kind]).items()}
+    given = {name: table[name].to_numpy() for name in field_names(KINDS[kind]) if name in table}
     return as_columns(KINDS[kind], columns | given)
 
 

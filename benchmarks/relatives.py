@@ -28,6 +28,7 @@ from neuralpower.data.screening import SHORTEST_KERNEL_S
 from neuralpower.devices.spec import known_spec
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
+from neuralpower.layers.rows import field_names
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.network_rows import read_totals
 from neuralpower.learn.predictor import HIDDEN_SHARE, Predictor
@@ -193,7 +194,7 @@ def with_host(predictor: Predictor, dataset: Dataset) -> Predictor:
 
 def columns_of_table(kind: str, table: pd.DataFrame) -> Layer:
     """The layers of a table's rows, as columns."""
-    names = [name for name in KINDS[kind].field_names() if name in table]
+    names = [name for name in field_names(KINDS[kind]) if name in table]
     columns: dict[str, Any] = {name: table[name].to_numpy() for name in names}
     return as_columns(KINDS[kind], columns)
 

@@ -25,7 +25,7 @@ PACKAGES: Mapping[str, str] = {
     "devices": "cluster hardware host layout machine memory_size names spec",
     "optimizers": ALL,
     "layers": """
-        base call columns sweep tensors terms workspace expert_load operands
+        base call columns rows sweep tensors terms training views workspace expert_load operands
         activation attention collective convolution elementwise embedding experts fused_pointwise
         latent_attention linear linear_attention matmul matrix_product movement norm optimizer pooling tiles
         recurrent reduction scan softmax traits windowed

@@ -63,6 +63,8 @@ class Operands:
     weights: Operand  # what the input is multiplied by: weights, the right factor, keys and values
     output: Operand
     dtype: Any
+    quantised: Any = False  # whether one has a type or scales of its own: such calls run different code
+    format: Any = ""  # a short name of how those lie in memory, which libraries have code for
 
     @property
     def accumulate(self) -> Operand:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import Layer, peak_flops
+from neuralpower.layers.base import Layer
+from neuralpower.layers.views import peak_flops
 from neuralpower.learn.problem import Array
 from neuralpower.platforms import platform_of
 

@@ -19,8 +19,9 @@ from neuralpower.devices.spec import DeviceSpec
 from neuralpower.dtypes import DTYPES, FLOATING, MEASURABLE, floats_of, instead_of, peaks_of
 from neuralpower.errors import PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer, columns_of
-from neuralpower.layers.base import BACKWARD, FORWARD, LARGEST, measured_phase
+from neuralpower.layers.base import BACKWARD, FORWARD, measured_phase
 from neuralpower.layers.columns import as_columns, in_tiles, of_one_type, stacked, take
+from neuralpower.layers.rows import LARGEST, defaults, field_names
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.tiles import TiledProduct
 from neuralpower.learn import keys, laws
@@ -389,7 +390,7 @@ class Predictor:
 
     def _by_fastest(self, columns: Layer) -> Estimates:
         """Each row's time by the code that runs: where other code may, the faster of the trained ones."""
-        found, instead = self._by_first(columns), columns.instead()
+        found, instead = self._by_first(columns), columns.law.instead(columns)
         if instead is None:
             return found
         other = self._by_first(instead)
@@ -425,7 +426,7 @@ class Predictor:
         Tables repeat a product alone: on a B200 at twice the rate that long runs of networks sustain.
         """
         law, tables = asked.law, self.sentinel_s is None or self.twin is not None
-        if law is None or asked.engines or not law.knows(columns) or np.any(columns.quantised()):
+        if law is None or asked.engines or not law.knows(columns) or np.any(columns.operand_types.quantised):
             return False
         if law.timed and tables and isinstance(columns, TiledProduct):
             return True
@@ -470,7 +471,7 @@ class Predictor:
             law is not None
             and not exact
             and unquantised(key[3]) == key[3]
-            and columns.bound_s(law.hardware) is None
+            and columns.law.bound_s(columns, law.hardware) is None
         ):
             t = seconds_by_law(columns, law)
             return by_law(columns, law, held, self._power(columns, key, np.maximum(t, SHORTEST_S)), t)
@@ -484,7 +485,7 @@ class Predictor:
         here, regressor = self._known_hardware(), self.regressors[found]
         hardware = here if self.twin is None else self.twin.hardware
         alike = exact or unquantised(found[3]) != found[3]  # or quantised in another format
-        near = columns if alike or not np.any(columns.quantised()) else of_one_type(columns)
+        near = columns if alike or not np.any(columns.operand_types.quantised) else of_one_type(columns)
         # a pass over memory takes no longer over fewer bytes
         wider = [] if law is None or found[1] != keys.ANY else laws.in_more_bits(near, here)
         t, outside, known = (
@@ -536,7 +537,7 @@ class Predictor:
 
         A cache of keys is read once in each step, so no table lets attention beat its memory.
         """
-        return regressor.unlisted and not self.view.pooled and "key_length" not in columns.field_names()
+        return regressor.unlisted and not self.view.pooled and "key_length" not in field_names(type(columns))
 
     def _trained(self, key: Key, columns: Layer, hardware: Hardware) -> tuple[Array, Array, Array]:
         """(Seconds, octaves outside the box, whether it was fitted on the very call), each [rows].
@@ -562,7 +563,7 @@ class Predictor:
         if len(moved):
             alike = described(take(tiles, moved))
             t[moved], outside[moved] = self._predict(key, regressor, problem.at(moved), LONGEST_S, alike)
-        between = columns.between(~measured)
+        between = columns.law.between(columns, ~measured)
         if between is not None:
             rows, share, *ends = between
             low, high = (self._trained(key, end, hardware)[0] for end in ends)
@@ -722,12 +723,13 @@ class Predictor:
         """As text, the formulas for calls without data that neither memory nor FLOP bounds."""
         said: dict[str, list[str]] = {}
         for layer in layers:
-            by = layer.bound_by(hardware)
+            by = layer.law.bound_by(layer, hardware)
             if not by:
                 continue
-            columns = [columns_of(type(layer), [one]) for one in (layer, layer.instead()) if one is not None]
+            ways = (layer, layer.law.instead(layer))
+            columns = [columns_of(type(layer), [one]) for one in ways if one is not None]
             if all(self._first(one)[1].max() < EXACT for one in columns):
-                said.setdefault(by, []).append(f"{layer.kind} {layer.group()}")
+                said.setdefault(by, []).append(f"{layer.kind} {layer.views.cpu.group(layer)}")
         for by, names in said.items():
             missing = ", ".join(dict.fromkeys(names))
             yield f"no data for {missing}: assumed from {by}, within a factor of {ROOFLINE_FACTOR:g}"
@@ -774,13 +776,14 @@ class Predictor:
         t = self._roofline(columns, dtype)
         like = self.trained_platform.like
         if columns.multiplies:
-            t = np.maximum(t, self.trained_platform.step_s * (np.asarray(columns.launches()) - 1))
-        if columns.multiplies or like is None or columns.bound_s(self.hardware or Hardware()) is not None:
+            t = np.maximum(t, self.trained_platform.step_s * (np.asarray(columns.law.launches(columns)) - 1))
+        hardware = self.hardware or Hardware()
+        if columns.multiplies or like is None or columns.law.bound_s(columns, hardware) is not None:
             return t, np.zeros(len(t)), False
         size = np.broadcast_to(np.asarray(sum(columns.bytes())), t.shape)
         elements = size / (2 * DTYPES["float32"].itemsize)
         kind, given = KINDS[like[0]], {"function": "add", "operands": 1, "broadcast": False}
-        fields: dict[str, Any] = {name: [value] * len(t) for name, value in (kind.defaults() | given).items()}
+        fields: dict[str, Any] = {name: [value] * len(t) for name, value in (defaults(kind) | given).items()}
         fields["elements"] = np.maximum(elements, 1)
         passed = as_columns(kind, fields)
         if passes._first(passed)[1].min() < EXACT:
@@ -789,7 +792,7 @@ class Predictor:
         return np.maximum(t, found.runtime_s), found.hidden_s, True
 
     def _roofline(self, columns: Layer, dtype: str) -> Array:
-        t = columns.bound_s(self.hardware or Hardware())
+        t = columns.law.bound_s(columns, self.hardware or Hardware())
         if t is None:
             t = self.roofline(dtype).seconds(columns.flops(), sum(columns.bytes()))
             t += self.trained_platform.launch_s

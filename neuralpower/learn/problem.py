@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from neuralpower.data.schema import FEWEST_ROWS as FEWEST_ROWS
-from neuralpower.platforms.views import DEGREES
+from neuralpower.layers.views import DEGREES
 
 Array = np.ndarray
 FEWEST_FOR_RESIDUAL = 60

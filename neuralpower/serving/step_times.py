@@ -25,6 +25,7 @@ import numpy as np
 from neuralpower.devices.spec import known_spec
 from neuralpower.errors import InputError
 from neuralpower.layers.attention import Attention
+from neuralpower.layers.rows import field_names
 from neuralpower.prediction.explore.outcomes import Outcomes, Pool
 from neuralpower.prediction.rows import BOUNDS
 from neuralpower.serving.surface import Family, RequestLayer, StepSurface, sizes_of
@@ -204,7 +205,7 @@ class StepTimes:
         """(bytes of a token's cache in all such layers, window)."""
         found = []
         for layer in self.surface.decodes.requests:
-            if "key_length" in layer.example.field_names():
+            if "key_length" in field_names(type(layer.example)):
                 sizes = [self._moved(layer, held) for held in (1_000, 2_000)]
                 found.append((layer.count * (sizes[1] - sizes[0]) / 1_000, layer.window))
         return found

@@ -26,6 +26,7 @@ from neuralpower.errors import InputError, ModelError
 from neuralpower.layers import Layer
 from neuralpower.layers.columns import is_number, words_of
 from neuralpower.layers.experts import Experts
+from neuralpower.layers.rows import field_names, to_row
 from neuralpower.learn.predictor import Predictor
 from neuralpower.networks.phases import Phase
 from neuralpower.networks.source import Source
@@ -150,7 +151,7 @@ class RequestLayer:
 
     def numbers(self, requests: Array, new: Array, seen: Array, *, decodes: bool) -> dict[str, Array]:
         """Its numbers [rows] for a kernel of `requests`, each with `new` tokens and keys of `seen` tokens."""
-        names = self.example.field_names()
+        names = field_names(type(self.example))
         numbers = {REQUESTS: requests}
         numbers |= {name: new for name in NEW if name in names}
         if SEEN in names:
@@ -324,8 +325,7 @@ class _Traced:
         """What passes whose numbers correspond have in common."""
         shared = (task for task in self.work.tasks if not _by_request(task.layer))
         tasks = tuple(
-            (pattern(task.path), task.layer.kind, words_of(task.layer.to_row()), task.share)
-            for task in shared
+            (pattern(task.path), task.layer.kind, words_of(to_row(task.layer)), task.share) for task in shared
         )
         return tasks, tuple((call.operator, call.reason) for call in self.work.unmodelled)
 
@@ -391,7 +391,7 @@ def sizes_of(tokens: int, sequences: int, length: int, context: int) -> Array:
 
 def _by_request(layer: Layer) -> bool:
     """Whether a layer works request by request."""
-    names = layer.field_names()
+    names = field_names(type(layer))
     return REQUESTS in names and (SEEN in names or any(name in names for name in NEW))
 
 
@@ -403,7 +403,7 @@ def _shared(passes: Sequence[_Traced]) -> tuple[tuple[SharedLayer, ...], tuple[F
     grouped: dict[tuple[object, ...], SharedLayer] = {}
     kept = [[task for task in one.work.tasks if not _by_request(task.layer)] for one in passes]
     for tasks in zip(*kept, strict=True):
-        rows = [task.layer.to_row() for task in tasks]
+        rows = [to_row(task.layer) for task in tasks]
         numbers = {
             name: tuple(row[name] for row in rows)
             for name, value in rows[0].items()

@@ -19,6 +19,7 @@ from neuralpower.devices.host import Cpu
 from neuralpower.errors import DatasetError, InputError, PredictorError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.linear import Linear
+from neuralpower.layers.rows import from_row, to_row
 from neuralpower.learn import predictor_files
 from neuralpower.learn import predictor_lookup as predictors
 from neuralpower.learn.estimates import EXTRAPOLATED, IN_RANGE, ROOFLINE
@@ -47,7 +48,7 @@ def dataset(kinds: list[str], count: int = 120, **columns: Any) -> Dataset:
     for kind in kinds:
         layers = list(draw(KINDS[kind], count, 0, BOUNDED))
         tables[kind] = pd.DataFrame(
-            [{**layer.to_row(), "runtime_s": seconds(layer), **columns} for layer in layers]
+            [{**to_row(layer), "runtime_s": seconds(layer), **columns} for layer in layers]
         )
     return Dataset(Path("synthetic"), {"schema": 1, "device": "synthetic"}, tables)
 
@@ -72,7 +73,7 @@ def fresh(kind: str, count: int = 40) -> list[Layer]:
     return [
         layer
         for layer in draw(KINDS[kind], count, 99, BOUNDED)
-        if str(layer.group()) not in ("vector", "instance")
+        if str(layer.views.cpu.group(layer)) not in ("vector", "instance")
     ]
 
 
@@ -91,7 +92,7 @@ def test_the_formula_of_the_lasso_can_be_read() -> None:
     # what the plain text says is what the predictor computes
     layer = fresh("softmax")[0]
     sizes = {"rows": layer.rows, "width": layer.width, "flops": layer.flops()}  # type: ignore[attr-defined]
-    names = {**sizes, **layer.terms(lasso.hardware)}
+    names = {**sizes, **layer.views.cpu.terms(layer, lasso.hardware)}
     total = 0.0
     for part in lasso.formula(key).split(" = ")[1].split(" + "):
         weight, *factors = part.split(" ")
@@ -252,7 +253,7 @@ def test_of_a_dtype_without_flop_memory_tells_the_roofline() -> None:
     table = copies.tables["movement"].assign(dtype="int64")
     fitted = train(Dataset(copies.path, copies.meta, {"movement": table}), "lasso", jobs=1).predictor
     fields = {"function": "add", "elements": 4096, "operands": 2, "broadcast": False, "dtype": "int64"}
-    sums = KINDS["elementwise"].from_row(fields)
+    sums = from_row(KINDS["elementwise"], fields)
     (runtime_s,) = fitted.estimate([sums]).runtime_s
     assert 1e-7 < runtime_s < 1e-3  # 98 kB, at 10 GB/s about 10 us
 
@@ -372,7 +373,9 @@ def test_groups_of_too_few_rows_each_are_trained_together() -> None:
     assert {key[3] for key in both.predictor.regressors} == {"layer", "group+instance"}
     assert [(key[3], rows) for key, rows in both.skipped.items()] == [("group", 6), ("instance", 6)]
     asked = [
-        layer for layer in draw(KINDS["norm"], 60, 99, BOUNDED) if str(layer.group()) in ("group", "instance")
+        layer
+        for layer in draw(KINDS["norm"], 60, 99, BOUNDED)
+        if str(layer.views.cpu.group(layer)) in ("group", "instance")
     ]
     found = both.predictor.estimate(asked)
     assert set(found.basis) <= {IN_RANGE, EXTRAPOLATED}
@@ -422,7 +425,7 @@ def test_steps_that_wait_for_each_other_take_time_on_an_accelerator_that_never_r
     other = replace(predictor, regressors=fitted, hardware=hardware)
     sizes = {"batch": 1, "input_size": 8, "hidden_size": 8, "num_layers": 2, "bidirectional": False}
     layers = [
-        KINDS["recurrent"].from_row({"function": "lstm", "steps": steps, **sizes}) for steps in (1, 1000)
+        from_row(KINDS["recurrent"], {"function": "lstm", "steps": steps, **sizes}) for steps in (1, 1000)
     ]
     short, long = other.estimate(layers).runtime_s
     assert short < 1e-4

@@ -12,6 +12,7 @@ from neuralpower.data.dataset import Dataset
 from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import typed
+from neuralpower.layers.rows import from_row, to_row
 from neuralpower.learn.network_rows import Total, read_totals
 from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
@@ -37,7 +38,7 @@ def network_rows(count: int, factor: dict[str, float], seed: int = 0) -> pd.Data
             index = generator.choice(len(pools[kind]), 4, replace=False)
             chosen += [(pools[kind][i], int(generator.integers(1, 10))) for i in index]
         runtime = sum(n * seconds(layer) * factor[layer.kind] for layer, n in chosen)
-        layers = json.dumps([[layer.kind, layer.to_row(), n] for layer, n in chosen])
+        layers = json.dumps([[layer.kind, to_row(layer), n] for layer, n in chosen])
         rows.append({"model": "made up", "batch": 1, "input": "{}", "layers": layers, "runtime_s": runtime})
     return pd.DataFrame(rows)
 
@@ -93,7 +94,7 @@ def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_othe
     table = network_rows(200, {"linear": 1.0, "softmax": 1.0})
 
     def left(text: str) -> float:
-        held = sum(n * KINDS[kind].from_row(row).bytes().weights for kind, row, n in json.loads(text))
+        held = sum(n * from_row(KINDS[kind], row).bytes().weights for kind, row, n in json.loads(text))
         return max(1 - held / (16 * 2**20), 0.0)
 
     share = table["layers"].map(left)
@@ -197,7 +198,7 @@ def test_what_short_calls_take_in_networks_is_no_factor_of_long_ones() -> None:
 
     def more_s(text: str) -> float:  # half as much again, of each call's first moments
         return sum(
-            n * 0.5 * min(seconds(KINDS[kind].from_row(row)), short_s) for kind, row, n in json.loads(text)
+            n * 0.5 * min(seconds(from_row(KINDS[kind], row)), short_s) for kind, row, n in json.loads(text)
         )
 
     table["runtime_s"] += table["layers"].map(more_s)
@@ -216,7 +217,7 @@ def test_a_network_of_which_nothing_was_trained_says_nothing_of_the_others() -> 
     hardware = {"memory_bytes_per_s": 1e12, "peak_flops_per_s": {"float32": 1e13}}
     table = network_rows(30, {"linear": 1.0, "softmax": 1.5})
     pools = json.dumps(
-        [["pool2d", pool.to_row(), 1] for pool in draw(KINDS["pool2d"], 4, 0, PRESETS["quick"])]
+        [["pool2d", to_row(pool), 1] for pool in draw(KINDS["pool2d"], 4, 0, PRESETS["quick"])]
     )
     more = pd.concat([table, table[:1].assign(layers=pools, runtime_s=1.0)], ignore_index=True)
     without, with_it = (
@@ -362,7 +363,7 @@ def test_networks_of_several_dtypes_teach_each_of_them() -> None:
         parts = [
             typed(pool[i], dtypes[i % len(dtypes)]) for i in generator.choice(len(pool), 8, replace=False)
         ]
-        layers = json.dumps([[layer.kind, layer.to_row(), 2] for layer in parts])
+        layers = json.dumps([[layer.kind, to_row(layer), 2] for layer in parts])
         row = {"model": "made up", "batch": 1, "input": "{}", "layers": layers}
         records.append({**row, "runtime_s": sum(2 * took(layer) for layer in parts)})
     data = dataset(["linear"])
@@ -394,7 +395,7 @@ def test_a_network_without_its_layers_is_traced() -> None:
     (total,), rejected = read_totals(pd.DataFrame([row]))
     assert not rejected
     assert {layer.kind for layer in total.layers} >= {"conv2d", "pool2d", "activation"}
-    assert any(isinstance(layer, KINDS["conv2d"]) and layer.to_row()["batch"] == 2 for layer in total.layers)
+    assert any(isinstance(layer, KINDS["conv2d"]) and to_row(layer)["batch"] == 2 for layer in total.layers)
 
 
 def test_networks_that_cannot_be_used_are_named_with_their_lines() -> None:
@@ -478,8 +479,8 @@ def test_a_network_that_contradicts_the_others_is_named_and_changes_nothing(fact
 )
 def test_no_network_is_faster_than_its_products_at_the_peak(runtime_s: float, reason: str) -> None:
     # 2 * 64 * 64 * 64 FLOP, three times, at 1e12/s: 1.6 us
-    layer = KINDS["linear"].from_row({"rows": 64, "in_features": 64, "out_features": 64, "bias": False})
-    row = {"model": "x", "batch": 1, "layers": json.dumps([["linear", layer.to_row(), 3]])}
+    layer = from_row(KINDS["linear"], {"rows": 64, "in_features": 64, "out_features": 64, "bias": False})
+    row = {"model": "x", "batch": 1, "layers": json.dumps([["linear", to_row(layer), 3]])}
     rows = pd.DataFrame([{**row, "runtime_s": seconds} for seconds in (1.7e-6, runtime_s)])
     totals, rejected = read_totals(rows, Hardware(peak_flops_per_s={"float32": 1e12}))
     assert [total.line for total in totals] == [2]
@@ -496,7 +497,7 @@ def counted(
         {
             "model": "made up",
             "batch": 1,
-            "layers": json.dumps([[layer.kind, layer.to_row(), calls] for layer in network]),
+            "layers": json.dumps([[layer.kind, to_row(layer), calls] for layer in network]),
             "runtime_s": float(value),
             **columns,
         }
@@ -575,7 +576,7 @@ def test_what_kinds_take_that_were_not_trained_is_no_matter_of_the_others(
         each = fitted.estimate(layers).runtime_s
         counts = [1] * 5 + [calls]
         runtime_s = 1.2 * float(each[:5].sum()) + calls * float(each[5])
-        given = [[la.kind, la.to_row(), n] for la, n in zip(layers, counts, strict=True)]
+        given = [[la.kind, to_row(la), n] for la, n in zip(layers, counts, strict=True)]
         rows.append({"model": f"m{i}", "batch": 1, "layers": json.dumps(given), "runtime_s": runtime_s})
     found = train(
         Dataset(data.path, data.meta, {**data.tables, "network": pd.DataFrame(rows)}), "lasso", jobs=1

@@ -17,6 +17,7 @@ from neuralpower.layers import KINDS, Layer, columns_of
 from neuralpower.layers.activation import Activation
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.recurrent import Recurrent
+from neuralpower.layers.rows import to_row
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.launch_overhead import Cost, Dispatch, Observation, device_end_s, train_dispatch
 from neuralpower.learn.predictor import Predictor
@@ -61,7 +62,7 @@ def measured(kind: str, dtypes: tuple[str, ...] = ("float32",), count: int = 45)
     ]
     calls = [layer_call(cuda, layer, kernel_s(layer), DISPATCH_S[kind]) for layer in layers]
     columns = rig_of(cuda).time(calls)
-    return pd.DataFrame([{**layer.to_row(), **row} for layer, row in zip(layers, columns, strict=True)])
+    return pd.DataFrame([{**to_row(layer), **row} for layer, row in zip(layers, columns, strict=True)])
 
 
 def dataset(tables: dict[str, pd.DataFrame], **hardware: object) -> Dataset:
@@ -276,7 +277,7 @@ def test_whole_networks_correct_the_hosts_part(tables: dict[str, pd.DataFrame]) 
     for i, batch in enumerate((1, 8, 64)):
         layers = network(batch, blocks=4 + i).layers
         host_s = 2 * sum(DISPATCH_S[layer.kind] for layer in layers)
-        parts = [[layer.kind, layer.to_row(), 1] for layer in layers]
+        parts = [[layer.kind, to_row(layer), 1] for layer in layers]
         busy = sum(kernel_s(layer) for layer in layers)
         rows.append(
             {

@@ -16,6 +16,7 @@ from neuralpower.layers.base import NEAR_BYTES, RECURRING
 from neuralpower.layers.columns import columns_of, fingerprint
 from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import ALIAS, Movement
+from neuralpower.layers.rows import from_row, identity, to_row
 from neuralpower.learn.keys import recurs
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import from_json, to_json
@@ -156,8 +157,8 @@ def test_what_recurs_is_another_group_on_a_cpu_and_another_configuration() -> No
         "cheap",
         f"cheap {RECURRING}",
     ]
-    assert Elementwise.from_row(looped.to_row()) == looped
-    assert "recurs" not in layer.identity()
+    assert from_row(Elementwise, to_row(looped)) == looped
+    assert "recurs" not in identity(layer)
     one, other = fingerprint(columns_of(Elementwise, [layer, looped])).tolist()
     assert one != other
 
@@ -183,7 +184,7 @@ def test_a_view_shares_memory_and_moves_nothing() -> None:
     call = call_of(view, torch.device("cpu"))
     assert call().untyped_storage().data_ptr() == call.args[0].untyped_storage().data_ptr()
     assert sum(view.bytes()) == view.flops() == 0
-    assert not view.differentiable()
+    assert not view.training.differentiable(view)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.recurring_share])
@@ -207,8 +208,8 @@ def test_two_minutes_are_enough_for_a_fit_of_what_loops_call_most() -> None:
     kinds = [KINDS[name] for name in ("elementwise", "movement")]
     for seed in range(3):
         items = make_plan(PRESETS["quick"], kinds, ["none"], ["float32"], seed, phases=("forward",))
-        layers = [KINDS[item["kind"]].from_row(item["row"]) for item in items]
-        groups = Counter((layer.kind, str(layer.group())) for layer in layers if layer.recurs)
+        layers = [from_row(KINDS[item["kind"]], item["row"]) for item in items]
+        groups = Counter((layer.kind, str(layer.views.cpu.group(layer))) for layer in layers if layer.recurs)
         often = [
             ("elementwise", "cheap"),
             ("elementwise", "transcendental"),
@@ -230,7 +231,7 @@ def fitted() -> Predictor:
         layers = list(draw(KINDS[kind], 60, 0, BOUNDED, RECURRING))
         times = [FASTER * seconds(layer) if sum(layer.bytes()) else VIEW_S for layer in layers]
         rows = pd.DataFrame(
-            [{**layer.to_row(), "runtime_s": s} for layer, s in zip(layers, times, strict=True)]
+            [{**to_row(layer), "runtime_s": s} for layer, s in zip(layers, times, strict=True)]
         )
         tables[kind] = pd.concat([table, rows], ignore_index=True)
     return train(replace(data, tables=tables), jobs=1).predictor
@@ -268,7 +269,7 @@ def test_views_are_not_trained_together_with_copies() -> None:
     copies = [Movement(function="copy", elements=64 * 3**i, recurs=True) for i in range(FEWEST_ROWS - 1)]
     joins = [replace(copy, function="index", run=1) for copy in copies]
     data = dataset(["movement"], 40)
-    rows = [{**layer.to_row(), "runtime_s": seconds(layer) or VIEW_S} for layer in (*views, *copies, *joins)]
+    rows = [{**to_row(layer), "runtime_s": seconds(layer) or VIEW_S} for layer in (*views, *copies, *joins)]
     table = pd.concat([data.tables["movement"], pd.DataFrame(rows)], ignore_index=True)
     trained = train(replace(data, tables={"movement": table}), jobs=1)
     together = [key[3] for key in trained.predictor.regressors if recurs(key)]

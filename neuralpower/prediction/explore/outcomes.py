@@ -15,6 +15,7 @@ from scipy.sparse import coo_array, csr_array
 
 from neuralpower.layers import KINDS, Layer
 from neuralpower.layers.columns import as_columns
+from neuralpower.layers.rows import field_names
 from neuralpower.learn.estimates import BASES, HERE, ROOFLINE_FACTOR, UNTRAINED, Estimates
 from neuralpower.learn.network_estimates import UNMODELLED_OVERHEAD_S
 from neuralpower.learn.predictor import Predictor
@@ -125,7 +126,7 @@ class Pool:
         kind: str, parts: Sequence[tuple[Layer, Mapping[str, Array], Array, Array]], predictor: Predictor
     ) -> tuple[Array, Estimates, Array]:
         """(place of each row among the distinct ones, their estimates, the host's seconds of each)."""
-        names = KINDS[kind].field_names()
+        names = field_names(KINDS[kind])
         texts: dict[tuple[object, ...], int] = {}
         examples: list[Layer] = []
         blocks = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from neuralpower.layers.rows import field_names
 from neuralpower.networks.phases import PREFILL
 from neuralpower.trace.accesses import Access, Flow
 from neuralpower.trace.dataflow import Dataflow
@@ -47,7 +48,7 @@ def _last(call: LayerCall, tokens: int) -> LayerCall:
     changes: dict[str, Any] = {
         name: getattr(call.layer, name) // tokens
         for name in ("rows", "elements", "outputs")
-        if name in call.layer.field_names()
+        if name in field_names(type(call.layer))
     }
     return replace(call, layer=replace(call.layer, **changes))
 
