@@ -25,8 +25,8 @@ class KindLaw:
     # What a program may run in its place, where that is faster; None: nothing.
     instead: Callable[[Any], Any] = lambda layer: None
     # (Rows, shares of the way, the next smaller size, the next larger) where a time runs straight, among the
-    # rows that are asked, bool [rows]; None: there are none.
-    between: Callable[[Any, Any], tuple[Any, Any, Any, Any] | None] = lambda columns, asked: None
+    # rows that are marked, bool [rows]; None: there are none.
+    between: Callable[[Any, Any], tuple[Any, Any, Any, Any] | None] = lambda columns, marked: None
     # Seconds at the device's peaks of what neither memory nor FLOP bounds; None: they bound it.
     bound_s: Callable[[Any, Hardware], Any] = lambda layer, hardware: None
     # The part of the device that bounds it instead, as text; "" where `bound_s` is None.

@@ -50,8 +50,8 @@ OPERATORS = {
 }
 ROWS_IN_FLIGHT = 16  # a core: blocks of 128 threads to a row (aten/src/ATen/native/cuda/layer_norm_kernel.cu)
 CACHE_SHARES = (0.125, 0.25, 0.5, 1.0)  # of the L2, that rows in flight take
-SWEPT = "layer layer layer batch batch batch group rms instance batch_training".split()
 OF_BATCH = "batch_training"  # by the statistics of the batch
+SWEPT = (*["layer"] * 3, *["batch"] * 3, "group", "rms", "instance", OF_BATCH)
 GROUPS = 32  # of the group norm that is built for timing, where the channels allow it
 
 
@@ -171,9 +171,7 @@ class Norm(Layer):
     @classmethod
     def sample(cls, draw: Draw) -> Self:
         """Layer norms of transformers, batch norms of convolutional networks."""
-        function = draw.choice(
-            "layer layer layer batch batch batch group rms instance batch_training".split()
-        )
+        function = draw.choice(SWEPT)
         strided = draw.chance(0.08)
         if function in ("layer", "rms"):
             rows = draw.octaves(1, 16) if draw.chance(0.2) else draw.octaves(8, 16384)

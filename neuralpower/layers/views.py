@@ -143,4 +143,4 @@ GENERAL = (
     View(terms=seconds_terms, degrees=(0,)),
     View(own_terms=nothing, alignment=nothing),
 )
-"""What a kind's table says by default, from the most general view on."""
+"""The defaults of a kind, from the most general view on."""

@@ -26,7 +26,7 @@ REACHED_AT_MOST = 0.9
 
 
 class View:
-    """The base of views: a polynomial in the sizes, and what the kind's table says."""
+    """The base of views: a polynomial in the sizes, and the kind's table."""
 
     kernels: ClassVar[bool] = False  # whether layers are kernels over many cores
     pooled: ClassVar[str] = ""  # by what rows of several devices are pooled; "" where they are not
