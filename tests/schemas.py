@@ -8,12 +8,14 @@ import msgspec
 
 from neuralpower.data.schema import RECORDS, DatasetMeta
 from neuralpower.learn.predictor_parts import PredictorPart
+from neuralpower.prediction.explore.gate import Baseline
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
 DECLARED: dict[str, Any] = {
     "predictor": PredictorPart,
     "dataset": DatasetMeta,
     "journal-record": RECORDS,
+    "gate-baseline": Baseline,
 }
 
 

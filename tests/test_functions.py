@@ -27,7 +27,7 @@ from neuralpower.prediction import request
 
 ROOT = Path(__file__).parent.parent
 NAMES = (
-    *("calibrate", "compare", "dataset", "evaluate", "fit", "load", "memory", "parallel", "predict"),
+    *("calibrate", "compare", "dataset", "evaluate", "fit", "gate", "load", "memory", "parallel", "predict"),
     *("profile", "score", "sweep", "traffic", "train"),
 )
 MOST_PARAMETERS = 8

@@ -44,7 +44,7 @@ PACKAGES: Mapping[str, str] = {
         weights
     """,
     "traces": "calls",
-    "ask": "keywords options output panels spread texts words",
+    "ask": "keywords limits options output panels spread texts words",
     "measure": """
         rig calls steps cpu.timer cuda.runtime meters meters.nvml power.energy
         collect collect.fleet collect.plan exchanges.run
@@ -56,17 +56,17 @@ PACKAGES: Mapping[str, str] = {
     "prediction": """
         case compose evaluate generation measured memory.engines memory.over_time memory.peak memory.snapshot
         on_gpu parallel prediction rows served_type several_devices shown timeline tree weights
-        request explore.compare explore.fit explore.largest explore.layouts explore.outcomes
+        request explore.compare explore.fit explore.gate explore.largest explore.layouts explore.outcomes
         explore.phases explore.remedies explore.score explore.sweep explore.verdict
     """,
     "serving": "plan simulator step_times surface traffic workload",
     "report": """
-        cards charts explored grid inspection measured memory_pictures layouts number_format
+        cards charts explored gates grid inspection measured memory_pictures layouts number_format
         page perfetto
         pictures served shown tables training
     """,
     "profiling": "cases conventions result rows steps stopwatch",
-    "api": "functions loaded",
+    "api": "functions gates loaded",
     "integrations": "",
     "zoo": "",  # at the place that users import, as compat
     "compat": "",

@@ -26,6 +26,7 @@ ASKING = {  # command -> (its table, that of the function)
     "predict": (output.Predict, options.Predicting),
     "compare": (output.Compare, options.Options),
     "fit": (output.Fit, options.Fitting),
+    "gate": (output.Gate, options.Gating),
     "sweep": (output.Sweep, options.Sweeping),
     "parallel": (output.Parallel, options.Laying),
     "evaluate": (output.Evaluate, options.Evaluating),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neuralpower.ask.keywords import documented, keywords
-from neuralpower.ask.options import Evaluating, Fitting, Laying, Predicting, Sweeping
+from neuralpower.ask.options import Evaluating, Fitting, Gating, Laying, Predicting, Sweeping
 from neuralpower.ask.spread import device_in
 from neuralpower.errors import InputError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from neuralpower.prediction.evaluate import Evaluation
     from neuralpower.prediction.explore.compare import Comparison
     from neuralpower.prediction.explore.fit import Fit
+    from neuralpower.prediction.explore.gate import Gate
     from neuralpower.prediction.explore.layouts import Layouts
     from neuralpower.prediction.explore.score import Score
     from neuralpower.prediction.explore.sweep import Sweep
@@ -316,6 +317,43 @@ def traffic(
     return asked_traffic(
         model, device, predictor, {"rate": rate, "users": users, "trace": trace, "sla": sla, **settings}
     )
+
+
+@documented(Gating, "gate")
+def gate(
+    models: Model | Iterable[str] | Mapping[str, Model] = (),
+    *,
+    baseline: str | Path,
+    update: bool = False,
+    device: Device | None = None,
+    predictor: Named | None = None,
+    **options: Unpack[Gating],
+) -> Gate:
+    """Compare models with a baseline in a file: which layers changed, and whether limits still hold.
+
+    Args:
+        models: one, several names, or names with their modules; by default all names of the baseline.
+        baseline: the file.
+        update: write today's answers as the baseline, and compare nothing.
+        device: same as in `predict`; by default that of the baseline.
+        predictor: same as in `predict`.
+        **options: as on the command line; one that is not given is as in the baseline:
+            {options}
+
+    Raises:
+        InputError: no baseline, or one that answers another question; else as `predict`.
+
+    Example:
+        >>> import neuralpower, pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "baseline.json"
+        >>> found = neuralpower.gate("zoo:deep_mnist", device="t4", baseline=file, update=True)
+        >>> neuralpower.gate(baseline=file, max_latency="+5%").passes
+        True
+    """
+    from neuralpower.api.gates import asked_gate
+
+    given = keywords("option of gate", {**options}, Gating)
+    return asked_gate(models, baseline, {**given, "device": device, "predictor": predictor}, update=update)
 
 
 def load(name: str | Path | None = None) -> LoadedPredictor:

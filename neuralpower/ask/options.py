@@ -514,6 +514,51 @@ class Coverage(TypedDict, total=False):
     ]
 
 
+class Limits(TypedDict, total=False):
+    """What an answer may be at most."""
+
+    max_latency: Annotated[
+        str | None,
+        Option(
+            "Exit 1 above this latency, such as 30ms.",
+            OUTPUT,
+            of={"gate": {"help": "Most latency: +5% over the baseline, or 30ms."}},
+        ),
+    ]
+    max_memory: Annotated[
+        str | None,
+        Option(
+            "Exit 1 above this memory at the peak, such as 10GiB.",
+            OUTPUT,
+            of={"gate": {"help": "Most memory at the peak: +5%, or 10GiB."}},
+        ),
+    ]
+    max_energy: Annotated[
+        str | None,
+        Option(
+            "Exit 1 above this energy, such as 2J.",
+            OUTPUT,
+            of={"gate": {"help": "Most energy: +5%, or 2J."}},
+        ),
+    ]
+    max_flops: Annotated[
+        str | None,
+        Option(
+            "Exit 1 above these FLOP, such as 4GFLOP.",
+            OUTPUT,
+            of={"gate": {"help": "Most FLOP: +0%, or 4GFLOP."}},
+        ),
+    ]
+
+
+class Strict(TypedDict, total=False):
+    """What a gate does with other versions of libraries."""
+
+    strict_versions: Annotated[
+        bool, _flag("Fail, too, where another version of torch or transformers changed the layers.", OUTPUT)
+    ]
+
+
 class Remedies(TypedDict, total=False):
     """What is sought where a network does not fit."""
 
@@ -550,6 +595,10 @@ class Options(
 
 class Predicting(Options, Served, Coverage, total=False):
     """Keywords of `predict`."""
+
+
+class Gating(Options, Served, Limits, Strict, total=False):
+    """Keywords of `gate`."""
 
 
 class Fitting(Options, Engine, Remedies, total=False):

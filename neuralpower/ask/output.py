@@ -12,7 +12,9 @@ from neuralpower.ask.options import (
     Device,
     Evaluating,
     Fitting,
+    Gating,
     Laying,
+    Limits,
     Option,
     Options,
     Predicting,
@@ -107,7 +109,7 @@ class Picture(TypedDict, total=False):
     no_cache: Annotated[bool, Option("Compute again; ignore the cached answer.", OUTPUT, default=False)]
 
 
-class Predict(Device, Trained, Predicting, View, Top, Output, Lines, Plot, Picture, total=False):
+class Predict(Device, Trained, Predicting, Limits, View, Top, Output, Lines, Plot, Picture, total=False):
     """The command `predict`."""
 
     device_spec: Annotated[str | None, Option("", names="device", hidden=True)]
@@ -116,6 +118,17 @@ class Predict(Device, Trained, Predicting, View, Top, Output, Lines, Plot, Pictu
 
 class Compare(Device, Trained, Options, Output, Plot, total=False):
     """The command `compare`."""
+
+
+class Gate(Device, Trained, Gating, Output, total=False):
+    """The command `gate`."""
+
+    baseline: Annotated[Path | None, Option("The baseline's file, which belongs in your repository.", OUTPUT)]
+    update: Annotated[bool, Option("Write today's answers as the baseline.", OUTPUT, default=False)]
+    junit: Annotated[Path | None, Option("Write the report for test servers: FILE.xml.", OUTPUT)]
+    github: Annotated[
+        bool, Option("Print annotations for a GitHub workflow after the report.", OUTPUT, default=False)
+    ]
 
 
 class Fit(Device, Trained, Room, Fitting, Output, Picture, total=False):

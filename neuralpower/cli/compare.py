@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Typer
@@ -38,7 +39,8 @@ def compare(
     a: Annotated[
         str,
         Argument(
-            help="MODEL, MODEL@PREDICTOR, or with a layout: MODEL@8xh100-sxm:tp4pp2.",
+            help="MODEL, MODEL@PREDICTOR, with a layout MODEL@8xh100-sxm:tp4pp2, or an earlier answer: "
+            "FILE.json of predict --json.",
             callback=checked_side,
             autocompletion=completed_models,
         ),
@@ -88,7 +90,7 @@ def compare(
 def _sides(a: str, b: str, asked: Compare) -> list[Side]:
     """Both models, each predicted on its device; raises InputError."""
     from neuralpower.prediction.case import predict_request
-    from neuralpower.prediction.explore.compare import Side
+    from neuralpower.prediction.explore.compare import Side, earlier
     from neuralpower.prediction.request import phase_in, request_of, run_of
 
     phase = phase_in(asked).name
@@ -102,6 +104,9 @@ def _sides(a: str, b: str, asked: Compare) -> list[Side]:
             raise InputError(
                 f"{text!r} names no predictor behind @; write MODEL@PREDICTOR or @PREDICTOR, or leave @ out"
             )
+        if kept := earlier(Path(text)) if text.endswith(".json") else None:
+            sides.append(kept)
+            continue
         model = model or a.partition("@")[0]
         options = _placed(asked, model, place)
         name = str(options.pop("name"))

@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from typer import Typer
+from typer import Exit, Typer
 from typing_extensions import Unpack
 
+from neuralpower.ask.limits import ceilings_in
 from neuralpower.ask.output import Predict
 from neuralpower.ask.spread import check_used, cluster_in, device_in, layouts_in
 from neuralpower.cli import parsing
 from neuralpower.cli.answers import answered
 from neuralpower.cli.commands import Model, examples, with_options
 from neuralpower.cli.formats import HTML, TABLE, Answer, check_out, form_of, give
+from neuralpower.cli.output import tell
 from neuralpower.errors import InputError, check_share
 from neuralpower.files.stages import stage
 
@@ -79,6 +81,17 @@ def _predict(model: str, asked: Predict, form: str) -> None:
     prediction = replace(prediction, assumptions=(*served, *prediction.assumptions))
     _give(asked, form, prediction, stages, trained)
     check_coverage(prediction, least, "--strict")
+    _check_limits(prediction, asked)
+
+
+def _check_limits(prediction: Prediction, asked: Predict) -> None:
+    """Raise Exit with code 1 where a value is above its limit; say which."""
+    from neuralpower.prediction.explore.gate import values_of
+    from neuralpower.report.gates import exceeded
+
+    if above := exceeded(values_of(prediction), ceilings_in(asked)):
+        tell(f"Limits: {'; '.join(above)}")
+        raise Exit(1)
 
 
 def _give(
@@ -135,6 +148,7 @@ def _check(model: str, asked: Predict) -> str:
     parsing.check_batch_size(asked["batch_size"])
     check_used(cluster_in(asked), layouts_in(asked), asked, model)
     check_share("strict", asked["min_coverage"], "--strict 0.95")
+    ceilings_in(asked)
     top, depth = asked["top"], asked["depth"]
     if top < 0 or depth < 1:
         text = "top must be 0 (all rows) or more, depth 1 or more"

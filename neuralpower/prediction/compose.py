@@ -132,7 +132,7 @@ def assembled(
         power_reason=reason,
         idle_s=None if answer.issue is None else max(runtime.value - busy.value - whole.waits_s, 0.0),
         training=training,
-        assumptions=(*work.assumptions, *answer.assumptions, *work.granted),
+        assumptions=tuple(dict.fromkeys((*work.assumptions, *answer.assumptions, *work.granted))),
         origin=in_words(origins) if predictor.answers else "",
         origins=origins,
         warned=answer.warnings,

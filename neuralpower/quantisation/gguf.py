@@ -63,21 +63,41 @@ class _Place:
         return self.early or self.at >= 7 * self.of // 8 or (self.at - self.of // 8) % 3 == 2
 
 
+STORED = {  # last name of a module's path -> GGUF's of the tensor in that block
+    **{"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"},
+    **{"qkv_proj": "attn_qkv", "query_key_value": "attn_qkv", "c_attn": "attn_qkv", "dense": "attn_output"},
+    **{"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down", "gate_up_proj": "ffn_up"},
+    **{"c_fc": "ffn_up", "fc1": "ffn_up", "fc2": "ffn_down", "c_proj": "ffn_down"},
+    **{"dense_h_to_4h": "ffn_up", "dense_4h_to_h": "ffn_down"},
+}
+TABLE, OUTPUT = "token_embd", "output"
+
+
 def mixed(
-    mixture: str, weights: Sequence[Weight], matrices: Mapping[str, Matrices]
+    mixture: str,
+    weights: Sequence[Weight],
+    matrices: Mapping[str, Matrices],
+    types: Mapping[str, str] | None = None,
 ) -> dict[str, Format | None]:
     """The type of each tensor of a file, by its name; all but matrices is float32.
+
+    A tensor whose name `types` has keeps the type that it has there, as far as that is priced.
 
     Args:
         mixture: one of MIXTURES.
         weights: all of the network.
         matrices: (matrices, outputs, inputs) by name, of those that products have read.
+        types: GGUF's name of a tensor, without its ending -> its type.
     """
     most = MIXTURES[mixture]
     places = dict(_places(weights, matrices))
     heads = any(weight.sort == HEAD for weight in weights)
     found: dict[str, Format | None] = {}
     for weight in weights:
+        stored = (types or {}).get(_stored(weight), "")
+        if stored in DTYPES:
+            found[weight.name] = Format(dtype=stored)
+            continue
         _, outputs, inputs = matrices.get(weight.name, weight.matrices)
         if weight.sort == HEAD or (weight.sort == EMBEDDING and (weight.tied or not heads)):
             kind = "q8_0" if most == "q8_0" or inputs % DTYPES[most].group else "q6_k"
@@ -90,6 +110,20 @@ def mixed(
             continue
         found[weight.name] = Format(dtype=_fitting(kind, inputs))
     return found
+
+
+def _stored(weight: Weight) -> str:
+    """GGUF's name of a matrix, without its ending; "" where the table has none."""
+    if weight.sort == EMBEDDING:
+        return TABLE
+    if weight.sort == HEAD:
+        return OUTPUT
+    last = weight.name.removesuffix(".weight").rpartition(".")[2]
+    role = STORED.get(last, "")
+    if last == "c_proj" and "att" in weight.name:
+        role = "attn_output"
+    experts = "_exps" if weight.sort == EXPERTS else "_shexp" if "shared" in weight.name else ""
+    return f"blk.{_layer(weight.name)}.{role}{experts}" if role else ""
 
 
 def _fitting(kind: str, inputs: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from neuralpower.quantisation.names import Pattern
@@ -29,6 +29,7 @@ class Scheme:
     head: bool = False  # whether a language model's head is covered where no pattern names it
     embeddings: Format | None = None  # of tables of embeddings
     mixture: str = ""  # of a GGUF file: which type each tensor has, by neuralpower.quantisation.gguf
+    types: Mapping[str, str] = field(default_factory=dict, hash=False)  # GGUF's name -> type, of a real file
     checkpoint: bool = False  # whether the weights of a checkpoint lie so already
     widened: tuple[
         str, ...
@@ -47,7 +48,7 @@ class Scheme:
         if self.mixture:
             from neuralpower.quantisation.gguf import mixed
 
-            return mixed(self.mixture, weights, matrices)
+            return mixed(self.mixture, weights, matrices, self.types)
         found = {weight.name: self._form(weight) for weight in weights}
         for weight in weights:
             form = found[weight.name]

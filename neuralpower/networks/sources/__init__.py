@@ -1,6 +1,7 @@
 """The MODEL argument -> a model and its inputs. Weights are never loaded or downloaded.
 
 MODEL is one of
+    path/model.gguf, path/model.safetensors          headers alone are read; a GGUF file describes its model
     a folder with a config.json, or that file        transformers; `architectures` names the class
     transformers:bert, transformers:BertForMaskedLM  the default configuration of a model type or class
     torchvision:resnet50, timm:NAME                  where these are installed

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from neuralpower.errors import InputError
-from neuralpower.files.json_files import named
+from neuralpower.files.json_files import named, read_json
 from neuralpower.layers import Layer
 from neuralpower.learn.estimates import ROOFLINE_FACTOR
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.regressor import NINETY
-from neuralpower.prediction.prediction import Prediction
-from neuralpower.prediction.rows import Interval
+from neuralpower.prediction.prediction import SCHEMA, Prediction
+from neuralpower.prediction.rows import BOUNDS, Interval, Row
 from neuralpower.prediction.shown import Shown
 
 
@@ -63,12 +64,81 @@ class Side:
 
     name: str
     prediction: Prediction
-    predictor: Predictor
+    predictor: Predictor | None  # None: an earlier answer, of which the layers' errors are not known
 
     @property
     def runtime_s(self) -> Interval:
         """Its time."""
         return self.prediction.runtime_s
+
+
+def earlier(file: Path) -> Side | None:
+    """The side that a file holds, an answer of `predict --json`; None for another file.
+
+    Raises InputError for an answer of a newer version, and one that lacks a number.
+    """
+    try:
+        told = read_json(file)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(told, Mapping) or "runtime_s" not in told or "predictor" not in told:
+        return None
+    if told.get("schema") != SCHEMA:
+        raise InputError(
+            f"{file}: has schema {told.get('schema')!r:.20}, and {SCHEMA} is read; predict it again"
+        )
+    try:
+        rows = tuple(_row(row) for row in told["layers"])
+        about = {
+            name: told[name]
+            for name in "model predictor device batch_size dtype phase parameters run".split()
+        }
+        runtime_s, energy = _interval(told["runtime_s"]), told["energy_j"] and _interval(told["energy_j"])
+        method, warned = str(told["trace"]["method"]), tuple(map(str, told["warnings"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{file}: is not a whole answer of predict --json ({error}); predict it again"
+        ) from None
+    power = told.get("power_w") and _interval(told["power_w"])
+    found = Prediction(
+        **about,
+        runtime_s=runtime_s,
+        rows=rows,
+        unmodelled=(),
+        method=method,
+        energy_j=energy,
+        power_w=power,
+        warned=warned,
+    )
+    return Side(f"{found.model} ({file.name})", found, None)
+
+
+def _interval(told: Mapping[str, Any]) -> Interval:
+    """Raises KeyError, TypeError, ValueError."""
+    value, low, high = (float(told[bound]) for bound in BOUNDS)
+    if not 0 <= low <= value <= high:
+        raise ValueError(f"bounds {low} to {high} do not hold {value}")
+    return Interval(value, low, high)
+
+
+def _row(told: Mapping[str, Any]) -> Row:
+    """The same for a row."""
+    watts = told.get("power_w")
+    return Row(
+        path=str(told["path"]),
+        kind=str(told["kind"]),
+        count=int(told["count"]),
+        runtime_s=float(told["runtime_s"]),
+        low_s=float(told["low_s"]),
+        high_s=float(told["high_s"]),
+        flops=int(told["flops"]),
+        bytes=int(told["bytes"]),
+        bound=str(told["bound"]),
+        basis=str(told["basis"]),
+        share=float(told["share"]),
+        power_w=None if watts is None else Interval(*(3 * (float(watts),))),
+        step=str(told["phase"]),
+    )
 
 
 def compare(a: Side, b: Side) -> Comparison:
@@ -77,8 +147,8 @@ def compare(a: Side, b: Side) -> Comparison:
         if side.runtime_s.value <= 0:
             takes = f"its time is {side.runtime_s.value:g} s, a ratio needs more than 0"
             raise InputError(f"{side.name}: {takes}; compare networks with layers")
-    one = a.predictor is b.predictor
-    deviation = _together(a, b) if one else math.hypot(_deviation(a.runtime_s), _deviation(b.runtime_s))
+    one = a.predictor if a.predictor is b.predictor else None
+    deviation = _together(a, b, one) if one else math.hypot(_deviation(a.runtime_s), _deviation(b.runtime_s))
     value = a.runtime_s.value / b.runtime_s.value
     spread = math.exp(NINETY * deviation)
     ratio = Interval(value, value / spread, value * spread)
@@ -110,8 +180,8 @@ def _deviation(interval: Interval) -> float:
     return math.log(interval.high / interval.low) / 2 / NINETY
 
 
-def _together(a: Side, b: Side) -> float:
-    """Standard deviation of log(ratio) where one predictor predicts both."""
+def _together(a: Side, b: Side, predictor: Predictor) -> float:
+    """Standard deviation of log(ratio) where this predictor predicts both."""
     # of a layer, or of an operator without a kind: A's share minus B's
     shares: dict[Layer | str, float] = defaultdict(float)
     counts: list[Counter[Layer | str]] = []
@@ -122,7 +192,7 @@ def _together(a: Side, b: Side) -> float:
             shares[row.layer or row.kind] += sign * row.runtime_s / total
             calls[row.layer or row.kind] += row.count
         counts.append(calls)
-    estimates = a.predictor.estimate([layer for layer in shares if isinstance(layer, Layer)])
+    estimates = predictor.estimate([layer for layer in shares if isinstance(layer, Layer)])
     apart = np.array([share for layer, share in shares.items() if isinstance(layer, Layer)])
     variance = float(apart**2 @ np.maximum(estimates.deviation**2 - estimates.shared**2, 0))
     for regressor in np.unique(estimates.regressor):
@@ -131,5 +201,5 @@ def _together(a: Side, b: Side) -> float:
     unmodelled = [share for name, share in shares.items() if isinstance(name, str)]
     variance += sum((math.log(ROOFLINE_FACTOR) / NINETY * share) ** 2 for share in unmodelled)
     if counts[0] != counts[1]:
-        variance += 2 * a.predictor.system**2
+        variance += 2 * predictor.system**2
     return math.sqrt(variance)

@@ -1,0 +1,81 @@
+"""`neuralpower gate`: refuse a model that became slower or larger than a baseline."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from typer import Argument, Exit, Typer
+from typing_extensions import Unpack
+
+from neuralpower.ask.limits import limits_in
+from neuralpower.ask.output import Gate
+from neuralpower.cli.commands import examples, with_options
+from neuralpower.cli.formats import JSON, Answer, check_out, form_of, give
+from neuralpower.cli.known_names import checked_model, completed_models
+from neuralpower.cli.output import say
+from neuralpower.cli.parsing import check_file
+from neuralpower.errors import InputError
+from neuralpower.files.stages import stage
+
+app = Typer()
+
+
+@app.command(
+    epilog=examples(
+        "neuralpower gate zoo:resnet50 --device t4 --baseline gate.json --update",
+        "neuralpower gate --baseline gate.json --max-latency +5% --max-memory 2GiB",
+    )
+)
+@with_options
+def gate(
+    models: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="[MODEL]...",
+            help="Models as in `predict`; default: all of the baseline.",
+            callback=checked_model,
+            autocompletion=completed_models,
+        ),
+    ] = None,
+    **asked: Unpack[Gate],
+) -> None:
+    """Compare models with a baseline; exit code 1 where one became too slow or too large."""
+    form = form_of(asked["form"], asked["out"], asked["as_json"])
+    check_out(asked["out"], form)
+    check_file(asked["junit"], "gate.xml")
+    limits_in(asked)
+    baseline = asked["baseline"]
+    if baseline is None:
+        raise InputError("gate: no baseline; add --baseline FILE, and --update to write it the first time")
+    stage("importing torch and transformers")
+    from neuralpower.api.gates import asked_gate
+    from neuralpower.files.atomic import replace_file
+    from neuralpower.report.gates import cells, gate_table, junit_text, summary, workflow_lines
+
+    found = asked_gate(models or (), baseline, asked, update=asked["update"])
+
+    def rows() -> list[list[Any]]:
+        names = "model metric before now growth limit holds".split()
+        values = [
+            [model.model, m.metric, m.before, m.now, m.growth, m.limit, m.holds]
+            for model in found.models
+            for m in model.measures
+        ]
+        return [names, *values]
+
+    answer = Answer(
+        title="gate: passes" if found.passes else "gate: FAILS",
+        table=lambda: gate_table(found, marked=True),
+        json=found.to_json,
+        rows=rows,
+        shown=lambda: cells(found),
+        lead=lambda: [*summary(found)],
+    )
+    give(answer, form, asked["out"])
+    if asked["junit"] is not None:
+        replace_file(asked["junit"], junit_text(found))
+    if asked["github"] and form != JSON:
+        for line in workflow_lines(found):
+            say(line)
+    if not found.passes:
+        raise Exit(1)

@@ -1,0 +1,75 @@
+"""A file of weights: GGUF, whose metadata describe the model, or safetensors, whose folder does.
+
+Headers alone are read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuralpower.errors import ModelError
+from neuralpower.files.paths import is_file
+from neuralpower.networks.config_dtype import dtype_in
+from neuralpower.networks.sources.base import Given, model_source
+
+if TYPE_CHECKING:
+    from neuralpower.networks.source import Source
+
+INDEX = ".safetensors.index.json"
+CONFIG = "config.json"
+
+
+def is_gguf(given: Given) -> bool:
+    """Whether a text names a GGUF file."""
+    return given.may_be_path and given.path.suffix.lower() == ".gguf"
+
+
+def is_safetensors(given: Given) -> bool:
+    """Whether a text names a file of safetensors, or the index of several."""
+    return given.may_be_path and (given.path.suffix == ".safetensors" or given.path.name.endswith(INDEX))
+
+
+def dtype_of_gguf(given: Given) -> str | None:
+    """The type that products have: that of the file where it is plain, else 16 bits."""
+    from neuralpower.networks.gguf_models import gguf_values
+
+    return dtype_in(gguf_values(given.path)[0], given.overrides)
+
+
+def dtype_of_folder(given: Given) -> str | None:
+    """The type that config.json in the folder states."""
+    from neuralpower.networks.config_files import folder_values
+
+    values, _ = folder_values(_described(given.path))
+    return dtype_in(values, given.overrides) if isinstance(values, dict) else None
+
+
+@model_source("FILE.gguf", place=8, recognises=is_gguf, runs_code=False, dtype=dtype_of_gguf)
+def gguf(given: Given) -> Source:
+    """The language model that the metadata describe, with the file's quantisation."""
+    from neuralpower.networks.gguf_models import gguf_values
+    from neuralpower.networks.transformers import described_source
+
+    values, _ = gguf_values(given.path)
+    return described_source(given.text, values, given.overrides, f"the metadata of {given.location}")
+
+
+@model_source("FILE.safetensors", place=9, recognises=is_safetensors, runs_code=False, dtype=dtype_of_folder)
+def safetensors(given: Given) -> Source:
+    """The model that config.json in the folder describes."""
+    from neuralpower.networks.transformers import folder_source
+
+    return folder_source(given.text, _described(given.path), given.overrides)
+
+
+def _described(path: Path) -> Path:
+    """The config.json in the file's folder; raises ModelError, which says what the file holds."""
+    from neuralpower.networks.headers import read_index, read_safetensors
+
+    if is_file(path.with_name(CONFIG)):
+        return path.with_name(CONFIG)
+    found = (read_index if path.name.endswith(INDEX) else read_safetensors)(path)
+    raise ModelError(
+        f"{path}: holds {found.in_words()}, and names no architecture; put its config.json into that folder"
+    )
