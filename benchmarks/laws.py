@@ -35,6 +35,8 @@ from neuralpower.learn import laws, predictor
 from neuralpower.learn.any_device import for_device
 from neuralpower.learn.estimates import BY_LAW, CARRIED, IN_RANGE, MEASURED, NETWORKS
 from neuralpower.learn.laws import least_s, most_s
+from neuralpower.learn.network_estimates import predict_many
+from neuralpower.learn.notes import origins
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.problem import Array
 from neuralpower.learn.twins import ROUNDED, octaves_apart
@@ -83,7 +85,7 @@ def breaches(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     found = predictor.estimate(layers)
     t, basis = found.runtime_s, np.array(found.basis)
     free = (basis == MEASURED) | (t == 0)
-    twins = np.array([SAME_CHIP in origin for origin in predictor.origins(found)])
+    twins = np.array([SAME_CHIP in origin for origin in origins(predictor, found)])
     held = predictor.law is None or not predictor.law.exempt  # families whose calls are slower
     regressors = [one for some in (predictor, *predictor.others) for one in some.regressors.values()]
     cached = "key_length" in field_names(type(columns))  # read once in each step: no table beats its memory
@@ -172,7 +174,7 @@ def _same_units(layer: Layer, spec: DeviceSpec, twin: DeviceSpec) -> bool:
 def longer(predictor: Predictor, layers: list[Layer]) -> Iterator[Breach]:
     """Breaches of a network, of all these layers, by its first ones."""
     starts = [layers[:end] for end in range(1, len(layers) + 1)]
-    totals = predictor.predict_many(starts).value
+    totals = predict_many(predictor, starts).value
     yield from ((PART, layers[i + 1]) for i in np.flatnonzero(np.diff(totals) < -ROUNDING * totals[1:]))
 
 

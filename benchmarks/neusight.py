@@ -39,6 +39,7 @@ from neuralpower.devices.spec import find_spec
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.columns import as_columns
 from neuralpower.layers.rows import defaults, field_names
+from neuralpower.learn.network_estimates import predict_many
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.learn.rows import hardware_from
@@ -145,7 +146,7 @@ def predicted(root: Path, point: Point, mode: str, predictor: Predictor) -> Arra
     passes = [graphs.forward(config, mode, batch_size, length)]
     if mode == "train":
         passes.append(graphs.backward(config, batch_size, length))
-    totals = predictor.predict_many(passes)
+    totals = predict_many(predictor, passes)
     asking_s = graphs.segments(config, mode, batch_size, length) * SEGMENT_S
     return np.array([np.sum(part) + asking_s for part in (totals.value, totals.low, totals.high)])
 

@@ -31,7 +31,8 @@ from neuralpower.layers.columns import as_columns
 from neuralpower.layers.rows import field_names
 from neuralpower.learn.launch_overhead import Dispatch
 from neuralpower.learn.network_rows import read_totals
-from neuralpower.learn.predictor import HIDDEN_SHARE, Predictor
+from neuralpower.learn.predictor import Predictor
+from neuralpower.learn.pricing import HIDDEN_SHARE
 from neuralpower.learn.rows import hardware_from
 from neuralpower.learn.train import train
 from neuralpower.report.cards import write_predictor

@@ -24,6 +24,7 @@ from neuralpower.devices.host import read_cpu
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.columns import take
 from neuralpower.layers.rows import to_row
+from neuralpower.learn.network_estimates import predict_many
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_lookup import default_predictor
 from neuralpower.measure.collect.plan import draw
@@ -136,7 +137,7 @@ def throughput() -> Rows:
     generator = random.Random(0)
     networks = [generator.choices(cells, k=100) for _ in range(4000)]
     start = time.perf_counter()
-    predictor.predict_many(networks)
+    predict_many(predictor, networks)
     rows.append(
         ("networks of 100 layers a second", f"{len(networks) / (time.perf_counter() - start):,.0f}", "2,000")
     )

@@ -50,7 +50,7 @@ PACKAGES: Mapping[str, str] = {
         collect collect.fleet collect.plan exchanges.run
     """,
     "learn": """
-        any_device calibrate calibrate_by_networks carried_power estimates keys network_estimates network_rows
+        any_device calibrate calibrate_by_networks carried_power estimates keys network_estimates network_rows notes
         pace predictor predictor_files predictor_lookup predictor_json regressor remembering rows train
     """,
     "prediction": """

@@ -4,10 +4,11 @@ import importlib
 import pkgutil
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.base import Bytes, Layer
+from neuralpower.layers.base import Layer
 from neuralpower.layers.call import Call
 from neuralpower.layers.columns import columns_of
 from neuralpower.layers.law import KindLaw
+from neuralpower.layers.operands import Bytes
 from neuralpower.layers.registry import BY_OPERATOR, KINDS, layer_kind
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.training import Training

@@ -101,7 +101,6 @@ class Activation(Pointwise):
         return cls(function=function, elements=elements, inplace=inplace)
 
     def build(self, device: torch.device) -> Call:
-        """The functional call."""
         x = strided(self.reading(), self.elements, self.run, device, dense=False)
         table = INPLACE if self.inplace and self.function in INPLACE else FUNCTIONS
         return Call(table[self.function], (x,), warm=(x,))

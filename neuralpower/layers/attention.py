@@ -182,12 +182,10 @@ def _splits(layer: Attention, hardware: Hardware, k: int) -> tuple[Any, Any]:
 
 
 def _sharing(layer: Attention) -> Any:
-    """Query heads per key head."""
     return layer.query_heads / layer.key_heads
 
 
 def _features(layer: Attention, _: Hardware) -> Described:
-    """Variants of the kernel."""
     return {
         "causal": layer.causal,
         "masked": layer.masked,
@@ -353,7 +351,6 @@ class Attention(Layer):
         return cls(**shape)
 
     def possible(self) -> Any:
-        """As `rule` says."""
         twice = np.asarray(self.key_itemsize > 0) & np.asarray(np.asarray(self.key_dtype) != "")
         return (self.query_heads % self.key_heads == 0) & ~twice
 
@@ -395,7 +392,6 @@ class Attention(Layer):
         return Call(F.scaled_dot_product_attention, (query, key, value), options, warm=(value, key, query))
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """The query's shape."""
         return self.batch, self.query_heads, self.query_length, self.head_size
 
     def flops(self) -> int:

@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from neuralpower.dtypes import DTYPES, FLOATING, TENSORFLOAT32
 from neuralpower.errors import DatasetError, Unmodelled
 from neuralpower.layers.call import Call
 from neuralpower.layers.law import KindLaw
-from neuralpower.layers.operands import Operand, Operands, by_dtype, whole
+from neuralpower.layers.operands import Bytes, Operand, Operands, by_dtype
 from neuralpower.layers.sweep import Draw
 from neuralpower.layers.training import Training
 from neuralpower.layers.views import Views
@@ -35,16 +35,6 @@ RECURRING = "recurring"  # last word of a group of calls that a loop makes again
 QUANTISED = "quantised"
 FORMAT = re.compile(rf"( \[[^\]]*\])? {QUANTISED}$")
 NEAR_BYTES = 16 * 2**20  # what goes through the caches from one repeated call to the next, at most
-
-
-class Bytes(NamedTuple("_Bytes", [("input", int), ("weights", int), ("output", int)])):
-    """Whole bytes that must cross memory once: what is read besides weights, the weights, what is written."""
-
-    __slots__ = ()
-
-    def __new__(cls, input: Any, weights: Any, output: Any) -> Self:  # noqa: A002  # the fields' names
-        """Round each up to whole bytes."""
-        return super().__new__(cls, whole(input), whole(weights), whole(output))
 
 
 class OperatorNames(frozenset[str]):

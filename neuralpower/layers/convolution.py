@@ -240,12 +240,10 @@ class Convolution(Windowed):
         )
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """As `made`."""
         return self.made
 
     @property
     def made(self) -> tuple[Any, ...]:
-        """[batch, out_channels, *out]."""
         return self.batch, self.out_channels, *self.out_sizes
 
     @property
@@ -263,12 +261,10 @@ class Convolution(Windowed):
         return 2 * self.macs()
 
     def possible(self) -> Any:
-        """As `rule` says."""
         steps = functools.reduce(np.minimum, (*self.sizes("stride"), *self.sizes("dilation")))
         return (steps >= 1) & (self.in_channels % self.groups == 0) & (self.out_channels % self.groups == 0)
 
     def parameters(self) -> int:
-        """Weights and bias."""
         weights = floor_div(self.window * self.in_channels * self.out_channels, self.groups)
         return weights + self.made[1] * self.bias
 
@@ -282,7 +278,6 @@ class Convolution(Windowed):
         )
 
     def build(self, device: torch.device) -> Call:
-        """The functional call."""
         x = image(self, self.batch, self.in_channels, self.sizes("in"), device)
         bias = self.tensor(self.out_channels, device=device) if self.bias else None
         given: dict[str, Any] = {"input": x, "weight": self.weight(device), "bias": bias}

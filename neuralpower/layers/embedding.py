@@ -74,12 +74,10 @@ class Embedding(Layer):
         return cls(tokens=indices.numel(), vocabulary=table.shape[0], width=table.shape[1], bags=bags)
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[rows, width]."""
         return self.rows, self.width
 
     @property
     def rows(self) -> Any:
-        """Rows of the result."""
         return either(self.bags, self.tokens)
 
     @classmethod
@@ -89,7 +87,6 @@ class Embedding(Layer):
         return cls(tokens=tokens, vocabulary=vocabulary, width=draw.size(16, 4096))
 
     def build(self, device: torch.device) -> Call:
-        """Random rows of the table."""
         indices = torch.randint(0, self.vocabulary, (self.tokens,), device=device)
         table = self.tensor(self.vocabulary, self.width, device=device)
         if not self.bags:
@@ -107,7 +104,6 @@ class Embedding(Layer):
         return Bytes(8 * self.tokens, size * self.tokens, size * self.rows)
 
     def parameters(self) -> int:
-        """The table."""
         return self.vocabulary * self.width
 
 

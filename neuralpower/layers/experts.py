@@ -37,7 +37,6 @@ def _kernel_terms(layer: Experts, hardware: Hardware) -> Described:
 
 
 def _own_terms(layer: Experts, hardware: Hardware) -> Described:
-    """Terms of both products."""
     up, down = (product.views.kernels.own_terms(product, hardware) for product in layer.products)
     return {name: up[name] + down[name] for name in up}
 
@@ -127,7 +126,6 @@ class Experts(Fused, MatrixProduct):
         )
 
     def possible(self) -> Any:
-        """As `rule` says."""
         fits = (self.hit <= self.experts) & (self.experts <= either(self.routed, self.experts))
         most = (self.fullest <= self.tokens) & (self.pairs <= self.tokens * self.top_k)
         return possible_load(self.pairs, self.hit, self.fullest) & fits & most
@@ -163,11 +161,9 @@ class Experts(Fused, MatrixProduct):
         return self.products[0].sides()
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[tokens, hidden]."""
         return self.tokens, self.hidden
 
     def flops(self) -> int:
-        """FLOP of both products."""
         up, down = self.products
         return up.flops() + down.flops()
 

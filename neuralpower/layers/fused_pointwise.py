@@ -120,18 +120,15 @@ class FusedPointwise(Layer):
         )
 
     def build(self, device: torch.device) -> Call:
-        """The stand-in."""
         size = int(self.itemsize)
         x = self.tensor(self.bytes_read // size, device=device)
         function = torch.ops.neuralpower.fused.default
         return Call(function, (x, self.bytes_written // size, self.operations, self.row), warm=(x,))
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """The numbers that it writes."""
         return (int(self.bytes_written // self.itemsize),)
 
     def flops(self) -> int:
-        """FLOP of all parts."""
         return self.operations
 
     def bytes(self) -> Bytes:

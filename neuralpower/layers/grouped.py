@@ -62,7 +62,6 @@ class Grouped(Fused, MatrixProduct):
         return cls(groups=groups, rows=rows, fullest=fullest, inner=inner, columns=columns)
 
     def possible(self) -> Any:
-        """As `rule` says."""
         return possible_load(self.rows, self.groups, self.fullest)
 
     def build(self, device: torch.device) -> Call:
@@ -78,7 +77,6 @@ class Grouped(Fused, MatrixProduct):
         return self.groups, self.rows / self.groups, self.columns, self.inner
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[rows, columns]."""
         return self.rows, self.columns
 
     def flops(self) -> int:
@@ -94,7 +92,6 @@ class Grouped(Fused, MatrixProduct):
         )
 
     def parameters(self) -> int:
-        """The matrices."""
         return self.groups * self.inner * self.columns
 
     def tiles(self, hardware: Hardware, x: int, y: int) -> tuple[Any, Any]:

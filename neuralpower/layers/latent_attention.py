@@ -36,7 +36,6 @@ def _key_size(layer: LatentAttention) -> Any:
 
 
 def _value_size(layer: LatentAttention) -> Any:
-    """Numbers of a head's result."""
     return chosen(layer.absorbed, layer.latent, layer.value_size)
 
 

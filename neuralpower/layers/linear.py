@@ -197,11 +197,9 @@ class Linear(MatrixProduct):
         return replace(self, rows=1 if isinstance(self.dtype, str) else np.ones(len(self.dtype)))
 
     def sides(self) -> tuple[Any, Any, Any, Any]:
-        """One product."""
         return 1, self.rows, self.out_features, self.in_features
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[rows, out_features]."""
         return self.rows, self.out_features
 
     def flops(self) -> int:
@@ -219,5 +217,4 @@ class Linear(MatrixProduct):
         )
 
     def parameters(self) -> int:
-        """Weights and bias."""
         return self.in_features * self.out_features + self.out_features * self.bias

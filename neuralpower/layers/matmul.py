@@ -173,7 +173,6 @@ class Matmul(MatrixProduct):
         return Call(torch.bmm, (left, right), warm=(right, left))
 
     def sides(self) -> tuple[Any, Any, Any, Any]:
-        """Its own."""
         return self.batch, self.rows, self.columns, self.inner
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
@@ -234,7 +233,6 @@ class Bilinear(Matmul):
         return cls(batch=outputs, rows=x.shape[0], inner=first + 1, columns=second)
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[rows, outputs]."""
         return self.rows, self.batch
 
 

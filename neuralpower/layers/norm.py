@@ -219,7 +219,6 @@ class Norm(Layer):
         return torch.movedim(x, -1, 1)
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """The input's shape."""
         return self.rows, self.width, self.spatial
 
     def flops(self) -> int:
@@ -232,5 +231,4 @@ class Norm(Layer):
         return Bytes(self.itemsize * elements, 2 * self.itemsize * self.width, self.itemsize * elements)
 
     def parameters(self) -> int:
-        """Scale and shift."""
         return 2 * self.width

@@ -6,9 +6,10 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import Self
 
 from neuralpower.dtypes import DTYPES
 from neuralpower.layers.terms import distinct, floor_div
@@ -104,3 +105,13 @@ def whole(size: Any) -> Any:
     if isinstance(size, np.ndarray):
         return np.ceil(size) if size.dtype.kind == "f" else size
     return math.ceil(size) if isinstance(size, float) and math.isfinite(size) else size
+
+
+class Bytes(NamedTuple("_Bytes", [("input", int), ("weights", int), ("output", int)])):
+    """Whole bytes that must cross memory once: what is read besides weights, the weights, what is written."""
+
+    __slots__ = ()
+
+    def __new__(cls, input: Any, weights: Any, output: Any) -> Self:  # noqa: A002  # the fields' names
+        """Round each up to whole bytes."""
+        return super().__new__(cls, whole(input), whole(weights), whole(output))

@@ -47,7 +47,6 @@ SPARSE = ("sgd", "momentum", "adagrad", "sparseadam")  # that take sparse gradie
 
 
 def _terms(layer: Optimizer, hardware: Hardware) -> Described:
-    """Traffic per state."""
     return {"state_elements": layer.elements * layer.states, **bytes_terms(layer, hardware)}
 
 
@@ -123,7 +122,6 @@ class Optimizer(Layer):
 
     @property
     def states(self) -> Any:
-        """Numbers of state per parameter."""
         return per_function(self.function, STATES, 1)
 
     def bytes(self) -> Bytes:

@@ -120,22 +120,18 @@ class Pooling(Windowed):
 
     @property
     def images(self) -> Any:
-        """Independent maps."""
         return self.batch * self.channels
 
     @property
     def in_positions(self) -> Any:
-        """Numbers in a map."""
         return math.prod(self.sizes("in"))
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[batch, channels, *out]."""
         return self.batch, self.channels, *self.out_sizes
 
     out_positions: ClassVar[Any] = Windowed.positions  # outputs per map
 
     def build(self, device: torch.device) -> Call:
-        """The functional call."""
         x = image(self, self.batch, self.channels, self.sizes("in"), device)
         function = getattr(F, f"{self.function}_pool{len(self.axes)}d")
         if self.function.startswith("adaptive"):
@@ -149,7 +145,6 @@ class Pooling(Windowed):
         return self.images * self.out_positions * self.window
 
     def bytes(self) -> Bytes:
-        """The maps in and out."""
         maps = self.itemsize * self.images
         return Bytes(maps * self.in_positions, 0, maps * self.out_positions)
 

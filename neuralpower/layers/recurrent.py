@@ -71,7 +71,6 @@ def _terms(layer: Recurrent, hardware: Hardware) -> Described:
 
 
 def _features(layer: Recurrent, _: Hardware) -> Described:
-    """Directions."""
     return {"bidirectional": layer.bidirectional, "hidden_mod_16": layer.hidden_size % 16}
 
 
@@ -139,7 +138,6 @@ class Recurrent(Layer):
         return self.sequence_steps, self.directions * self.outputs
 
     def possible(self) -> Any:
-        """As `rule` says."""
         fewest, most = self.steps + self.batch - 1, self.batch * self.steps
         return (self.packed_steps == 0) | (fewest <= self.packed_steps) & (self.packed_steps <= most)
 
@@ -185,12 +183,10 @@ class Recurrent(Layer):
 
     @property
     def directions(self) -> Any:
-        """1 or 2."""
         return 1 + self.bidirectional
 
     @property
     def gates(self) -> Any:
-        """Matrices per cell."""
         return per_function(self.function, GATES, 1)
 
     @property
@@ -200,12 +196,10 @@ class Recurrent(Layer):
 
     @property
     def sequence_steps(self) -> Any:
-        """Steps of all sequences together."""
         return either(self.packed_steps, self.batch * self.steps)
 
     @property
     def weights(self) -> Any:
-        """Numbers in all matrices."""
         first = self.input_size + self.outputs
         later = (self.num_layers - 1) * (self.directions * self.outputs + self.outputs)
         projections = self.num_layers * self.proj_size * self.hidden_size
@@ -216,7 +210,6 @@ class Recurrent(Layer):
         return 2 * self.sequence_steps * self.weights
 
     def bytes(self) -> Bytes:
-        """Sequences in and out, weights."""
         return Bytes(
             self.itemsize * self.sequence_steps * self.input_size,
             self.itemsize * self.weights,

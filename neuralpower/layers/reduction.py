@@ -104,7 +104,6 @@ def _traits(layer: Reduction) -> Traits:
 
 
 def _features(layer: Reduction, _: Hardware) -> Described:
-    """Which function, over which axes."""
     function = np.asarray(layer.function)
     return {
         "last": layer.last,
@@ -187,5 +186,4 @@ class Reduction(Layer):
         return self.elements
 
     def bytes(self) -> Bytes:
-        """Numbers in, results out."""
         return Bytes(self.itemsize * self.elements, 0, self.itemsize * self.outputs)

@@ -42,7 +42,6 @@ NAMES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "special_softmax"
 
 
 def _terms(layer: Softmax, hardware: Hardware) -> Described:
-    """Rows padded to vectors."""
     elements = layer.rows * layer.width
     return {
         "elements": elements,
@@ -168,7 +167,6 @@ class Softmax(Layer):
         return cls(rows=rows, width=draw.octaves(2, 4096), strided=draw.chance(0.1) and rows > 1)
 
     def build(self, device: torch.device) -> Call:
-        """The functional call."""
         shape = (self.width, self.rows) if self.strided else (self.rows, self.width)
         x = self.tensor(*(reversed(shape) if self.copied else shape), device=device)
         x = x.t() if self.copied else x

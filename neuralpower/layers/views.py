@@ -10,16 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from neuralpower.devices.hardware import Hardware
-from neuralpower.layers.operands import by_dtype
+from neuralpower.layers.operands import Bytes, by_dtype
 from neuralpower.layers.terms import MAPPED_BYTES, beyond_launch, past
-
-if TYPE_CHECKING:
-    from neuralpower.layers.base import Bytes
 
 Described = dict[str, Any]  # numbers by name, or arrays [rows] of a table's columns
 

@@ -97,7 +97,6 @@ class Dispatch:
         return self.factor * self.other_s
 
     def seconds(self, layers: Sequence[Layer]) -> Array:
-        """[layers], in their order."""
         found: dict[Layer, float] = {}
         for layer in dict.fromkeys(layers):
             cost = self._cost((layer.kind, measured_phase(layer.phase), str(function_of(layer))))

@@ -211,7 +211,7 @@ def from_json(data: Any, name: str = "", place: str = "") -> Predictor:
         predictor = _predictor(part, data["dataset"], name)
     except (ValueError, InputError) as error:
         raise PredictorError(f"{place}: {error}; {WAY_OUT}") from None
-    predictor.check_formulas()
+    predictor.own.check_formulas()
     return predictor
 
 

@@ -65,7 +65,6 @@ class Problem:
     plain: tuple[str, ...] = ()  # the table's own dimensions, for a polynomial besides the kind's terms
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.target)
 
     def at(self, index: Array) -> Problem:

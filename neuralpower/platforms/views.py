@@ -167,7 +167,6 @@ class PooledKernelView(PooledView):
         return not columns.multiplies
 
     def of(self, columns: Layer) -> KindView:
-        """What holds on all devices."""
         return columns.views.pooled
 
     def terms(self, columns: Layer, hardware: Hardware) -> dict[str, Any]:

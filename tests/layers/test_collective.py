@@ -14,6 +14,7 @@ from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, columns_of
 from neuralpower.layers.collective import Collective, ring_steps, traffic
 from neuralpower.layers.rows import from_row, to_row
+from neuralpower.learn.notes import assumed
 from neuralpower.learn.predictor_lookup import load
 
 H100 = find_spec("h100-sxm5").hardware()
@@ -114,7 +115,7 @@ def test_what_nobody_measured_is_assumed_from_links_and_said() -> None:
     found = predictor.estimate(layers)
     assert found.basis[:2] == ("roofline", "roofline")
     assert found.high_s[:2] / found.low_s[:2] == pytest.approx([9, 9])
-    said = [text for text in predictor.assumed(layers) if "collective" in text]
+    said = [text for text in assumed(predictor, layers) if "collective" in text]
     assert said == [
         "no data for collective all_reduce nccl network: assumed from links of 450 GB/s, and a network of "
         "50 GB/s, within a factor of 3",
@@ -138,7 +139,7 @@ def test_a_predictor_of_a_cpu_without_collectives_says_so() -> None:
     assert predictor.estimate([layer]).basis == ("roofline",)
     assert any(
         "collective all_reduce gloo" in text and "between processes" in text
-        for text in predictor.assumed([layer])
+        for text in assumed(predictor, [layer])
     )
 
 

@@ -13,9 +13,8 @@ from neuralpower.data.schema import config_id
 from neuralpower.data.screening import screen
 from neuralpower.dtypes import DTYPES
 from neuralpower.errors import DatasetError, InputError
-from neuralpower.layers import KINDS, Hardware, Layer, columns_of
+from neuralpower.layers import KINDS, Bytes, Hardware, Layer, columns_of
 from neuralpower.layers.attention import Attention
-from neuralpower.layers.base import Bytes
 from neuralpower.layers.columns import as_columns, fingerprint
 from neuralpower.layers.linear import Linear
 from neuralpower.layers.matmul import Matmul
@@ -23,6 +22,7 @@ from neuralpower.layers.operands import OWN, Operand
 from neuralpower.layers.rows import from_row, identity, plain_dimensions, to_row
 from neuralpower.layers.softmax import Softmax
 from neuralpower.layers.sweep import Draw
+from neuralpower.learn.notes import assumed
 from neuralpower.learn.predictor_lookup import load
 from neuralpower.platforms import CPU, platform_named
 
@@ -266,16 +266,16 @@ def test_attention_with_keys_of_another_type_is_not_built() -> None:
 def test_where_no_such_layers_were_trained_those_without_stand_in(kind: str, group: str) -> None:
     predictor = load("amd-epyc-2c")
     key = (kind, "float32", "forward", group)
-    assert predictor.regressor_of(key) == (key, True)
-    assert predictor.regressor_of((*key[:3], f"{group} quantised")) == (key, False)
-    assert predictor.regressor_of((*key[:3], f"{group} quantised recurring")) == (key, False)
+    assert predictor.own.lookup.of(key) == (key, True)
+    assert predictor.own.lookup.of((*key[:3], f"{group} quantised")) == (key, False)
+    assert predictor.own.lookup.of((*key[:3], f"{group} quantised recurring")) == (key, False)
 
 
 def test_a_prediction_says_what_stands_in() -> None:
     layer = dataclasses.replace(W4A16, dtype="float32")
     said = "no data for linear (float32, forward) with quantised weights"
     predictor = load("amd-epyc-2c")
-    assert any(text.startswith(said) for text in predictor.assumed([layer]))
+    assert any(text.startswith(said) for text in assumed(predictor, [layer]))
     plain, found = (predictor.estimate([one]) for one in (dataclasses.replace(layer, **PLAINLY), layer))
     assert found.deviation[0] > 1.5 * plain.deviation[0]
     # of each weight 4.125 bits are read instead of 32; arithmetic stays

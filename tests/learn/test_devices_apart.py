@@ -24,6 +24,7 @@ from neuralpower.layers.rows import from_row, to_row
 from neuralpower.layers.softmax import Softmax
 from neuralpower.learn.estimates import BYTES, IN_RANGE, MEASURED
 from neuralpower.learn.features import describe, describe_power
+from neuralpower.learn.notes import assumed, foreign, formula
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import save
 from neuralpower.learn.predictor_lookup import load, on
@@ -514,11 +515,11 @@ def test_formula_and_card_say_what_alignment_saves() -> None:
     key = ("linear", "float32", "forward", "matrix")
     regressors = {name: dataclasses.replace(r, alignment=None) for name, r in learnt.regressors.items()}
     without = dataclasses.replace(learnt, regressors=regressors)
-    assert "exp" not in without.formula(key)
+    assert "exp" not in formula(without, key)
     assert "Saved" not in predictor_card(without)
     aligned = dataclasses.replace(regressors[key], alignment=Alignment({"inner_bytes_at_32": 0.1}, 1e-5))
     some = dataclasses.replace(learnt, regressors={**regressors, key: aligned})
-    assert some.formula(key).endswith(", times exp(-(1 - (1e-05 / seconds)^4) (0.1 inner_bytes_at_32))")
+    assert formula(some, key).endswith(", times exp(-(1 - (1e-05 / seconds)^4) (0.1 inner_bytes_at_32))")
     saved = predictor_card(some).split("## Saved where sizes fit")[1]
     assert saved.splitlines()[-1] == "| `linear` | matrix | float32 | forward | inner_bytes_at_32 10.0% |"
 
@@ -588,8 +589,8 @@ def test_a_group_that_was_not_trained_is_taken_as_its_neighbour_and_says_so() ->
     assert found.high_s[0] / found.runtime_s[0] < 1.2
     assert 3 < found.high_s[1] / found.runtime_s[1] < 3.5
     assert 3 < found.runtime_s[1] / found.low_s[1] < 3.5
-    assert learnt.assumed([known]) == ()
-    assert learnt.assumed([known, other, other]) == (
+    assert assumed(learnt, [known]) == ()
+    assert assumed(learnt, [known, other, other]) == (
         "no data for softmax long (float32, forward): borrowed from softmax short (forward), within a factor "
         "of 3",
     )
@@ -598,12 +599,12 @@ def test_a_group_that_was_not_trained_is_taken_as_its_neighbour_and_says_so() ->
 def test_what_is_not_known_of_a_devices_power_is_said(portable: Predictor) -> None:
     product, pass_ = Linear(rows=8, in_features=16, out_features=8, bias=False), Softmax(rows=8, width=16)
     there = portable.on(unseen(), "unseen")
-    assert there.assumed([pass_]) == ()
-    (said,) = there.assumed([product])
+    assert assumed(there, [pass_]) == ()
+    (said,) = assumed(there, [product])
     assert said.startswith("no limit_w and no year is known for unseen: its products are assumed to reach")
     whole = dataclasses.replace(unseen(), limit_w=70.0, year=2018)
-    assert portable.on(whole, "unseen").assumed([product]) == ()
-    (said,) = portable.on(dataclasses.replace(whole, year=None), "unseen").assumed([product])
+    assert assumed(portable.on(whole, "unseen"), [product]) == ()
+    (said,) = assumed(portable.on(dataclasses.replace(whole, year=None), "unseen"), [product])
     assert said.startswith("no year is known for unseen")
 
 
@@ -632,10 +633,10 @@ def test_no_call_is_faster_than_memory_gives_its_weights() -> None:
 def test_bounds_that_know_nothing_of_a_vendor_are_said_to(portable: Predictor) -> None:
     learnt = load("nvidia-float32")
     said = "no device by AMD was measured; bounds may be too narrow"
-    assert on(learnt, "amd-instinct-mi300x")[0].foreign() == (said,)
-    assert on(learnt, "nvidia-l4")[0].foreign() == ()
+    assert foreign(on(learnt, "amd-instinct-mi300x")[0]) == (said,)
+    assert foreign(on(learnt, "nvidia-l4")[0]) == ()
     assert (
-        on(portable, "amd-instinct-mi300x")[0].foreign() == ()
+        foreign(on(portable, "amd-instinct-mi300x")[0]) == ()
     )  # the maker of its training devices is unknown
 
 

@@ -13,7 +13,9 @@ from neuralpower.errors import DatasetError
 from neuralpower.layers import KINDS, Hardware, Layer
 from neuralpower.layers.base import typed
 from neuralpower.layers.rows import from_row, to_row
+from neuralpower.learn.network_estimates import predict_many
 from neuralpower.learn.network_rows import Total, read_totals
+from neuralpower.learn.notes import assumed
 from neuralpower.learn.pace import Pace
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import from_json, save, to_json
@@ -113,10 +115,10 @@ def test_small_networks_are_faster_than_their_layers_in_the_cache_and_in_no_othe
     assert np.allclose(
         predictor.estimate_network(small, np.ones(4)).runtime_s, alone * (1 + predictor.resident)
     )
-    assert predictor.predict_many([small]).value[0] == pytest.approx(alone.sum() * (1 + predictor.resident))
+    assert predict_many(predictor, [small]).value[0] == pytest.approx(alone.sum() * (1 + predictor.resident))
     large = [layer for layer in fresh("linear") if layer.bytes().weights > 8 * 2**20] * 3
     assert len(large) >= 3
-    assert predictor.predict_many([large]).value[0] == pytest.approx(
+    assert predict_many(predictor, [large]).value[0] == pytest.approx(
         predictor.estimate(large).runtime_s.sum()
     )
     passes = [replace(layer, phase="backward") for layer in small]
@@ -327,8 +329,9 @@ def test_totals_alone_make_a_predictor() -> None:
     predictor = train(Dataset(data.path, data.meta, {"network": table}), jobs=1).predictor
     assert predictor.kinds == ("linear", "softmax")
     others, _ = read_totals(network_rows(20, {"linear": 1.0, "softmax": 1.0}, seed=5))
-    found = predictor.predict_many(
-        [[layer for layer, n in zip(t.layers, t.counts, strict=True) for _ in range(int(n))] for t in others]
+    found = predict_many(
+        predictor,
+        [[layer for layer, n in zip(t.layers, t.counts, strict=True) for _ in range(int(n))] for t in others],
     )
     measured = np.array([t.runtime_s for t in others])
     assert np.median(np.abs(found.value / measured - 1)) < 0.1
@@ -347,7 +350,7 @@ def test_nine_in_ten_networks_lie_within_the_bounds_that_totals_alone_give(count
     ).predictor
     totals, _ = read_totals(asked)
     calls = [[la for la, n in zip(t.layers, t.counts, strict=True) for _ in range(int(n))] for t in totals]
-    found, measured = fitted.predict_many(calls), asked["runtime_s"].to_numpy()
+    found, measured = predict_many(fitted, calls), asked["runtime_s"].to_numpy()
     assert np.mean((found.low <= measured) & (measured <= found.high)) > 0.85
     assert np.median(found.high / found.low) < 2.5
 
@@ -374,7 +377,7 @@ def test_networks_of_several_dtypes_teach_each_of_them() -> None:
     assert fast.flops_only_per_s > 8 * slow.flops_only_per_s
     for dtype in ("float32", "bfloat16"):
         network = [typed(layer, dtype) for layer in pool]
-        found = predictor.predict_many([network]).value[0]
+        found = predict_many(predictor, [network]).value[0]
         assert found == pytest.approx(sum(map(took, network)), rel=0.15)
 
 
@@ -492,7 +495,7 @@ def counted(
     predictor: Predictor, networks: list[list[Layer]], calls: int = 1, **columns: object
 ) -> list[dict[str, object]]:
     """Rows of networks that take what the predictor says."""
-    totals = predictor.predict_many([calls * network for network in networks])
+    totals = predict_many(predictor, [calls * network for network in networks])
     return [
         {
             "model": "made up",
@@ -655,10 +658,10 @@ def test_a_kind_to_which_totals_give_no_time_leaves_bounds_that_are_numbers(tmp_
     assert np.isfinite(
         [nothing.runtime_s, nothing.low_s, nothing.high_s, nothing.deviation, nothing.shared]
     ).all()
-    both = fitted.predict_many([[*fresh("linear")[:3], *fresh("softmax")[:3]]])
+    both = predict_many(fitted, [[*fresh("linear")[:3], *fresh("softmax")[:3]]])
     assert 0 < both.low[0] < both.value[0] < both.high[0]
     assert set(fitted.estimate(fresh("linear")[:5]).basis) <= {"in-range", "extrapolated"}
-    assert fitted.assumed(fresh("linear")[:5]) == ()  # the kind was trained as a whole
+    assert assumed(fitted, fresh("linear")[:5]) == ()  # the kind was trained as a whole
     save(fitted, tmp_path / "totals.json")
 
 

@@ -18,6 +18,7 @@ from neuralpower.layers.elementwise import Elementwise
 from neuralpower.layers.movement import ALIAS, Movement
 from neuralpower.layers.rows import from_row, identity, to_row
 from neuralpower.learn.keys import recurs
+from neuralpower.learn.notes import assumed
 from neuralpower.learn.predictor import Predictor
 from neuralpower.learn.predictor_json import from_json, to_json
 from neuralpower.learn.predictor_lookup import load
@@ -244,7 +245,7 @@ def test_what_recurs_is_trained_separately(fitted: Predictor) -> None:
     assert times == pytest.approx([FASTER * seconds(layer) for layer in looped], rel=0.05)
     view = Movement(function=ALIAS, elements=500, recurs=True)
     assert fitted.estimate([view]).runtime_s[0] == pytest.approx(VIEW_S, rel=0.05)
-    assert fitted.assumed(looped) == ()
+    assert assumed(fitted, looped) == ()
     assert from_json(to_json(fitted), "again").estimate(looped).runtime_s == pytest.approx(times, rel=1e-5)
 
 
@@ -253,13 +254,13 @@ def test_where_nothing_that_recurs_was_trained_it_is_as_any_call_and_views_are_f
     layers = fresh("softmax")[:20]
     looped = [replace(layer, recurs=True) for layer in layers]
     assert cold.estimate(looped).runtime_s == pytest.approx(cold.estimate(layers).runtime_s)
-    assert cold.assumed(looped) == cold.assumed(layers)
+    assert assumed(cold, looped) == assumed(cold, layers)
     t = stepwise(loop="scan", width=16, steps=16)
     views = [call.layer for call in t.calls if call.layer == VIEW]
     assert views
     for predictor in (cold, load("nvidia-t4"), load("nvidia-float32@nvidia-l4")):
         assert predictor.estimate(views).runtime_s.sum() == 0
-        assert predictor.assumed(views) == ()
+        assert assumed(predictor, views) == ()
         rows = compose(t, predictor, model="loop", batch_size=2).rows
         assert VIEW not in [row.layer for row in rows]
 
