@@ -61,7 +61,6 @@ def _sample_training(kind: type[Attention], draw: Draw) -> Attention:
 
 
 def _needed_flops(layer: Attention) -> Any:
-    """Without the pairs that a causal mask hides."""
     return layer.flops() * causal_share(layer.causal, layer.query_length, _seen(layer, layer.window))
 
 

@@ -81,7 +81,6 @@ def ring_steps(function: Any, ranks: Any) -> Any:
 
 
 def _group(layer: Collective) -> Any:
-    """Function and library; apart where nodes exchange."""
     label = np.char.add(np.char.add(np.asarray(layer.function, dtype=str), " "), layer.library)
     label = np.where(np.asarray(layer.nodes) > 1, np.char.add(label, " network"), label)
     return label if label.ndim else str(label)
@@ -128,7 +127,6 @@ def _bound_s(layer: Collective, hardware: Hardware) -> Any:
 
 
 def _bound_by(layer: Collective, hardware: Hardware) -> str:
-    """Its links, and the network where nodes exchange."""
     peer, network = hardware.peer_bytes_per_s / 1e9, hardware.between_nodes_bytes_per_s / 1e9
     links = f"links of {peer:.3g} GB/s"
     if np.all(np.asarray(layer.library) == GLOO):

@@ -49,7 +49,6 @@ FAR = 6  # padding beyond which oneDNN has no loop over such blocks
 
 
 def _group(layer: Convolution) -> Any:
-    """Dense, grouped and depthwise convolutions run different code."""
     groups, channels = np.asarray(layer.groups), np.asarray(layer.in_channels)
     depthwise = (groups == channels) & (groups == np.asarray(layer.out_channels)) & (groups > 1)
     return np.where(groups == 1, "dense", np.where(depthwise, "depthwise", "grouped"))
@@ -269,7 +268,6 @@ class Convolution(Windowed):
         return weights + self.made[1] * self.bias
 
     def bytes(self) -> Bytes:
-        """Input, weights and output, once each."""
         size = self.itemsize
         return Bytes(
             size * self.batch * self.in_channels * math.prod(self.sizes("in")),
@@ -430,7 +428,6 @@ class Conv3d(Convolution):
         return self.batch, *(a + self.transposed * (b - a) for a, b in zip(there, back, strict=True))
 
     def bytes(self) -> Bytes:
-        """Input, weights and output, once each."""
         read, weights, written = super().bytes()
         more = self.transposed * (written - read)
         return Bytes(read + more, weights, written - more)

@@ -97,12 +97,10 @@ class Parts:
         self.function, self.parts = function, itertools.cycle(whole.unbind(1))
 
     def __call__(self, *others: Any, **kwargs: Any) -> Any:
-        """The next part's result."""
         return self.function(next(self.parts), *others, **kwargs)
 
 
 def _has(layer: Elementwise, functions: Collection[str]) -> Any:
-    """Whether its function is one of these."""
     name = layer.function
     return name in functions if isinstance(name, str) else np.isin(name, (*functions,))
 
@@ -137,7 +135,6 @@ def _terms(layer: Elementwise, hardware: Hardware) -> Described:
 
 
 def _features(layer: Elementwise, hardware: Hardware) -> Described:
-    """Operands, and whether one is smaller."""
     return {
         **Pointwise.views.cpu.features(layer, hardware),
         "operands": layer.operands,
@@ -153,7 +150,6 @@ def _keeps(layer: Elementwise) -> str:
 
 
 def _differentiable(layer: Elementwise) -> bool:
-    """Comparisons and roundings pass no gradient on."""
     return is_floating(layer) and layer.function not in FLAT
 
 
@@ -357,7 +353,6 @@ class Elementwise(Pointwise):
         return Call(Parts(alike.function, whole), tuple(others), alike.kwargs, warm=(whole,))
 
     def flops(self) -> int:
-        """One per element and operation."""
         return self.elements * np.maximum(self.operands - 1, 1)
 
     def _moved(self, read: Any, written: Any) -> Bytes:

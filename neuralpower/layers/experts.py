@@ -157,7 +157,6 @@ class Experts(Fused, MatrixProduct):
         return up, Grouped(**own, **load, inner=self.intermediate, columns=self.hidden)
 
     def sides(self) -> tuple[Any, Any, Any, Any]:
-        """The sides of the first product."""
         return self.products[0].sides()
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:

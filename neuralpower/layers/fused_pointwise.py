@@ -61,7 +61,6 @@ torch.library.register_autograd("neuralpower::fused", _backward, setup_context=_
 
 
 def _traits(layer: FusedPointwise) -> Traits:
-    """Rows that are reduced, by their length."""
     reduced = np.asarray(layer.row) > 0
     return Traits({}, only(reduced, steps("row", layer.row, WIDTHS)))
 

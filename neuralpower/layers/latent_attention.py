@@ -40,7 +40,6 @@ def _value_size(layer: LatentAttention) -> Any:
 
 
 def _needed_flops(layer: LatentAttention) -> Any:
-    """Without the pairs that a causal mask hides."""
     return layer.flops() * causal_share(layer.causal, layer.query_length, layer.key_length)
 
 
@@ -226,7 +225,6 @@ class LatentAttention(Fused):
         return replace(self, batch=one, query_length=one, key_length=one)
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[batch, query_heads, query_length, numbers of a result]."""
         return self.batch, self.query_heads, self.query_length, _value_size(self)
 
     def flops(self) -> int:

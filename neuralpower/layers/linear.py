@@ -54,12 +54,10 @@ def _terms(layer: Linear, hardware: Hardware) -> Described:
 
 
 def _power_features(layer: Linear, hardware: Hardware) -> Described:
-    """The tile that a library takes."""
     return chosen_tile(hardware, *layer.sides()[1:])
 
 
 def _features(layer: Linear, _: Hardware) -> Described:
-    """How the operands fit the tiles."""
     return {
         "rows_mod_8": layer.rows % 8,
         "rows_mod_4": layer.rows % 4,

@@ -87,7 +87,6 @@ class LinearAttention(Recurrence):
 
     @property
     def heads_in_all(self) -> Any:
-        """Each value head has a state."""
         return self.value_heads
 
     @property
@@ -96,7 +95,6 @@ class LinearAttention(Recurrence):
 
     @property
     def channels(self) -> Any:
-        """Queries, keys and values."""
         return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
 
     @property

@@ -180,7 +180,6 @@ class Matmul(MatrixProduct):
         return None if operator == "aten._grouped_mm" else (self.batch, self.rows, self.columns)
 
     def flops(self) -> int:
-        """2 B M N K."""
         return 2 * self.batch * self.rows * self.inner * self.columns
 
     def bytes(self) -> Bytes:

@@ -187,7 +187,6 @@ class Movement(Pointwise):
 
     @classmethod
     def from_call(cls, operator: str, output: Any, *args: Any, **kwargs: Any) -> Self:
-        """Any operator of FUNCTIONS."""
         outputs = output if isinstance(output, (tuple, list)) else (output,)
         tensors = [t for t in outputs if isinstance(t, Tensor)]
         if not tensors:
@@ -296,7 +295,6 @@ class Movement(Pointwise):
         return Call(torch.cat, ([cache, new],), {"dim": -2}, warm=(new,))
 
     def _resampled(self, device: torch.device) -> Call:
-        """An image twice as wide and high."""
         n = self.elements
         side = next(s for s in (64, 32, 16, 8, 4, 2, 1) if n % (4 * s * s) == 0 or s == 1)
         x = self.tensor(1, max(n // (4 * side * side), 1), side, side, device=device)
@@ -315,7 +313,6 @@ class Movement(Pointwise):
         return Call(F.fold, (x, side, kernel), {"padding": padding}, warm=(x,))
 
     def _of_rows(self, device: torch.device) -> Call:
-        """An operation on a matrix [rows, width]."""
         n, function = self.elements, self.function
         width = next(d for d in range(min(256, math.isqrt(n)), 0, -1) if n % d == 0)
         if function in RANKED and self.run:
@@ -370,7 +367,6 @@ class Movement(Pointwise):
         return Call(Tensor.scatter_add_, (target, 0, places, source), warm=(source,))
 
     def flops(self) -> int:
-        """None."""
         return 0 * self.elements
 
     def _moved(self, read: Any, written: Any) -> Bytes:

@@ -187,7 +187,6 @@ class Norm(Layer):
         )
 
     def build(self, device: torch.device) -> Call:
-        """The functional call with scale and shift."""
         scale, shift = self.tensor(self.width, device=device), self.tensor(self.width, device=device)
         x = self._input(device)
         if self.function == "rms":
@@ -226,7 +225,6 @@ class Norm(Layer):
         return 5 * self.rows * self.width * self.spatial
 
     def bytes(self) -> Bytes:
-        """X in, y out, scale and shift."""
         elements = self.rows * self.width * self.spatial
         return Bytes(self.itemsize * elements, 2 * self.itemsize * self.width, self.itemsize * elements)
 

@@ -137,7 +137,6 @@ class Pointwise(Layer):
 
 
 def _itemsizes(types: Iterable[Any]) -> list[Any]:
-    """Bytes per element of each type."""
     return [by_dtype(name, lambda one: DTYPES[one].itemsize) for name in types]
 
 

@@ -51,7 +51,6 @@ def _terms(layer: Pooling, hardware: Hardware) -> Described:
 
 
 def _traits(layer: Pooling) -> Traits:
-    """The function, the window and the memory format."""
     last = np.asarray(getattr(layer, "channels_last", False), dtype=float)
     function = {name: 1.0 * (np.asarray(layer.function) == name) for name in layer.words["function"]}
     window = steps("window", layer.window, WINDOWS)
@@ -59,7 +58,6 @@ def _traits(layer: Pooling) -> Traits:
 
 
 def _features(layer: Pooling, _: Hardware) -> Described:
-    """The window and how it moves."""
     return {
         "kernel_width": layer.sizes("kernel")[-1],
         "stride_width": layer.sizes("stride")[-1],
@@ -141,7 +139,6 @@ class Pooling(Windowed):
         return Call(function, (x,), options, warm=(x,))
 
     def flops(self) -> int:
-        """One comparison or addition per number read."""
         return self.images * self.out_positions * self.window
 
     def bytes(self) -> Bytes:

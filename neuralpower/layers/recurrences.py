@@ -116,7 +116,6 @@ class Recurrence(Fused):
 
     @property
     def tokens(self) -> Any:
-        """New tokens of all sequences."""
         return self.batch * self.length
 
     @property

@@ -134,7 +134,6 @@ class Recurrent(Layer):
         )
 
     def output_shape(self, operator: str) -> tuple[int, ...] | None:
-        """[steps of all sequences, outputs of all directions]."""
         return self.sequence_steps, self.directions * self.outputs
 
     def possible(self) -> Any:
@@ -155,7 +154,6 @@ class Recurrent(Layer):
         )
 
     def build(self, device: torch.device) -> Call:
-        """The torch module in eval mode."""
         make = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.function, nn.RNN)
         where: dict[str, Any] = {"device": device, "dtype": torch_dtype(self.dtype)}
         options: dict[str, Any] = {"batch_first": True, "bidirectional": self.bidirectional, **where}

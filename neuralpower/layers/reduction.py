@@ -172,7 +172,6 @@ class Reduction(Layer):
         return cls(function=draw.choice(SWEPT), elements=outputs * width, outputs=outputs, last=last)
 
     def build(self, device: torch.device) -> Call:
-        """The torch function over one axis."""
         width = max(self.elements // self.outputs, 1)
         shape = (self.outputs, width) if self.last else (width, self.outputs)
         x = self.tensor(*shape, device=device)
@@ -182,7 +181,6 @@ class Reduction(Layer):
         return Call(function, (x,), {"dim": -1 if self.last else 0}, warm=(x,))
 
     def flops(self) -> int:
-        """One per number read."""
         return self.elements
 
     def bytes(self) -> Bytes:

@@ -75,7 +75,6 @@ def from_row(kind: type[L], row: Mapping[str, Any]) -> L:
 
 @functools.cache
 def _words(kind: type[Layer]) -> Mapping[str, Collection[str]]:
-    """Allowed values of a kind's text fields."""
     phase = str(_declared(kind)["phase"].default)
     phases = (FORWARD, BACKWARD, GRADIENT) if phase == FORWARD else (phase,)
     return {**dtype_words(kind), "phase": phases, **kind.words}

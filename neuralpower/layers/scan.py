@@ -102,7 +102,6 @@ class Scan(Recurrence):
 
     @property
     def _shared(self) -> Any:
-        """Numbers of B, and of C."""
         return self.groups * self.state_size
 
     @property

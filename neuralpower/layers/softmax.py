@@ -109,7 +109,6 @@ def _traits(layer: Softmax) -> Traits:
 
 
 def _features(layer: Softmax, _: Hardware) -> Described:
-    """How a row fits the vectors."""
     return {"width_mod_16": layer.width % 16, "strided": layer.strided}
 
 

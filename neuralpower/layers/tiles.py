@@ -155,7 +155,6 @@ def _itemsizes(layer: TiledProduct) -> tuple[Any, Any, Any]:
 
 
 def _held(layer: TiledProduct) -> Described:
-    """Bytes of one product's factors and result."""
     (_, m, n, k), (left, right, product) = layer.sides(), _itemsizes(layer)
     return {"left": m * k * left, "right": k * n * right, "product": m * n * product}
 

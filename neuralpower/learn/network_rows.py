@@ -124,7 +124,6 @@ def _number(row: Mapping[str, Any], name: str) -> float:
 
 
 def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A cell's JSON object."""
     try:
         value = parse_json(row[name])
     except (ValueError, TypeError):  # the second where it holds no text, as cells of Parquet may

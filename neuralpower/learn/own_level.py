@@ -63,7 +63,6 @@ class Taught:
 
     @property
     def gained(self) -> bool:
-        """Whether networks moved the factors."""
         return self.after < self.before
 
 

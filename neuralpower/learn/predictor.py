@@ -108,7 +108,6 @@ class Predictor:
 
     @property
     def view(self) -> View:
-        """How layers are described to its regressors."""
         return self.trained_platform.view(self.trained_on)
 
     @cached_property
@@ -123,7 +122,6 @@ class Predictor:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Layer kinds that it was trained on."""
         return tuple(dict.fromkeys(key[0] for key in self.regressors))
 
     def in_cache(self, found: Estimates, counts: Any) -> Any:

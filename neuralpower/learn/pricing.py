@@ -84,7 +84,7 @@ class Pricer:
     platform: Platform
     twin: Twin | None
     carried: bool
-    tables: bool  # whether tables of operators trained it, or a twin
+    tables: bool  # whether tables of operators trained it, or a board with the same chip
     here: Callable[[], Hardware]  # the device; raises PredictorError where none is chosen
 
     @property

@@ -108,7 +108,6 @@ class Law:
         return np.where(works, busy + self.launch_s * np.maximum(launches, 1), 0.0)
 
     def knows(self, columns: Layer) -> bool:
-        """Whether calls of the kind trained it."""
         name = columns.law.alike or columns.kind
         return any(f"{name} {part}" in self.factors for part in (COMPUTE, MEMORY))
 

@@ -34,7 +34,6 @@ class Term:
     special: str = ""
 
     def __str__(self) -> str:
-        """As it stands in a formula."""
         if self.special:
             return self.special
         return " ".join(name if power == 1 else f"{name}^{power}" for name, power in self.powers) or "1"
@@ -68,7 +67,6 @@ class Problem:
         return len(self.target)
 
     def at(self, index: Array) -> Problem:
-        """Some of the rows."""
 
         def some(values: Any) -> Any:
             return {n: v[index] for n, v in values.items()} if isinstance(values, Mapping) else values[index]

@@ -330,5 +330,4 @@ def _work(rows: Rows) -> dict[str, np.ndarray]:
 
 
 def _full(rows: Rows, *values: Any) -> np.ndarray:
-    """Each value for each row, [values, rows]."""
     return np.stack([np.broadcast_to(np.asarray(value, dtype=float), (len(rows),)) for value in values])

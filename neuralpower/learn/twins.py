@@ -48,7 +48,6 @@ class Twin:
 
     @property
     def origin(self) -> str:
-        """How the times are known, as text."""
         return f"carried from {self.name}, the same chip"
 
     def carried(self, columns: Layer, seconds: Array, here: Hardware) -> tuple[Array, Array]:

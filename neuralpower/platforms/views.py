@@ -126,7 +126,6 @@ class PooledView(View):
     pooled = "what is relative to their peaks"
 
     def hardware(self, hardware: Hardware) -> Hardware:
-        """With the peaks that the device sustains."""
         return hardware.sustained()
 
     def degrees(self, columns: Layer) -> tuple[int, ...]:
