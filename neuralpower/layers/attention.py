@@ -412,17 +412,13 @@ class Attention(Layer):
         """Keys and values are what the query is multiplied by; `key_itemsize` says their bytes alone."""
         usual = Operand(self.dtype)
         known = own_operand(self.dtype, self.key_dtype, 0, usual)
-        itemsize = either(self.key_itemsize, known.itemsize)
+        return Operands(usual, known, usual, self.dtype, self._marks)
+
+    def _marks(self) -> tuple[Any, Any]:
+        itemsize = _key_itemsize(self)
         # one byte is a float of 8 bits where nothing else is said
         byte = chosen(np.asarray(self.key_dtype) == "", SHORT, self.key_dtype)
-        return Operands(
-            usual,
-            known,
-            usual,
-            self.dtype,
-            quantised=itemsize != self.itemsize,
-            format=chosen(itemsize == 1, byte, self.key_dtype),
-        )
+        return itemsize != self.itemsize, chosen(itemsize == 1, byte, self.key_dtype)
 
 
 def by_torch(layer: Layer) -> Layer:

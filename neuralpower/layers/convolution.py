@@ -67,27 +67,6 @@ def _operands_of(operator: str, output: Any, args: Args, kwargs: Named) -> Named
     return {**dict(zip(ARGUMENTS[:3], args, strict=False)), **kwargs}
 
 
-def _native(layer: Convolution) -> Any:
-    """Whether a CPU takes it without oneDNN."""
-    kernel = layer.sizes("kernel")
-    return small_for_onednn(layer.batch, layer.in_channels, layer.sizes("in"), kernel, layer.groups)
-
-
-def _block(layer: Convolution) -> Any:
-    """Channels of a group that oneDNN's loop takes at once: the largest of BLOCKS that divides both.
-
-    A depthwise loop takes as many groups at once. 0 for one group, and where no block divides the
-    channels: each group's input is then unfolded for a product of its own. Source: oneDNN,
-    src/cpu/x64/jit_avx512_common_conv_kernel.cpp (init_conf) and src/cpu/gemm_convolution.cpp.
-    """
-    inner, outer = floor_div(layer.in_channels, layer.groups), floor_div(layer.out_channels, layer.groups)
-    block = np.where((inner == 1) & (outer == 1), max(BLOCKS), 0)
-    for size in BLOCKS:
-        block = np.where((inner % size == 0) & (outer % size == 0), size, block)
-    near = (layer.sizes("padding")[-1] <= FAR) | np.asarray(layer.channels_last, dtype=bool)
-    return np.where(layer.groups > 1, block * near, 0)
-
-
 def _terms(layer: Convolution, hardware: Hardware) -> Described:
     """Multiply-adds by kernel, stride and map, padded to registers; what im2col and repacking move."""
     macs, moved = layer.macs(), layer.bytes()
@@ -96,7 +75,7 @@ def _terms(layer: Convolution, hardware: Hardware) -> Described:
     strides = math.prod(layer.sizes("stride"))
     rows = layer.batch * layer.groups * positions * window
     unfolded = layer.batch * positions * layer.in_channels * window * layer.itemsize
-    block, native = _block(layer), _native(layer)
+    block, native = layer.block, layer.native
     by_group = (layer.groups > 1) & (block == 0)  # a product of each
     macs_by_group = layer.batch * layer.groups * ceil_to(positions, 48) * ceil_to(outer, 8) * inner * window
     moves = (window > 1) | (strides > 1)  # else the input lies as if it were unfolded
@@ -133,7 +112,7 @@ def _terms(layer: Convolution, hardware: Hardware) -> Described:
 
 def _features(layer: Convolution, hardware: Hardware) -> Described:
     """How channels and maps fit the vectors, and which kernel it is."""
-    return {**_shape_features(layer, hardware), "native": 1.0 * _native(layer), "block": _block(layer)}
+    return {**_shape_features(layer, hardware), "native": 1.0 * layer.native, "block": layer.block}
 
 
 def _shape_features(layer: Convolution, _: Hardware) -> Described:
@@ -258,6 +237,27 @@ class Convolution(Windowed):
     def flops(self) -> int:
         """2 FLOP per multiply-add; by convention padding counts as computed, the bias does not count."""
         return 2 * self.macs()
+
+    @functools.cached_property
+    def native(self) -> Any:
+        """Whether a CPU takes it without oneDNN."""
+        kernel = self.sizes("kernel")
+        return small_for_onednn(self.batch, self.in_channels, self.sizes("in"), kernel, self.groups)
+
+    @functools.cached_property
+    def block(self) -> Any:
+        """Channels of a group that oneDNN's loop takes at once: the largest of BLOCKS that divides both.
+
+        A depthwise loop takes as many groups at once. 0 for one group, and where no block divides the
+        channels: each group's input is then unfolded for a product of its own. Source: oneDNN,
+        src/cpu/x64/jit_avx512_common_conv_kernel.cpp (init_conf) and src/cpu/gemm_convolution.cpp.
+        """
+        inner, outer = floor_div(self.in_channels, self.groups), floor_div(self.out_channels, self.groups)
+        block = np.where((inner == 1) & (outer == 1), max(BLOCKS), 0)
+        for size in BLOCKS:
+            block = np.where((inner % size == 0) & (outer % size == 0), size, block)
+        near = (self.sizes("padding")[-1] <= FAR) | np.asarray(self.channels_last, dtype=bool)
+        return np.where(self.groups > 1, block * near, 0)
 
     def possible(self) -> Any:
         steps = functools.reduce(np.minimum, (*self.sizes("stride"), *self.sizes("dilation")))

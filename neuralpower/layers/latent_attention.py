@@ -246,8 +246,10 @@ class LatentAttention(Fused):
         """Types of the operands: the factor of queries may have its own."""
         usual = Operand(self.dtype)
         cached = own_operand(self.dtype, self.key_dtype, 0, usual)
-        quantised = cached.itemsize != self.itemsize
-        return Operands(usual, cached, usual, self.dtype, quantised=quantised, format=self.key_dtype)
+        return Operands(usual, cached, usual, self.dtype, self._marks)
+
+    def _marks(self) -> tuple[Any, Any]:
+        return self.operand_types.weights.itemsize != self.itemsize, self.key_dtype
 
 
 @fused_operator(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -38,23 +39,24 @@ class MatrixProduct(TiledProduct):
     @functools.cached_property
     def operand_types(self) -> Operands:
         """Each by its own type where it has one; the format is the weights', and who quantises inputs."""
-        usual, own = Operand(self.dtype), [getattr(self, name) for name in OWN]
-        parts = (self.weights_dtype, self.weights_rows_group, self.quantises)
-        if isinstance(self.dtype, str):
-            quantised, form = any(own), _format(*parts)
-        else:
-            quantised = np.logical_or.reduce(
-                [value > 0 if value.dtype.kind == "f" else value != "" for value in own]
-            )
-            form = np.array([_format(*part) for part in zip(*parts, strict=True)] if any(quantised) else "")
+        usual = Operand(self.dtype)
         return Operands(
             own_operand(self.dtype, self.input_dtype, self.input_group, usual),
             own_operand(self.dtype, self.weights_dtype, self.weights_group, usual, self.weights_rows_group),
             own_operand(self.dtype, self.output_dtype, 0, usual),
             self.dtype,
-            quantised,
-            form,
+            self._marks,
         )
+
+    def _marks(self) -> tuple[Any, Any]:
+        own = [getattr(self, name) for name in OWN]
+        parts = (self.weights_dtype, self.weights_rows_group, self.quantises)
+        if isinstance(self.dtype, str):
+            return any(own), _format(*parts)
+        marked = [value > 0 if value.dtype.kind == "f" else value != "" for value in own]
+        quantised = np.logical_or.reduce(marked)
+        named = [_format(*part) for part in zip(*parts, strict=True)] if any(quantised) else ""
+        return quantised, np.array(named)
 
     @functools.cached_property
     def given(self) -> Operand:

@@ -64,8 +64,18 @@ class Operands:
     weights: Operand  # what the input is multiplied by: weights, the right factor, keys and values
     output: Operand
     dtype: Any
-    quantised: Any = False  # whether one has a type or scales of its own: such calls run different code
-    format: Any = ""  # a short name of how those lie in memory, which libraries have code for
+    # Gives `quantised` and `format`, which bytes do not need; None: no operand has its own type or scales.
+    marks: Callable[[], tuple[Any, Any]] | None = None
+
+    @functools.cached_property
+    def quantised(self) -> Any:
+        """Whether one has a type or scales of its own: such calls run different code."""
+        return self.marks is not None and self.marks()[0]
+
+    @property
+    def format(self) -> Any:
+        """A short name of how those lie in memory, which libraries have code for."""
+        return "" if self.marks is None else self.marks()[1]
 
     @property
     def accumulate(self) -> Operand:
