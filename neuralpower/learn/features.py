@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -25,8 +26,6 @@ def describe(
     view: View | None = None,
     *,
     target: Array | None = None,
-    slowdown: Array | None = None,
-    device: int = 0,
     featured: bool = True,
     also: Collection[str] | None = None,
 ) -> Problem:
@@ -39,10 +38,7 @@ def describe(
     view = view or platform_of(hardware).alone
     apart, row = view.held_by_power(columns, hardware), view.of(columns)
     hardware = view.hardware(hardware)
-
-    def full(value: Any) -> Array:
-        return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))
-
+    full = functools.partial(_full, rows)
     degrees = view.degrees(columns)
     plain = plain_dimensions(type(columns)) if max(degrees) and also is None and not view.kernels else ()
     dimensions = {name: full(getattr(columns, name)) for name in columns.dimensions}
@@ -60,18 +56,22 @@ def describe(
         feature_names=tuple(seen),
         axes=axes,
         target=full(0.0 if target is None else target),
-        slowdown=full(1.0 if slowdown is None else slowdown),
+        slowdown=full(1.0),
         config=(config := fingerprint(columns)),
         shape=config if target is None else fingerprint(columns.shape()),
         size=flops + size,
-        device=np.full(rows, device),
-        apart=frozenset({device}) if apart else frozenset(),
+        device=np.zeros(rows, dtype=int),
+        apart=frozenset({0}) if apart else frozenset(),
         shares=tuple(shares),
         optional=tuple(name for name in own if "_past_" in name),
         degrees=degrees,
         curve=row.curve if seen else (),
         plain=plain,
     )
+
+
+def _full(rows: int, value: Any) -> Array:
+    return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))
 
 
 def describe_power(

@@ -73,6 +73,11 @@ class Problem:
 
         return replace(self, **{name: some(getattr(self, name)) for name in BY_ROW})
 
+    def on(self, device: int, slowdown: Array) -> Problem:
+        """The rows as those of that device, taken while it was so much slower, [rows]."""
+        apart = frozenset({device}) if self.apart else frozenset[int]()
+        return replace(self, device=np.full(len(self), device), slowdown=slowdown, apart=apart)
+
     def certain(self) -> Problem:
         """The same without the optional terms."""
         special = {name: values for name, values in self.special.items() if name not in self.optional}

@@ -118,8 +118,8 @@ class Read:
                 self.issued.append(_issued(rows))
             for key, part in by_key(kind, rows, view):
                 device = self.devices.index(dataset.device)
-                t, slow = part.runtime_s, part.slowdown
-                problem = describe(part.layer, hardware, view, target=t, slowdown=slow, device=device)
+                problem = describe(part.layer, hardware, view, target=part.runtime_s)
+                problem = problem.on(device, part.slowdown)
                 some = _shared(part, problem.config) if view.pooled else np.arange(len(part))
                 self.parts[RUNTIME].setdefault(key, []).append(_Part(problem.at(some), part.line[some], of))
                 powered = part.at(metered(part))

@@ -196,30 +196,12 @@ class Prediction(Shown):
         return self.assumptions
 
     @property
-    def _bubble_s(self) -> float:
-        return 0.0 if self.parallel is None else self.parallel.bubble_s
-
-    @property
-    def _rows_s(self) -> float:
-        return sum(row.runtime_s for row in self.rows)
-
-    @property
-    def _waiting_w(self) -> Interval | None:
-        """Power while the device waits, whatever for: the energy that the rows leave; None if not known."""
-        waits_s = self.runtime_s.value - self._rows_s
-        joules = [row.energy_j for row in self.rows if row.runtime_s]
-        if self.energy_j is None or waits_s <= 0 or any(energy is None for energy in joules):
-            return None
-        left_j = max(self.energy_j.value - sum(energy or 0.0 for energy in joules), 0.0)
-        return Interval(*(3 * (left_j / waits_s,)))
-
-    @property
     def launch_row(self) -> Row | None:
         """The row of launch overhead, the device's wait for its host: rows and this one add up to the whole.
 
         None where it does not wait, or the host's part is not known apart.
         """
-        rows_s = self._rows_s + self._bubble_s
+        rows_s = _rows_s(self) + _bubble_s(self)
         waits_s = self.runtime_s.value - rows_s
         if waits_s <= NEGLIGIBLE * self.runtime_s.value:
             return None
@@ -235,37 +217,34 @@ class Prediction(Shown):
             bound=HOST,
             basis=HOST,
             share=waits_s / self.runtime_s.value,
-            power_w=self._waiting_w,
+            power_w=_waiting_w(self),
         )
 
     @property
     def with_launches(self) -> tuple[Row, ...]:
         """The layers' rows, and that of their launches where it takes time: they add up to the whole."""
-        return (*self.rows, *self._launches())
+        return (*self.rows, *_launches(self))
 
     @property
     def bubble_row(self) -> Row | None:
         """What the slowest pipeline stage waits for others; None where it does not."""
-        bubble_s = self._bubble_s
+        bubble_s = _bubble_s(self)
         if bubble_s <= NEGLIGIBLE * self.runtime_s.value:
             return None
         share = bubble_s / self.runtime_s.value
         low, high = (share * bound for bound in (self.runtime_s.low, self.runtime_s.high))
-        return Row("", BUBBLE, 1, bubble_s, low, high, 0, 0, HOST, HOST, share, self._waiting_w)
-
-    def _launches(self) -> list[Row]:
-        return [row for row in (self.bubble_row, self.launch_row) if row is not None]
+        return Row("", BUBBLE, 1, bubble_s, low, high, 0, 0, HOST, HOST, share, _waiting_w(self))
 
     def by_kind(self) -> list[Row]:
         """One row per kind, and one for launch overhead, the slowest first."""
         rows = merged(self.rows, lambda row: ("", row.kind))
-        rows = [*within(rows, self.runtime_s), *self._launches()]
+        rows = [*within(rows, self.runtime_s), *_launches(self)]
         return sorted(rows, key=lambda row: -row.runtime_s)
 
     def by_module(self, depth: int = 2) -> list[Row]:
         """One row per module down to `depth` names of its path, as they first run, then launch overhead."""
         rows = merged(self.rows, lambda row: (".".join(row.path.split(".")[:depth]), ""))
-        return [*within(rows, self.runtime_s), *self._launches()]
+        return [*within(rows, self.runtime_s), *_launches(self)]
 
     def tree(self, depth: int = 3) -> Tree:
         """The module tree down to `depth` names of a path: output shapes, parameters, FLOP, latency, memory.
@@ -386,3 +365,25 @@ def check_coverage(prediction: Prediction, least: float | None, option: str) -> 
         lost = ", ".join(prediction.uncovered[:5])
         text = f"coverage {prediction.coverage:.1%} is below {least:.1%}: {lost}"
         raise CoverageError(f"{text}; lower {option}, or collect these kinds")
+
+
+def _launches(prediction: Prediction) -> list[Row]:
+    return [row for row in (prediction.bubble_row, prediction.launch_row) if row is not None]
+
+
+def _bubble_s(prediction: Prediction) -> float:
+    return 0.0 if prediction.parallel is None else prediction.parallel.bubble_s
+
+
+def _rows_s(prediction: Prediction) -> float:
+    return sum(row.runtime_s for row in prediction.rows)
+
+
+def _waiting_w(prediction: Prediction) -> Interval | None:
+    """Power while the device waits, whatever for: the energy that the rows leave; None if not known."""
+    waits_s = prediction.runtime_s.value - _rows_s(prediction)
+    joules = [row.energy_j for row in prediction.rows if row.runtime_s]
+    if prediction.energy_j is None or waits_s <= 0 or any(energy is None for energy in joules):
+        return None
+    left_j = max(prediction.energy_j.value - sum(energy or 0.0 for energy in joules), 0.0)
+    return Interval(*(3 * (left_j / waits_s,)))
